@@ -1,0 +1,52 @@
+"""Every exception that understudy raises on its own behalf.
+
+Errors that a framework would raise on real hardware are the framework's own classes and are not here.
+
+UnderstudyError
+├── UsageError            the caller asked for something that cannot be: say what, why, what to do
+│   ├── UnknownGpuError   no GPU of that name in the catalogue
+│   ├── InstallError      the emulation cannot start here (too late, nested wrongly, real GPUs in use)
+│   └── FileFormatError   a trace, snapshot or settings file that is not what it should be
+├── UnsupportedError      the program met something that the emulation must refuse
+├── EndedError            a tensor of an emulated device is used after its emulation ended
+├── GateError             a finding that the user asked to fail on
+└── InternalError         a bug in understudy; the text says how to report it
+"""
+
+from __future__ import annotations
+
+
+class UnderstudyError(Exception):
+    """Base of every error that understudy raises."""
+
+
+class UsageError(UnderstudyError):
+    """The request cannot be carried out as it stands; the text says what to change."""
+
+
+class UnknownGpuError(UsageError):
+    """No GPU of that name is in the catalogue."""
+
+
+class InstallError(UsageError):
+    """The emulation cannot be installed in this process."""
+
+
+class FileFormatError(UsageError):
+    """A file is not in the format that its name or the command promises."""
+
+
+class UnsupportedError(UnderstudyError):
+    """The program met something that the emulation cannot do and must not pretend to do."""
+
+
+class EndedError(UnderstudyError):
+    """A tensor that lived on an emulated device is used after its emulation ended."""
+
+
+class GateError(UnderstudyError):
+    """A finding on which the user asked to fail."""
+
+
+class InternalError(UnderstudyError):
+    """understudy broke one of its own rules: please report it with the trace."""

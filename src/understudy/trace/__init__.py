@@ -1,0 +1,1 @@
+"""What happened, as plain data: operations, the columns they leave behind, and findings."""

@@ -1,0 +1,291 @@
+"""A Trace: everything that happened in one process, in columns, with the tables that the columns refer to.
+
+Saved as one gzip file: a line that names the format, a line of JSON (tables and facts), then the rows as little-endian
+64-bit integers. The same program and seed give the same bytes: nothing in a trace depends on the wall clock, on
+addresses of this process or on the order in which threads happened to run.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from understudy.errors import FileFormatError
+from understudy.trace.operation import UNKNOWN_SITE, Hazard, Kind, Lane, Note, Signature, Site
+from understudy.trace.rows import WIDTH, Row, Rows
+
+MAGIC = "understudy-trace 1"
+KIND, LANE, SIGNATURE, SITE, ISSUED, START, END, VALUE = range(8)
+
+T = TypeVar("T")
+
+
+class Record(NamedTuple):
+    """One row, readable: what happened, where, when, and which line asked for it. Times are ns of the modelled clock.
+
+    `issued_ns` is the host's time at the call, `start_ns` and `end_ns` the device's (or, for a synchronization, when
+    the host began and ended its wait). `value` is described at `Kind`.
+    """
+
+    kind: Kind
+    lane: Lane
+    signature: Signature
+    site: Site
+    issued_ns: int
+    start_ns: int
+    end_ns: int
+    value: int
+
+    @property
+    def duration_ns(self) -> int:
+        """How long it took, in nanoseconds."""
+        return self.end_ns - self.start_ns
+
+
+class Table(list[T]):
+    """A list of distinct values that knows each one's number."""
+
+    def __init__(self, values: Iterable[T] = ()) -> None:
+        super().__init__(values)
+        self.numbers: dict[T, int] = {value: number for number, value in enumerate(self)}
+
+    def number(self, value: T) -> int:
+        """The number of `value`, which is added when it is new."""
+        number = self.numbers.get(value)
+        if number is None:
+            number = self.numbers[value] = len(self)
+            self.append(value)
+        return number
+
+
+class MemoryAction(NamedTuple):
+    """One step of an allocator's history, with torch's own names for `action`.
+
+    `action` is one of alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map, segment_unmap,
+    oom, snapshot; `address`, `size_bytes` as a driver would show them; `time_ns` the host's modelled time.
+    """
+
+    action: str
+    device: int
+    stream: int
+    address: int
+    size_bytes: int
+    time_ns: int
+    site: Site
+    category: str = ""
+
+
+MEMORY_ACTIONS = (
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "oom",
+    "snapshot",
+)
+MEMORY_CATEGORIES = ("", "parameter", "gradient", "optimizer", "activation", "temporary", "workspace", "input")
+
+
+class Trace:
+    """What one process did on its devices.
+
+    `facts` holds plain JSON: "gpus" (one dict a device: name, memory_bytes, ...), "options", "versions", "program",
+    "rank", "devices" (per-device totals, filled in when the emulation ends: peak_allocated_bytes,
+    peak_reserved_bytes, context_bytes, memory_bytes), "source" ("modelled" or "measured") and "band" (the relative
+    error band of the durations, a float).
+    """
+
+    def __init__(self) -> None:
+        self.rows = Rows()
+        self.memory = Rows()
+        self.lanes: Table[Lane] = Table()
+        self.signatures: Table[Signature] = Table()
+        self.sites: Table[Site] = Table([UNKNOWN_SITE])
+        self.hazards: list[Hazard] = []
+        self.notes: list[Note] = []
+        self.facts: dict[str, Any] = {"source": "modelled"}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Record]:
+        lanes, signatures, sites = self.lanes, self.signatures, self.sites
+        for kind, lane, signature, site, issued, start, end, value in self.rows:
+            yield Record(Kind(kind), lanes[lane], signatures[signature], sites[site], issued, start, end, value)
+
+    def memory_actions(self) -> Iterator[MemoryAction]:
+        """The allocators' history, in order; empty unless the history was kept."""
+        for action, device, stream, address, size, time, site, category in self.memory:
+            yield MemoryAction(
+                MEMORY_ACTIONS[action],
+                device,
+                stream,
+                address,
+                size,
+                time,
+                self.sites[site],
+                MEMORY_CATEGORIES[category],
+            )
+
+    def end_ns(self) -> int:
+        """When the last thing ended, host or device, in nanoseconds since the emulation began."""
+        rows = self.rows
+        return max((max(row[ISSUED], row[END]) for row in rows), default=0)
+
+    def canonical(self) -> Trace:
+        """The same trace ordered by (issue time, thread, order in the thread), its tables numbered by first use."""
+        out = Trace()
+        out.facts = self.facts
+        renumber = _Renumber(self, out)
+        threads = {number: lane.thread for number, lane in enumerate(self.lanes)}
+        rows: Iterable[Row] = self.rows
+        if len(set(threads.values())) > 1:
+            rows = sorted(rows, key=lambda row: (row[ISSUED], threads[row[LANE]]))
+        for row in rows:
+            out.rows.append(renumber.row(row))
+        for row in self.memory:
+            out.memory.append((*row[:6], renumber.site(row[6]), row[7]))
+        return out
+
+    def save(self, path: str | Path) -> None:
+        """Write the canonical form to `path`; raises OSError when that cannot be done."""
+        canonical = self.canonical()
+        header = {
+            "facts": canonical.facts,
+            "rows": len(canonical.rows),
+            "memory": len(canonical.memory),
+            "lanes": canonical.lanes,
+            "signatures": canonical.signatures,
+            "sites": canonical.sites,
+            "hazards": canonical.hazards,
+            "notes": canonical.notes,
+        }
+        text = json.dumps(header, separators=(",", ":"), sort_keys=True)
+        data = io.BytesIO()
+        with gzip.GzipFile(filename="", mode="wb", fileobj=data, compresslevel=6, mtime=0) as file:
+            file.write(f"{MAGIC}\n{text}\n".encode())
+            file.write(canonical.rows.to_bytes())
+            file.write(canonical.memory.to_bytes())
+        Path(path).write_bytes(data.getvalue())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trace:
+        """Read a trace that `save` wrote.
+
+        Raises:
+            FileFormatError: the file is not a trace of ours, or not of a version that this understudy reads.
+            OSError: the file cannot be read.
+        """
+        try:
+            data = gzip.decompress(Path(path).read_bytes())
+            magic, header, body = data.split(b"\n", 2)
+        except (gzip.BadGzipFile, EOFError, ValueError, zlib.error) as error:
+            raise FileFormatError(
+                f"{path} is not an understudy trace ({error or 'it ends early'}); write one with `understudy run --trace`"
+            ) from error
+        if magic.decode(errors="replace") != MAGIC:
+            raise FileFormatError(
+                f"{path} says {magic[:40].decode(errors='replace')!r} where this understudy reads {MAGIC!r}; "
+                "write it again with this version"
+            )
+        return _parse(json.loads(header), body, str(path))
+
+
+def _parse(header: dict[str, Any], body: bytes, path: str) -> Trace:
+    trace = Trace()
+    trace.facts = header["facts"]
+    end = header["rows"] * WIDTH * 8
+    if len(body) != end + header["memory"] * WIDTH * 8:
+        raise FileFormatError(f"{path} is cut short: it should hold {header['rows']} rows; write it again")
+    trace.rows = Rows.from_bytes(body[:end])
+    trace.memory = Rows.from_bytes(body[end:])
+    trace.lanes = Table(Lane(*lane) for lane in header["lanes"])
+    trace.signatures = Table(_signature(fields) for fields in header["signatures"])
+    trace.sites = Table(_site(fields) for fields in header["sites"])
+    trace.hazards = [_hazard(fields) for fields in header["hazards"]]
+    trace.notes = [
+        Note(code, _site(site), tuple((key, value) for key, value in detail)) for code, site, detail in header["notes"]
+    ]
+    return trace
+
+
+def _site(fields: list[Any]) -> Site:
+    file, line, function, stack = fields
+    return Site(file, line, function, tuple((f, n, name) for f, n, name in stack))
+
+
+def _signature(fields: list[Any]) -> Signature:
+    name, shapes, dtypes, inputs, flops, read, written, detail = fields
+    return Signature(
+        name,
+        tuple(map(tuple, shapes)),
+        tuple(dtypes),
+        inputs,
+        flops,
+        read,
+        written,
+        tuple((key, value) for key, value in detail),
+    )
+
+
+def _hazard(fields: list[Any]) -> Hazard:
+    code, first, second, lane, other, access, other_access, size, allocated = fields
+    return Hazard(
+        code, _site(first), _site(second), Lane(*lane), Lane(*other), access, other_access, size, _site(allocated)
+    )
+
+
+class _Renumber:
+    """Gives the entries of one trace's tables the numbers of their first use in another."""
+
+    def __init__(self, old: Trace, new: Trace) -> None:
+        self.old = old
+        self.new = new
+        self.tables: dict[str, dict[int, int]] = {
+            "lanes": {},
+            "signatures": {},
+            "sites": {},
+            "hazards": {},
+            "notes": {},
+        }
+
+    def site(self, number: int) -> int:
+        return self._table("sites", number)
+
+    def row(self, row: Row) -> Row:
+        kind, lane, signature, site, issued, start, end, value = row
+        if kind == Kind.HAZARD:
+            value = self._list("hazards", value)
+        elif kind == Kind.NOTE:
+            value = self._list("notes", value)
+        return (
+            kind,
+            self._table("lanes", lane),
+            self._table("signatures", signature),
+            self._table("sites", site),
+            issued,
+            start,
+            end,
+            value,
+        )
+
+    def _table(self, name: str, number: int) -> int:
+        known = self.tables[name]
+        if number not in known:
+            known[number] = getattr(self.new, name).number(getattr(self.old, name)[number])
+        return known[number]
+
+    def _list(self, name: str, number: int) -> int:
+        known = self.tables[name]
+        if number not in known:
+            known[number] = len(known)
+            getattr(self.new, name).append(getattr(self.old, name)[number])
+        return known[number]
