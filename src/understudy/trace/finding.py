@@ -14,7 +14,7 @@ class Finding(NamedTuple):
     """One incident, or one group of incidents of one source line.
 
     `site` is the line that a person would change, `other` the second line where two meet, `allocated` where the
-    memory came from. `lost_ns` and `size_bytes` are what is at stake over all `count` incidents.
+    memory came from. `lost_ns` and `size_bytes` are what is at stake over all `times` incidents.
     """
 
     code: str
@@ -24,7 +24,7 @@ class Finding(NamedTuple):
     site: Site = UNKNOWN_SITE
     other: Site = UNKNOWN_SITE
     allocated: Site = UNKNOWN_SITE
-    count: int = 1
+    times: int = 1
     lost_ns: int = 0
     size_bytes: int = 0
     device: int = -1

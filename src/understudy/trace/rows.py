@@ -51,7 +51,7 @@ class Rows:
     def __iter__(self) -> Iterator[Row]:
         self.spill()
         numbers = iter(self.stored)
-        return zip(*([numbers] * WIDTH))  # type: ignore[return-value]
+        return zip(*([numbers] * WIDTH), strict=True)
 
     def column(self, index: int) -> array[int]:
         """One column, as a new array."""

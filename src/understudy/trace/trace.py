@@ -189,7 +189,8 @@ class Trace:
             magic, header, body = data.split(b"\n", 2)
         except (gzip.BadGzipFile, EOFError, ValueError, zlib.error) as error:
             raise FileFormatError(
-                f"{path} is not an understudy trace ({error or 'it ends early'}); write one with `understudy run --trace`"
+                f"{path} is not an understudy trace ({error or 'it ends early'}); "
+                "write one with `understudy run --trace`"
             ) from error
         if magic.decode(errors="replace") != MAGIC:
             raise FileFormatError(
