@@ -1,0 +1,61 @@
+# Every target works on a fresh machine that has Python 3.11 or newer and make: the first one creates the environment.
+# Nothing needs root or a system package. Variables: PYTHON (which Python), TORCH (another version of torch, in an
+# environment of its own), JOBS (test processes), ARGS (passed on to the command).
+
+TORCH ?=
+JOBS ?= 2
+ARGS ?=
+VENV := .venv$(if $(TORCH),-torch-$(TORCH))
+RUN := $(VENV)/bin/python
+EXTRAS := torch,report,dev
+OLDEST_TORCH := 2.6.0
+CUDA_TORCH := 2.14.1
+
+.PHONY: help environment demo test test-all test-oldest test-cuda-wheel check format bench docs clean
+
+help:
+	@echo "make demo             train the documents' multi-GPU program on two emulated V100"
+	@echo "make test             the tests that a change must pass"
+	@echo "make check            ruff and mypy"
+	@echo "make test-all         every test, on every version of torch that is claimed; takes long"
+	@echo "make test-oldest      the tests on torch $(OLDEST_TORCH), in an environment of its own"
+	@echo "make test-cuda-wheel  the tests on torch $(CUDA_TORCH) as pip gives it (CUDA build on Linux: several GB), no driver needed"
+	@echo "make bench            what emulation costs, as ratios to plain CPU"
+	@echo "make docs             the documentation, in site/"
+	@echo "make clean            remove environments and everything built"
+
+environment:
+	@PYTHON="$(PYTHON)" tools/environment $(VENV) $(EXTRAS) $(TORCH)
+
+demo: environment
+	PATH="$(abspath $(VENV))/bin:$$PATH" understudy run --gpus 2xV100 examples/housing_data_parallel.py $(ARGS)
+
+test: environment
+	$(RUN) -m pytest -n $(JOBS) -q $(ARGS)
+
+test-all: check test docs test-oldest test-cuda-wheel
+
+test-oldest:
+	$(MAKE) test TORCH=$(OLDEST_TORCH)
+
+test-cuda-wheel:
+	$(MAKE) test TORCH=$(CUDA_TORCH)
+
+check: environment
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+
+format: environment
+	$(VENV)/bin/ruff check --fix
+	$(VENV)/bin/ruff format
+
+bench: environment
+	$(RUN) benchmarks/bench_overhead.py $(ARGS)
+
+docs: environment
+	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)
+	$(VENV)/bin/mkdocs build --strict --quiet
+
+clean:
+	rm -rf .venv .venv-torch-* site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis logs runs

@@ -1,0 +1,6 @@
+"""`python -m understudy` is `understudy`."""
+
+from understudy.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""DESIGN.md's import table, as a test."""
+
+import pytest
+from source import Source, sources
+
+VOCABULARY = {"torch", "jax", "tensorflow", "mxnet"}
+CORE = {"trace", "gpus", "cost", "faults", "machine", "checks", "reports"}
+BELOW_SESSION = CORE | {"seam", "analysis", "measure", "settings"}
+COMMANDS = BELOW_SESSION | VOCABULARY | {"session", "launch", "train", "experiments", "doctor", "cli"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "__init__": {"session"},
+    "errors": set(),
+    "trace": set(),
+    "gpus": set(),
+    "cost": {"trace", "gpus"},
+    "faults": {"trace"},
+    "machine": {"trace", "gpus", "cost", "faults"},
+    "checks": {"trace"},
+    "reports": {"trace"},
+    "seam": {"machine", "trace", "gpus"},
+    "analysis": {"machine", "cost", "trace", "gpus"},
+    "measure": {"trace", "gpus"},
+    "settings": set(),
+    "torch": set(),
+    "jax": set(),
+    "tensorflow": set(),
+    "mxnet": set(),
+    "train": VOCABULARY,
+    "experiments": VOCABULARY | {"train", "reports"},
+    "session": BELOW_SESSION,
+    "launch": BELOW_SESSION | {"session"},
+    "doctor": BELOW_SESSION | {"session", "launch"},
+    "pytest_plugin": BELOW_SESSION | {"session", "launch"},
+    "shim": {"session"},
+    "cli": COMMANDS,
+    "__main__": {"cli"},
+}
+FRAMEWORKS = {"torch", "jax", "jaxlib", "flax", "optax", "tensorflow", "mxnet"}
+MAY_USE_FRAMEWORKS = ("seam/torch/", "torch.py", "measure/", "train/", "experiments/")
+OTHER_FRAMEWORKS = {
+    f"{folder}{name}.py": {name, *more}
+    for folder in ("", "seam/")
+    for name, more in {"jax": {"jaxlib", "flax", "optax"}, "tensorflow": set(), "mxnet": set()}.items()
+}
+PURE = {"time", "random", "os", "threading"}
+
+
+@pytest.mark.parametrize("source", sources(), ids=str)
+def test_a_layer_imports_only_what_the_table_allows(source: Source) -> None:
+    allowed = MAY_IMPORT[source.layer] | {source.layer, "errors", "__version__"}
+    wrong = [
+        f"{source}:{line} imports {name}"
+        for line, name in source.imports()
+        if name.startswith("understudy.") and name.split(".")[1] not in allowed
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("source", sources(), ids=str)
+def test_frameworks_are_imported_only_where_they_belong(source: Source) -> None:
+    if str(source).startswith(MAY_USE_FRAMEWORKS):
+        return
+    allowed = OTHER_FRAMEWORKS.get(str(source), set())
+    used = {name.split(".")[0] for _, name in source.imports()} & FRAMEWORKS
+    assert used <= allowed
+
+
+@pytest.mark.parametrize("source", [s for s in sources() if s.layer in {"machine", "trace"}], ids=str)
+def test_the_machine_and_the_trace_know_no_clock_no_chance_no_system(source: Source) -> None:
+    assert not {name.split(".")[0] for _, name in source.imports()} & PURE
