@@ -1,0 +1,66 @@
+"""What depends on the CUDA version: the driver that nvidia-smi names, and the memory that a CUDA context takes."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from typing import Any
+
+from understudy.errors import UsageError
+from understudy.gpus.gpu import FOLDER, Gpu
+
+Version = tuple[int, int]
+_FIRST_CUDA: dict[str, Version] = {
+    "volta": (9, 0),
+    "turing": (10, 0),
+    "ampere": (11, 0),
+    "ampere-86": (11, 1),
+    "ada": (11, 8),
+    "hopper": (11, 8),
+    "blackwell": (12, 8),
+    "blackwell-120": (12, 8),
+}
+DOCUMENTS_CUDA: Version = (11, 2)
+
+
+@cache
+def _table(name: str) -> dict[str, Any]:
+    return tomllib.loads((FOLDER / "tables" / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def parse_version(text: str) -> Version:
+    """(11, 2) of "11.2" or "11.2.1".
+
+    Raises:
+        UsageError: the text is not a version number.
+    """
+    parts = text.strip().split(".")
+    if len(parts) < 2 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise UsageError(f"{text!r} is no CUDA version: write one such as 11.2")
+    return int(parts[0]), int(parts[1])
+
+
+def default_cuda(gpus: tuple[Gpu, ...]) -> Version:
+    """The CUDA version to emulate when nobody chose one: 11.2 as in the documents, or the first that knows the GPUs."""
+    return max((DOCUMENTS_CUDA, *(_FIRST_CUDA.get(gpu.generation, DOCUMENTS_CUDA) for gpu in gpus)))
+
+
+def driver_version(cuda: Version) -> str:
+    """The Linux driver of that CUDA version, such as "460.106.00"; of the nearest earlier one when it is not known."""
+    drivers = {parse_version(key): value for key, value in _table("drivers")["driver"].items()}
+    known = [version for version in drivers if version <= cuda]
+    return str(drivers[max(known)] if known else drivers[min(drivers)])
+
+
+def context_bytes(gpu: Gpu, cuda: Version) -> int:
+    """The device memory that one process takes on this GPU before it allocates anything, in bytes."""
+    for row in _table("contexts")["context"]:
+        first, end = (parse_version(text) for text in row["cuda"])
+        if row["generation"] in ("*", gpu.generation) and first <= cuda < end:
+            return int(row["mib"]) << 20
+    return 400 << 20
+
+
+def process_gap_bytes() -> int:
+    """How much more nvidia-smi counts for a device than for the processes on it, in bytes."""
+    return int(_table("contexts")["process_gap_mib"]) << 20

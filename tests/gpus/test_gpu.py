@@ -1,0 +1,174 @@
+"""The catalogue: every model loads, every fact has a source, and specs are read as the documentation says."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from understudy import gpus
+from understudy.errors import FileFormatError, UnknownGpuError, UsageError
+from understudy.gpus import gpu as catalogue
+from understudy.gpus import versions
+
+ALL = [gpus.find(name) for name in gpus.names()]
+LANES = {
+    (3, 7): 192,
+    (6, 0): 64,
+    (7, 0): 64,
+    (7, 5): 64,
+    (8, 0): 64,
+    (8, 6): 128,
+    (8, 9): 128,
+    (9, 0): 128,
+    (10, 0): 128,
+    (12, 0): 128,
+}
+
+
+def test_the_catalogue_holds_nineteen_models():
+    assert len(ALL) >= 19
+    assert gpus.DEFAULT in gpus.names()
+
+
+@pytest.mark.parametrize("gpu", ALL, ids=lambda gpu: gpu.key)
+def test_every_fact_has_a_source(gpu):
+    described = {"key", "name", "aliases", "generation", "sources"}
+    facts = {f.name for f in fields(gpu)} - described
+    if gpu.price_usd_per_hour is None:
+        facts -= {"price_usd_per_hour"}
+    assert set(gpu.sources) == facts
+    kinds = ("vendor: ", "seen: ", "derived: ", "from memory, to be verified", "the ")
+    assert all(source.startswith(kinds) for source in gpu.sources.values())
+
+
+@pytest.mark.parametrize("gpu", ALL, ids=lambda gpu: gpu.key)
+def test_peaks_follow_from_lanes_and_clock(gpu):
+    lanes = LANES[gpu.compute_capability]
+    derived = 2 * lanes * gpu.sm_count * gpu.clock_mhz * 1e6
+    assert derived * 0.89 <= gpu.peak_flops["fp32"] <= derived * 1.03
+    assert ("fp16" in gpu.peak_flops) == (gpu.compute_capability >= (6, 0))
+    assert ("bf16" in gpu.peak_flops) == ("tf32" in gpu.peak_flops) == (gpu.compute_capability >= (8, 0))
+    assert ("fp8" in gpu.peak_flops) == (gpu.compute_capability >= (8, 9))
+
+
+@pytest.mark.parametrize("gpu", ALL, ids=lambda gpu: gpu.key)
+def test_memory_totals_agree(gpu):
+    """nvidia-smi's total before driver 510 is CUDA's; since then it counts the reserved part too."""
+    cuda_mib = gpu.memory_bytes / 2**20
+    assert cuda_mib - 1 <= gpu.smi_memory_mib_before_r510 + 250
+    assert cuda_mib - 1 <= gpu.smi_memory_mib <= cuda_mib * 1.04
+    assert gpu.smi_total_mib("460.106.00") == gpu.smi_memory_mib_before_r510
+    assert gpu.smi_total_mib("535.104.05") == gpu.smi_memory_mib
+
+
+def test_the_documents_card():
+    """# mission 2: 16160MiB and 300 W, as in the documents' tables."""
+    v100 = gpus.find("V100")
+    assert v100.key == "V100-SXM2-16GB"
+    assert v100.name == "Tesla V100-SXM2-16GB"
+    assert v100.memory_bytes == 16945512448
+    assert v100.smi_total_mib("460.106.00") == 16160
+    assert v100.power_limit_w == 300
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("v100-sxm2-16gb", "V100-SXM2-16GB"),
+        ("tesla v100-sxm2-16GB", "V100-SXM2-16GB"),
+        ("A100", "A100-SXM4-40GB"),
+        ("H100", "H100-SXM5-80GB"),
+        ("NVIDIA H100 80GB HBM3", "H100-SXM5-80GB"),
+        ("rtx 4090", "RTX4090"),
+        ("rtx_3090", "RTX3090"),
+        ("3090", "RTX3090"),
+        ("t4", "T4"),
+    ],
+)
+def test_find_by_key_alias_and_name(name, key):
+    assert gpus.find(name).key == key
+
+
+def test_aliases_are_unique():
+    names = [alias.lower() for gpu in ALL for alias in {*gpu.aliases, gpu.name, gpu.key}]
+    plain = {name.replace(" ", "-"): 0 for name in names}
+    for name in {n.replace(" ", "-") for n in names}:
+        plain[name] = len({gpu.key for gpu in ALL if name in _names(gpu)})
+    assert set(plain.values()) == {1}
+
+
+def _names(gpu):
+    return {alias.lower().replace(" ", "-") for alias in (*gpu.aliases, gpu.name, gpu.key)}
+
+
+@pytest.mark.parametrize(
+    ("spec", "keys"),
+    [
+        ("2", ["V100-SXM2-16GB"] * 2),
+        ("0", []),
+        ("V100", ["V100-SXM2-16GB"]),
+        ("2xV100", ["V100-SXM2-16GB"] * 2),
+        ("2XV100", ["V100-SXM2-16GB"] * 2),
+        ("V100:2", ["V100-SXM2-16GB"] * 2),
+        ("V100,A100", ["V100-SXM2-16GB", "A100-SXM4-40GB"]),
+        ("2xV100, RTX 4090:1 ,1", ["V100-SXM2-16GB", "V100-SXM2-16GB", "RTX4090", "V100-SXM2-16GB"]),
+        ("3090", ["RTX3090"]),
+    ],
+)
+def test_parse(spec, keys):
+    assert [gpu.key for gpu in gpus.parse(spec)] == keys
+
+
+@pytest.mark.parametrize("spec", ["", ",", "2x", "-1", "0xV100", "V100,,A100", "1.5", "99999999", "2000"])
+def test_parse_refuses_what_is_no_spec(spec):
+    with pytest.raises(UsageError, match=r"write 2xV100|ask for fewer"):
+        gpus.parse(spec)
+
+
+def test_unknown_gpu_names_the_nearest():
+    with pytest.raises(UnknownGpuError, match=r"^no GPU is called 'V10': did you mean V100-SXM2-16GB"):
+        gpus.find("V10")
+    with pytest.raises(UnknownGpuError, match="`understudy gpus` lists all"):
+        gpus.parse("2xRadeon")
+
+
+def test_a_file_that_lacks_a_fact_is_refused(tmp_path):
+    text = (catalogue.FOLDER / "T4.toml").read_text().replace("sm_count = 40\n", "smcount = 40\n")
+    path = tmp_path / "T4.toml"
+    path.write_text(text)
+    with pytest.raises(FileFormatError, match="sm_count is missing, smcount is unknown"):
+        catalogue._read(path)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver"),
+    [((11, 2), "460.106.00"), ((12, 7), "560.35.05"), ((7, 0), "375.26"), ((13, 5), "580.65.06")],
+)
+def test_driver_of_a_cuda_version(cuda, driver):
+    assert versions.driver_version(cuda) == driver
+
+
+def test_context_and_gap():
+    """# mission 3: a device shows 3 MiB more than its process."""
+    v100, h100 = gpus.find("V100"), gpus.find("H100")
+    assert versions.context_bytes(v100, (11, 2)) == 1343 << 20
+    assert versions.context_bytes(v100, (12, 4)) == 300 << 20
+    assert versions.context_bytes(h100, (12, 4)) == 400 << 20
+    assert versions.process_gap_bytes() == 3 << 20
+
+
+def test_default_cuda_knows_the_gpu():
+    assert versions.default_cuda(gpus.parse("2")) == (11, 2)
+    assert versions.default_cuda(gpus.parse("V100,H100")) == (11, 8)
+    assert versions.default_cuda(()) == (11, 2)
+
+
+@pytest.mark.parametrize("text", ["11", "", "a.b", "11.x", "-1.2"])
+def test_parse_version_refuses(text):
+    with pytest.raises(UsageError, match="no CUDA version"):
+        versions.parse_version(text)
+
+
+def test_parse_version():
+    assert versions.parse_version("11.2.1") == (11, 2)
