@@ -1,0 +1,403 @@
+"""The device vocabulary for PyTorch, with native `torch.device` and tensors in and out.
+
+`from understudy import torch as us` gives `us.gpu(0)`, `us.to(batch, device)`, `us.timer()` and the rest.
+Only PyTorch's public interface is used, so that it is the same code on real and on emulated GPUs.
+"""
+
+from __future__ import annotations
+
+import copy as _copy
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from types import TracebackType
+from typing import Any, TypeVar
+
+import psutil
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence
+
+from understudy import vocabulary
+from understudy.errors import UsageError
+from understudy.vocabulary import DeviceCopyWarning, GpuInfo, Policy, PolicyMode, Timing, info, policy
+
+__all__ = [
+    "DeviceCopyWarning",
+    "GpuInfo",
+    "Memory",
+    "Policy",
+    "PolicyMode",
+    "Stream",
+    "Timer",
+    "Timing",
+    "copy",
+    "cpu",
+    "device_of",
+    "fft_plan_cache",
+    "gpu",
+    "info",
+    "memory",
+    "memory_summary",
+    "num_gpus",
+    "policy",
+    "require_gpus",
+    "stream",
+    "synchronize",
+    "tensors_in",
+    "timer",
+    "to",
+    "try_all_gpus",
+    "try_gpu",
+    "visible_devices",
+]
+
+_cuda: Any = torch.cuda  # parts of it carry no types
+Device = torch.device | str | int
+T = TypeVar("T")
+
+# Up to this size a copy to a GPU goes through a pinned buffer of its own; PyTorch keeps such buffers for reuse, and
+# a larger one would hold on to host memory for a copy that is made once.
+STAGED_BYTES = 64 << 20
+
+
+def cpu(i: int = 0) -> torch.device:
+    """The CPU: all its cores and the main memory. Any `i` means the same device."""
+    return torch.device("cpu")
+
+
+def gpu(i: int = 0) -> torch.device:
+    """GPU number `i`, counted from 0; whether it exists is not asked (see `try_gpu` and `require_gpus`)."""
+    if i < 0:
+        raise UsageError(f"gpu({i}) does not exist: GPUs are counted from 0.")
+    return torch.device("cuda", i)
+
+
+def num_gpus() -> int:
+    """How many GPUs this process sees (CUDA_VISIBLE_DEVICES respected)."""
+    return torch.cuda.device_count()
+
+
+def try_gpu(i: int = 0) -> torch.device:
+    """gpu(i) where it exists, else cpu()."""
+    return gpu(i) if num_gpus() >= i + 1 else cpu()
+
+
+def try_all_gpus() -> list[torch.device]:
+    """Every GPU that this process sees, or [cpu()] where there is none."""
+    return [gpu(i) for i in range(num_gpus())] or [cpu()]
+
+
+def require_gpus(n: int) -> list[torch.device]:
+    """The first `n` GPUs. Raises UsageError, which says what was found and why, where there are fewer."""
+    found = num_gpus()
+    if found >= n:
+        return [gpu(i) for i in range(n)]
+    if torch.version.cuda is None and found == 0:
+        why = f"PyTorch {torch.__version__} is a build for the CPU"
+    elif found == 0:
+        why = f"PyTorch {torch.__version__} is built for CUDA {torch.version.cuda} and reaches no driver or no GPU"
+    else:
+        why = "the machine shows no more to this process"
+    raise vocabulary.missing_gpus(n, found, why)
+
+
+def visible_devices() -> list[str]:
+    """The physical identifiers (index or UUID) behind gpu(0), gpu(1), ... of this process."""
+    return vocabulary.visible_devices(num_gpus())
+
+
+def tensors_in(x: Any) -> Iterator[torch.Tensor]:
+    """Every tensor of a nested batch or a module, in order."""
+    if isinstance(x, torch.Tensor):
+        yield x
+    elif isinstance(x, PackedSequence):  # its batch sizes stay on the CPU
+        yield from (part for part in (x.data, x.sorted_indices, x.unsorted_indices) if part is not None)
+    elif isinstance(x, nn.Module):
+        yield from x.parameters()
+        yield from x.buffers()
+    elif isinstance(x, Mapping):
+        for value in x.values():
+            yield from tensors_in(value)
+    elif isinstance(x, list | tuple | set | frozenset):
+        for value in x:
+            yield from tensors_in(value)
+    elif is_dataclass(x) and not isinstance(x, type):
+        for field in fields(x):
+            yield from tensors_in(getattr(x, field.name))
+
+
+def device_of(x: Any) -> torch.device:
+    """The one device of a tensor, a module or a nested batch (lists, tuples, dicts, dataclasses).
+
+    Raises UsageError where `x` holds no tensor, or tensors of several devices.
+    """
+    devices = list(dict.fromkeys(tensor.device for tensor in tensors_in(x)))
+    if len(devices) == 1:
+        return devices[0]
+    if not devices:
+        raise UsageError(f"device_of found no tensor in a {type(x).__name__}: only tensors have a device.")
+    found = ", ".join(str(device) for device in devices)
+    raise UsageError(f"device_of found tensors on {found} in one {type(x).__name__}: move them to one device first.")
+
+
+def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
+    """`x` on `device`: a tensor, a module (moved in place) or a nested batch; `x` itself where it is there already.
+
+    `non_blocking=None` is asynchronous only where no value can come out wrong: a tensor of up to 64 MiB on its way to
+    a GPU is first copied into a pinned buffer of its own. True is PyTorch's own non_blocking: then leave a pinned
+    source alone, and do not read a copy to the CPU, before `synchronize()`. Every copy obeys `policy`.
+    """
+    target = _placed(device)
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device == target:
+            return tensor
+        vocabulary.copied("us.to", tensor.device, target, _size_bytes(tensor), stacklevel=_STACK)
+        if non_blocking is not None:
+            return tensor.to(target, non_blocking=non_blocking)
+        if _stageable(tensor, target):
+            return tensor.pin_memory().to(target, non_blocking=True)
+        return tensor.to(target)
+
+    result: T = _mapped(move, x, target)
+    return result
+
+
+def copy(x: T, device: Device) -> T:
+    """A copy of `x` on `device`, freshly allocated even where `x` is there already. Modules are deep-copied."""
+    target = _placed(device)
+
+    def duplicate(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(target, copy=True)
+
+    result: T = _mapped(duplicate, _copy.deepcopy(x) if isinstance(x, nn.Module) else x, target)
+    return result
+
+
+_STACK = 5  # from vocabulary.copied up to the caller of `to`, for the line that the warning shows
+
+
+def _placed(device: Device) -> torch.device:
+    """The device with its index: a bare "cuda" places tensors on the current GPU."""
+    target = torch.device(device)
+    if target == torch.device("cuda"):
+        return torch.device("cuda", torch.cuda.current_device())
+    return target
+
+
+def _stageable(tensor: torch.Tensor, target: torch.device) -> bool:
+    if target.type != "cuda" or tensor.device.type != "cpu":
+        return False
+    return tensor.layout is torch.strided and not tensor.requires_grad and _size_bytes(tensor) <= STAGED_BYTES
+
+
+def _size_bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _mapped(function: Callable[[torch.Tensor], torch.Tensor], x: Any, device: torch.device) -> Any:
+    """`x` with `function` applied to its tensors; `x` itself where that changes nothing."""
+    if isinstance(x, torch.Tensor):
+        return function(x)
+    if isinstance(x, nn.Module | PackedSequence):
+        for tensor in tensors_in(x):
+            if tensor.device != device:
+                vocabulary.copied("us.to", tensor.device, device, _size_bytes(tensor), stacklevel=_STACK)
+        return x.to(device=device)
+    if isinstance(x, Mapping):
+        values = {key: _mapped(function, value, device) for key, value in x.items()}
+        if all(values[key] is x[key] for key in values):
+            return x
+        if isinstance(x, dict):
+            changed = _copy.copy(x)  # keeps the class and what it carries, as of a defaultdict
+            changed.update(values)
+            return changed
+        return values
+    if isinstance(x, list | tuple):
+        items = [_mapped(function, value, device) for value in x]
+        if all(new is old for new, old in zip(items, x, strict=True)):
+            return x
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    if is_dataclass(x) and not isinstance(x, type):
+        parts = {field.name: getattr(x, field.name) for field in fields(x) if field.init}
+        moved = {name: _mapped(function, value, device) for name, value in parts.items()}
+        changes = {name: value for name, value in moved.items() if value is not parts[name]}
+        return replace(x, **changes) if changes else x
+    return x
+
+
+def synchronize(device: Device | None = None) -> None:
+    """Wait until `device`, or every GPU where none is given, has finished all that was submitted to it."""
+    if device is not None:
+        if torch.device(device).type == "cuda":
+            torch.cuda.synchronize(device)
+        return
+    if _cuda.is_initialized():
+        for index in range(num_gpus()):
+            torch.cuda.synchronize(index)
+
+
+class Stream:
+    """A side queue of a GPU. On the CPU, where there is no queue, work runs in place.
+
+    `with side: ...` runs a block on it, after all that the calling stream holds so far; `side.join(results)` makes
+    the calling stream wait for it, and tells the allocator that the results are used there.
+    """
+
+    def __init__(self, device: Device | None = None, priority: int = 0) -> None:
+        self.device = _default_device() if device is None else _placed(device)
+        self._stream = _cuda.Stream(self.device, priority=priority) if self.device.type == "cuda" else None
+        self._blocks: list[Any] = []
+
+    def __enter__(self) -> Stream:
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self.device))
+            block = _cuda.stream(self._stream)
+            block.__enter__()
+            self._blocks.append(block)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._blocks:
+            self._blocks.pop().__exit__(kind, error, tb)
+
+    def join(self, *results: Any) -> None:
+        if self._stream is None:
+            return
+        current = torch.cuda.current_stream(self.device)
+        current.wait_stream(self._stream)
+        for tensor in tensors_in(results):
+            if tensor.device.type == "cuda":
+                tensor.record_stream(current)
+
+
+def stream(device: Device | None = None, priority: int = 0) -> Stream:
+    """A new side stream of `device` (of the current GPU where none is given): see Stream."""
+    return Stream(device, priority)
+
+
+class Timer:
+    """Times blocks on a device: CUDA events on the current stream of a GPU, the wall clock on the CPU.
+
+    `with t: ...` may be used many times and never waits; `t.timing` waits for the last block and reads all of them.
+    """
+
+    def __init__(self, device: Device | None = None) -> None:
+        self.device = _default_device() if device is None else _placed(device)
+        self._begun: Any = None
+        self._pairs: list[tuple[Any, Any]] = []
+
+    @property
+    def clock(self) -> str:
+        return "CUDA events" if self.device.type == "cuda" else "wall clock"
+
+    def _now(self) -> Any:
+        if self.device.type != "cuda":
+            return time.perf_counter_ns()
+        event = _cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def __enter__(self) -> Timer:
+        self._begun = self._now()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if error is None:
+            self._pairs.append((self._begun, self._now()))
+
+    @property
+    def timing(self) -> Timing:
+        """All blocks so far. Raises UsageError where there was none."""
+        if not self._pairs:
+            raise UsageError(
+                "the timer has timed nothing yet: use `with timer: ...` or `timer.measure(function)` first."
+            )
+        if self.device.type != "cuda":
+            return Timing(tuple((end - begin) / 1e9 for begin, end in self._pairs), self.clock)
+        self._pairs[-1][1].synchronize()
+        return Timing(tuple(begin.elapsed_time(end) / 1e3 for begin, end in self._pairs), self.clock)
+
+    def measure(self, function: Callable[..., Any], *arguments: Any, warmup: int = 3, repeats: int = 20) -> Timing:
+        """Call `function(*arguments)` `warmup` times untimed, then `repeats` times timed."""
+        for _ in range(warmup):
+            function(*arguments)
+        synchronize(self.device)
+        self._pairs.clear()
+        for _ in range(repeats):
+            with self:
+                function(*arguments)
+        return self.timing
+
+
+def timer(device: Device | None = None) -> Timer:
+    """A timer of `device`, by default the current GPU where there is one, else the CPU: see Timer."""
+    return Timer(device)
+
+
+def _default_device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device()) if num_gpus() else cpu()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of a device, in bytes.
+
+    On a GPU `allocated` is what tensors hold and `reserved` what PyTorch's caching allocator holds, which nvidia-smi
+    shows as used; on the CPU both are the resident memory of this process.
+    """
+
+    allocated_bytes: int
+    peak_allocated_bytes: int
+    reserved_bytes: int
+    peak_reserved_bytes: int
+    free_bytes: int
+    total_bytes: int
+
+
+def memory(device: Device | None = None) -> Memory:
+    """The memory of `device`, by default the current GPU where there is one, else the main memory."""
+    place = _default_device() if device is None else _placed(device)
+    if place.type == "cuda":
+        free, total = torch.cuda.mem_get_info(place)
+        return Memory(
+            torch.cuda.memory_allocated(place),
+            torch.cuda.max_memory_allocated(place),
+            torch.cuda.memory_reserved(place),
+            torch.cuda.max_memory_reserved(place),
+            free,
+            total,
+        )
+    used, machine = psutil.Process().memory_info().rss, psutil.virtual_memory()
+    peak = max(used, _peak_resident_bytes())
+    return Memory(used, peak, used, peak, machine.available, machine.total)
+
+
+def _peak_resident_bytes() -> int:
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def memory_summary(device: Device | None = None) -> str:
+    """PyTorch's own table of the caching allocator of a GPU; one line for the CPU."""
+    place = _default_device() if device is None else _placed(device)
+    if place.type == "cuda":
+        return str(torch.cuda.memory_summary(place))
+    now = memory(place)
+    mib = 1 << 20
+    free = f"free {now.free_bytes // mib} MiB of {now.total_bytes // mib} MiB"
+    return f"main memory: this process {now.allocated_bytes // mib} MiB, {free}"
+
+
+def fft_plan_cache(device: Device | None = None) -> Any:
+    """The cuFFT plan cache of a GPU: `size`, `max_size` (settable), `clear()`. Raises UsageError for the CPU."""
+    place = _default_device() if device is None else _placed(device)
+    if place.type != "cuda":
+        raise UsageError("the CPU has no cuFFT plan cache: ask for that of a GPU, as in fft_plan_cache(gpu(0)).")
+    return torch.backends.cuda.cufft_plan_cache[place]

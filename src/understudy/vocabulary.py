@@ -1,0 +1,185 @@
+"""What the vocabularies of the four frameworks share and no framework owns: the copy policy, NVML, timings."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Protocol, get_args
+
+from understudy.errors import UsageError
+
+PolicyMode = Literal["silent", "warn", "error"]
+
+
+class DeviceCopyWarning(UserWarning):
+    """A copy between devices, while the policy is "warn"."""
+
+
+class Vocabulary(Protocol):
+    """The names that every framework's module offers, with that framework's own devices and arrays."""
+
+    def cpu(self, i: int = 0) -> Any: ...
+    def gpu(self, i: int = 0) -> Any: ...
+    def num_gpus(self) -> int: ...
+    def try_gpu(self, i: int = 0) -> Any: ...
+    def try_all_gpus(self) -> list[Any]: ...
+    def require_gpus(self, n: int) -> list[Any]: ...
+    def device_of(self, x: Any) -> Any: ...
+    def to(self, x: Any, device: Any) -> Any: ...
+    def copy(self, x: Any, device: Any) -> Any: ...
+    def synchronize(self, device: Any = None) -> None: ...
+
+
+class Policy:
+    """The policy in force; as a context manager it puts the former one back."""
+
+    mode: PolicyMode = "silent"
+
+    def __init__(self, former: PolicyMode) -> None:
+        self._former: PolicyMode = former
+
+    def __enter__(self) -> Policy:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        Policy.mode = self._former
+
+
+def policy(mode: PolicyMode) -> Policy:
+    """Say what happens when `us.to` or a Prefetcher copies between devices: nothing, a warning, or a UsageError.
+
+    It holds for the whole process from the call on, or for a block: `with us.policy("error"): ...`. Source: item 41
+    of the mission, "no silent copies", with the names of TensorFlow's device policy.
+    """
+    if mode not in get_args(PolicyMode):
+        raise UsageError(f"policy {mode!r} does not exist: choose 'silent', 'warn' or 'error'.")
+    former = Policy.mode
+    Policy.mode = mode
+    return Policy(former)
+
+
+def copied(what: str, source: object, destination: object, size_bytes: int, stacklevel: int = 3) -> None:
+    """Apply the policy to one copy of `size_bytes` that `what` is about to make."""
+    if Policy.mode == "silent":
+        return
+    text = f"{what} copies {size_bytes} bytes from {source} to {destination}"
+    if Policy.mode == "error":
+        raise UsageError(f"{text}, and the policy is 'error': place the data there first, or use policy('silent').")
+    warnings.warn(f"{text}.", DeviceCopyWarning, stacklevel=stacklevel)
+
+
+@dataclass(frozen=True)
+class GpuInfo:
+    """One GPU as nvidia-smi knows it. Memory in bytes, power in watts; None is what the driver does not tell."""
+
+    index: int
+    name: str
+    uuid: str
+    driver_version: str
+    memory_total_bytes: int
+    memory_used_bytes: int
+    utilization_percent: int | None
+    temperature_celsius: int | None
+    power_w: float | None
+    power_limit_w: float | None
+
+
+def info() -> list[GpuInfo]:
+    """What nvidia-smi knows about every GPU of the machine, visible to this process or not; [] without a driver.
+
+    Source: the NVIDIA Management Library, through nvidia-ml-py.
+    """
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        return [_gpu_info(pynvml, index, driver) for index in range(pynvml.nvmlDeviceGetCount())]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _gpu_info(nvml: Any, index: int, driver: str) -> GpuInfo:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+
+    def ask(name: str, *arguments: Any) -> Any:
+        try:
+            return getattr(nvml, name)(handle, *arguments)
+        except nvml.NVMLError:
+            return None
+
+    utilization = ask("nvmlDeviceGetUtilizationRates")
+    power, limit = ask("nvmlDeviceGetPowerUsage"), ask("nvmlDeviceGetEnforcedPowerLimit")
+    return GpuInfo(
+        index=index,
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        uuid=_text(ask("nvmlDeviceGetUUID") or ""),
+        driver_version=driver,
+        memory_total_bytes=int(memory.total),
+        memory_used_bytes=int(memory.used),
+        utilization_percent=None if utilization is None else int(utilization.gpu),
+        temperature_celsius=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        power_w=None if power is None else power / 1000,
+        power_limit_w=None if limit is None else limit / 1000,
+    )
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def visible_devices(count: int) -> list[str]:
+    """The physical identifiers (index or UUID) behind GPU 0, 1, ... of this process, which sees `count` of them.
+
+    CUDA reads CUDA_VISIBLE_DEVICES once, at its first use, and stops at the first entry that names no GPU.
+    """
+    mask = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if mask is None:
+        return [str(index) for index in range(count)]
+    return [entry.strip() for entry in mask.split(",")][:count]
+
+
+def missing_gpus(wanted: int, found: int, why: str) -> UsageError:
+    """The error of require_gpus: what was asked, what was found, why, and what to do."""
+    mask = os.environ.get("CUDA_VISIBLE_DEVICES")
+    masked = f" CUDA_VISIBLE_DEVICES is {mask!r}." if mask is not None else ""
+    return UsageError(
+        f"{wanted} GPU{'s' if wanted != 1 else ''} needed, {found} found: {why}.{masked} Run it where there are more, "
+        f"or rehearse with `understudy run --gpus {wanted}xV100 script.py`."
+    )
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Repeated measurements of one thing, in seconds. `clock` is "CUDA events" or "wall clock"."""
+
+    times_s: tuple[float, ...]
+    clock: str
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.times_s)
+
+    @property
+    def spread_s(self) -> float:
+        """Half the distance between the quartiles: half of the runs lie within median ± spread."""
+        if len(self.times_s) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.times_s, n=4, method="inclusive")
+        return (high - low) / 2
+
+    def __str__(self) -> str:
+        scale, unit = next((s, u) for s, u in _SCALES if self.median_s * s >= 1 or u == "ns")
+        runs = f"{len(self.times_s)} run{'s' if len(self.times_s) != 1 else ''}"
+        return f"{self.median_s * scale:.3g} {unit} ± {self.spread_s * scale:.2g} ({runs}, {self.clock})"
+
+
+_SCALES: Sequence[tuple[float, str]] = ((1, "s"), (1e3, "ms"), (1e6, "us"), (1e9, "ns"))
