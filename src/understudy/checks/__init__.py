@@ -1,0 +1,112 @@
+"""What can be wrong with a program, one rule a file: a trace goes in, findings come out.
+
+A check is a reducer: `see` is called with every record of the kinds that it asks for, in order, and `findings` may be
+called at any time after. So the same file serves a running program and a saved trace. Listing this folder is the
+registry: a module whose name does not begin with an underscore holds one subclass of `Check`, and the subclass's
+docstring is its page in the documentation.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+from understudy.errors import UsageError
+from understudy.trace.finding import SEVERITIES, Finding, Severity
+from understudy.trace.operation import Kind, Site
+from understudy.trace.trace import Record, Trace
+
+
+class Check:
+    """Base of every check: a reducer from records to findings."""
+
+    code: ClassVar[str] = ""
+    severity: ClassVar[Severity] = "warning"  # the worst that it reports; what costs nothing is reported as info
+    kinds: ClassVar[frozenset[Kind]] = frozenset()  # the records that it wants to see
+    supersedes: ClassVar[frozenset[str]] = frozenset()  # codes that say the same of the same lines, less exactly
+
+    def see(self, record: Record, trace: Trace) -> None:
+        """Take notice of one record; `trace` holds the tables that the record's value may index."""
+
+    def findings(self, trace: Trace) -> list[Finding]:
+        """What is wrong, judged by the records seen so far."""
+        raise NotImplementedError
+
+
+@functools.cache
+def all_checks() -> tuple[type[Check], ...]:
+    """Every check of this folder, by code."""
+    found = []
+    for module in pkgutil.iter_modules(__path__):
+        if module.name.startswith("_"):
+            continue
+        namespace = vars(importlib.import_module(f"{__name__}.{module.name}"))
+        found += [
+            value
+            for value in namespace.values()
+            if isinstance(value, type) and issubclass(value, Check) and value.__module__ == namespace["__name__"]
+        ]
+    return tuple(sorted(found, key=lambda check: check.code))
+
+
+def select(codes: Iterable[str] | None = None) -> tuple[type[Check], ...]:
+    """The checks of these codes, or all of them.
+
+    Raises:
+        UsageError: there is no check of that code.
+    """
+    known = {check.code: check for check in all_checks()}
+    if codes is None:
+        return tuple(known.values())
+    wanted = list(codes)
+    for code in wanted:
+        if code not in known:
+            near = difflib.get_close_matches(code, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"the codes are {', '.join(known)}"
+            raise UsageError(f"there is no check {code!r}; {hint}")
+    return tuple(known[code] for code in known if code in wanted)
+
+
+def run(trace: Trace, codes: Iterable[str] | None = None) -> list[Finding]:
+    """All findings of a trace, the worst and most expensive first, one an incident.
+
+    Args:
+        trace: what happened, from a finished emulation or a saved file.
+        codes: the checks to run; all when None.
+
+    Raises:
+        UsageError: there is no check of one of the codes.
+    """
+    checks = [check() for check in select(codes)]
+    readers: dict[Kind, list[Callable[[Record, Trace], None]]] = {
+        kind: [check.see for check in checks if kind in check.kinds] for kind in Kind
+    }
+    for record in trace:
+        for see in readers[record.kind]:
+            see(record, trace)
+    results = [(check, check.findings(trace)) for check in checks]
+    covered = {
+        (code, _line(site))
+        for check, findings in results
+        for code in check.supersedes
+        for finding in findings
+        for site in (finding.site, finding.other)
+        if site.file
+    }
+    kept = [
+        finding for _, findings in results for finding in findings if (finding.code, _line(finding.site)) not in covered
+    ]
+    return sorted(kept, key=_rank)
+
+
+def _line(site: Site) -> tuple[str, int]:
+    return site.file, site.line
+
+
+def _rank(finding: Finding) -> tuple[int, int, int, str, int, str]:
+    severity = SEVERITIES.index(finding.severity)
+    return severity, -finding.lost_ns, -finding.size_bytes, finding.site.file, finding.site.line, finding.code

@@ -1,0 +1,153 @@
+"""The check `host-sync`: lines at which the host waits for a device."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+from understudy.checks import Check
+from understudy.checks._stalls import Incident, Line, Stalls
+from understudy.trace.finding import Finding
+from understudy.trace.operation import Kind
+from understudy.trace.trace import Record, Trace
+from understudy.trace.units import format_ns, plural
+
+
+class Cause(NamedTuple):
+    """What the program did, in its own words, and what it could do instead."""
+
+    what: str
+    advice: str
+
+
+READ = "keep the value on the device (`total += loss.detach()`) and read it once, after the loop or every hundred steps"
+CAUSES = {
+    "aten::_local_scalar_dense": Cause("`.item()`, or `float()`, `int()`, `if` on a tensor", READ),
+    "Tensor.tolist": Cause("`tolist()`", READ),
+    "Tensor.__repr__": Cause("printing a tensor", READ),
+    "aten::equal": Cause("`torch.equal`", "compare on the device (`(a == b).all()`) and read the answer once"),
+    "aten::nonzero": Cause(
+        "`nonzero` or a boolean mask, whose size only the device knows",
+        "use `torch.where(mask, x, 0)` or multiply by the mask: shapes stay fixed and nothing waits",
+    ),
+    "aten::masked_select": Cause(
+        "`masked_select`, whose size only the device knows", "use `torch.where(mask, x, 0)`: shapes stay fixed"
+    ),
+    "to the host": Cause(
+        "a copy to the host (`.cpu()`, `.to('cpu')`)",
+        "copy once after the loop, or use `.to('cpu', non_blocking=True)` and synchronize before the values are read",
+    ),
+    "to the device": Cause("a blocking copy to the device from pinned memory", "pass `non_blocking=True`"),
+    "cudaDeviceSynchronize": Cause(
+        "`torch.cuda.synchronize()`", "keep it for timing and take it out of the loop: streams order themselves"
+    ),
+    "cudaStreamSynchronize": Cause(
+        "waiting for a stream", "let the other stream wait (`wait_stream`), unless the host needs the values now"
+    ),
+    "cudaEventSynchronize": Cause(
+        "waiting for an event", "let a stream wait (`wait_event`), unless the host needs the values now"
+    ),
+    "cudaFree": Cause(
+        "memory going back to the driver (`empty_cache()`, or an allocation that did not fit at first)",
+        "take `empty_cache()` out of the loop; if there is none, use less memory",
+    ),
+}
+# Asked for by name, and needed wherever the host reads what a non_blocking copy brought: never more than info.
+ASKED_FOR = frozenset({"cudaStreamSynchronize", "cudaEventSynchronize"})
+EXPLICIT = ASKED_FOR | {"cudaDeviceSynchronize"}
+
+
+class HostSync(Check):
+    """Lines at which the host waits for a device.
+
+    ## What it does
+    Groups every wait of the host by the source line that caused it: `.item()`, `float(tensor)`, `print(tensor)`,
+    `.cpu()`, `.tolist()`, `nonzero`, boolean masks, and the same inside libraries. It counts them, and adds up how
+    long the device then stood idle until the next kernel arrived. A line that is not repeated, or whose waits cost
+    less than half a percent of the run, is reported as `info`; so are waits for a stream or an event, which are
+    asked for by name. A `torch.cuda.synchronize()` right before the clock is read is a measurement and is not counted.
+
+    ## Why it is bad
+    The host runs ahead of the device and queues work. While it waits it queues nothing, so the device runs dry and then
+    idles for as long as the host needs to issue the next kernel. With several GPUs, all of them idle.
+
+    ## Example
+    ```python
+    for x, y in batches:
+        loss = loss_function(net(x), y)
+        loss.backward()
+        optimizer.step()
+        history.append(loss.item())
+    ```
+
+    ## Use instead
+    ```python
+    for x, y in batches:
+        loss = loss_function(net(x), y)
+        loss.backward()
+        optimizer.step()
+        history.append(loss.detach())
+    history = torch.stack(history).tolist()
+    ```
+    """
+
+    code: ClassVar = "host-sync"
+    kinds: ClassVar = Stalls.KINDS | {Kind.CLOCK_READ}
+
+    def __init__(self) -> None:
+        self.stalls = Stalls()
+        self.explicit: list[Incident] = []  # waits asked for by name that no kernel and no clock read has followed yet
+
+    def see(self, record: Record, trace: Trace) -> None:
+        """Count waits by line."""
+        if record.kind == Kind.CLOCK_READ:
+            self.explicit = [one for one in self.explicit if one.record.lane.thread != record.lane.thread]
+            return
+        if record.kind in (Kind.KERNEL, Kind.COLLECTIVE):
+            self._keep_explicit()
+        incident = self.stalls.see(record)
+        if incident is None:
+            return
+        name = record.signature.name
+        if name in EXPLICIT:
+            self.explicit.append(incident)
+        elif (cause := _cause(name, incident.copy)) is not None:
+            self.stalls.charge(incident, cause)
+
+    def findings(self, trace: Trace) -> list[Finding]:
+        """One finding a line."""
+        self._keep_explicit()
+        return [self._finding(line) for line in self.stalls.lines.values()]
+
+    def _keep_explicit(self) -> None:
+        for incident in self.explicit:
+            self.stalls.charge(incident, incident.record.signature.name)
+        self.explicit.clear()
+
+    def _finding(self, line: Line) -> Finding:
+        cause = line.cause()
+        what, advice = CAUSES.get(cause, Cause(cause, READ))
+        costs = cause not in ASKED_FOR and self.stalls.costs(line)
+        message = f"{what} made the host wait {plural(line.times, 'time')}, {format_ns(line.wait_ns)} in all; " + (
+            f"the device then idled {format_ns(line.lost_ns)} until the host had issued more work"
+            if line.lost_ns
+            else "no device idled for it"
+        )
+        return Finding(
+            self.code,
+            self.severity if costs else "info",
+            message,
+            advice if costs else f"nothing to gain here; in a loop, {advice}",
+            line.site,
+            times=line.times,
+            lost_ns=line.lost_ns,
+            device=line.device,
+        )
+
+
+def _cause(name: str, copy: Record | None) -> str | None:
+    if not name.startswith("cudaMemcpy"):
+        return name
+    copied = copy.signature.name if copy is not None else ""
+    if "HtoD" not in copied:
+        return "to the host"
+    return None if "Pageable" in copied else "to the device"

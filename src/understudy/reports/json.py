@@ -1,0 +1,111 @@
+"""The report for programs: one JSON object, described in docs/reports.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from understudy.reports.summary import Device, Step, Summary, summarize
+from understudy.trace.finding import Finding
+from understudy.trace.operation import Site
+from understudy.trace.trace import Trace
+
+SUFFIX = ".json"
+SCHEMA_VERSION = 1  # raised when a key changes its meaning or goes away; new keys may come without
+
+
+def render(trace: Trace, findings: Sequence[Finding]) -> str:
+    """The report as JSON text, its keys in a fixed order."""
+    return json.dumps(as_dict(trace, findings), indent=1, ensure_ascii=False) + "\n"
+
+
+def as_dict(trace: Trace, findings: Sequence[Finding]) -> dict[str, Any]:
+    """The report as plain dicts and lists."""
+    summary = summarize(trace, findings)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "emulated": summary.emulated,
+        "times": {"source": summary.source, "band": summary.band},
+        "verdict": summary.verdict,
+        "why": summary.why,
+        "next": summary.next,
+        "program": summary.program,
+        "operations": summary.operations,
+        "duration_ns": summary.end_ns - summary.begin_ns,
+        "devices": [_device(device) for device in summary.devices],
+        "steps": _steps(summary),
+        "findings": [_finding(finding) for finding in summary.findings],
+        "facts": {key: trace.facts[key] for key in ("options", "versions", "rank") if key in trace.facts},
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "code": finding.code,
+        "severity": finding.severity,
+        "file": finding.site.file,
+        "line": finding.site.line,
+        "function": finding.site.function,
+        "message": finding.message,
+        "advice": finding.advice,
+        "count": finding.times,
+        "lost_ns": finding.lost_ns,
+        "size_bytes": finding.size_bytes,
+        "device": finding.device,
+        "other": _site(finding.other),
+        "allocated": _site(finding.allocated),
+        "stack": [{"file": file, "line": line, "function": name} for file, line, name in finding.site.stack],
+    }
+
+
+def _site(site: Site) -> dict[str, Any] | None:
+    return {"file": site.file, "line": site.line, "function": site.function} if site.file else None
+
+
+def _device(device: Device) -> dict[str, Any]:
+    return {
+        "index": device.index,
+        "name": device.name,
+        "memory_bytes": device.memory_bytes,
+        "peak_allocated_bytes": device.peak_allocated_bytes,
+        "peak_reserved_bytes": device.peak_reserved_bytes,
+        "kernels": device.kernels,
+        "kernel_ns": device.kernel_ns,
+        "copies": device.copies,
+        "copied_bytes": device.copied_bytes,
+        "collectives": device.collectives,
+        "busy_share": round(device.busy_share, 6),
+        "synchronizations": device.synchronizations,
+        "wait_ns": device.wait_ns,
+        "waits": [
+            {**(_site(wait.site) or {}), "name": wait.name, "count": wait.times, "wait_ns": wait.wait_ns}
+            for wait in device.waits.values()
+        ],
+        "transfers": [
+            {
+                **(_site(transfer.site) or {}),
+                "name": transfer.name,
+                "count": transfer.times,
+                "size_bytes": transfer.size_bytes,
+                "duration_ns": transfer.duration_ns,
+            }
+            for transfer in device.transfers.values()
+        ],
+    }
+
+
+def _steps(summary: Summary) -> list[dict[str, Any]]:
+    return [_step(step) for step in summary.steps]
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "number": step.number,
+        "start_ns": step.start_ns,
+        "end_ns": step.end_ns,
+        "kernels": step.kernels,
+        "kernel_ns": step.kernel_ns,
+        "copied_bytes": step.copied_bytes,
+        "synchronizations": step.synchronizations,
+    }

@@ -1,0 +1,72 @@
+"""The report as Markdown, for a pull request or a GitHub step summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from understudy.reports.summary import memory_words, summarize
+from understudy.reports.text import short, sync_lines
+from understudy.trace.finding import Finding
+from understudy.trace.trace import Trace
+from understudy.trace.units import format_bytes, format_share
+
+SUFFIX = ".md"
+MARKS = {"error": "🔴", "warning": "🟡", "info": "⚪"}
+_SPECIAL = str.maketrans({character: "\\" + character for character in "\\*_{}[]<>#|!~"})
+
+
+def render(trace: Trace, findings: Sequence[Finding]) -> str:
+    """The report as GitHub Markdown; what comes from the program is escaped."""
+    summary = summarize(trace, findings)
+    lines = [
+        f"**{_plain(summary.verdict)}**",
+        "",
+        f"- why: {_plain(summary.why)}",
+        f"- next: {_plain(summary.next)}",
+        f"- {summary.stamp}: {summary.times_are}",
+        "",
+    ]
+    lines += _table(
+        ("device", "peak memory", "kernels", "copies", "busy", "host synchronizations"),
+        [
+            (
+                _plain(f"cuda:{device.index} {device.name}"),
+                memory_words(device),
+                f"{device.kernels:,}",
+                f"{device.copies:,} ({format_bytes(device.copied_bytes)})",
+                format_share(device.busy_share),
+                f"{device.synchronizations:,}" + (f": {_plain(sync_lines(device))}" if device.waits else ""),
+            )
+            for device in summary.devices
+        ],
+    )
+    if summary.findings:
+        lines += _table(
+            ("", "finding", "line", "what", "do"),
+            [
+                (
+                    MARKS[finding.severity],
+                    f"`{finding.code}`",
+                    _plain(short(finding.site)),
+                    _plain(finding.message),
+                    _plain(finding.advice),
+                )
+                for finding in summary.findings
+            ],
+        )
+    return "\n".join(lines)
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    head = ["| " + " | ".join(titles) + " |", "|" + " --- |" * len(titles)]
+    return [*head, *("| " + " | ".join(row) + " |" for row in rows), ""]
+
+
+def _plain(text: str) -> str:
+    """Escape what Markdown would read, except inside the backticks that our own messages use around code."""
+    parts = text.replace("\n", " ").split("`")
+    if len(parts) % 2 == 0:
+        return text.replace("\n", " ").replace("`", "'").translate(_SPECIAL)
+    return "".join(
+        f"`{part.replace('|', '¦')}`" if number % 2 else part.translate(_SPECIAL) for number, part in enumerate(parts)
+    )

@@ -1,0 +1,265 @@
+"""The plain numbers of a run, computed once for every format: verdict, per-device totals, steps, waits and copies."""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from understudy.trace.finding import Finding
+from understudy.trace.operation import Kind, Site
+from understudy.trace.trace import Record, Trace
+from understudy.trace.units import format_bytes, format_ns, format_share, plural
+
+
+@dataclass
+class Waits:
+    """The synchronizations of one device that one source line caused."""
+
+    site: Site
+    name: str
+    times: int = 0
+    wait_ns: int = 0
+
+
+@dataclass
+class Transfers:
+    """The copies of one direction that one source line asked for."""
+
+    site: Site
+    name: str
+    times: int = 0
+    size_bytes: int = 0
+    duration_ns: int = 0
+
+
+@dataclass
+class Device:
+    """One device's totals. Memory is None where the trace does not say."""
+
+    index: int
+    name: str = "unknown GPU"
+    memory_bytes: int | None = None
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    kernels: int = 0
+    kernel_ns: int = 0
+    copies: int = 0
+    copied_bytes: int = 0
+    collectives: int = 0
+    busy_ns: int = 0
+    busy_share: float = 0.0
+    intervals: dict[int, array[int]] = field(default_factory=dict)  # stream -> start, end, start, end, ... in ns
+    synchronizations: int = 0
+    wait_ns: int = 0
+    waits: dict[tuple[str, int, str], Waits] = field(default_factory=dict)
+    transfers: dict[tuple[str, int, str], Transfers] = field(default_factory=dict)
+
+
+@dataclass
+class Step:
+    """One optimizer step: from the end of the one before (or the first device work) to its own end."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+    kernels: int = 0
+    kernel_ns: int = 0
+    copied_bytes: int = 0
+    synchronizations: int = 0
+
+
+@dataclass
+class Summary:
+    """What every report says first, and the tables below it."""
+
+    verdict: str
+    why: str
+    next: str
+    emulated: bool
+    source: str
+    band: float | None
+    begin_ns: int
+    end_ns: int
+    operations: int
+    program: str
+    devices: list[Device]
+    steps: list[Step]
+    findings: list[Finding]
+
+    @property
+    def stamp(self) -> str:
+        """EMULATED or MEASURED: what every page of a report carries."""
+        return "EMULATED" if self.emulated else "MEASURED"
+
+    @property
+    def times_are(self) -> str:
+        """Where the durations come from, with their error band where it is known."""
+        if self.band is None:
+            return f"times are {self.source}; their error band is not known"
+        return f"times are {self.source}, within about ±{format_share(self.band)}"
+
+
+def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
+    """Compute a run's numbers in one pass over its records; `findings` are kept in their order."""
+    devices = _devices(trace.facts)
+    steps: list[Step] = []
+    begin_ns: int | None = None
+    end_ns = 0
+    step: Step | None = None
+    for record in trace:
+        if record.kind in _ON_DEVICE:
+            begin_ns = record.start_ns if begin_ns is None else min(begin_ns, record.start_ns)
+            end_ns = max(end_ns, record.end_ns)
+            if step is None:
+                step = Step(len(steps), record.issued_ns, record.issued_ns)
+        if record.kind in _COUNTED:
+            _count(devices.setdefault(record.lane.device, Device(record.lane.device)), record)
+        if step is not None:
+            step = _count_step(step, steps, record)
+    begin_ns = begin_ns or 0
+    used = sorted((one for one in devices.values() if one.index >= 0), key=lambda one: one.index)
+    for device in used:
+        device.busy_ns = _busy_ns(device)
+        device.busy_share = min(1.0, device.busy_ns / (end_ns - begin_ns)) if end_ns > begin_ns else 0.0
+    emulated = trace.facts.get("source", "modelled") == "modelled"
+    verdict, why, advice = _verdict(trace, used, findings, end_ns - begin_ns, emulated)
+    return Summary(
+        verdict,
+        why,
+        advice,
+        emulated,
+        str(trace.facts.get("source", "modelled")),
+        trace.facts.get("band"),
+        begin_ns,
+        end_ns,
+        len(trace),
+        _program(trace.facts),
+        used,
+        steps,
+        list(findings),
+    )
+
+
+_ON_DEVICE = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE})
+_COUNTED = _ON_DEVICE | {Kind.SYNCHRONIZE}
+
+
+def _devices(facts: dict[str, Any]) -> dict[int, Device]:
+    devices = {}
+    totals = facts.get("devices", [])
+    for index, gpu in enumerate(facts.get("gpus", [])):
+        device = Device(index, str(gpu.get("name", "unknown GPU")), gpu.get("memory_bytes"))
+        if index < len(totals):
+            device.memory_bytes = totals[index].get("memory_bytes", device.memory_bytes)
+            device.peak_allocated_bytes = totals[index].get("peak_allocated_bytes")
+            device.peak_reserved_bytes = totals[index].get("peak_reserved_bytes")
+        devices[index] = device
+    return devices
+
+
+def _count(device: Device, record: Record) -> None:
+    name = record.signature.name
+    key = (record.site.file, record.site.line, name)
+    if record.kind == Kind.SYNCHRONIZE:
+        device.synchronizations += 1
+        device.wait_ns += record.duration_ns
+        wait = device.waits.setdefault(key, Waits(record.site, name))
+        wait.times += 1
+        wait.wait_ns += record.duration_ns
+        return
+    if record.kind == Kind.COPY:
+        device.copies += 1
+        device.copied_bytes += record.value
+        transfer = device.transfers.setdefault(key, Transfers(record.site, name))
+        transfer.times += 1
+        transfer.size_bytes += record.value
+        transfer.duration_ns += record.duration_ns
+    elif record.kind == Kind.COLLECTIVE:
+        device.collectives += 1
+    else:
+        device.kernels += 1
+        device.kernel_ns += record.duration_ns
+    device.intervals.setdefault(record.lane.stream, array("q")).extend((record.start_ns, record.end_ns))
+
+
+def _busy_ns(device: Device) -> int:
+    """How long at least one stream had work: the union of the streams' intervals, each of which is in order."""
+    busy_ns = until_ns = 0
+    streams = [zip(*([iter(numbers)] * 2), strict=True) for numbers in device.intervals.values()]
+    for start_ns, end_ns in heapq.merge(*streams):
+        busy_ns += max(0, end_ns - max(start_ns, until_ns))
+        until_ns = max(until_ns, end_ns)
+    return busy_ns
+
+
+def _count_step(step: Step, steps: list[Step], record: Record) -> Step:
+    if record.kind == Kind.STEP:
+        step.number = record.value
+        step.end_ns = max(record.issued_ns, record.end_ns)
+        steps.append(step)
+        return Step(record.value + 1, step.end_ns, step.end_ns)
+    if record.kind == Kind.KERNEL:
+        step.kernels += 1
+        step.kernel_ns += record.duration_ns
+    elif record.kind == Kind.COPY:
+        step.copied_bytes += record.value
+    elif record.kind == Kind.SYNCHRONIZE:
+        step.synchronizations += 1
+    return step
+
+
+def _program(facts: dict[str, Any]) -> str:
+    program = facts.get("program", "")
+    return " ".join(map(str, program)) if isinstance(program, list | tuple) else str(program)
+
+
+def gpu_names(devices: Sequence[Device]) -> str:
+    """The devices in one phrase: "2 x Tesla V100-SXM2-16GB"."""
+    counts: dict[str, int] = {}
+    for device in devices:
+        counts[device.name] = counts.get(device.name, 0) + 1
+    return ", ".join(f"{count} x {name}" for name, count in counts.items()) or "no GPU"
+
+
+def _verdict(
+    trace: Trace, devices: list[Device], findings: Sequence[Finding], window_ns: int, emulated: bool
+) -> tuple[str, str, str]:
+    place = f"{'EMULATED' if emulated else 'MEASURED'} on {gpu_names(devices)}"
+    errors = [finding for finding in findings if finding.severity == "error"]
+    warnings = [finding for finding in findings if finding.severity == "warning"]
+    if errors or warnings:
+        counts = [plural(len(some), word) for some, word in ((errors, "error"), (warnings, "warning")) if some]
+        worst = (errors or warnings)[0]
+        at = f" ({worst.site})" if worst.site.file else ""
+        return f"{place}: {', '.join(counts)}", f"{worst.code}{at}: {worst.message}", worst.advice
+    if not any(device.kernels or device.copies or device.collectives for device in devices):
+        return (
+            f"{place}: no GPU was used",
+            "the program asked no device for anything",
+            "move the model and its inputs to a device (`.to('cuda')`) if it should run on one",
+        )
+    return f"{place}: nothing to fix", _where_time_went(devices, window_ns), _next(trace)
+
+
+def _where_time_went(devices: list[Device], window_ns: int) -> str:
+    shares = [f"cuda:{device.index} busy {format_share(device.busy_share)}" for device in devices]
+    shown = ", ".join(shares[:4]) + (", ..." if len(shares) > 4 else "")
+    return f"{format_ns(window_ns)} of device work; {shown}"
+
+
+def _next(trace: Trace) -> str:
+    shown = "the timeline and memory over time" if len(trace.memory) else "the timeline"
+    return f"nothing; `--report run.html` shows {shown}, `--gpus` tries other cards"
+
+
+def memory_words(device: Device) -> str:
+    """Peak memory in one phrase: "allocated 1.20 GiB, reserved 1.50 GiB of 15.8 GiB"."""
+    if device.peak_allocated_bytes is None:
+        return "not known"
+    words = f"{format_bytes(device.peak_allocated_bytes)} allocated"
+    if device.peak_reserved_bytes is not None:
+        words += f", {format_bytes(device.peak_reserved_bytes)} reserved"
+    return f"{words} of {format_bytes(device.memory_bytes)}" if device.memory_bytes else words

@@ -1,0 +1,155 @@
+"""The report for a terminal, and the same without colours as a `.txt` file: verdict, why, next, then tables."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from understudy.reports.summary import Device, Summary, memory_words, summarize
+from understudy.trace.finding import Finding
+from understudy.trace.operation import Site
+from understudy.trace.trace import Trace
+from understudy.trace.units import format_bytes, format_ns, format_share, plural
+
+SUFFIX = ".txt"
+MAX_FINDINGS = 12  # rows of the table on a terminal; the file formats hold all
+MAX_LINES = 3  # source lines named for each device's waits
+NARROW = 72  # columns below which a table would break its words, so findings are written as paragraphs
+COLOURS = {"error": "bold red", "warning": "yellow", "info": "dim"}
+
+
+def render(
+    trace: Trace,
+    findings: Sequence[Finding],
+    *,
+    width: int = 100,
+    color: bool = False,
+    max_findings: int | None = None,
+) -> str:
+    """The report as text.
+
+    Args:
+        trace: what happened.
+        findings: what `checks.run` said of it.
+        width: columns to fill.
+        color: whether to use ANSI colours.
+        max_findings: how many findings to show; all when None.
+    """
+    summary = summarize(trace, findings)
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=max(width, 20),
+        force_terminal=color,
+        no_color=not color,
+        color_system="standard" if color else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+    for label, words in (("verdict", summary.verdict), ("why", summary.why), ("next", summary.next)):
+        console.print(Text(f"{label:8}", style="bold") + Text(words), soft_wrap=True)
+    _print_devices(console, summary)
+    _print_findings(console, summary, max_findings)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def show(trace: Trace, findings: Sequence[Finding], file: TextIO | None = None) -> None:
+    """Print the report on `file` (stderr by default), as wide as the terminal and coloured where that is wanted."""
+    file = sys.stderr if file is None else file
+    color = file.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    width = shutil.get_terminal_size((100, 24)).columns
+    text = render(trace, findings, width=width, color=color, max_findings=MAX_FINDINGS)
+    encoding = getattr(file, "encoding", None) or "utf-8"
+    file.write(text.encode(encoding, "replace").decode(encoding))
+    file.flush()
+
+
+def _print_devices(console: Console, summary: Summary) -> None:
+    used = [device for device in summary.devices if device.kernels or device.copies or device.collectives]
+    if not used:
+        return
+    console.print()
+    console.print(Text(f"{summary.stamp}: {summary.times_are}", style="dim"))
+    for device in used:
+        console.print(Text(f"cuda:{device.index} {device.name}", style="bold"))
+        for words in _device_lines(device):
+            console.print(Text(f"  {words}"))
+    idle = [device for device in summary.devices if device not in used]
+    if idle:
+        names = ", ".join(f"cuda:{device.index}" for device in idle)
+        console.print(Text(f"{names}: not used", style="dim"))
+
+
+def _device_lines(device: Device) -> list[str]:
+    lines = [
+        f"memory at its peak: {memory_words(device)}",
+        f"{plural(device.kernels, 'kernel')}, {plural(device.copies, 'copy')} ({format_bytes(device.copied_bytes)}), "
+        + (f"{plural(device.collectives, 'collective')}, " if device.collectives else "")
+        + f"busy {format_share(device.busy_share)} of the time",
+    ]
+    if device.synchronizations:
+        lines.append(
+            f"{plural(device.synchronizations, 'host synchronization')}, {format_ns(device.wait_ns)} waited: "
+            + sync_lines(device)
+        )
+    return lines
+
+
+def sync_lines(device: Device) -> str:
+    """The source lines that made the host wait, the most expensive first: "train.py:12 (400 x)"."""
+    lines: dict[str, tuple[int, int]] = {}
+    for wait in device.waits.values():
+        name = short(wait.site)
+        times, waited = lines.get(name, (0, 0))
+        lines[name] = times + wait.times, waited + wait.wait_ns
+    ranked = sorted(lines.items(), key=lambda item: (-item[1][1], item[0]))
+    words = ", ".join(f"{name} ({times:,} x)" for name, (times, _) in ranked[:MAX_LINES])
+    return words + (f" and {plural(len(ranked) - MAX_LINES, 'more line')}" if len(ranked) > MAX_LINES else "")
+
+
+def short(site: Site) -> str:
+    """A source line with the file's path shortened to what a person needs: from the working directory down."""
+    if not site.file:
+        return str(site)
+    file = site.file
+    if os.path.isabs(file):
+        relative = os.path.relpath(file)
+        file = relative if not relative.startswith("..") else os.path.basename(file)
+    return f"{file}:{site.line}"
+
+
+def _print_findings(console: Console, summary: Summary, limit: int | None) -> None:
+    findings = summary.findings
+    if not findings:
+        return
+    shown = findings if limit is None else findings[:limit]
+    console.print()
+    if console.width < NARROW:
+        for finding in shown:
+            head = Text(f"{finding.severity} {finding.code}", style=COLOURS[finding.severity])
+            console.print(head + Text(f" {short(finding.site)}", style=""))
+            console.print(Text(f"  {finding.message}"))
+    else:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", expand=False)
+        for title in ("finding", "line", "what"):
+            table.add_column(title, overflow="fold", no_wrap=False)
+        for finding in shown:
+            table.add_row(
+                Text(f"{finding.severity}\n{finding.code}", style=COLOURS[finding.severity]),
+                Text(short(finding.site)),
+                Text(finding.message) + Text(f"\n{finding.advice}", style="dim"),
+            )
+        console.print(table)
+    if len(shown) < len(findings):
+        rest = plural(len(findings) - len(shown), "more finding")
+        console.print(Text(f"{rest}: `--report run.html` or `run.json` holds all of them", style="dim"))

@@ -1,0 +1,96 @@
+"""Text, JSON and Markdown, and how a path chooses among them."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from understudy import checks, reports
+from understudy.errors import UsageError
+from understudy.reports import json as json_report
+from understudy.reports import md, text
+from understudy.trace.finding import Finding
+from understudy.trace.operation import Site
+
+
+def test_text_begins_with_verdict_why_next(training):
+    lines = text.render(training.trace, checks.run(training.trace)).splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["verdict", "why", "next"]
+    assert "EMULATED" in lines[0]
+
+
+def test_text_says_what_each_device_did(training):
+    rendered = text.render(training.trace, [])
+    assert "memory at its peak: 3.00 MiB allocated, 4.00 MiB reserved of 16.0 GiB" in rendered
+    assert "80 kernels, 21 copies" in rendered
+    assert "train.py:15 (10 x)" in rendered
+    assert "cuda:1: not used" in rendered
+    assert "times are modelled" in rendered
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_tables_fit_the_terminal(training, width):
+    rendered = text.render(training.trace, checks.run(training.trace), width=width)
+    assert all(len(line) <= width for line in rendered.splitlines()[4:])
+
+
+def test_no_colour_codes_unless_asked_for(training):
+    findings = checks.run(training.trace)
+    assert "\x1b[" not in text.render(training.trace, findings)
+    assert "\x1b[" in text.render(training.trace, findings, color=True)
+
+
+def test_no_color_is_respected_on_a_terminal(training, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured, plain = Terminal(), Terminal()
+    text.show(training.trace, [], coloured)
+    monkeypatch.setenv("NO_COLOR", "1")
+    text.show(training.trace, [], plain)
+    assert "\x1b[" in coloured.getvalue()
+    assert "\x1b[" not in plain.getvalue()
+
+
+def test_little_to_say_takes_three_lines(program):
+    assert len(text.render(program.trace, []).splitlines()) == 3
+
+
+def test_json_has_the_documented_keys(training):
+    findings = checks.run(training.trace)
+    report = json.loads(json_report.render(training.trace, findings))
+    assert report["schema_version"] == 1
+    assert report["emulated"] is True
+    assert len(report["findings"]) == len(findings)
+    first = report["findings"][0]
+    assert {"code", "severity", "file", "line", "message", "advice", "count", "lost_ns"} <= set(first)
+    assert report["devices"][0]["transfers"][0]["size_bytes"] == 10 << 20
+
+
+def test_markdown_escapes_what_the_program_named():
+    finding = Finding("host-sync", "warning", "a | b <script>", "do", Site("<img src=x>|.py", 3))
+    rendered = md.render(_empty(), [finding])
+    assert "<script>" not in rendered.replace("\\<script\\>", "")
+    assert "\\<img src=x\\>\\|.py:3" in rendered
+
+
+def test_the_suffix_chooses_the_format_and_folders_are_made(training, tmp_path):
+    target = tmp_path / "new" / "run.json"
+    reports.write(target, training.trace, [])
+    assert json.loads(target.read_text())["schema_version"] == 1
+
+
+def test_an_unknown_suffix_names_the_known_ones(training, tmp_path):
+    with pytest.raises(UsageError, match=r"run\.pdf.*\.json"):
+        reports.write(tmp_path / "run.pdf", training.trace, [])
+
+
+def _empty():
+    from understudy.trace.trace import Trace
+
+    return Trace()
