@@ -1,0 +1,277 @@
+"""Statistics of the caching allocator: plain integers while it runs, PyTorch's nested names when asked."""
+
+from __future__ import annotations
+
+_QUANTITIES = ("count", "bytes", "requested", "split", "split_bytes", "segments", "reserved")
+
+Stat = dict[str, int]
+StatArray = dict[str, Stat]
+
+
+class Counters:
+    """Running totals of one class of pools, as plain integers; `allocator_stats` turns them into PyTorch's names.
+
+    For each quantity `x`: `x` is the present value, `x_peak` its peak, `x_total` the sum of increases and `x_base` the
+    present value when the totals were last reset (so decreases are `base + total - now`).
+    """
+
+    __slots__ = (
+        *(f"{name}{part}" for name in _QUANTITIES for part in ("", "_total", "_peak", "_base")),
+        *("pending", "pending_bytes", "active_peak", "active_bytes_peak", "active_base", "active_bytes_base"),
+    )
+
+    count: int
+    count_total: int
+    count_peak: int
+    count_base: int
+    bytes: int
+    bytes_total: int
+    bytes_peak: int
+    bytes_base: int
+    requested: int
+    requested_total: int
+    requested_peak: int
+    requested_base: int
+    split: int
+    split_total: int
+    split_peak: int
+    split_base: int
+    split_bytes: int
+    split_bytes_total: int
+    split_bytes_peak: int
+    split_bytes_base: int
+    segments: int
+    segments_total: int
+    segments_peak: int
+    segments_base: int
+    reserved: int
+    reserved_total: int
+    reserved_peak: int
+    reserved_base: int
+    pending: int
+    pending_bytes: int
+    active_peak: int
+    active_bytes_peak: int
+    active_base: int
+    active_bytes_base: int
+
+    def __init__(self) -> None:
+        for name in self.__slots__:
+            setattr(self, name, 0)
+
+    def handed_out(self, size: int, requested: int) -> None:
+        """A block was allocated."""
+        self.count += 1
+        self.count_total += 1
+        self.count_peak = max(self.count_peak, self.count)
+        self.bytes += size
+        self.bytes_total += size
+        self.bytes_peak = max(self.bytes_peak, self.bytes)
+        self.requested += requested
+        self.requested_total += requested
+        self.requested_peak = max(self.requested_peak, self.requested)
+        self.active_peak = max(self.active_peak, self.count + self.pending)
+        self.active_bytes_peak = max(self.active_bytes_peak, self.bytes + self.pending_bytes)
+
+    def change_split(self, blocks: int, size: int) -> None:
+        """The number and bytes of free pieces of split segments changed, each by one step."""
+        self.split += blocks
+        if blocks > 0:
+            self.split_total += blocks
+            self.split_peak = max(self.split_peak, self.split)
+        self.split_bytes += size
+        if size > 0:
+            self.split_bytes_total += size
+            self.split_bytes_peak = max(self.split_bytes_peak, self.split_bytes)
+
+    def change_reserved(self, segments: int, size: int) -> None:
+        """Segments were got from the driver (positive) or given back."""
+        self.segments += segments
+        self.reserved += size
+        if size > 0:
+            self.segments_total += segments
+            self.segments_peak = max(self.segments_peak, self.segments)
+            self.reserved_total += size
+            self.reserved_peak = max(self.reserved_peak, self.reserved)
+
+    def stat(self, name: str) -> Stat:
+        """One quantity as PyTorch reports it: current, peak, allocated (sum of increases), freed (of decreases)."""
+        current: int = getattr(self, name)
+        total: int = getattr(self, name + "_total")
+        base: int = getattr(self, name + "_base")
+        peak: int = getattr(self, name + "_peak")
+        return {"current": current, "peak": peak, "allocated": total, "freed": base + total - current}
+
+    def active(self) -> Stat:
+        """Blocks that are allocated or wait for other streams."""
+        current = self.count + self.pending
+        freed = self.active_base + self.count_total - current
+        peak = max(self.active_peak, self.count_peak)
+        return {"current": current, "peak": peak, "allocated": self.count_total, "freed": freed}
+
+    def active_bytes(self) -> Stat:
+        """Bytes of the blocks that are allocated or wait for other streams."""
+        current = self.bytes + self.pending_bytes
+        freed = self.active_bytes_base + self.bytes_total - current
+        peak = max(self.active_bytes_peak, self.bytes_peak)
+        return {"current": current, "peak": peak, "allocated": self.bytes_total, "freed": freed}
+
+    def reset_peak(self) -> None:
+        """Peaks start again at the present values."""
+        for name in _QUANTITIES:
+            setattr(self, name + "_peak", getattr(self, name))
+        self.active_peak = self.count + self.pending
+        self.active_bytes_peak = self.bytes + self.pending_bytes
+
+    def reset_accumulated(self) -> None:
+        """Sums of increases and decreases start again at zero."""
+        for name in _QUANTITIES:
+            setattr(self, name + "_total", 0)
+            setattr(self, name + "_base", getattr(self, name))
+        self.active_base = self.count + self.pending
+        self.active_bytes_base = self.bytes + self.pending_bytes
+
+
+class RareStat:
+    """Current, peak, sum of increases and of decreases of something that changes rarely."""
+
+    __slots__ = ("allocated", "current", "freed", "peak")
+
+    def __init__(self) -> None:
+        self.current = self.peak = self.allocated = self.freed = 0
+
+    def increase(self, amount: int = 1) -> None:
+        """More by `amount`."""
+        self.current += amount
+        self.allocated += amount
+        self.peak = max(self.peak, self.current)
+
+    def decrease(self, amount: int = 1) -> None:
+        """Less by `amount`."""
+        self.current -= amount
+        self.freed += amount
+
+    def reset_peak(self) -> None:
+        """The peak starts again at the present value."""
+        self.peak = self.current
+
+    def reset_accumulated(self) -> None:
+        """The sums start again at zero."""
+        self.allocated = self.freed = 0
+
+    def stat(self) -> Stat:
+        """As PyTorch reports it."""
+        return {"current": self.current, "peak": self.peak, "allocated": self.allocated, "freed": self.freed}
+
+
+class PoolStatistics:
+    """Bytes that one private pool holds from the driver, by class of pool."""
+
+    __slots__ = ("reserved",)
+
+    def __init__(self) -> None:
+        self.reserved = {kind: RareStat() for kind in ("all", "small_pool", "large_pool")}
+
+    def change(self, kind: str, size: int) -> None:
+        """The pool got `size` bytes from the driver, or gave them back (negative)."""
+        for stat in (self.reserved["all"], self.reserved[kind]):
+            if size > 0:
+                stat.increase(size)
+            else:
+                stat.decrease(-size)
+
+    def to_dict(self) -> StatArray:
+        """As PyTorch reports it."""
+        return {kind: stat.stat() for kind, stat in self.reserved.items()}
+
+
+_NAMES = {
+    "allocation": "count",
+    "segment": "segments",
+    "inactive_split": "split",
+    "allocated_bytes": "bytes",
+    "reserved_bytes": "reserved",
+    "inactive_split_bytes": "split_bytes",
+    "requested_bytes": "requested",
+}
+
+
+class Statistics:
+    """All statistics of one device's allocator. Names are those of c10's `DeviceStats`."""
+
+    __slots__ = (
+        "all",
+        "large",
+        "max_split_size",
+        "num_alloc_retries",
+        "num_device_alloc",
+        "num_device_free",
+        "num_oom_rejections",
+        "num_ooms",
+        "num_sync_all_streams",
+        "oversize_allocations",
+        "oversize_segments",
+        "pools",
+        "small",
+    )
+
+    def __init__(self, max_split_size: int) -> None:
+        self.all = Counters()
+        self.small = Counters()
+        self.large = Counters()
+        self.max_split_size = max_split_size if max_split_size < 1 << 63 else max_split_size - (1 << 64)
+        self.pools: dict[tuple[int, int], PoolStatistics] = {}
+        self.oversize_allocations = RareStat()
+        self.oversize_segments = RareStat()
+        self._reset_events()
+
+    def _reset_events(self) -> None:
+        self.num_alloc_retries = 0
+        self.num_ooms = 0
+        self.num_sync_all_streams = 0
+        self.num_device_alloc = 0
+        self.num_device_free = 0
+        self.num_oom_rejections = 0
+
+    def _rare(self) -> list[RareStat]:
+        pools = [stat for pool in self.pools.values() for stat in pool.reserved.values()]
+        return [self.oversize_allocations, self.oversize_segments, *pools]
+
+    def reset_peak(self) -> None:
+        """`torch.cuda.reset_peak_memory_stats`."""
+        for counters in (self.all, self.small, self.large):
+            counters.reset_peak()
+        for stat in self._rare():
+            stat.reset_peak()
+
+    def reset_accumulated(self) -> None:
+        """`torch.cuda.reset_accumulated_memory_stats`."""
+        for counters in (self.all, self.small, self.large):
+            counters.reset_accumulated()
+        for stat in self._rare():
+            stat.reset_accumulated()
+        self._reset_events()
+
+    def to_dict(self) -> dict[str, object]:
+        """The nested dictionary that `torch._C._cuda_memoryStats` returns; counts, and bytes where the name says so."""
+        classes = {"all": self.all, "small_pool": self.small, "large_pool": self.large}
+        result: dict[str, object] = {
+            name: getattr(self, name)
+            for name in (
+                "num_alloc_retries",
+                "num_ooms",
+                "max_split_size",
+                "num_sync_all_streams",
+                "num_device_alloc",
+                "num_device_free",
+                "num_oom_rejections",
+            )
+        }
+        for name, quantity in _NAMES.items():
+            result[name] = {kind: counters.stat(quantity) for kind, counters in classes.items()}
+        result["active"] = {kind: counters.active() for kind, counters in classes.items()}
+        result["active_bytes"] = {kind: counters.active_bytes() for kind, counters in classes.items()}
+        result["oversize_allocations"] = self.oversize_allocations.stat()
+        result["oversize_segments"] = self.oversize_segments.stat()
+        result["reserved_bytes_by_private_pools"] = {pool: stats.to_dict() for pool, stats in self.pools.items()}
+        return result
