@@ -191,7 +191,8 @@ class AllocatorCore:
 
     def _complete_free(self, block: Block) -> None:
         """Put a block that nobody uses any more on its shelf, joined with its free neighbours."""
-        every, one = self._all, block.shelf.counters
+        every = self._all
+        one = block.shelf.counters
         if self._on_action is not None:
             self._on_action("free_completed", block.address, block.requested, block.stream, block)
         if block.state == PENDING:
@@ -202,18 +203,25 @@ class AllocatorCore:
         one.requested -= block.requested
         block.context = None
         blocks = size = 0
-        for neighbour in (block.prev, block.next):
-            if neighbour is not None and neighbour.state == FREE:
-                blocks -= 1
-                size -= neighbour.size
-                neighbour.shelf.remove(neighbour)
-                self._absorb(block, neighbour)
+        shelf = block.shelf
+        neighbour = block.prev
+        if neighbour is not None and neighbour.state == FREE:
+            blocks = -1
+            size = -neighbour.size
+            shelf.remove(neighbour)
+            self._absorb(block, neighbour)
+        neighbour = block.next
+        if neighbour is not None and neighbour.state == FREE:
+            blocks -= 1
+            size -= neighbour.size
+            shelf.remove(neighbour)
+            self._absorb(block, neighbour)
         block.state = FREE
-        block.shelf.add(block)
+        shelf.add(block)
         if block.prev is not None or block.next is not None:
             blocks += 1
             size += block.size
-        if not block.segment.expandable:
+        if (blocks or size) and not block.segment.expandable:
             every.change_split(blocks, size)
             one.change_split(blocks, size)
 

@@ -61,28 +61,34 @@ class Counters:
 
     def handed_out(self, size: int, requested: int) -> None:
         """A block was allocated."""
-        self.count += 1
         self.count_total += 1
-        self.count_peak = max(self.count_peak, self.count)
-        self.bytes += size
         self.bytes_total += size
-        self.bytes_peak = max(self.bytes_peak, self.bytes)
-        self.requested += requested
         self.requested_total += requested
-        self.requested_peak = max(self.requested_peak, self.requested)
-        self.active_peak = max(self.active_peak, self.count + self.pending)
-        self.active_bytes_peak = max(self.active_bytes_peak, self.bytes + self.pending_bytes)
+        self.count = count = self.count + 1
+        if count > self.count_peak:
+            self.count_peak = count
+        self.bytes = total = self.bytes + size
+        if total > self.bytes_peak:
+            self.bytes_peak = total
+        self.requested = now = self.requested + requested
+        if now > self.requested_peak:
+            self.requested_peak = now
+        if self.pending:
+            self.active_peak = max(self.active_peak, count + self.pending)
+            self.active_bytes_peak = max(self.active_bytes_peak, total + self.pending_bytes)
 
     def change_split(self, blocks: int, size: int) -> None:
         """The number and bytes of free pieces of split segments changed, each by one step."""
-        self.split += blocks
+        self.split = now = self.split + blocks
         if blocks > 0:
             self.split_total += blocks
-            self.split_peak = max(self.split_peak, self.split)
-        self.split_bytes += size
+            if now > self.split_peak:
+                self.split_peak = now
+        self.split_bytes = now = self.split_bytes + size
         if size > 0:
             self.split_bytes_total += size
-            self.split_bytes_peak = max(self.split_bytes_peak, self.split_bytes)
+            if now > self.split_bytes_peak:
+                self.split_bytes_peak = now
 
     def change_reserved(self, segments: int, size: int) -> None:
         """Segments were got from the driver (positive) or given back."""
