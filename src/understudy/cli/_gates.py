@@ -1,0 +1,52 @@
+"""Gates: findings on which a run is to fail."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from understudy import checks
+from understudy.errors import UsageError
+from understudy.trace.finding import SEVERITIES, Finding
+
+
+class Gate(NamedTuple):
+    """At most `most` incidents of a code, or of a severity, are allowed."""
+
+    what: str
+    most: int = 0
+
+
+def parse_gates(values: Iterable[str]) -> list[Gate]:
+    """The gates of `--fail-on` values such as "unsynchronized-access,host-sync=3".
+
+    Raises:
+        UsageError: a code does not exist, or the number is none.
+    """
+    return [_gate(part) for value in values for part in value.split(",") if part.strip()]
+
+
+def _gate(text: str) -> Gate:
+    what, equals, number = (part.strip() for part in text.partition("="))
+    known = [*(check.code for check in checks.all_checks()), *SEVERITIES]
+    if what not in known:
+        near = difflib.get_close_matches(what, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        raise UsageError(f"--fail-on knows no finding {what!r}; {hint}")
+    if equals and not (number.isascii() and number.isdigit()):
+        raise UsageError(f"--fail-on {text!r}: after = comes the number of incidents that is allowed")
+    return Gate(what, int(number or 0))
+
+
+def violations(gates: Sequence[Gate], findings: Iterable[Finding]) -> list[str]:
+    """One sentence for each gate that the findings break."""
+    found = list(findings)
+    sentences = []
+    for what, most in gates:
+        matching = [finding for finding in found if what in (finding.code, finding.severity)]
+        times = sum(finding.times for finding in matching)
+        if times > most:
+            lines = ", ".join(dict.fromkeys(str(finding.site) for finding in matching))
+            sentences.append(f"failed on {what}: {times} found, {most} allowed ({lines})")
+    return sentences

@@ -1,0 +1,88 @@
+"""The options that describe an emulation, the same for every command that has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from understudy import gpus
+from understudy.gpus import versions
+
+CLOCKS = ("virtual", "real")
+LANDINGS = ("late", "clock")
+HOST_TIMES = ("modelled", "measured")
+
+
+def _gpus(context: click.Context, parameter: click.Parameter, value: object) -> str | None:
+    if value is None:
+        return None
+    gpus.parse(str(value))
+    return str(value)
+
+
+def _cuda_version(context: click.Context, parameter: click.Parameter, value: object) -> str | None:
+    if value is None:
+        return None
+    versions.parse_version(str(value))
+    return str(value)
+
+
+def _choice(name: str, values: tuple[str, ...], help: str) -> Callable[..., Any]:
+    return click.option(f"--{name}", type=click.Choice(values), envvar=_variable(name), help=help)
+
+
+def _variable(name: str) -> str:
+    return f"UNDERSTUDY_{name.replace('-', '_').upper()}"
+
+
+gpus_option = click.option(
+    "--gpus",
+    metavar="SPEC",
+    envvar="UNDERSTUDY_GPUS",
+    callback=_gpus,
+    help="GPUs to emulate: 2xV100, V100:2, V100,A100 or a bare number (of V100-SXM2-16GB); 0 for none.  [default: 2]",
+)
+cuda_version_option = click.option(
+    "--cuda-version",
+    metavar="X.Y",
+    envvar="UNDERSTUDY_CUDA_VERSION",
+    callback=_cuda_version,
+    help="CUDA version to emulate.  [default: 11.2, or the first that knows the GPUs]",
+)
+
+EMULATION = (
+    gpus_option,
+    cuda_version_option,
+    click.option("--seed", type=int, metavar="N", envvar="UNDERSTUDY_SEED", help="Seed of all that is random in it."),
+    _choice("clock", CLOCKS, "What time.time() and the like tell the program: the GPU's modelled time, or real time."),
+    _choice("async", LANDINGS, "When a non_blocking copy lands: as late as CUDA allows, or by the modelled clock."),
+    _choice("host-time", HOST_TIMES, "Where the host's time between operations comes from."),
+    click.option("--no-data", is_flag=True, envvar="UNDERSTUDY_NO_DATA", help="Shapes and memory only, no values."),
+    click.option("--stacks", is_flag=True, envvar="UNDERSTUDY_STACKS", help="Keep whole stacks, not only lines."),
+)
+
+# The name that each option has in session.Options.
+FIELDS = {
+    "gpus": "gpus",
+    "cuda_version": "cuda_version",
+    "seed": "seed",
+    "clock": "clock",
+    "async": "async_copies",
+    "host_time": "host_time",
+    "no_data": "no_data",
+    "stacks": "stacks",
+}
+
+
+def emulation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add all options that describe an emulation to a command."""
+    for option in reversed(EMULATION):
+        command = option(command)
+    return command
+
+
+def given(options: dict[str, Any]) -> dict[str, object]:
+    """The fields of `session.Options` that the person set; the others keep their defaults."""
+    return {field: options[name] for name, field in FIELDS.items() if options[name] not in (None, False)}

@@ -1,0 +1,66 @@
+"""`understudy gpus`: the catalogue."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from understudy import gpus
+from understudy.gpus import Gpu
+
+
+@click.command("gpus")
+@click.argument("names", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+def command(names: tuple[str, ...], as_json: bool) -> None:
+    """List the GPUs that can be emulated, or all facts of the NAMES given, each with its source."""
+    found = [gpus.find(name) for name in names or gpus.names()]
+    if as_json:
+        click.echo(json.dumps([asdict(gpu) for gpu in found], indent=1))
+    elif names:
+        click.echo("\n\n".join(_facts(gpu) for gpu in found))
+    else:
+        click.echo(_table(found))
+
+
+def _table(found: list[Gpu]) -> str:
+    rows = [("name", "generation", "capability", "SMs", "memory", "bandwidth", "FP32", "FP16", "aliases")]
+    rows += [
+        (
+            gpu.key,
+            gpu.generation,
+            ".".join(map(str, gpu.compute_capability)),
+            str(gpu.sm_count),
+            f"{gpu.memory_bytes / 2**30:.1f} GiB",
+            f"{gpu.memory_bandwidth_bytes_per_s / 1e9:.0f} GB/s",
+            _teraflops(gpu, "fp32"),
+            _teraflops(gpu, "fp16"),
+            ", ".join(gpu.aliases),
+        )
+        for gpu in found
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def _teraflops(gpu: Gpu, kind: str) -> str:
+    peak = gpu.peak_flops.get(kind)
+    return "-" if peak is None else f"{peak / 1e12:.1f} TFLOPS"
+
+
+def _facts(gpu: Gpu) -> str:
+    lines = [gpu.key]
+    for name, value in asdict(gpu).items():
+        if name in ("key", "sources"):
+            continue
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {number:g}" for key, number in value.items())
+        elif isinstance(value, tuple):
+            value = ", ".join(map(str, value))
+        source = gpu.sources.get(name)
+        lines.append(f"  {name} = {value}" + (f"   [{source}]" if source else ""))
+    return "\n".join(lines)

@@ -1,0 +1,233 @@
+"""`understudy run`: run a program on emulated GPUs, then say what happened."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from understudy import launch
+from understudy.cli._gates import Gate, parse_gates, violations
+from understudy.cli._options import emulation_options, given
+from understudy.errors import UsageError
+
+FINDING = 64
+
+# torchrun's options, which go to torchrun's own elastic agent as they are.
+TORCHRUN_SHOWN = {
+    "nproc-per-node": "Processes to start on this machine, one a GPU as a rule: torchrun's own elastic agent does it.",
+    "nnodes": "Number of machines, or MIN:MAX.",
+    "max-restarts": "How often the agent may restart the processes.",
+    "master-addr": "Address of rank 0's machine.",
+    "master-port": "Port of rank 0's machine.",
+}
+TORCHRUN_HIDDEN = (
+    "node-rank",
+    "rdzv-backend",
+    "rdzv-endpoint",
+    "rdzv-id",
+    "rdzv-conf",
+    "monitor-interval",
+    "start-method",
+    "role",
+    "log-dir",
+    "redirects",
+    "tee",
+    "local-addr",
+    "local-ranks-filter",
+)
+TORCHRUN = (*TORCHRUN_SHOWN, *TORCHRUN_HIDDEN)
+RENDEZVOUS = {"nnodes", "master-addr", "master-port", "rdzv-backend", "rdzv-endpoint", "node-rank"}
+
+
+def torchrun_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add torchrun's options to a command."""
+    command = click.option("--standalone", is_flag=True, help="A rendezvous of this machine alone (the default).")(
+        command
+    )
+    for name in reversed(TORCHRUN):
+        command = click.option(f"--{name}", help=TORCHRUN_SHOWN.get(name), hidden=name in TORCHRUN_HIDDEN)(command)
+    return command
+
+
+@click.command(
+    "run",
+    context_settings={"allow_interspersed_args": False},
+    epilog="Every option but torchrun's can be set as UNDERSTUDY_NAME (hyphens as underscores) in the environment and "
+    "in the table [tool.understudy] of pyproject.toml. The exit code is the program's; 64: a finding of --fail-on, "
+    "65: it does not fit into the GPUs' memory, 66: it needs what the emulation must refuse, 2: wrong usage.",
+)
+@emulation_options
+@click.option("-q", "--quiet", is_flag=True, envvar="UNDERSTUDY_QUIET", help="No report on the terminal.")
+@click.option("--trace", metavar="PATH", envvar="UNDERSTUDY_TRACE", help="Save the trace of what happened.")
+@click.option(
+    "--report",
+    metavar="PATH",
+    multiple=True,
+    envvar="UNDERSTUDY_REPORT",
+    help="Write a report, in the format of the suffix; may be given several times.",
+)
+@click.option(
+    "--fail-on",
+    metavar="CODE[=N],...",
+    multiple=True,
+    envvar="UNDERSTUDY_FAIL_ON",
+    help="End with 64 when a finding of that code, or of a severity (error, warning, info), occurs more than N times.",
+)
+@torchrun_options
+@click.option("-m", "--module", is_flag=True, help="PROGRAM is a module, as in python -m.")
+@click.option("-c", "--code", is_flag=True, help="PROGRAM is Python code, as in python -c.")
+@click.option("--no-python", is_flag=True, help="PROGRAM is any command that starts Python sooner or later.")
+@click.argument("program", required=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> int:
+    """Run PROGRAM, unchanged, on emulated GPUs.
+
+    All that follows PROGRAM goes to it untouched. Its output is its own; the report comes on stderr when it has ended.
+
+    \b
+    understudy run --gpus 2xV100 train.py --epochs 3
+    understudy run --gpus 8xA100 --nproc-per-node 8 train_ddp.py
+    understudy run --gpus H100 --report out.html -m package.train
+    """
+    target = _target(program, arguments, options)
+    gates = parse_gates(options["fail_on"])
+    outputs = _outputs(options["report"], options["trace"])
+    torchrun = _torchrun(options)
+    line = target.command() if torchrun is None else target.elastic_command(torchrun)
+    with _folder() as name:
+        folder = Path(name)
+        variables = launch.environment(given(options), folder, os.environ)
+        if torchrun is not None:
+            variables.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, which also warns of it
+        code = launch.run(line, variables)
+        return _finish(code, launch.collect(folder), gates, outputs, bool(options["quiet"]))
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="understudy-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise UsageError(
+            f"no folder for temporary files can be written ({error.strerror}): set TMPDIR to one"
+        ) from error
+
+
+def _target(program: str | None, arguments: tuple[str, ...], options: dict[str, Any]) -> launch.Program:
+    kinds = [kind for kind, flag in (("module", "module"), ("code", "code"), ("command", "no_python")) if options[flag]]
+    if len(kinds) > 1:
+        raise UsageError("-m, -c and --no-python exclude each other: give one of them")
+    if program is None:
+        raise UsageError("no program was given: understudy run [options] script.py [arguments]")
+    kind = kinds[0] if kinds else "script"
+    if kind == "script" and program != "-" and not os.path.exists(program):
+        raise UsageError(f"there is no file {program!r} to run; check the path (-m runs a module, -c code)")
+    if kind == "command" and shutil.which(program, path=launch.search_path(os.environ)) is None:
+        raise UsageError(f"there is no command {program!r} to run; check its name and PATH")
+    return launch.Program(kind, program, arguments)
+
+
+def _torchrun(options: dict[str, Any]) -> list[str] | None:
+    """The options for torchrun's agent, or None when one process is enough."""
+    chosen = {name: options[name.replace("-", "_")] for name in TORCHRUN}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    if not chosen and not options["standalone"]:
+        return None
+    words = [f"--{name}={value}" for name, value in chosen.items()]
+    if options["standalone"] or not RENDEZVOUS & chosen.keys():
+        words.append("--standalone")
+    return words
+
+
+class Outputs:
+    """The files that the person asked for, checked before the program runs rather than after."""
+
+    def __init__(self, reports: Sequence[str], trace: str | None) -> None:
+        self.reports = [Path(report) for report in reports]
+        self.trace = None if trace is None else Path(trace)
+
+    def write(self, result: launch.Result, findings: list[Any]) -> None:
+        """Write them: the first rank's at the path itself, another rank's with its number before the suffix."""
+        from understudy import reports
+
+        for index, trace in enumerate(result.traces):
+            rank = trace.facts.get("rank") or index
+            if self.trace is not None:
+                trace.save(_for_rank(self.trace, index, rank))
+            for path in self.reports:
+                reports.write(_for_rank(path, index, rank), trace, findings)
+
+
+def _for_rank(path: Path, index: int, rank: int) -> Path:
+    if index == 0:
+        return path
+    stem, dot, suffixes = path.name.partition(".")
+    return path.with_name(f"{stem}.rank{rank}{dot}{suffixes}")
+
+
+def _outputs(report_paths: Sequence[str], trace: str | None) -> Outputs:
+    if report_paths:
+        from understudy import reports
+
+        for path in report_paths:
+            reports.find(path)
+    for path in [*report_paths, *([trace] if trace else [])]:
+        _probe(Path(path))
+    return Outputs(report_paths, trace)
+
+
+def _probe(path: Path) -> None:
+    """Make sure that a file can be written, leaving none behind; its folder is made as it will be needed."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder: name a file")
+    new = not path.exists()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("ab").close()
+        if new:
+            path.unlink()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Outputs, quiet: bool) -> int:
+    from understudy import checks
+
+    for text in result.damaged:
+        _say(text)
+    findings = launch.merge(finding for trace in result.traces for finding in checks.run(trace))
+    if result.traces:
+        if not quiet:
+            _show(result, findings)
+        outputs.write(result, findings)
+    elif not quiet:
+        _say(_nothing(code))
+    broken = violations(gates, findings)
+    for text in broken:
+        _say(text)
+    if code and code <= 128 and result.outcome:
+        return result.outcome
+    return code or (FINDING if broken else 0)
+
+
+def _show(result: launch.Result, findings: list[Any]) -> None:
+    from understudy.reports import text
+
+    if len(result.traces) > 1:
+        _say(f"{len(result.traces)} processes used GPUs; the findings are of all, the rest is of the first")
+    text.show(result.traces[0], findings)
+
+
+def _nothing(code: int) -> str:
+    if code > 128:
+        return f"no report: signal {code - 128} ended the program, and no process of it left a trace of work on a GPU"
+    return "no report: the program did nothing on a GPU (no process of it imported torch and used a device)"
+
+
+def _say(text: str) -> None:
+    click.echo(f"understudy: {text}", err=True)

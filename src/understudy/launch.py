@@ -1,0 +1,171 @@
+"""Run a program under emulation: its environment, its process, and what its processes leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from understudy.errors import FileFormatError, UsageError
+from understudy.shim import FOLDER, OPTIONS, PYTHON
+from understudy.trace.finding import SEVERITIES, Finding
+from understudy.trace.operation import UNKNOWN_SITE
+from understudy.trace.trace import Trace
+
+SHIM = Path(__file__).parent / "shim"
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+CANNOT_START = 2
+
+
+def environment(options: Mapping[str, object], folder: Path | None, base: Mapping[str, str]) -> dict[str, str]:
+    """The variables under which a program and every Python that it starts emulate GPUs.
+
+    Args:
+        options: fields of `session.Options` by name; what is left out has its default.
+        folder: where each process saves its trace at exit; no trace is saved when None.
+        base: the variables to start from; those of an outer run are replaced.
+    """
+    variables = dict(base)
+    variables[OPTIONS] = json.dumps(dict(options), sort_keys=True)
+    variables[PYTHON] = sys.executable
+    variables["PYTHONPATH"] = _first(SHIM / "python", base.get("PYTHONPATH"))
+    variables["PATH"] = search_path(base)
+    variables.pop(FOLDER, None)
+    if folder is not None:
+        variables[FOLDER] = str(folder)
+    return variables
+
+
+def search_path(base: Mapping[str, str]) -> str:
+    """PATH as the program will see it: `nvidia-smi` is ours."""
+    return _first(SHIM / "bin", base.get("PATH", os.defpath))
+
+
+def _first(folder: Path, path: str | None) -> str:
+    """`folder` in front of a list of folders, and nowhere else in it."""
+    others = path.split(os.pathsep) if path else []
+    return os.pathsep.join([str(folder), *(other for other in others if other != str(folder))])
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to run, in Python's own terms.
+
+    `kind` is "script", "module", "code" or "command"; `name` the file, the module, the source text or the executable.
+    """
+
+    kind: str
+    name: str
+    arguments: tuple[str, ...] = ()
+
+    def command(self) -> list[str]:
+        """The command that runs it in one process."""
+        if self.kind == "command":
+            return [self.name, *self.arguments]
+        flag = {"script": [], "module": ["-m"], "code": ["-c"]}[self.kind]
+        return [sys.executable, *flag, self.name, *self.arguments]
+
+    def elastic_command(self, options: Sequence[str]) -> list[str]:
+        """The command that runs it once a rank, under torchrun's elastic agent with torchrun's own `options`."""
+        agent = [sys.executable, "-m", "torch.distributed.run", *options]
+        if self.kind == "code":
+            return [*agent, "--no-python", *self.command()]
+        flag = {"script": [], "module": ["--module"], "command": ["--no-python"]}[self.kind]
+        return [*agent, *flag, self.name, *self.arguments]
+
+
+def run(command: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Run a command to its end and return its exit code, 128+N when signal N ended it.
+
+    The command has this process's terminal, stdin, stdout and stderr. Signals that someone sends to this process go on
+    to the command; those of the terminal (Ctrl-C) have reached it already.
+
+    Raises:
+        UsageError: the command cannot be started.
+    """
+    passed_on = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+    # A signal whose action is to be ignored would be dropped rather than kept for sigwait, on some systems.
+    before = signal.signal(signal.SIGCHLD, lambda *_: None)
+    # Blocked before the child exists, so that none is lost; the child begins with the mask that this process had.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*passed_on, signal.SIGCHLD])
+    try:
+        try:
+            child = subprocess.Popen(
+                command,
+                env=variables,
+                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
+            )
+        except OSError as error:
+            raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from error
+        while (code := child.poll()) is None:
+            number, from_terminal = _next_signal([*passed_on, signal.SIGCHLD])
+            if number != signal.SIGCHLD and not from_terminal:
+                child.send_signal(number)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGCHLD, before)
+    return code if code >= 0 else 128 - code
+
+
+def _next_signal(numbers: Iterable[int]) -> tuple[int, bool]:
+    """Wait for a signal: its number, and whether it came from the terminal and so to every process of the group."""
+    if hasattr(signal, "sigwaitinfo"):
+        info = signal.sigwaitinfo(numbers)
+        return info.si_signo, info.si_code > 0
+    number = signal.sigwait(numbers)
+    return number, number in (signal.SIGINT, signal.SIGQUIT) and sys.stdin.isatty()
+
+
+@dataclass
+class Result:
+    """What the processes of a run left in its folder: traces by rank, and how they said that it ended.
+
+    `outcome` is the exit code to use should the program have failed (65, 66 or 2), 0 when none was noted.
+    """
+
+    traces: list[Trace] = field(default_factory=list)
+    outcome: int = 0
+    damaged: list[str] = field(default_factory=list)
+
+
+def collect(folder: Path) -> Result:
+    """Read what the processes of a run left in its folder; processes that used no GPU are left out."""
+    result = Result()
+    for path in sorted(folder.glob("*.trace")):
+        try:
+            trace = Trace.load(path)
+        except FileFormatError as error:
+            result.damaged.append(str(error))
+            continue
+        if len(trace):
+            result.traces.append(trace)
+    result.traces.sort(key=lambda trace: (int(trace.facts.get("rank", 0)), -len(trace)))
+    for path in sorted(folder.glob("*.outcome")):
+        code = int(path.read_text(encoding="utf-8").split("\n", 1)[0])
+        result.outcome = max(result.outcome, code)
+    return result
+
+
+def merge(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings of several ranks as one list: the same code at the same lines is one finding, its costs added."""
+    merged: dict[tuple[object, ...], Finding] = {}
+    for finding in findings:
+        where = finding.message if finding.site == UNKNOWN_SITE else finding.site[:2]
+        key = (finding.code, where, finding.other[:2])
+        known = merged.get(key)
+        if known is None:
+            merged[key] = finding
+            continue
+        worst = min(known, finding, key=lambda one: SEVERITIES.index(one.severity))
+        merged[key] = worst._replace(
+            times=known.times + finding.times,
+            lost_ns=known.lost_ns + finding.lost_ns,
+            size_bytes=known.size_bytes + finding.size_bytes,
+            device=known.device if known.device == finding.device else -1,
+        )
+    return sorted(merged.values(), key=lambda one: (SEVERITIES.index(one.severity), -one.lost_ns, -one.size_bytes))

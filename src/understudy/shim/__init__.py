@@ -1,0 +1,102 @@
+"""What a program's own Python does so that the emulation begins: an import hook, and a note about how it ended.
+
+Imported at the start of every Python under `understudy run`, whatever that program is, so this module imports next to
+nothing. The two folders beside it are put first on PYTHONPATH (a `sitecustomize` that calls `begin`) and on PATH (an
+`nvidia-smi` that shows the emulated GPUs).
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Mapping
+
+OPTIONS = "UNDERSTUDY_RUN"
+FOLDER = "UNDERSTUDY_RUN_DIR"
+PYTHON = "UNDERSTUDY_PYTHON"
+
+DOES_NOT_FIT = 65
+REFUSED = 66
+
+
+class ImportHook:
+    """A finder that calls a function right after a framework has been imported, and finds nothing itself."""
+
+    def __init__(self, callbacks: Mapping[str, Callable[[], None]]) -> None:
+        self.callbacks = callbacks
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        """The spec that the other finders give, its loader armed with the callback."""
+        callback = self.callbacks.get(name)
+        if callback is None:
+            return None
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    _after_exec(spec.loader, callback)
+                    return spec
+        return None
+
+
+def _after_exec(loader, callback: Callable[[], None]) -> None:  # type: ignore[no-untyped-def]
+    run = loader.exec_module
+
+    def exec_module(module):  # type: ignore[no-untyped-def]
+        del loader.exec_module  # the framework's loader is its own again
+        run(module)
+        callback()
+
+    loader.exec_module = exec_module
+
+
+def hook(callbacks: Mapping[str, Callable[[], None]]) -> ImportHook:
+    """Call `callbacks[name]` when the import of `name` has finished; at once for what is imported already."""
+    waiting = {name: callback for name, callback in callbacks.items() if name not in sys.modules}
+    finder = ImportHook(waiting)
+    sys.meta_path.insert(0, finder)
+    for name in callbacks.keys() - waiting.keys():
+        callbacks[name]()
+    return finder
+
+
+def begin() -> None:
+    """Arrange that this Python emulates GPUs as soon as it has a framework to emulate them for."""
+    hook({"torch": install})
+
+
+def install() -> None:
+    """Start the emulation that the environment describes; end the program with one sentence when that cannot be."""
+    from understudy.errors import InstallError, UnsupportedError, UsageError
+    from understudy.session import install_from_environment
+
+    atexit.register(_note_uncaught)
+    try:
+        install_from_environment()
+    except (UsageError, UnsupportedError) as error:
+        code = REFUSED if isinstance(error, InstallError | UnsupportedError) else 2
+        note_outcome(code, str(error))
+        print(f"understudy: {error}", file=sys.stderr)
+        raise SystemExit(code) from None
+
+
+def note_outcome(code: int, text: str) -> None:
+    """Tell `understudy run` with which code it should end, should the program fail."""
+    folder = os.environ.get(FOLDER)
+    if folder and os.path.isdir(folder):
+        with open(os.path.join(folder, f"{os.getpid()}.outcome"), "w", encoding="utf-8") as file:
+            file.write(f"{code}\n{text}")
+
+
+def _note_uncaught() -> None:
+    """Look at the exception that ended the program, if one did: CPython leaves it in `sys`."""
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        return
+    # torch.multiprocessing and other launchers put a child's traceback into the text of an exception of their own.
+    text = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+    if "understudy.errors.UnsupportedError" in text:
+        note_outcome(REFUSED, str(error))
+    elif "OutOfMemoryError: CUDA out of memory" in text:
+        note_outcome(DOES_NOT_FIT, str(error))

@@ -1,0 +1,33 @@
+"""Runs the command line as a person does: another process, its streams apart."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def understudy(tmp_path: Path) -> Run:
+    """`understudy("run", "x.py")` in an empty folder; `input` and `env` as keywords."""
+
+    def run(*arguments: str, env: dict[str, str] | None = None, **options: object) -> subprocess.CompletedProcess[str]:
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("UNDERSTUDY_")}
+        return subprocess.run(
+            [sys.executable, "-m", "understudy", *arguments],
+            cwd=tmp_path,
+            env={**variables, **(env or {})},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            **options,
+        )
+
+    return run

@@ -1,0 +1,118 @@
+"""`understudy run` is transparent: arguments, streams, exit codes and signals are the program's own."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+RUN = [sys.executable, "-m", "understudy", "run", "-q"]
+
+
+def test_all_after_the_program_goes_to_it(understudy, tmp_path: Path) -> None:
+    (tmp_path / "show.py").write_text("import sys; print(sys.argv, __name__, sys.path[0])")
+    words = ["--gpus", "7", "-q", "-m", "--", "x y"]
+    assert understudy("run", "show.py", *words).stdout == f"{['show.py', *words]} __main__ {tmp_path}\n"
+    assert (
+        understudy("run", "-m", "show", *words).stdout == f"{[str(tmp_path / 'show.py'), *words]} __main__ {tmp_path}\n"
+    )
+    code = "import sys; print(sys.argv)"
+    assert understudy("run", "-c", code, *words).stdout == f"{['-c', *words]}\n"
+    assert understudy("run", "--no-python", "echo", *words).stdout == f"{' '.join(words)}\n"
+
+
+def test_streams_are_the_programs(understudy) -> None:
+    done = understudy("run", "-q", "-c", "import sys; print(input()); print('e', file=sys.stderr)", input="hello\n")
+    assert (done.stdout, done.stderr) == ("hello\n", "e\n")
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 255])
+def test_the_exit_code_is_the_programs(understudy, code: int) -> None:
+    assert understudy("run", "-q", "-c", f"raise SystemExit({code})").returncode == code
+
+
+def test_a_program_ended_by_a_signal_gives_128_and_its_number(understudy) -> None:
+    assert understudy("run", "-q", "-c", "import os; os.kill(os.getpid(), 9)").returncode == 137
+
+
+def test_a_traceback_holds_no_frame_of_ours(understudy, tmp_path: Path) -> None:
+    (tmp_path / "fail.py").write_text("1 / 0\n")
+    done = understudy("run", "-q", "fail.py")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == "Traceback (most recent call last):"
+    assert done.stderr.count("File ") == 1
+
+
+def test_another_sitecustomize_is_still_run(understudy, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('mine')")
+    done = understudy("run", "-q", "-c", "import sys; print(*sys.path)", env={"PYTHONPATH": str(tmp_path)})
+    assert done.stdout.startswith("mine\n")
+    assert "shim" not in done.stdout
+
+
+def test_the_inner_of_two_runs_wins(understudy) -> None:
+    code = "import os; print(os.environ['UNDERSTUDY_RUN'], os.environ['PYTHONPATH'].count('shim'))"
+    inner = [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "3", "-c", code]
+    assert understudy("run", "-q", "--gpus", "2", "--no-python", *inner).stdout == '{"gpus": "3"} 1\n'
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline, "the program did not start"
+        time.sleep(0.02)
+
+
+CATCHES = """
+import pathlib, sys, time
+caught = 0
+pathlib.Path(sys.argv[1]).touch()
+deadline = time.monotonic() + 20
+while time.monotonic() < deadline and not (caught and time.monotonic() > caught + 0.5):
+    try:
+        time.sleep(0.1)
+    except KeyboardInterrupt:
+        sys.exit(9) if caught else None
+        caught = time.monotonic()
+sys.exit(7 if caught else 8)
+"""
+
+
+@pytest.mark.parametrize("how", ["terminal", "kill"])
+def test_an_interrupt_reaches_the_program_once(tmp_path: Path, how: str) -> None:
+    started = tmp_path / "started"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [*RUN, "-c", CATCHES, str(started)])
+    wait_for(started)
+    if how == "terminal":
+        os.write(terminal, b"\x03")
+    else:
+        os.kill(pid, signal.SIGINT)
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_pass_through(tmp_path: Path, number: int) -> None:
+    started = tmp_path / "started"
+    code = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(20)"
+    with subprocess.Popen([*RUN, "-c", code, str(started)]) as process:
+        wait_for(started)
+        process.send_signal(number)
+        assert process.wait(20) == 128 + number
+
+
+def test_nothing_is_left_behind(understudy, tmp_path: Path) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    done = understudy("run", "-c", "import os; print(os.environ['UNDERSTUDY_RUN_DIR'])", env={"TMPDIR": str(folder)})
+    assert done.stdout.startswith(str(folder))
+    assert list(folder.iterdir()) == []

@@ -1,0 +1,79 @@
+"""Bad input gets one clear sentence on stderr and exit code 2; nothing is run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WRONG = {
+    "an unknown command": (["rnu"], "there is no command 'rnu'; did you mean run?"),
+    "a script without run": (["train.py"], "to run that program: understudy run train.py"),
+    "no program": (["run"], "no program was given"),
+    "a missing script": (["run", "nope.py"], "there is no file 'nope.py' to run"),
+    "a missing command": (["run", "--no-python", "nope"], "there is no command 'nope' to run"),
+    "two kinds of program": (["run", "-m", "-c", "x"], "exclude each other"),
+    "an unknown option": (["run", "--gps", "2", "-c", "1"], "--gpus"),
+    "an unknown GPU": (["run", "--gpus", "2xV1000", "-c", "1"], "no GPU is called 'V1000'"),
+    "a bad list of GPUs": (["run", "--gpus", "2x", "-c", "1"], "is no list of GPUs"),
+    "a bad CUDA version": (["run", "--cuda-version", "new", "-c", "1"], "is no CUDA version"),
+    "a bad seed": (["run", "--seed", "x", "-c", "1"], "'x' is not a valid integer"),
+    "an unknown finding": (["run", "--fail-on", "hostsync", "-c", "1"], "did you mean host-sync?"),
+    "a bad number of findings": (["run", "--fail-on", "host-sync=few", "-c", "1"], "number of incidents"),
+    "an unknown report format": (["run", "--report", "x.foo", "-c", "1"], "no report format fits 'x.foo'"),
+    "a report that is a folder": (["run", "--trace", ".", "-c", "1"], "is a folder"),
+    "a trace that is none": (["report", "junk"], "junk is not an understudy trace"),
+    "a missing trace": (["report", "none.trace"], "none.trace: No such file"),
+    "an unknown GPU to show": (["gpus", "X100"], "no GPU is called 'X100'"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), WRONG.values(), ids=WRONG.keys())
+def test_bad_input_is_one_sentence_and_code_2(understudy, tmp_path: Path, arguments, sentence) -> None:
+    (tmp_path / "junk").write_text("junk")
+    done = understudy(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("understudy: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert sentence in done.stderr
+
+
+def test_an_unwritable_report_is_refused_before_the_program_runs(understudy) -> None:
+    done = understudy("run", "--report", "/proc/understudy.json", "-c", "print('ran')")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cannot be written" in done.stderr
+
+
+def test_no_folder_for_temporary_files_is_said(understudy, tmp_path: Path) -> None:
+    gone = str(tmp_path / "gone")
+    # The interpreter falls back on the usual folders, so it is given a program that makes them unusable.
+    code = (
+        "import sys, tempfile, understudy.cli; tempfile.tempdir = sys.argv[1];understudy.cli.main(['run', '-c', '1'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, gone], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "set TMPDIR" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "report", "gpus", "doctor", "smi"])
+def test_every_command_explains_itself(understudy, command: str) -> None:
+    done = understudy(command, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"Usage: understudy {command} ")
+
+
+def test_settings_come_from_pyproject_then_environment_then_flags(understudy, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.understudy]\ngpus = "1xT4"\nseed = 4\nquiet = true\n')
+    show = ("-c", "import os; print(os.environ['UNDERSTUDY_RUN'])")
+    assert understudy("run", *show).stdout == '{"gpus": "1xT4", "seed": 4}\n'
+    environment = {"UNDERSTUDY_GPUS": "2xA100"}
+    assert understudy("run", *show, env=environment).stdout == '{"gpus": "2xA100", "seed": 4}\n'
+    assert understudy("run", "--gpus", "3", *show, env=environment).stdout == '{"gpus": "3", "seed": 4}\n'
+
+
+def test_a_setting_that_does_not_exist_is_refused(understudy, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.understudy]\ngpu = 2\n")
+    done = understudy("run", "-c", "1")
+    assert done.returncode == 2
+    assert "no setting 'gpu'; did you mean gpus?" in done.stderr
