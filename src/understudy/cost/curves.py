@@ -1,0 +1,91 @@
+"""Efficiency curves: what part of the roofline an operator class reaches, by the size of its roofline time.
+
+The curves are data (`data/curves.toml`, written by `tools/calibrate_cost.py`); this file only reads them. A curve is
+a row of knots (roofline time in microseconds, efficiency). Between knots the efficiency is linear in the logarithm of
+the time; below the first knot the time falls linearly to the class's floor; above the last it stays as it is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import cache
+from math import log
+from typing import NamedTuple
+
+from understudy.cost.operators import read
+
+_NEAREST = {
+    "kepler": "pascal",
+    "ampere-86": "ampere",
+    "ada": "ampere",
+    "hopper": "ampere",
+    "blackwell": "ampere",
+    "blackwell-120": "ampere",
+}
+_NO_TENSOR_CORES = ("kepler", "pascal")
+BORROWED_BAND = 0.10
+"""Added to the error band of a curve that belongs to another generation."""
+UNKNOWN_BAND = 0.5
+
+
+class Curve(NamedTuple):
+    """Knots in increasing roofline time, the band (relative half-width) at each, and where they come from."""
+
+    roofline_ns: tuple[float, ...]
+    efficiency: tuple[float, ...]
+    band: tuple[float, ...]
+    borrowed: bool
+    source: str
+
+    def time_ns(self, roofline_ns: float, floor_ns: float, share: float) -> tuple[float, float]:
+        """(duration, band) of work with this roofline time; `share` scales the efficiency."""
+        knots, values = self.roofline_ns, self.efficiency
+        if roofline_ns <= knots[0]:
+            first = knots[0] / (values[0] * share)
+            at_floor = max(first - floor_ns, 0.0)
+            return floor_ns + at_floor * roofline_ns / knots[0], self.band[0]
+        index = bisect_right(knots, roofline_ns)
+        if index == len(knots):
+            return max(floor_ns, roofline_ns / (values[-1] * share)), self.band[-1]
+        low, high = knots[index - 1], knots[index]
+        part = log(roofline_ns / low) / log(high / low)
+        efficiency = values[index - 1] + part * (values[index] - values[index - 1])
+        return max(floor_ns, roofline_ns / (efficiency * share)), self.band[index]
+
+
+@cache
+def _curves() -> dict[tuple[str, str, str], Curve]:
+    found = {}
+    for row in read("curves")["curve"]:
+        curve = Curve(
+            tuple(1000.0 * us for us in row["roofline_us"]),
+            tuple(row["efficiency"]),
+            tuple(row["band"]),
+            False,
+            row["source"],
+        )
+        found[row["class"], row["precision"], row["generation"]] = curve
+    return found
+
+
+@cache
+def curve(operator_class: str, precision: str, generation: str) -> Curve:
+    """The curve of a class at a precision on a generation, borrowed from the nearest one that has it.
+
+    The order is: the generation's own curve, its nearest relative's, then the same at FP32. Before tensor cores, all
+    precisions have FP32's.
+    """
+    if generation in _NO_TENSOR_CORES:
+        precision = "fp32"
+    curves = _curves()
+    relatives = (generation, _NEAREST.get(generation, "volta"), "ampere", "volta")
+    for kind in (precision, "fp16" if precision in ("bf16", "fp8", "int8") else precision, "fp32"):
+        for relative in relatives:
+            found = curves.get((operator_class, kind, relative))
+            if found is None:
+                continue
+            if relative == generation and kind == precision:
+                return found
+            band = tuple(value + BORROWED_BAND for value in found.band)
+            return found._replace(band=band, borrowed=True)
+    return curve("elementwise", "fp32", generation)

@@ -1,0 +1,64 @@
+"""Which class of work an operator is: a table of names, read from `data/operators.toml`."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+DATA = Path(__file__).parent / "data"
+_PREFIXES = ("", "_", "native_", "cudnn_", "_cudnn_", "_native_")
+_SUFFIXES = ("", "_backward", "_forward", "_backward_data", "_double_backward", "_copy", "_out", "_jvp")
+
+
+class OperatorClass(NamedTuple):
+    """One class: the efficiency curve it uses and the share of it, its shortest kernel and one call's host time."""
+
+    name: str
+    curve: str
+    share: float
+    floor_us: float
+    dispatch_us: float
+
+
+@cache
+def read(name: str) -> dict[str, Any]:
+    """A data file of this folder, parsed once."""
+    return tomllib.loads((DATA / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def _classes() -> tuple[dict[str, OperatorClass], dict[str, str]]:
+    classes: dict[str, OperatorClass] = {}
+    names: dict[str, str] = {}
+    for key, row in read("operators")["class"].items():
+        share = row.get("share", 1.0)
+        classes[key] = OperatorClass(key, row["curve"], share, row["floor_us"], row["dispatch_us"])
+        names.update((name, key) for name in row["names"])
+    return classes, names
+
+
+def plain(name: str) -> str:
+    """The bare operator name: "aten::add_.Tensor" gives "add"; namespace, overload and the in-place mark go."""
+    name = name.rsplit("::", 1)[-1].split(".", 1)[0]
+    return name.rstrip("_") if not name.startswith("__") else name
+
+
+@cache
+def classify(name: str) -> OperatorClass:
+    """The class of an operator by its framework name; "other" when no rule knows it."""
+    classes, names = _classes()
+    bare = plain(name)
+    if bare.startswith("_foreach"):
+        return classes["foreach"]
+    if bare.startswith("_fused_") and bare not in names and bare.removeprefix("_fused_") not in names:
+        return classes["optimizer"]
+    for suffix in _SUFFIXES:
+        if not bare.endswith(suffix):
+            continue
+        stem = bare[: len(bare) - len(suffix)]
+        for prefix in _PREFIXES:
+            if stem.startswith(prefix) and (found := names.get(stem.removeprefix(prefix)) or names.get(prefix + stem)):
+                return classes[found]
+    return classes["other"]

@@ -1,0 +1,274 @@
+"""Fit the cost model's efficiency curves on published figures, write them as data, and print the error.
+
+    python tools/calibrate_cost.py            # writes src/understudy/cost/data/curves.toml
+    python tools/calibrate_cost.py --check    # prints the errors of the curves as they are
+
+FP32 curves come straight from kernel timings (three knots a class and GPU). Tensor-core curves have one number a class,
+precision and generation: the efficiency of large products, fitted on the throughput of ResNet-50 (convolutions) and
+BERT-base (products) on one GPU. BERT-large, and the PCIe and 40 GB variants of A100, are not fitted: they show whether it holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools")]
+
+from workloads import MODELS, Step  # noqa: E402
+
+from understudy import gpus  # noqa: E402
+from understudy.cost import CostModel, curves, operators  # noqa: E402
+
+HERE = ROOT / "tools" / "calibration"
+OUT = ROOT / "src" / "understudy" / "cost" / "data" / "curves.toml"
+CLASSES = {
+    "linear": "matmul",
+    "bmm": "bmm",
+    "conv": "convolution",
+    "add": "elementwise",
+    "gelu": "activation",
+    "softmax": "softmax",
+    "ln": "norm",
+}
+GENERATIONS = {
+    "NVIDIA A100-PCIE-40GB": "ampere",
+    "NVIDIA A100 80GB PCIe": "ampere",
+    "Tesla P100-PCIE-16GB": "pascal",
+    "Tesla T4": "turing",
+    "Tesla V100-PCIE-32GB": "volta",
+}
+BINS = {"10-100us": (10.0, 100.0), "100us-1ms": (100.0, 1000.0), ">1ms": (1000.0, 10000.0)}
+FITTED_GPUS = {"volta": "V100-SXM2-16GB", "ampere": "A100-SXM4-80GB", "ampere-86": "RTX3090"}
+FITTED_MODELS = {"convolution": "resnet50_v1.5", "matmul": "bert-base SQuAD"}
+KEYS = {"RTX 3090": "RTX3090"}
+FP32_SOURCE = "fitted: NeuSight's published FP32 kernel timings, {n} of {gpu}"
+
+
+def bin_median(low: float, high: float, before: int, after: int) -> float:
+    """The middle of a bin of roofline times, when the counts of its neighbours say how the density falls or rises."""
+    slope = math.log((after + 1) / (before + 1)) / 2
+    if abs(slope) < 1e-6:
+        part = 0.5
+    else:
+        part = math.log(0.5 * (math.exp(slope) - 1) + 1) / slope
+    return low * (high / low) ** part
+
+
+def fp32_curves() -> list[dict[str, Any]]:
+    """One curve for each operator class and GPU of the kernel timings."""
+    rows = []
+    for row in read("kernel_efficiency_fp32.csv"):
+        if row["op"] not in CLASSES or row["gpu"] not in GENERATIONS:
+            continue
+        counts = [int(row["<10us:n"]), *(int(row[f"{name}:n"]) for name in BINS), 0]
+        knots = []
+        for index, (name, (low, high)) in enumerate(BINS.items(), start=1):
+            if counts[index] < 20:
+                continue
+            p10, p50, p90 = (float(row[f"{name}:{p}"]) for p in ("p10", "p50", "p90"))
+            middle = bin_median(low, high, counts[index - 1], counts[index + 1])
+            knots.append((middle, p50, min(0.5, (p90 - p10) / (2 * p50))))
+        rows.append(curve_row(CLASSES[row["op"]], "fp32", GENERATIONS[row["gpu"]], knots,
+                              FP32_SOURCE.format(n=row["n"], gpu=row["gpu"])))  # fmt: skip
+    return rows
+
+
+def curve_row(
+    operator_class: str, precision: str, generation: str, knots: list[tuple[float, float, float]], source: str
+) -> dict[str, Any]:
+    return {
+        "class": operator_class,
+        "precision": precision,
+        "generation": generation,
+        "roofline_us": [round(knot[0], 1) for knot in knots],
+        "efficiency": [round(knot[1], 3) for knot in knots],
+        "band": [round(knot[2], 2) for knot in knots],
+        "source": source,
+    }
+
+
+def tensor_curve(operator_class: str, precision: str, generation: str, limit: float, source: str) -> dict[str, Any]:
+    """A curve of the form limit * r / (r + half): half of the limit at 25 us of roofline time."""
+    half = 25.0
+    knots = [(r, limit * r / (r + half), 0.2) for r in (10.0, 30.0, 100.0, 300.0, 1000.0, 10000.0)]
+    return curve_row(operator_class, precision, generation, knots, source)
+
+
+def read(name: str) -> list[dict[str, str]]:
+    with (HERE / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def throughput_rows() -> list[dict[str, str]]:
+    """Training throughput on one GPU of the models that `workloads` knows."""
+    found = []
+    for row in read("training_throughput.csv"):
+        if row["model"] in MODELS and row["n_gpus"] == "1" and row["metric"] == "throughput" and row["mode"] == "train":
+            row["key"] = gpus.find(KEYS.get(row["gpu"], row["gpu"])).key
+            found.append(row)
+    return found
+
+
+def precision_of(row: dict[str, str]) -> tuple[str, str, bool]:
+    """(our name of the precision, dtype of the activations, TF32 allowed)."""
+    if "fp16" in row["precision"]:
+        return "fp16", "float16", False
+    if "TF32" in row["precision"]:
+        return "tf32", "float32", True
+    return "fp32", "float32", False
+
+
+def step_ns(model: CostModel, step: Step) -> int:
+    """A step's time: the GPU's kernels one after another, or the host's dispatch where that takes longer."""
+    device = sum(model.kernel(signature).duration_ns * times for signature, times in step)
+    host = sum(model.dispatch_ns(signature.name) * times for signature, times in step)
+    return max(device, host)
+
+
+def predict(row: dict[str, str]) -> float:
+    """Samples a second."""
+    _, dtype, tf32 = precision_of(row)
+    batch = int(row["batch"])
+    return batch * 1e9 / step_ns(CostModel(gpus.find(row["key"])), MODELS[row["model"]](batch, dtype, tf32))
+
+
+def write(rows: list[dict[str, Any]]) -> None:
+    """Write the curves and let the model read them anew."""
+    lines = [
+        "# Efficiency curves: written by tools/calibrate_cost.py from tools/calibration/; do not edit by hand.",
+        "# roofline_us: knots of the roofline time; efficiency: roofline time over real time; band: relative half-width.",
+    ]
+    for row in rows:
+        lines += ["", "[[curve]]"]
+        lines += [f"{key} = " + (f'"{value}"' if isinstance(value, str) else str(value)) for key, value in row.items()]
+    OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    operators.read.cache_clear()
+    curves.curve.cache_clear()
+    curves._curves.cache_clear()
+
+
+def fit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add the tensor-core curves: for each a search for the one number that meets the published throughput."""
+    published = throughput_rows()
+    for operator_class, model in FITTED_MODELS.items():
+        for generation, key in FITTED_GPUS.items():
+            for row in published:
+                precision = precision_of(row)[0]
+                if row["model"] != model or row["key"] != key or precision == "fp32":
+                    continue
+                rows = [r for r in rows if not (r["generation"] == generation and r["precision"] == precision
+                                                and r["class"] in family(operator_class))]  # fmt: skip
+                rows += search(rows, operator_class, precision, generation, row)
+    return rows + turing(rows)
+
+
+def turing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """T4's tensor cores: V100's curve, scaled by what the 70 W card loses against V100 at FP32."""
+    found = []
+    for row in rows:
+        if row["precision"] != "fp16" or row["generation"] != "volta":
+            continue
+        slow, quick = (
+            next(
+                r["efficiency"]
+                for r in rows
+                if (r["class"], r["precision"], r["generation"]) == (row["class"], "fp32", g)
+            )
+            for g in ("turing", "volta")
+        )
+        loss = slow[-1] / quick[-1]
+        found.append(
+            {
+                **row,
+                "generation": "turing",
+                "efficiency": [round(value * loss, 3) for value in row["efficiency"]],
+                "band": [0.3] * len(row["band"]),
+                "source": f"assumed: Volta's curve times {loss:.2f}, what T4 loses against V100 in NeuSight's FP32 timings",
+            }
+        )
+    return found
+
+
+def family(operator_class: str) -> tuple[str, ...]:
+    return ("matmul", "bmm") if operator_class == "matmul" else (operator_class,)
+
+
+def search(
+    rows: list[dict[str, Any]], operator_class: str, precision: str, generation: str, row: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Bisect the efficiency of large products between 0.15 and 1.05."""
+    low, high = 0.15, 1.05
+    source = f"fitted: Lambda's throughput of {row['model']} on {row['gpu']}, batch {row['batch']}"
+    for _ in range(12):
+        limit = (low + high) / 2
+        added = [
+            tensor_curve(name, precision, generation, limit * (0.75 if name == "bmm" else 1.0), source)
+            for name in family(operator_class)
+        ]
+        write(rows + added)
+        low, high = (limit, high) if predict(row) < float(row["value"]) else (low, limit)
+    print(f"{operator_class:12} {precision} {generation:10} large products reach {limit:.2f} of the peak")
+    return added
+
+
+def report() -> None:
+    """Print predicted over published throughput, fitted rows marked."""
+    errors: dict[bool, list[float]] = {True: [], False: []}
+    for row in sorted(throughput_rows(), key=lambda r: (r["model"], r["key"], r["precision"])):
+        precision = precision_of(row)[0]
+        fitted = precision != "fp32" and row["model"] in FITTED_MODELS.values() and row["key"] in FITTED_GPUS.values()
+        predicted, value = predict(row), float(row["value"])
+        errors[fitted].append(abs(predicted / value - 1))
+        mark = "fitted" if fitted else "unseen"
+        print(
+            f"{row['model']:18} {row['key']:16} {precision} batch {row['batch']:>5}: "
+            f"{predicted:9.1f} of {value:9.1f}  {predicted / value - 1:+.1%} {mark}"
+        )
+    for fitted, values in errors.items():
+        values.sort()
+        name = "fitted" if fitted else "unseen"
+        print(
+            f"{name}: {len(values)} rows, median error {median(values):.1%}, p90 {values[int(0.9 * (len(values) - 1))]:.1%}"
+        )
+
+
+def kernel_report() -> None:
+    """Print the error of the curves against every bin of the kernel timings above 10 us."""
+    errors = []
+    for row in read("kernel_efficiency_fp32.csv"):
+        generation = GENERATIONS.get(row["gpu"])
+        if row["op"] not in CLASSES or generation is None:
+            continue
+        operator_class = next(c for c in operators._classes()[0].values() if c.name == CLASSES[row["op"]])
+        curve = curves.curve(operator_class.curve, "fp32", generation)
+        for name, (low, high) in BINS.items():
+            if int(row[f"{name}:n"]) < 20:
+                continue
+            times = [low * (high / low) ** (i / 20) for i in range(1, 20)]
+            floor = 1000 * operator_class.floor_us
+            values = sorted(1000 * us / curve.time_ns(1000 * us, floor, 1.0)[0] for us in times)
+            errors.append(abs(values[len(values) // 2] / float(row[f"{name}:p50"]) - 1))
+    errors.sort()
+    print(
+        f"kernel bins: {len(errors)}, median error {median(errors):.1%}, p90 {errors[int(0.9 * (len(errors) - 1))]:.1%}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="fit nothing: print the errors of the curves as they are")
+    if not parser.parse_args().check:
+        write(fit(fp32_curves()))
+    kernel_report()
+    report()
+
+
+if __name__ == "__main__":
+    main()
