@@ -17,7 +17,7 @@ import pytest
 HERE = Path(__file__).parent
 NOTEBOOK = HERE / "notebook.py"
 GPUS = {"s3_devices": "3xV100", "s2_device_ids": "4xV100", "s2_visible_devices": "5xV100"}
-OWN_TEST = {"s2_housing", "s2_ddp"}
+OWN_TEST = {"s0_trainer", "s2_housing", "s2_ddp"}
 LISTINGS = sorted(path.stem for path in (HERE / "mission").glob("*.py") if "." not in path.stem)
 NUMBER = r"-?[0-9]+\.[0-9]*(?:e[-+][0-9]+)?"
 
@@ -82,6 +82,12 @@ def test_disable_cuda_listing_uses_the_cpu(tmp_path):
     assert_prints(stdout, ["cpu cpu cpu 2 cuda:0"])
 
 
+# mission 56, 57, 58, 59, 60, 62, 63
+def test_trainer_listing_trains_on_the_first_gpu(tmp_path):
+    stdout = understudy_run(tmp_path, str(NOTEBOOK), program("s0_trainer"))
+    assert_prints(stdout, expected_lines("s0_trainer"))
+
+
 def pieces(text):
     """Every printed piece and how often: two threads that print at the same time may mix their lines."""
     return Counter(re.findall(r"torch\.Size\(\[[\d, ]+\]\)|In Model: input size|Outside: input size|output.size", text))
@@ -98,7 +104,7 @@ def test_housing_listing_splits_every_batch_over_both_gpus(tmp_path):
     assert len(list((tmp_path / "logs").iterdir())) == 1
 
 
-# mission 123
+# mission 123, 124
 @pytest.mark.parametrize(
     "launcher",
     [

@@ -1,0 +1,31 @@
+"""The table that says which test holds which item."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def mission_table():
+    path = Path(__file__).parents[2] / "tools" / "mission_table.py"
+    spec = importlib.util.spec_from_file_location("mission_table", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_items_are_numbered_from_1_to_132(mission_table):
+    assert [item.number for item in mission_table.items()] == list(range(1, 133))
+
+
+def test_marks_name_items_that_exist(mission_table):
+    marked = {**mission_table.tests(), **mission_table.decisions()}
+    assert set(marked) <= {item.number for item in mission_table.items()}
+    assert "tests/mission/test_items_tensors.py::test_where_a_tensor_is" in mission_table.tests()[26]
+
+
+def test_table_has_a_row_for_each_item(mission_table):
+    rows = [line for line in mission_table.table().splitlines() if line.startswith("| ")]
+    assert len(rows) == 133
+    assert rows[26].endswith(" | test |")
