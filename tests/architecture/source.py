@@ -40,17 +40,19 @@ class Source:
                 found += [(node.lineno, f"{module}.{alias.name}") for alias in node.names]
         return found
 
-    def names_from_elsewhere(self) -> dict[str, str]:
-        """The file's names that an import of another package binds, and where they come from."""
-        names = {}
-        for node in ast.walk(self.tree):
+    def names_from_elsewhere(self, scope: ast.AST) -> set[str]:
+        """The names that imports of other packages bind in a scope, the functions inside it left out."""
+        names = set()
+        waiting = list(ast.iter_child_nodes(scope))
+        while waiting:
+            node = waiting.pop()
             if isinstance(node, ast.Import):
-                for alias in node.names:
-                    names[alias.asname or alias.name.split(".")[0]] = alias.name
-            elif isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    names[alias.asname or alias.name] = f"{self._absolute(node)}.{alias.name}"
-        return {name: origin for name, origin in names.items() if origin.split(".")[0] != "understudy"}
+                names |= {a.asname or a.name.split(".")[0] for a in node.names if a.name.split(".")[0] != "understudy"}
+            elif isinstance(node, ast.ImportFrom) and self._absolute(node).split(".")[0] != "understudy":
+                names |= {alias.asname or alias.name for alias in node.names}
+            elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                waiting += ast.iter_child_nodes(node)
+        return names
 
     def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
         return [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]

@@ -3,7 +3,7 @@
 import pytest
 from source import Source, sources
 
-VOCABULARY = {"torch", "jax", "tensorflow", "mxnet"}
+VOCABULARY = {"vocabulary", "torch", "jax", "tensorflow", "mxnet"}
 CORE = {"trace", "gpus", "cost", "faults", "machine", "checks", "reports"}
 BELOW_SESSION = CORE | {"seam", "analysis", "measure", "settings"}
 COMMANDS = BELOW_SESSION | VOCABULARY | {"session", "launch", "train", "experiments", "doctor", "cli"}
@@ -22,16 +22,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis": {"machine", "cost", "trace", "gpus"},
     "measure": {"trace", "gpus"},
     "settings": set(),
-    "torch": set(),
-    "jax": set(),
-    "tensorflow": set(),
-    "mxnet": set(),
+    "vocabulary": set(),
+    "torch": {"vocabulary"},
+    "jax": {"vocabulary"},
+    "tensorflow": {"vocabulary"},
+    "mxnet": {"vocabulary"},
     "train": VOCABULARY,
     "experiments": VOCABULARY | {"train", "reports"},
     "session": BELOW_SESSION,
-    "launch": BELOW_SESSION | {"session"},
+    "launch": BELOW_SESSION | {"session", "shim"},
     "doctor": BELOW_SESSION | {"session", "launch"},
-    "pytest_plugin": BELOW_SESSION | {"session", "launch"},
+    "pytest_plugin": BELOW_SESSION | VOCABULARY | {"session", "launch", "shim"},
     "shim": {"session"},
     "cli": COMMANDS,
     "__main__": {"cli"},

@@ -16,39 +16,61 @@ def root(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def assigned(tree: ast.Module) -> Iterator[tuple[int, ast.expr]]:
-    """(line, target) of everything that is assigned to or deleted."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assign(targets=targets) | ast.Delete(targets=targets):
-                for target in targets:
-                    elements = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-                    yield from ((node.lineno, element) for element in elements)
-            case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-                yield node.lineno, target
-            case ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[target, *_]):
-                yield node.lineno, ast.Attribute(target, "")
+def targets(node: ast.AST) -> list[ast.expr]:
+    """What a statement assigns to or deletes."""
+    match node:
+        case ast.Assign(targets=found) | ast.Delete(targets=found):
+            return [part for target in found for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            return [target]
+        case ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[target, *_]):
+            return [ast.Attribute(target, "")]
+    return []
 
 
-def patches(source: Source) -> list[str]:
+def is_patch(target: ast.expr, foreign: set[str]) -> bool:
+    """Whether a target belongs to another package; `torch.backends` holds switches that are there to be set."""
+    text = ast.unparse(target)
+    if root(target) not in foreign or text.startswith("torch.backends."):
+        return False
+    return isinstance(target, ast.Attribute) or text.startswith("sys.modules[")
+
+
+def patches(source: Source, node: ast.AST | None = None, foreign: frozenset[str] = frozenset()) -> Iterator[str]:
     """The places where a file replaces an attribute of another package, or an entry of sys.modules."""
-    foreign = source.names_from_elsewhere()
-    found = []
-    for line, target in assigned(source.tree):
-        is_module_table = isinstance(target, ast.Subscript) and ast.unparse(target.value) == "sys.modules"
-        if root(target) in foreign and (isinstance(target, ast.Attribute) or is_module_table):
-            found.append(f"{source}:{line} assigns {ast.unparse(target)}")
-    return found
+    node = source.tree if node is None else node
+    if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
+        if not isinstance(node, ast.Module):
+            arguments = node.args
+            every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+            foreign -= {argument.arg for argument in every if argument is not None}
+        foreign |= source.names_from_elsewhere(node)
+    for target in targets(node):
+        if is_patch(target, set(foreign)):
+            yield f"{source}:{node.lineno} assigns {ast.unparse(target)}"
+    for child in ast.iter_child_nodes(node):
+        yield from patches(source, child, foreign)
 
 
 @pytest.mark.parametrize("source", [s for s in sources() if str(s) not in MAY_PATCH], ids=str)
 def test_only_the_patch_table_assigns_into_other_packages(source: Source) -> None:
-    assert patches(source) == []
+    assert list(patches(source)) == []
+
+
+PATCHES = """
+import torch
+from torch import Tensor as T
+torch.cuda.is_available = print
+setattr(T, "x", 1)
+T.y += 1
+def f(torch):
+    torch.fine = 1
+def g():
+    from jax import Array
+    del Array.at
+"""
 
 
 def test_a_patch_would_be_seen() -> None:
-    text = (
-        "import torch\nfrom torch import Tensor as T\ntorch.cuda.is_available = print\nsetattr(T, 'x', 1)\nT.y += 1\n"
-    )
-    source = Source(sources()[0].path, text)
-    assert sorted(patch.split(":")[1].split()[0] for patch in patches(source)) == ["3", "4", "5"]
+    source = Source(sources()[0].path, PATCHES)
+    assert [patch.split()[-1] for patch in patches(source)] == ["torch.cuda.is_available", "T.", "T.y", "Array.at"]
