@@ -5,7 +5,8 @@
 
 FP32 curves come straight from kernel timings (three knots a class and GPU). Tensor-core curves have one number a class,
 precision and generation: the efficiency of large products, fitted on the throughput of ResNet-50 (convolutions) and
-BERT-base (products) on one GPU. BERT-large, and the PCIe and 40 GB variants of A100, are not fitted: they show whether it holds.
+BERT-base (products) on one GPU. BERT-large and the PCIe and 40 GB variants of A100 are not fitted: they show
+whether it holds.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ def write(rows: list[dict[str, Any]]) -> None:
     """Write the curves and let the model read them anew."""
     lines = [
         "# Efficiency curves: written by tools/calibrate_cost.py from tools/calibration/; do not edit by hand.",
-        "# roofline_us: knots of the roofline time; efficiency: roofline time over real time; band: relative half-width.",
+        "# roofline_us: knots of the roofline time; efficiency: roofline over real time; band: half-width.",
     ]
     for row in rows:
         lines += ["", "[[curve]]"]
@@ -190,7 +191,7 @@ def turing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "generation": "turing",
                 "efficiency": [round(value * loss, 3) for value in row["efficiency"]],
                 "band": [0.3] * len(row["band"]),
-                "source": f"assumed: Volta's curve times {loss:.2f}, what T4 loses against V100 in NeuSight's FP32 timings",
+                "source": f"assumed: Volta's curve times {loss:.2f}, T4's loss against V100 in NeuSight's timings",
             }
         )
     return found
@@ -234,9 +235,8 @@ def report() -> None:
     for fitted, values in errors.items():
         values.sort()
         name = "fitted" if fitted else "unseen"
-        print(
-            f"{name}: {len(values)} rows, median error {median(values):.1%}, p90 {values[int(0.9 * (len(values) - 1))]:.1%}"
-        )
+        worst = values[int(0.9 * (len(values) - 1))]
+        print(f"{name}: {len(values)} rows, median error {median(values):.1%}, p90 {worst:.1%}")
 
 
 def kernel_report() -> None:

@@ -79,7 +79,9 @@ def curve(operator_class: str, precision: str, generation: str) -> Curve:
         precision = "fp32"
     curves = _curves()
     relatives = (generation, _NEAREST.get(generation, "volta"), "ampere", "volta")
-    for kind in (precision, "fp16" if precision in ("bf16", "fp8", "int8") else precision, "fp32"):
+    if precision == "bf16":
+        precision = "fp16"  # the same tensor cores at the same rate
+    for kind in (precision, "fp16" if precision in ("fp8", "int8") else precision, "fp32"):
         for relative in relatives:
             found = curves.get((operator_class, kind, relative))
             if found is None:

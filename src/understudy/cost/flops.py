@@ -31,17 +31,20 @@ def count(signature: Signature, name: str, operator_class: str) -> int:
         return 0  # a form of the operator that these rules do not know: its bytes still count
 
 
+_WITH_BIAS = ("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation", "addmm_activation", "_sparse_addmm")
+
+
 def matmul_sizes(name: str, shapes: tuple[Shape, ...]) -> tuple[int, int, int, int]:
     """(batch, m, n, k) of a matrix product's inputs.
 
     Raises:
         IndexError: the shapes are not those of a matrix product.
     """
-    if name == "linear" or (name.startswith("linear") and len(shapes) > 1 and shapes[1][-1] == shapes[0][-1]):
+    if name == "linear":
         a, w = shapes[0], shapes[1]
         return 1, prod(a[:-1]), (w[0] if len(w) > 1 else 1), a[-1]
-    with_bias = name in ("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation", "addmm_activation")
-    a, b = shapes[1:3] if with_bias else shapes[:2]
+    first = 1 if name in _WITH_BIAS else 0
+    a, b = shapes[first], shapes[first + 1]
     if len(b) == 1:
         return 1, prod(a[:-1]), 1, a[-1]
     if len(a) == 1:
@@ -59,17 +62,18 @@ def _matmul(signature: Signature, name: str, shapes: tuple[Shape, ...], outputs:
 def _convolution(signature: Signature, name: str, shapes: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> float:
     transposed = dict(signature.detail).get("transposed") or "transpose" in name
     if name.endswith("_backward"):
-        gradient, x, weight = shapes[:3]
+        gradient, x, weight = shapes[0], shapes[1], shapes[2]
         products = sum(out in (x, weight) for out in outputs) if outputs else 2
         return 2 * prod(x if transposed else gradient) * prod(weight[1:]) * products
-    x, weight = shapes[:2]
+    x, weight = shapes[0], shapes[1]
     out = x if transposed else outputs[0]
     return 2 * prod(out) * prod(weight[1:])
 
 
 def _attention(signature: Signature, name: str, shapes: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> float:
     backward = "backward" in name
-    q, k, v = shapes[1:4] if backward else shapes[:3]
+    first = 1 if backward else 0
+    q, k, v = shapes[first], shapes[first + 1], shapes[first + 2]
     heads_last = name.startswith(("_flash_attention", "_efficient_attention"))
     rows, columns = (q[-3], k[-3]) if heads_last else (q[-2], k[-2])
     batch = prod(q) // (rows * q[-1])
@@ -93,9 +97,9 @@ def _fft(signature: Signature, name: str, shapes: tuple[Shape, ...], outputs: tu
 
 def _linalg(signature: Signature, name: str, shapes: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> float:
     a = shapes[0]
-    order = min(a[-2:])
+    order = min(a[-2], a[-1])
     factor = next((value for key, value in _LINALG.items() if key in name), 2.0)
-    return factor * prod(a[:-2]) * max(a[-2:]) * order * order
+    return factor * prod(a[:-2]) * max(a[-2], a[-1]) * order * order
 
 
 _LINALG = {

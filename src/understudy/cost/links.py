@@ -28,7 +28,7 @@ COLLECTIVES = {
 
 
 def collective_kind(name: str) -> str:
-    """The kind of a collective by its framework name: "c10d::allreduce_", "nccl:all_reduce", "ncclDevKernel_AllReduce"."""
+    """The kind of a collective by its framework name, such as "c10d::allreduce_" or "nccl:all_reduce"."""
     letters = re.sub(r"[^a-z]", "", name.lower())
     for key in sorted(COLLECTIVES, key=len, reverse=True):
         if key in letters:
@@ -44,20 +44,22 @@ class Links:
         pcie, device, nvlink = data["pcie"], data["device"], data["nvlink"]
         generation = _RELATIVES.get(gpu.generation, gpu.generation)
         nominal = gpu.pcie_bandwidth_bytes_per_s
-        self.pinned_rate = nominal * pcie["efficiency"][str(gpu.pcie_generation)]
-        self.pageable_rate = 1.0 / (1.0 / self.pinned_rate + 1.0 / pcie["host_copy_bytes_per_s"])
-        self.pcie_latency_ns = 1000.0 * pcie["latency_us"]
-        self.pageable_latency_ns = 1000.0 * pcie["pageable_latency_us"]
-        self.device_rate = gpu.memory_bandwidth_bytes_per_s * device["efficiency"] / 2.0
-        self.device_latency_ns = 1000.0 * device["latency_us"]
+        self.pinned_rate: float = nominal * pcie["efficiency"][str(gpu.pcie_generation)]
+        self.pageable_rate: float = 1.0 / (1.0 / self.pinned_rate + 1.0 / pcie["host_copy_bytes_per_s"])
+        self.pcie_latency_ns: float = 1000.0 * pcie["latency_us"]
+        self.pageable_latency_ns: float = 1000.0 * pcie["pageable_latency_us"]
+        self.device_rate: float = gpu.memory_bandwidth_bytes_per_s * device["efficiency"] / 2.0
+        self.device_latency_ns: float = 1000.0 * device["latency_us"]
         self.has_nvlink = gpu.nvlink_bandwidth_bytes_per_s > 0
         self._collective: dict[str, Any] = data["collective"]
         if self.has_nvlink:
-            self.pair_share = nvlink["pair_share"][generation]
-            self.peer_rate = gpu.nvlink_bandwidth_bytes_per_s * self.pair_share * nvlink["efficiency"][generation]
-            self.peer_latency_ns = 1000.0 * nvlink["latency_us"]
+            self.pair_share: float = nvlink["pair_share"][generation]
+            self.peer_rate: float = (
+                gpu.nvlink_bandwidth_bytes_per_s * self.pair_share * nvlink["efficiency"][generation]
+            )
+            self.peer_latency_ns: float = 1000.0 * nvlink["latency_us"]
             efficiency = self._collective["nvlink_efficiency"][generation]
-            self.bus_rate = gpu.nvlink_bandwidth_bytes_per_s * efficiency
+            self.bus_rate: float = gpu.nvlink_bandwidth_bytes_per_s * efficiency
         else:
             self.pair_share = 1.0
             self.peer_rate = nominal * pcie["peer_efficiency"]
@@ -79,10 +81,10 @@ class Links:
     def collective_ns(self, name: str, size_bytes: int, ranks: int) -> int:
         """A collective of `ranks` GPUs of one node, where each brings `size_bytes`: the quicker of ring and tree."""
         kind = collective_kind(name)
-        base = 1000.0 * self._collective["base_us"]
+        base: float = 1000.0 * self._collective["base_us"]
         if ranks <= 1:
             return round(base + (0 if kind == "barrier" else 1e9 * size_bytes / self.device_rate))
-        step = 1000.0 * self._collective["step_us"]["nvlink" if self.has_nvlink else "pcie"]
+        step: float = 1000.0 * self._collective["step_us"]["nvlink" if self.has_nvlink else "pcie"]
         rate = min(self.bus_rate, self.bus_rate * self.pair_share * (ranks - 1)) if self.has_nvlink else self.bus_rate
         if kind == "send":
             return round(base + 1e9 * size_bytes / self.peer_rate)

@@ -61,4 +61,4 @@ def classify(name: str) -> OperatorClass:
         for prefix in _PREFIXES:
             if stem.startswith(prefix) and (found := names.get(stem.removeprefix(prefix)) or names.get(prefix + stem)):
                 return classes[found]
-    return classes["other"]
+    return classes["activation" if bare.startswith("special_") else "other"]

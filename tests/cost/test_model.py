@@ -1,0 +1,264 @@
+"""The cost model against what real GPUs are known to do, in bands."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from understudy import gpus
+from understudy.cost import CostModel, curves, operators
+from understudy.trace.operation import Signature
+
+WIDTH = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def model(name):
+    return CostModel(gpus.find(name))
+
+
+V100, A100, H100, T4, P100 = (model(name) for name in ("V100", "A100", "H100", "T4", "P100"))
+
+
+def matmul(m, n=None, k=None, dtype="float32", **detail):
+    n, k = n or m, k or m
+    size = WIDTH[dtype]
+    return Signature(
+        "aten::mm",
+        ((m, k), (k, n), (m, n)),
+        (dtype,) * 3,
+        2,
+        2 * m * n * k,
+        size * (m * k + k * n),
+        size * m * n,
+        tuple(detail.items()),
+    )
+
+
+def add(items, dtype="float32"):
+    size = WIDTH[dtype]
+    return Signature("aten::add.Tensor", ((items,),) * 3, (dtype,) * 3, 2, 0, 2 * size * items, size * items)
+
+
+def conv(batch, c, n, size, kernel, stride=1, dtype="float32"):
+    out = size // stride
+    shapes = ((batch, c, size, size), (n, c, kernel, kernel), (batch, n, out, out))
+    return Signature("aten::convolution", shapes, (dtype,) * 3, 2)
+
+
+def tflops(cost_model, signature):
+    return signature.flops / cost_model.kernel(signature).duration_ns / 1e3
+
+
+@pytest.mark.parametrize("size", [4096, 8192, 16384])
+def test_big_fp32_matmul_on_v100_reaches_80_to_90_percent(size):
+    assert 0.80 <= tflops(V100, matmul(size)) / 15.7 <= 0.90
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_matmul_times_of_v100_and_h100_differ_as_their_peaks(dtype):
+    """# issue 4: event timing of a matmul on V100 and H100 differs as their peaks do."""
+    signature = matmul(8192, dtype=dtype)
+    ratio = V100.kernel(signature).duration_ns / H100.kernel(signature).duration_ns
+    key = {"float32": "fp32", "float16": "fp16", "float64": "fp64"}[dtype]
+    peak = H100.gpu.peak_flops.get(f"{key}_tensor", H100.gpu.peak_flops[key]) / V100.gpu.peak_flops[key]
+    assert 0.7 * peak <= ratio <= 1.15 * peak
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [("V100", 0.78, 0.9), ("A100", 0.76, 0.88), ("P100", 0.6, 0.8)])
+def test_big_add_reaches_its_share_of_the_bandwidth(name, low, high):
+    signature = add(64 << 20)
+    cost = model(name).kernel(signature)
+    rate = (signature.read_bytes + signature.written_bytes) / cost.duration_ns * 1e9
+    assert low <= rate / gpus.find(name).memory_bandwidth_bytes_per_s <= high
+    assert cost.bound == "memory"
+
+
+@pytest.mark.parametrize("name", ["V100", "A100", "H100", "RTX4090", "T4"])
+def test_tiny_operations_take_a_few_microseconds(name):
+    cost = model(name).kernel(add(100))
+    assert 1_000 <= cost.duration_ns <= 4_000
+    assert cost.bound == "launch"
+    assert cost.duration_ns < model(name).dispatch_ns("aten::add.Tensor")
+
+
+def test_a_matmul_of_100_is_bound_by_its_launch():
+    """# mission 131: 1000 products of 100x100 are not a matter of arithmetic."""
+    cost = V100.kernel(matmul(100))
+    assert cost.bound == "launch"
+    assert 4_000 <= cost.duration_ns <= 15_000
+
+
+def test_half_precision_needs_alignment_for_tensor_cores():
+    aligned, odd = V100.kernel(matmul(4096, dtype="float16")), V100.kernel(matmul(4095, dtype="float16"))
+    assert odd.duration_ns > 4 * aligned.duration_ns
+    newer = (
+        A100.kernel(matmul(4095, dtype="float16")).duration_ns / A100.kernel(matmul(4096, dtype="float16")).duration_ns
+    )
+    assert 1.5 < newer < 2.5
+
+
+def test_fp16_gains_nothing_special_without_tensor_cores():
+    fp32, fp16 = P100.kernel(matmul(4096)), P100.kernel(matmul(4096, dtype="float16"))
+    assert 1.7 < fp32.duration_ns / fp16.duration_ns < 2.3
+
+
+def test_bfloat16_on_volta_runs_as_fp32():
+    slow = V100.kernel(matmul(4096, dtype="bfloat16")).duration_ns
+    assert 0.9 < slow / V100.kernel(matmul(4096)).duration_ns < 1.1
+    assert A100.kernel(matmul(4096, dtype="bfloat16")) == A100.kernel(matmul(4096, dtype="float16"))
+
+
+def test_tf32_only_where_it_exists_and_is_switched_on():
+    assert V100.kernel(matmul(4096, tf32=1)) == V100.kernel(matmul(4096))
+    assert A100.kernel(matmul(4096)).duration_ns > 4 * A100.kernel(matmul(4096, tf32=1)).duration_ns
+
+
+def test_winograd_makes_3x3_cheaper_per_operation_than_1x1():
+    three, one = V100.kernel(conv(64, 256, 256, 28, 3)), V100.kernel(conv(64, 256, 256, 28, 1))
+    assert three.duration_ns < 9 * one.duration_ns
+    strided = V100.kernel(conv(64, 256, 256, 56, 3, stride=2))
+    assert strided.duration_ns > three.duration_ns
+
+
+def test_flops_of_the_seam_and_of_the_shapes_give_the_same_time():
+    counted = matmul(2048)
+    assert V100.kernel(counted._replace(flops=0)) == V100.kernel(counted)
+
+
+def test_an_unknown_operator_costs_its_bytes_with_a_wide_band():
+    known = V100.kernel(add(16 << 20))
+    unknown = V100.kernel(add(16 << 20)._replace(name="mylib::frobnicate"))
+    assert known.duration_ns < unknown.duration_ns < 4 * known.duration_ns
+    assert unknown.band >= 0.5 > known.band
+
+
+def test_a_generation_without_its_own_curve_has_a_wider_band():
+    assert H100.kernel(matmul(8192)).band > A100.kernel(matmul(8192)).band
+
+
+def test_views_cost_the_device_nothing():
+    assert V100.kernel(Signature("aten::view", ((4, 4),), ("float32",), 1)).duration_ns == 0
+
+
+def test_occupancy_is_the_part_of_the_gpu_that_is_filled():
+    assert V100.kernel(matmul(4096)).occupancy == 1.0
+    assert V100.kernel(matmul(128)).occupancy == pytest.approx(1 / 80)
+    assert V100.kernel(add(256 * 4)).occupancy == pytest.approx(1 / 80)
+    assert 0.2 < V100.kernel(add(40 * 2048 * 4)).occupancy < 0.8
+    assert V100.kernel(add(1 << 26)).occupancy == 1.0
+
+
+SIZES = st.integers(1, 1 << 13)
+
+
+@settings(max_examples=60, deadline=None)
+@given(m=SIZES, n=SIZES, k=SIZES, factor=st.integers(2, 4))
+def test_a_larger_product_never_takes_less(m, n, k, factor):
+    for cost_model in (V100, H100, T4):
+        small, large = cost_model.kernel(matmul(m, n, k)), cost_model.kernel(matmul(m * factor, n, k))
+        assert 0 < small.duration_ns <= large.duration_ns
+        assert 0 < small.occupancy <= large.occupancy <= 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(items=st.integers(1, 1 << 30), more=st.integers(1, 1 << 20), name=st.sampled_from(["V100", "T4", "H100", "K80"]))
+def test_a_larger_add_never_takes_less(items, more, name):
+    cost_model = model(name)
+    assert cost_model.kernel(add(items)).duration_ns <= cost_model.kernel(add(items + more)).duration_ns
+
+
+@pytest.mark.parametrize("name", gpus.names())
+def test_every_gpu_prices_every_class(name):
+    cost_model = model(name)
+    for operator in operators._classes()[0].values():
+        names = operators.read("operators")["class"][operator.name]["names"] or ["frobnicate"]
+        shapes = ((8, 64, 16, 16), (64, 64, 3, 3), (8, 64, 16, 16), (8, 64, 16, 16))
+        cost = cost_model.kernel(Signature(f"aten::{names[0]}", shapes, ("float32",) * 4, 3, 0, 1 << 22, 1 << 20))
+        assert cost.duration_ns > 0 or operator.name == "view"
+        assert cost.bound in ("compute", "memory", "launch")
+        assert 0 <= cost.band <= 1
+
+
+def test_a_foreach_over_many_tensors_is_several_kernels():
+    many = Signature("aten::_foreach_add_.Scalar", ((64,),) * 1000, ("float32",) * 1000, 1000, 0, 256_000, 256_000)
+    few = many._replace(shapes=((64,),) * 10, dtypes=("float32",) * 10, inputs=10)
+    assert V100.kernel(many).duration_ns > 5 * V100.kernel(few).duration_ns
+
+
+@pytest.mark.parametrize(
+    ("name", "operator_class"),
+    [
+        ("aten::add_.Tensor", "elementwise"),
+        ("aten::addmm", "matmul"),
+        ("aten::convolution_backward", "convolution"),
+        ("aten::cudnn_batch_norm_backward", "norm"),
+        ("aten::_softmax_backward_data", "softmax"),
+        ("aten::nll_loss2d_backward", "reduction"),
+        ("aten::_foreach_addcdiv_.Scalar", "foreach"),
+        ("aten::_fused_adamw_.tensor_lr", "optimizer"),
+        ("aten::_scaled_dot_product_flash_attention_backward", "attention"),
+        ("aten::native_dropout_backward", "elementwise"),
+        ("aten::embedding_dense_backward", "embedding"),
+        ("aten::threshold_backward", "elementwise"),
+        ("aten::_to_copy", "elementwise"),
+        ("aten::normal_", "random"),
+        ("aten::__and__.Tensor", "elementwise"),
+        ("aten::t", "view"),
+        ("aten::zero_", "fill"),
+        ("aten::special_erfcx", "activation"),
+        ("torchvision::frobnicate", "other"),
+    ],
+)
+def test_operators_are_classified(name, operator_class):
+    assert operators.classify(name).name == operator_class
+
+
+def test_no_operator_is_in_two_classes():
+    names = [name for row in operators.read("operators")["class"].values() for name in row["names"]]
+    assert len(names) == len(set(names)) > 800
+
+
+def test_every_curve_says_where_it_is_from():
+    for row in operators.read("curves")["curve"]:
+        assert row["source"].startswith(("fitted: ", "assumed: "))
+        assert row["roofline_us"] == sorted(row["roofline_us"])
+        assert len(row["roofline_us"]) == len(row["efficiency"]) == len(row["band"]) >= 2
+        assert all(0 < value <= 1.5 for value in row["efficiency"])
+
+
+def test_a_curve_that_nobody_measured_is_borrowed():
+    assert not curves.curve("matmul", "fp32", "volta").borrowed
+    assert curves.curve("matmul", "fp32", "hopper").borrowed
+    assert curves.curve("matmul", "fp64", "volta").borrowed
+
+
+def test_host_costs_are_whole_and_sensible():
+    for cost_model in (V100, H100):
+        assert 3_000 <= cost_model.dispatch_ns("aten::add.Tensor") <= 12_000
+        assert cost_model.dispatch_ns("aten::convolution") > cost_model.dispatch_ns("aten::add.Tensor")
+        assert 1_000 <= cost_model.launch_ns <= 6_000
+        assert 0 < cost_model.event_ns < cost_model.synchronize_ns < 20_000
+        assert cost_model.malloc_ns(2 << 20) < cost_model.malloc_ns(1 << 30) < 1_000_000
+        assert cost_model.host_malloc_ns(1 << 30) > 100 * cost_model.malloc_ns(1 << 30)
+        assert 0 < cost_model.free_ns(2 << 20) < 1_000_000
+        assert cost_model.first_call_ns("aten::mm") > cost_model.first_call_ns("aten::add") == 0
+        assert cost_model.first_call_ns("context") >= 100_000_000
+        host, device = cost_model.graph_launch_ns(1000)
+        assert host < 1000 * cost_model.dispatch_ns("aten::add") > device
+
+
+def test_pricing_is_quick():
+    start = time.perf_counter()
+    for _ in range(20):
+        CostModel(V100.gpu)
+    built = (time.perf_counter() - start) / 20
+    signatures = [matmul(n) for n in range(64, 564)]
+    start = time.perf_counter()
+    for signature in signatures:
+        V100.kernel(signature)
+    priced = (time.perf_counter() - start) / len(signatures)
+    assert built < 0.005
+    assert priced < 0.0005
