@@ -2,19 +2,28 @@
 
 A `DeviceMemory` stands for one GPU's memory as `cudaMalloc`, `cudaFree` and the virtual memory calls see it. The
 caching allocator of a process is one customer; a context, libraries and other processes are `occupied` bytes.
+
+Addresses behave as in memory snapshots recorded on Linux (cranberrii/ftcourse `memory_snapshot.pickle`, 152 calls of
+cudaMalloc): the driver takes address space from the system in multiples of 32 MiB, each new range below the earlier
+ones, and serves a call from the lowest hole of its ranges that is large enough. `cuMemAddressReserve` begins at a low
+address and goes up (Constructor-Sun/code_location `memory_snapshot.pickle`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 MIB = 1 << 20
 PAGE_BYTES = 2 * MIB
 """Granularity of device memory and of large addresses (`cuMemGetAllocationGranularity` says 2 MiB on all GPUs)."""
 
-_FIRST_ADDRESS = 0x7F00_0000_0000
-_ARENA_BYTES = 1 << 41
-_RESERVED_OFFSET = 1 << 40
+RANGE_BYTES = 32 * MIB
+_TOP = 0x7F80_0000_0000
+_TOP_STEP = 1 << 39
+_RESERVE_BASE = 0x3_0200_0000
+_RESERVE_STEP = 1 << 42
 
 
 class MemoryInfo(NamedTuple):
@@ -24,16 +33,99 @@ class MemoryInfo(NamedTuple):
     total: int
 
 
+class AddressSpace:
+    """Addresses of `cudaMalloc` on one device, deterministic: ranges from the system, holes inside them."""
+
+    __slots__ = ("_bottom", "_by_size", "_gaps", "_holes", "_range_ends", "_range_starts", "_sorted")
+
+    def __init__(self, top: int) -> None:
+        self._bottom = top
+        self._range_starts: list[int] = []
+        self._range_ends: dict[int, int] = {}
+        self._gaps: list[tuple[int, int]] = []
+        self._holes: dict[int, int] = {}
+        self._sorted: list[int] = []
+        self._by_size: dict[int, list[int]] = {}
+
+    def take(self, size: int) -> int:
+        """An address for `size` bytes (a multiple of 2 MiB)."""
+        best = 0
+        for hole_size in [found for found in self._by_size if found >= size]:
+            heap = self._by_size[hole_size]
+            while heap and self._holes.get(heap[0]) != hole_size:
+                heappop(heap)
+            if not heap:
+                del self._by_size[hole_size]
+            elif not best or heap[0] < best:
+                best = heap[0]
+        if not best:
+            best = self._new_range(-(-size // RANGE_BYTES) * RANGE_BYTES)
+        hole_size = self._remove_hole(best)
+        if hole_size > size:
+            self._add_hole(best + size, hole_size - size)
+        return best
+
+    def give(self, address: int, size: int) -> None:
+        """Return a range; a system range that is all hole goes back to the system."""
+        position = bisect_left(self._sorted, address)
+        end = address + size
+        start = self._range_starts[bisect_left(self._range_starts, address + 1) - 1]
+        range_end = self._range_ends[start]
+        if position < len(self._sorted) and self._sorted[position] == end < range_end:
+            end += self._remove_hole(end)
+        if position > 0:
+            before = self._sorted[position - 1]
+            if before >= start and before + self._holes[before] == address:
+                self._remove_hole(before)
+                address = before
+        if address == start and end == range_end:
+            self._range_starts.remove(start)
+            del self._range_ends[start]
+            self._gaps.append((start, end - start))
+        else:
+            self._add_hole(address, end - address)
+
+    def adopt(self, address: int, size: int) -> None:
+        """Note that a range is in use although `take` did not give it; new ranges go below it."""
+        insort(self._range_starts, address)
+        self._range_ends[address] = address + size
+        self._bottom = min(self._bottom, address // RANGE_BYTES * RANGE_BYTES)
+
+    def _new_range(self, size: int) -> int:
+        """Address space from the system: the highest gap that fits, else below all ranges."""
+        fitting = [gap for gap in self._gaps if gap[1] >= size]
+        if fitting:
+            address, gap_size = max(fitting)
+            self._gaps.remove((address, gap_size))
+            if gap_size > size:
+                self._gaps.append((address, gap_size - size))
+            start = address + gap_size - size
+        else:
+            start = self._bottom = self._bottom - size
+        insort(self._range_starts, start)
+        self._range_ends[start] = start + size
+        self._add_hole(start, size)
+        return start
+
+    def _add_hole(self, address: int, size: int) -> None:
+        self._holes[address] = size
+        insort(self._sorted, address)
+        heappush(self._by_size.setdefault(size, []), address)
+
+    def _remove_hole(self, address: int) -> int:
+        del self._sorted[bisect_left(self._sorted, address)]
+        return self._holes.pop(address)
+
+
 class DeviceMemory:
-    """Memory of one GPU. Addresses are deterministic, 2 MiB aligned, unique per device, in the 0x7f... range.
+    """Memory of one GPU. Addresses are deterministic, 2 MiB aligned and unique per device.
 
     `total_bytes` is what `cudaMemGetInfo` calls total, `occupied_bytes` what is used by anybody but the customers of
     this object (the CUDA context, libraries, other processes); it may be changed at any time.
     """
 
     __slots__ = (
-        "_holes",
-        "_next_address",
+        "_addresses",
         "_next_reservation",
         "_sizes",
         "free_calls",
@@ -53,11 +145,9 @@ class DeviceMemory:
         self.free_calls = 0
         self.map_calls = 0
         self.unmap_calls = 0
-        base = _FIRST_ADDRESS + device * 2 * _ARENA_BYTES
-        self._next_address = base
-        self._next_reservation = base + _RESERVED_OFFSET
+        self._addresses = AddressSpace(_TOP - device * _TOP_STEP)
+        self._next_reservation = _RESERVE_BASE + device * _RESERVE_STEP
         self._sizes: dict[int, int] = {}
-        self._holes: dict[int, list[int]] = {}
 
     @property
     def free_bytes(self) -> int:
@@ -69,36 +159,34 @@ class DeviceMemory:
         return MemoryInfo(self.free_bytes, self.total_bytes)
 
     def malloc(self, size: int) -> int | None:
-        """`cudaMalloc`: the address of `size` fresh bytes (rounded up to 2 MiB), or None when they are not there.
-
-        The most recently freed range of the same size is used again first, as the driver does.
-        """
+        """`cudaMalloc`: the address of `size` fresh bytes (rounded up to 2 MiB), or None when they are not there."""
         self.malloc_calls += 1
         size = -(-size // PAGE_BYTES) * PAGE_BYTES
         if size > self.free_bytes:
             return None
-        holes = self._holes.get(size)
-        if holes:
-            address = holes.pop()
-        else:
-            address = self._next_address
-            self._next_address += size
+        address = self._addresses.take(size)
         self._sizes[address] = size
         self.reserved_bytes += size
         return address
+
+    def adopt(self, address: int, size: int) -> None:
+        """Memory that was got before this object watched: `size` bytes at a known address."""
+        self._addresses.adopt(address, size)
+        self._sizes[address] = size
+        self.reserved_bytes += size
 
     def free(self, address: int) -> int:
         """`cudaFree`: give a range back; its size. KeyError when the address was never handed out."""
         size = self._sizes.pop(address)
         self.free_calls += 1
         self.reserved_bytes -= size
-        self._holes.setdefault(size, []).append(address)
+        self._addresses.give(address, size)
         return size
 
     def reserve_address(self, size: int) -> int:
         """`cuMemAddressReserve`: a range of addresses without memory behind it."""
         address = self._next_reservation
-        self._next_reservation += -(-size // PAGE_BYTES) * PAGE_BYTES
+        self._next_reservation += -(-size // RANGE_BYTES) * RANGE_BYTES
         return address
 
     def map(self, size: int, pages: int) -> bool:
