@@ -20,7 +20,6 @@ SECTIONS = ("## What it does", "## Why it is bad", "## Example", "## Use instead
 def test_each_check_is_one_file_with_a_page(check):
     assert check.__module__.rpartition(".")[2] == check.code.replace("-", "_")
     assert check.severity in SEVERITIES
-    assert check.kinds
     positions = [inspect.getdoc(check).find(section) for section in SECTIONS]
     assert -1 not in positions
     assert positions == sorted(positions)

@@ -1,9 +1,9 @@
 """How long a device stood idle because the host had waited for it.
 
 While the host waits in a synchronization it issues nothing, so the device's queue runs dry: after the wait the device
-has nothing to do until the host has issued the next kernel. Without the wait that kernel could have been queued
-earlier, by at most the time of the wait. So of the idle time between two kernels, a synchronization between them has
-cost `min(wait, idle time)`. A wait after which nothing comes, and one before which nothing ran, have cost nothing.
+has nothing to do until the host has issued the next kernel or copy. Without the wait that could have been queued
+earlier, by at most the time of the wait. So of the idle time between two operations of a device, a synchronization
+between them has cost `min(wait, idle time)`. A wait after which nothing comes has cost nothing.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Stalls:
         self.last_ns = max(self.last_ns, record.end_ns)
         if record.kind == Kind.COPY:
             self.copies[record.lane.thread] = record
-            return None
-        self.kernels += 1
+        else:
+            self.kernels += 1
         device = record.lane.device
         busy_until = self.busy_until_ns.get(device)
         if self.pending:
@@ -86,16 +86,24 @@ class Stalls:
         return None
 
     def charge(self, incident: Incident, cause: str, size_bytes: int = 0) -> None:
-        """Count an incident at its line; the next kernel of its device decides what it has cost."""
-        record = incident.record
-        line = self.lines.setdefault(incident.line, Line(record.site, record.lane.device))
+        """Count an incident at its line; the next work of its device decides what it has cost."""
+        self.count(incident.record, cause, size_bytes)
+        self.wait(incident)
+
+    def count(self, record: Record, cause: str, size_bytes: int = 0) -> Line:
+        """Count one more time at a record's line, without a wait."""
+        line = self.lines.setdefault((record.site.file, record.site.line), Line(record.site, record.lane.device))
         line.times += 1
         line.causes[cause] += 1
-        line.wait_ns += record.duration_ns
         line.size_bytes += size_bytes
         if line.last_round != self.kernels:
             line.rounds += 1
             line.last_round = self.kernels
+        return line
+
+    def wait(self, incident: Incident) -> None:
+        """Add a wait to a line that has been counted."""
+        self.lines[incident.line].wait_ns += incident.record.duration_ns
         self.pending.append(incident)
 
     def costs(self, line: Line) -> bool:

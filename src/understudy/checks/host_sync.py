@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, NamedTuple
 
 from understudy.checks import Check
+from understudy.checks._copies import non_blocking, pageable, to_device
 from understudy.checks._stalls import Incident, Line, Stalls
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Kind
@@ -21,7 +22,7 @@ class Cause(NamedTuple):
 
 READ = "keep the value on the device (`total += loss.detach()`) and read it once, after the loop or every hundred steps"
 CAUSES = {
-    "aten::_local_scalar_dense": Cause("`.item()`, or `float()`, `int()`, `if` on a tensor", READ),
+    "aten::_local_scalar_dense": Cause("reading one value of a tensor (`.item()`, `float()`, `if`)", READ),
     "Tensor.tolist": Cause("`tolist()`", READ),
     "Tensor.__repr__": Cause("printing a tensor", READ),
     "aten::equal": Cause("`torch.equal`", "compare on the device (`(a == b).all()`) and read the answer once"),
@@ -95,14 +96,14 @@ class HostSync(Check):
 
     def __init__(self) -> None:
         self.stalls = Stalls()
-        self.explicit: list[Incident] = []  # waits asked for by name that no kernel and no clock read has followed yet
+        self.explicit: list[Incident] = []  # waits asked for by name followed by no work and no clock read yet
 
     def see(self, record: Record, trace: Trace) -> None:
         """Count waits by line."""
         if record.kind == Kind.CLOCK_READ:
             self.explicit = [one for one in self.explicit if one.record.lane.thread != record.lane.thread]
             return
-        if record.kind in (Kind.KERNEL, Kind.COLLECTIVE):
+        if record.kind != Kind.SYNCHRONIZE:
             self._keep_explicit()
         incident = self.stalls.see(record)
         if incident is None:
@@ -147,7 +148,8 @@ class HostSync(Check):
 def _cause(name: str, copy: Record | None) -> str | None:
     if not name.startswith("cudaMemcpy"):
         return name
-    copied = copy.signature.name if copy is not None else ""
-    if "HtoD" not in copied:
+    if copy is None:
         return "to the host"
-    return None if "Pageable" in copied else "to the device"
+    if pageable(copy) and (to_device(copy) or non_blocking(copy)):
+        return None  # the check pageable-copy speaks of it
+    return "to the device" if to_device(copy) else "to the host"

@@ -1,0 +1,86 @@
+"""Accesses without order: hazards of one code, grouped into incidents.
+
+Two hazards are one incident when the same kind of pair (two streams, or a stream and the host) meets at a common line:
+one wait at that line mends both. The first that was met speaks for the incident.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from understudy.checks import Check
+from understudy.trace.finding import Finding, Severity
+from understudy.trace.operation import Hazard, Kind, Lane
+from understudy.trace.trace import Record, Trace
+
+
+@dataclass
+class Incident:
+    """Hazards that one change would mend."""
+
+    hazard: Hazard
+    times: int = 0
+    size_bytes: int = 0
+
+
+class HazardCheck(Check):
+    """Base of the checks that read hazards: subclasses say `message` and `advice` of the first hazard."""
+
+    severity: ClassVar[Severity] = "error"
+    kinds: ClassVar = frozenset({Kind.HAZARD})
+
+    def __init__(self) -> None:
+        self.incidents: list[Incident] = []
+        self.by_line: dict[tuple[object, ...], Incident] = {}
+
+    def see(self, record: Record, trace: Trace) -> None:
+        """Take up hazards of this check's code."""
+        hazard = trace.hazards[record.value]
+        if hazard.code != self.code:
+            return
+        sides = hazard.first_lane.device < 0, hazard.second_lane.device < 0
+        first = (*sides, "first", hazard.first.file, hazard.first.line)
+        second = (*sides, "second", hazard.second.file, hazard.second.line)
+        incident = self.by_line.get(second) or self.by_line.get(first)
+        if incident is None:
+            incident = Incident(hazard)
+            self.incidents.append(incident)
+        self.by_line.setdefault(first, incident)
+        self.by_line.setdefault(second, incident)
+        incident.times += 1
+        incident.size_bytes = max(incident.size_bytes, hazard.size_bytes)
+
+    def findings(self, trace: Trace) -> list[Finding]:
+        """One finding an incident, at the later of its two lines."""
+        return [
+            Finding(
+                self.code,
+                self.severity,
+                self.message(incident.hazard),
+                self.advice(incident.hazard),
+                incident.hazard.second,
+                incident.hazard.first,
+                incident.hazard.allocated,
+                times=incident.times,
+                size_bytes=incident.size_bytes,
+                device=max(incident.hazard.second_lane.device, incident.hazard.first_lane.device),
+            )
+            for incident in self.incidents
+        ]
+
+    def message(self, hazard: Hazard) -> str:
+        """What happened, and why it is wrong."""
+        raise NotImplementedError
+
+    def advice(self, hazard: Hazard) -> str:
+        """What to change."""
+        raise NotImplementedError
+
+
+def actor(lane: Lane) -> str:
+    """Who made an access: "the host", "the default stream of cuda:0", "stream 3 of cuda:0"."""
+    if lane.device < 0:
+        return "the host"
+    stream = "the default stream" if lane.stream == 0 else f"stream {lane.stream}"
+    return f"{stream} of cuda:{lane.device}"

@@ -1,0 +1,71 @@
+"""What was alive, and by whom, from the allocators' history."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from understudy.trace.operation import Site
+from understudy.trace.trace import Trace
+from understudy.trace.units import format_bytes
+
+SHOWN = 3
+
+
+class Owner(NamedTuple):
+    """Memory that one source line holds at one moment."""
+
+    site: Site
+    size_bytes: int
+
+
+def owners(trace: Trace, device: int, until: str = "") -> list[Owner]:
+    """What was alive on a device, by allocating line, largest first.
+
+    Args:
+        trace: a trace whose allocation history was kept.
+        device: whose memory.
+        until: the moment: the first action of this name, or (empty) the peak of the allocated bytes.
+    """
+    end = _moment(trace, device, until)
+    alive: dict[int, Owner] = {}
+    for number, action in enumerate(trace.memory_actions()):
+        if number > end:
+            break
+        if action.device != device:
+            continue
+        if action.action == "alloc":
+            alive[action.address] = Owner(action.site, action.size_bytes)
+        elif action.action == "free_completed":
+            alive.pop(action.address, None)
+    totals: Counter[Site] = Counter()
+    for owner in alive.values():
+        totals[owner.site] += owner.size_bytes
+    return [Owner(site, size) for site, size in totals.most_common()]
+
+
+def _moment(trace: Trace, device: int, until: str) -> int:
+    """The number of the action at which to look."""
+    alive: dict[int, int] = {}
+    total = peak = moment = 0
+    for number, action in enumerate(trace.memory_actions()):
+        if action.device != device:
+            continue
+        if action.action == until:
+            return number
+        if action.action == "alloc":
+            alive[action.address] = action.size_bytes
+            total += action.size_bytes
+        elif action.action == "free_completed":
+            total -= alive.pop(action.address, 0)
+        if until or total > peak:
+            peak, moment = total, number
+    return moment
+
+
+def owners_words(held: list[Owner]) -> str:
+    """The largest owners in one phrase, with a semicolon before it; empty when nothing is known."""
+    named = [owner for owner in held if owner.site.file][:SHOWN]
+    if not named:
+        return ""
+    return "; the most was held by " + ", ".join(f"{owner.site} ({format_bytes(owner.size_bytes)})" for owner in named)

@@ -1,0 +1,87 @@
+"""The check `data-parallel`: several GPUs that help each other less than they could."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from understudy.checks._notes import Line, NoteCheck
+from understudy.trace.finding import Severity
+from understudy.trace.operation import Note
+from understudy.trace.units import plural
+
+MIN_CHUNK = 8  # examples a device: with fewer, copying the model's parameters outweighs the work on any model
+DISTRIBUTED = {
+    "ddp-device-0": (
+        "a process of rank {rank} has put data on cuda:0, where rank 0 works: every rank takes memory there",
+        "call `torch.cuda.set_device(local_rank)` first, and load checkpoints with `map_location`",
+    ),
+    "ddp-sampler": (
+        "the loader has no DistributedSampler: every rank trains on the same examples",
+        "pass `sampler=DistributedSampler(data)` and call `sampler.set_epoch(epoch)`",
+    ),
+    "ddp-set-device": (
+        "the process group began before `torch.cuda.set_device`: collectives guess the device from the rank",
+        "call `torch.cuda.set_device(local_rank)` before `init_process_group`",
+    ),
+}
+
+
+class DataParallel(NoteCheck):
+    """Several GPUs that help each other less than they could.
+
+    ## What it does
+    Reports `nn.DataParallel`: as `info` where it serves, as a warning where a batch gives fewer chunks than there are
+    devices or fewer than eight examples a device. It also reports ranks of `DistributedDataParallel` that use cuda:0
+    beside rank 0, a missing `DistributedSampler`, and a process group that starts before `set_device`.
+
+    ## Why it is bad
+    `nn.DataParallel` copies the parameters to every device and the results back to the first in each step, from one
+    Python process whose threads take turns. The first device holds more than the others; with a small batch the copies
+    take longer than the work. `DistributedDataParallel` runs one process a GPU and exchanges gradients only.
+
+    ## Example
+    ```python
+    net = nn.DataParallel(net.cuda())
+    ```
+
+    ## Use instead
+    ```python
+    dist.init_process_group("nccl")
+    net = DistributedDataParallel(net.to(local_rank), device_ids=[local_rank])
+    ```
+    """
+
+    code: ClassVar = "data-parallel"
+
+    def group(self, note: Note) -> str:
+        """One finding for each kind of trouble."""
+        return str(dict(note.detail).get("what", "forward"))
+
+    def judge(self, line: Line) -> Severity:
+        """Using it costs something; using it on crumbs costs more than it brings."""
+        if line.word("what") in DISTRIBUTED:
+            return self.severity
+        return self.severity if line.number("batch") < MIN_CHUNK * line.number("devices") else "info"
+
+    def message(self, line: Line) -> str:
+        """How the work was divided."""
+        if line.word("what") in DISTRIBUTED:
+            return DISTRIBUTED[line.word("what")][0].format(rank=line.number("rank"))
+        devices, batch = line.number("devices"), line.number("batch")
+        chunks = -(-batch // max(1, -(-batch // max(1, devices))))
+        if chunks < devices:
+            what = f"gives {plural(chunks, 'chunk')}: {plural(devices - chunks, 'device')} had nothing to do"
+        else:
+            what = f"gives each about {plural(-(-batch // max(1, devices)), 'example')}"
+        return (
+            f"nn.DataParallel ran {plural(line.times, 'time')} on {plural(devices, 'device')}, and copied the "
+            f"parameters to each every time; a batch of {batch} {what}"
+        )
+
+    def advice(self, line: Line) -> str:
+        """What serves better."""
+        if line.word("what") in DISTRIBUTED:
+            return DISTRIBUTED[line.word("what")][1]
+        if self.judge(line) == "info":
+            return "`DistributedDataParallel`, one process a GPU, does the same without copying the parameters"
+        return "use one GPU for batches this small, or a larger batch with `DistributedDataParallel`"

@@ -1,0 +1,135 @@
+"""The check `growing-memory`: memory that every step leaves behind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import ClassVar, NamedTuple
+
+from understudy.checks import Check
+from understudy.trace.finding import Finding
+from understudy.trace.operation import UNKNOWN_SITE, Kind, Site
+from understudy.trace.trace import MemoryAction, Record, Trace
+from understudy.trace.units import format_bytes, plural
+
+MIN_STEPS = 8  # of steady growth; caches and optimizer states fill within the first few steps
+WARM_UP = 2
+MIN_BYTES = 4 << 10  # a step: a log of losses kept on the device grows by 512 bytes for each value, which is fine
+
+
+class Growth(NamedTuple):
+    """What was alive at the end of each step but the first two, and by which lines at the first and last of these."""
+
+    total_bytes: list[int]
+    first: dict[Site, int]
+    last: dict[Site, int]
+
+
+class GrowingMemory(Check):
+    """Memory that every step leaves behind.
+
+    ## What it does
+    Looks at the memory in use at the end of each optimizer step, and reports growth by more than 4 KiB in every step
+    but the first two, over eight steps or more. It needs the history of allocations.
+
+    ## Why it is bad
+    Something keeps a reference across steps, and sooner or later memory is full. Mostly it is a loss that is added up
+    together with the graph that computed it.
+
+    ## Example
+    ```python
+    total = 0.0
+    for x, y in batches:
+        loss = criterion(net(x), y)
+        loss.backward()
+        optimizer.step()
+        total += loss
+    ```
+
+    ## Use instead
+    ```python
+    total = torch.zeros((), device="cuda")
+    for x, y in batches:
+        loss = criterion(net(x), y)
+        loss.backward()
+        optimizer.step()
+        total += loss.detach()
+    ```
+    """
+
+    code: ClassVar = "growing-memory"
+    kinds: ClassVar = frozenset({Kind.STEP})
+
+    def __init__(self) -> None:
+        self.steps_ns: list[int] = []
+
+    def see(self, record: Record, trace: Trace) -> None:
+        """Remember when steps ended."""
+        self.steps_ns.append(record.issued_ns)
+
+    def findings(self, trace: Trace) -> list[Finding]:
+        """One finding a device."""
+        if len(self.steps_ns) < MIN_STEPS + WARM_UP or not len(trace.memory):
+            return []
+        devices: dict[int, list[MemoryAction]] = {}
+        for action in trace.memory_actions():
+            if action.action in ("alloc", "free_completed"):
+                devices.setdefault(action.device, []).append(action)
+        found = []
+        for device, actions in sorted(devices.items()):
+            finding = self._judge(trace, device, _growth(actions, self.steps_ns))
+            if finding is not None:
+                found.append(finding)
+        return found
+
+    def _judge(self, trace: Trace, device: int, growth: Growth) -> Finding | None:
+        totals = growth.total_bytes
+        if min(later - earlier for earlier, later in pairwise(totals)) < MIN_BYTES:
+            return None
+        steps = len(totals) - 1
+        each = (totals[-1] - totals[0]) // steps
+        site = max(
+            growth.last,
+            key=lambda site: (bool(site.file), growth.last[site] - growth.first.get(site, 0)),
+            default=UNKNOWN_SITE,
+        )
+        gpus = trace.facts.get("gpus", [])
+        total = gpus[device].get("memory_bytes", 0) if device < len(gpus) else 0
+        left = max(0, total - totals[-1]) // each
+        end = f"; at this rate it is full after {plural(left, 'more step')}" if total else ""
+        return Finding(
+            self.code,
+            self.severity,
+            f"memory in use on cuda:{device} grew by {format_bytes(each)} in each of {plural(steps, 'step')}{end}",
+            "look for what keeps tensors across steps: add up `loss.detach()` or `loss.item()` instead of `loss`, and "
+            "keep no outputs in lists without `.detach()`",
+            site,
+            times=steps,
+            size_bytes=totals[-1] - totals[0],
+            device=device,
+        )
+
+
+def _growth(actions: list[MemoryAction], steps_ns: list[int]) -> Growth:
+    alive: dict[int, MemoryAction] = {}
+    by_site: Counter[Site] = Counter()
+    totals: list[int] = []
+    first: dict[Site, int] = {}
+    total = position = 0
+    for number, step_ns in enumerate(steps_ns):
+        while position < len(actions) and actions[position].time_ns <= step_ns:
+            action = actions[position]
+            position += 1
+            if action.action == "alloc":
+                alive[action.address] = action
+                by_site[action.site] += action.size_bytes
+                total += action.size_bytes
+            elif action.address in alive:
+                freed = alive.pop(action.address)
+                by_site[freed.site] -= freed.size_bytes
+                total -= freed.size_bytes
+        if number == WARM_UP:
+            first = dict(by_site)
+        if number >= WARM_UP:
+            totals.append(total)
+    return Growth(totals, first, dict(by_site))

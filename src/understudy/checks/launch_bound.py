@@ -1,0 +1,76 @@
+"""The check `launch-bound`: kernels so small that the device waits for the host to launch the next."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from understudy.checks import Check
+from understudy.checks._idle import Gaps, Idle
+from understudy.trace.finding import Finding
+from understudy.trace.trace import Record, Trace
+from understudy.trace.units import format_ns, format_share, plural
+
+MIN_KERNELS = 2_000  # about 20 ms of launching: a shorter program is over before a change would pay
+MIN_SHARE = 0.5  # of the device's time spent waiting for launches: then more than half could be won
+
+
+class LaunchBound(Check):
+    """Kernels so small that the device waits for the host to launch the next.
+
+    ## What it does
+    Adds up the short gaps (at most 100 µs) between the operations of a device that no host synchronization explains,
+    and reports a device that spent more than half of its time in them over at least 2,000 kernels.
+
+    ## Why it is bad
+    Issuing an operation costs the host some microseconds, whatever its size. A kernel that takes less than that leaves
+    the device idle most of the time, and a faster GPU makes no difference.
+
+    ## Example
+    ```python
+    net = nn.Sequential(nn.Linear(13, 16), nn.ReLU(), nn.Linear(16, 1)).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, foreach=False)
+    for x, y in DataLoader(data, batch_size=8):
+        train_step(net, optimizer, x, y)
+    ```
+
+    ## Use instead
+    ```python
+    net = torch.compile(net, mode="reduce-overhead")  # CUDA graphs
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01, fused=True)
+    for x, y in DataLoader(data, batch_size=512):
+        train_step(net, optimizer, x, y)
+    ```
+    """
+
+    code: ClassVar = "launch-bound"
+    kinds: ClassVar = Gaps.KINDS
+
+    def __init__(self) -> None:
+        self.gaps = Gaps()
+
+    def see(self, record: Record, trace: Trace) -> None:
+        """Sort the gaps."""
+        self.gaps.see(record)
+
+    def findings(self, trace: Trace) -> list[Finding]:
+        """One finding: the device that lost most."""
+        bound = [
+            idle
+            for idle in self.gaps.devices.values()
+            if idle.kernels >= MIN_KERNELS and idle.launch_ns > MIN_SHARE * idle.window_ns
+        ]
+        return [self._finding(max(bound, key=lambda idle: idle.launch_ns))] if bound else []
+
+    def _finding(self, idle: Idle) -> Finding:
+        return Finding(
+            self.code,
+            self.severity,
+            f"cuda:{idle.device} waited for launches {format_share(idle.launch_ns / idle.window_ns)} of its time: "
+            f"{plural(idle.kernels, 'kernel')} of {format_ns(idle.kernel_ns / idle.kernels)} on average",
+            "give each kernel more to do: a larger batch, `foreach` or `fused` optimizers, CUDA graphs "
+            '(`torch.compile(mode="reduce-overhead")`); or use one GPU, or none, for a model this small',
+            self.gaps.home(),
+            times=idle.kernels,
+            lost_ns=idle.launch_ns,
+            device=idle.device,
+        )

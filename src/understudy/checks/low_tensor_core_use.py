@@ -1,0 +1,130 @@
+"""The check `low-tensor-core-use`: matrix work that leaves the tensor cores unused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from understudy.checks import Check
+from understudy.checks._idle import Gaps
+from understudy.trace.finding import Finding
+from understudy.trace.operation import Kind, Signature
+from understudy.trace.trace import Record, Trace
+from understudy.trace.units import format_ns, format_share
+
+MATRIX_NAMES = ("mm", "linear", "conv", "attention", "lstm", "gru")
+FULL_PRECISION = frozenset({"float32", "fp32", "float"})
+HALF_PRECISION = frozenset({"float16", "bfloat16", "fp16", "bf16", "half"})
+MIN_SHARE = 0.5  # of the device's whole time: below that, faster matrix kernels would win less than half of it
+ALIGNMENT = 8  # elements of 16 bits: what Volta's and Turing's matrix kernels need in every size
+ALIGNMENT_MATTERS_BELOW = 8  # compute capability: from Ampere on, cuBLAS uses tensor cores for any size
+
+
+@dataclass
+class Use:
+    """One device's matrix kernels, in nanoseconds."""
+
+    full_ns: int = 0
+    unaligned_ns: int = 0
+
+
+class LowTensorCoreUse(Check):
+    """Matrix work that leaves the tensor cores unused.
+
+    ## What it does
+    On GPUs that have tensor cores, adds up the time of matrix products, convolutions and attention in FP32 (without
+    TF32), and on Volta and Turing of those in 16 bits with a size that is no multiple of eight. More than half of the
+    device's time is reported.
+
+    ## Why it is bad
+    Tensor cores multiply matrices several times as fast as the other cores: eight times on a V100. Only half precision,
+    TF32 (from Ampere on) and suitable sizes reach them.
+
+    ## Example
+    ```python
+    for x, y in batches:
+        loss = criterion(net(x), y)
+    ```
+
+    ## Use instead
+    ```python
+    torch.set_float32_matmul_precision("high")  # TF32, from Ampere on
+    for x, y in batches:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = criterion(net(x), y)
+    ```
+    """
+
+    code: ClassVar = "low-tensor-core-use"
+    kinds: ClassVar = Gaps.KINDS
+
+    def __init__(self) -> None:
+        self.gaps = Gaps()
+        self.time_ns: dict[tuple[int, int], int] = {}  # (device, id of the signature) -> ns
+        self.signatures: dict[int, Signature] = {}
+
+    def see(self, record: Record, trace: Trace) -> None:
+        """Add up time by signature; signatures are shared objects, so their identity is the cheapest key."""
+        self.gaps.see(record)
+        if record.kind == Kind.KERNEL and record.signature.flops:
+            identity = id(record.signature)
+            key = record.lane.device, identity
+            self.time_ns[key] = self.time_ns.get(key, 0) + record.duration_ns
+            self.signatures[identity] = record.signature
+
+    def findings(self, trace: Trace) -> list[Finding]:
+        """At most one finding of each kind, for the device that loses most."""
+        gpus = trace.facts.get("gpus", [])
+        found = []
+        uses = self._uses(gpus)
+        for device, use in uses.items():
+            window_ns = self.gaps.devices[device].window_ns
+            if use.full_ns > MIN_SHARE * window_ns:
+                found.append(self._full(device, use.full_ns, window_ns, gpus[device]))
+            elif use.unaligned_ns > MIN_SHARE * window_ns:
+                found.append(self._unaligned(device, use.unaligned_ns, window_ns))
+        return found[:1]
+
+    def _uses(self, gpus: list[dict[str, Any]]) -> dict[int, Use]:
+        uses: dict[int, Use] = {}
+        for (device, identity), time_ns in sorted(self.time_ns.items(), key=lambda item: -item[1]):
+            capability = gpus[device].get("compute_capability") if device < len(gpus) else None
+            signature = self.signatures[identity]
+            if not capability or capability[0] < 7 or not any(name in signature.name for name in MATRIX_NAMES):
+                continue
+            use = uses.setdefault(device, Use())
+            dtype = signature.dtypes[0].removeprefix("torch.") if signature.dtypes else ""
+            if dtype in FULL_PRECISION and ("tf32", 1) not in signature.detail:
+                use.full_ns += time_ns
+            elif dtype in HALF_PRECISION and capability[0] < ALIGNMENT_MATTERS_BELOW and not _aligned(signature):
+                use.unaligned_ns += time_ns
+        return uses
+
+    def _full(self, device: int, time_ns: int, window_ns: int, gpu: dict[str, Any]) -> Finding:
+        peak = gpu.get("peak_flops") or {}
+        half = peak.get("fp16") or peak.get("bf16")
+        gain = f"; in FP16 its peak is {half / peak['fp32']:.0f} times as high" if half and peak.get("fp32") else ""
+        ampere = tuple(gpu["compute_capability"]) >= (8, 0)
+        tf32 = '`torch.set_float32_matmul_precision("high")` for TF32, or ' if ampere else ""
+        return self._finding(
+            device,
+            f"cuda:{device} spent {format_share(time_ns / window_ns)} of its time ({format_ns(time_ns)}) on matrix "
+            f"work in FP32, which does not use its tensor cores{gain}",
+            f"{tf32}`torch.autocast('cuda')` with a `GradScaler`; for convolutions also `channels_last`",
+        )
+
+    def _unaligned(self, device: int, time_ns: int, window_ns: int) -> Finding:
+        return self._finding(
+            device,
+            f"cuda:{device} spent {format_share(time_ns / window_ns)} of its time ({format_ns(time_ns)}) on matrix "
+            "work whose sizes are no multiples of eight, which does not use its tensor cores",
+            "pad the sizes (batch, features, vocabulary) to multiples of eight",
+        )
+
+    def _finding(self, device: int, message: str, advice: str) -> Finding:
+        return Finding(self.code, self.severity, message, advice, self.gaps.home(), device=device)
+
+
+def _aligned(signature: Signature) -> bool:
+    shapes = [shape for shape in signature.shapes[: signature.inputs or 2] if len(shape) >= 2]
+    return all(size % ALIGNMENT == 0 for shape in shapes for size in shape[-2:])

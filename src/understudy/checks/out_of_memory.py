@@ -1,0 +1,66 @@
+"""The check `out-of-memory`: an allocation that did not fit, with what was alive at that moment."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from understudy.checks._memory import owners, owners_words
+from understudy.checks._notes import Line, NoteCheck
+from understudy.trace.finding import Finding, Severity
+from understudy.trace.trace import Trace
+from understudy.trace.units import format_bytes
+
+
+class OutOfMemory(NoteCheck):
+    """An allocation that did not fit, with what was alive at that moment.
+
+    ## What it does
+    Explains an out-of-memory error: how much was asked for, how much was free, and which lines held the most, when the
+    history of allocations was kept.
+
+    ## Why it is bad
+    The program ends there, after the time that it took to get there.
+
+    ## Example
+    ```python
+    loss = net(torch.randn(4096, 3, 224, 224, device="cuda")).sum()
+    ```
+
+    ## Use instead
+    ```python
+    for part in torch.randn(4096, 3, 224, 224).split(256):
+        loss = net(part.to("cuda")).sum() / 16
+        loss.backward()
+    ```
+    """
+
+    code: ClassVar = "out-of-memory"
+    severity: ClassVar[Severity] = "error"
+
+    def findings(self, trace: Trace) -> list[Finding]:
+        """One finding a line, with the owners of what was alive."""
+        found = super().findings(trace)
+        if not found or not len(trace.memory):
+            return found
+        return [
+            finding._replace(message=finding.message + owners_words(owners(trace, finding.device, "oom")))
+            for finding in found
+        ]
+
+    def message(self, line: Line) -> str:
+        """What was asked for and what there was."""
+        asked = format_bytes(line.number("requested_bytes"))
+        free, total = line.number("free_bytes"), line.number("memory_bytes")
+        held = f"; {format_bytes(line.number('allocated_bytes'))} were in use" if line.number("allocated_bytes") else ""
+        of = f" of {format_bytes(total)}" if total else ""
+        return f"{asked} were asked for on cuda:{line.number('device')} when {format_bytes(free)}{of} were free{held}"
+
+    def advice(self, line: Line) -> str:
+        """What makes room, judged by what was reserved but not used."""
+        unused = line.number("reserved_bytes") - line.number("allocated_bytes")
+        if unused >= line.number("requested_bytes") > 0:
+            return "there was room, in pieces: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        return (
+            "a smaller batch with gradient accumulation, `torch.autocast`, activation checkpointing, or fewer tensors "
+            "kept alive"
+        )

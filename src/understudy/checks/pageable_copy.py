@@ -1,0 +1,114 @@
+"""The check `pageable-copy`: copies between a device and memory that is not pinned."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from understudy.checks import Check
+from understudy.checks._copies import SMALL_BYTES, non_blocking, pageable, to_device
+from understudy.checks._stalls import LOOP_ROUNDS, Line, Stalls
+from understudy.trace.finding import Finding
+from understudy.trace.operation import Kind
+from understudy.trace.trace import Record, Trace
+from understudy.trace.units import format_bytes, format_ns, plural
+
+PIN = "`DataLoader(..., pin_memory=True)` or `.pin_memory()`"
+
+
+class PageableCopy(Check):
+    """Copies between a device and memory that is not pinned.
+
+    ## What it does
+    Groups copies from pageable host memory to a device by source line, and copies with `non_blocking=True` whose host
+    side is pageable, in either direction. A line outside of a loop (a model that is moved once) is not reported, nor
+    is one that moves at most 64 KiB at a time and costs no time that one would notice; with `non_blocking=True`,
+    which promises something that it does not keep, both are `info`.
+
+    ## Why it is bad
+    The hardware can only copy from pinned (page-locked) memory by itself. From pageable memory the driver first copies
+    the bytes into a pinned buffer of its own: that is slower, the host waits, and `non_blocking=True` gains nothing.
+
+    ## Example
+    ```python
+    loader = DataLoader(data, batch_size=128)
+    for x, y in loader:
+        x, y = x.to("cuda", non_blocking=True), y.to("cuda", non_blocking=True)
+    ```
+
+    ## Use instead
+    ```python
+    loader = DataLoader(data, batch_size=128, pin_memory=True)
+    for x, y in loader:
+        x, y = x.to("cuda", non_blocking=True), y.to("cuda", non_blocking=True)
+    ```
+    """
+
+    code: ClassVar = "pageable-copy"
+    kinds: ClassVar = Stalls.KINDS
+
+    def __init__(self) -> None:
+        self.stalls = Stalls()
+        self.asked: set[tuple[str, int]] = set()  # lines that said non_blocking=True
+
+    def see(self, record: Record, trace: Trace) -> None:
+        """Count copies by line."""
+        incident = self.stalls.see(record)
+        if incident is not None:
+            copy = incident.copy
+            if copy is not None and pageable(copy):
+                if non_blocking(copy):
+                    self.stalls.wait(incident)
+                elif to_device(copy):
+                    self.stalls.charge(incident, "blocking", copy.value)
+        elif record.kind == Kind.COPY and pageable(record) and non_blocking(record):
+            line = self.stalls.count(record, "to the device" if to_device(record) else "to the host", record.value)
+            self.asked.add((line.site.file, line.site.line))
+
+    def findings(self, trace: Trace) -> list[Finding]:
+        """One finding a line."""
+        found = []
+        for key, line in self.stalls.lines.items():
+            repeated = line.rounds >= LOOP_ROUNDS
+            large = line.size_bytes > SMALL_BYTES * line.times
+            if key in self.asked:
+                found.append(self._asked_for(line, repeated and large))
+            elif repeated and (large or self.stalls.costs(line)):
+                found.append(self._blocking(line, self.stalls.costs(line)))
+        return found
+
+    def _asked_for(self, line: Line, costs: bool) -> Finding:
+        moved = f"{plural(line.times, 'copy')} ({format_bytes(line.size_bytes)})"
+        if line.cause() == "to the host":
+            message = (
+                f"{moved} with `non_blocking=True` went into pageable memory: the host waits all the same, and CUDA "
+                "does not promise that it does"
+            )
+            advice = "copy into pinned memory (`.to('cpu', non_blocking=True)` gives it) and synchronize before reading"
+        else:
+            message = (
+                f"{moved} with `non_blocking=True` came from pageable memory: the driver stages them through its own "
+                "buffer, so they neither overlap with kernels nor reach full speed"
+            )
+            advice = f"pin the source ({PIN})"
+        return self._finding(line, costs, message, advice)
+
+    def _blocking(self, line: Line, costs: bool) -> Finding:
+        lost = f"; the device then idled {format_ns(line.lost_ns)}" if line.lost_ns else ""
+        message = (
+            f"{plural(line.times, 'copy')} ({format_bytes(line.size_bytes)}) from pageable memory made the host wait "
+            f"{format_ns(line.wait_ns)}{lost}"
+        )
+        return self._finding(line, costs, message, f"pin the source ({PIN}) and pass `non_blocking=True`")
+
+    def _finding(self, line: Line, costs: bool, message: str, advice: str) -> Finding:
+        return Finding(
+            self.code,
+            self.severity if costs else "info",
+            message,
+            advice,
+            line.site,
+            times=line.times,
+            lost_ns=line.lost_ns,
+            size_bytes=line.size_bytes,
+            device=line.device,
+        )

@@ -1,0 +1,130 @@
+"""The check `wrong-timing`: a clock read while the device is still at the work that is being timed."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from understudy.checks import Check
+from understudy.trace.finding import Finding
+from understudy.trace.operation import Kind, Site
+from understudy.trace.trace import Record, Trace
+from understudy.trace.units import format_ns
+
+WRONG_SHARE = 0.1  # of the measured time that was still to come: timings vary by less than that from run to run
+CLOCK_CALL = re.compile(
+    r"\b(time|time_ns|perf_counter|perf_counter_ns|monotonic|monotonic_ns|process_time|default_timer|timer|timeit|"
+    r"repeat|autorange|clock|now)\("
+)
+
+
+class Reading(NamedTuple):
+    """A clock that was read."""
+
+    time_ns: int
+    site: Site
+
+
+@dataclass
+class Wrong:
+    """The wrong timings that end at one line."""
+
+    first: Site
+    second: Site
+    device: int
+    times: int = 0
+    measured_ns: int = 0
+    missing_ns: int = 0
+
+
+class WrongTiming(Check):
+    """A clock read while the device is still at the work that is being timed.
+
+    ## What it does
+    Looks at two readings of the same clock in one thread with device work issued in between, and reports the second
+    when a tenth of the measured time or more of that work was still to come. Readings inside libraries do not count.
+
+    ## Why it is bad
+    A call returns as soon as the work is queued. What is measured is the time to queue it: the result looks ten or a
+    hundred times too fast, and the time turns up later, in whatever waits first.
+
+    ## Example
+    ```python
+    start = time.perf_counter()
+    y = x @ x
+    print(time.perf_counter() - start)
+    ```
+
+    ## Use instead
+    ```python
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    y = x @ x
+    torch.cuda.synchronize()
+    print(time.perf_counter() - start)
+    ```
+    """
+
+    code: ClassVar = "wrong-timing"
+    kinds: ClassVar = frozenset({Kind.KERNEL, Kind.COLLECTIVE, Kind.CLOCK_READ})
+
+    def __init__(self) -> None:
+        self.readings: dict[tuple[int, str], Reading] = {}
+        self.work: dict[int, Record] = {}  # thread -> of the work that it issued, what ends last
+        self.wrong: dict[tuple[str, int, str, int], Wrong] = {}
+
+    def see(self, record: Record, trace: Trace) -> None:
+        """Follow clocks and the work between their readings."""
+        thread = record.lane.thread
+        if record.kind != Kind.CLOCK_READ:
+            latest = self.work.get(thread)
+            if latest is None or record.end_ns > latest.end_ns:
+                self.work[thread] = record
+            return
+        if not _reads_clock(record.site):
+            return
+        key = thread, record.signature.name
+        before = self.readings.get(key)
+        latest = self.work.get(thread)
+        self.readings[key] = Reading(record.issued_ns, record.site)
+        if before is not None and latest is not None and latest.issued_ns > before.time_ns:
+            self._compare(before, record, latest)
+
+    def findings(self, trace: Trace) -> list[Finding]:
+        """One finding a pair of lines."""
+        return [self._finding(wrong) for wrong in self.wrong.values()]
+
+    def _compare(self, before: Reading, record: Record, work: Record) -> None:
+        measured_ns = record.issued_ns - before.time_ns
+        missing_ns = work.end_ns - record.issued_ns
+        if missing_ns <= WRONG_SHARE * measured_ns:
+            return
+        first, second = before.site, record.site
+        wrong = self.wrong.setdefault(
+            (first.file, first.line, second.file, second.line), Wrong(first, second, work.lane.device)
+        )
+        wrong.times += 1
+        wrong.measured_ns += measured_ns
+        wrong.missing_ns += missing_ns
+
+    def _finding(self, wrong: Wrong) -> Finding:
+        return Finding(
+            self.code,
+            self.severity,
+            f"the time since {wrong.first} is too short: {format_ns(wrong.measured_ns)} were measured while "
+            f"{format_ns(wrong.missing_ns)} of the device's work were still to come",
+            "call `torch.cuda.synchronize()` before each reading of the clock, or time with "
+            "`torch.cuda.Event(enable_timing=True)`",
+            wrong.second,
+            wrong.first,
+            times=wrong.times,
+            device=wrong.device,
+        )
+
+
+def _reads_clock(site: Site) -> bool:
+    """Whether the line itself reads a clock, rather than a library that it calls; true when it cannot be looked up."""
+    text = linecache.getline(site.file, site.line) if site.file else ""
+    return not text or CLOCK_CALL.search(text) is not None

@@ -1,0 +1,108 @@
+"""Checks on memory: full, in pieces, growing, not enough."""
+
+from __future__ import annotations
+
+from understudy import checks
+
+GIB = 1 << 30
+
+
+def totals(program, allocated, reserved, total=16 * GIB):
+    program.trace.facts["devices"] = [
+        {
+            "memory_bytes": total,
+            "peak_allocated_bytes": allocated,
+            "peak_reserved_bytes": reserved,
+            "context_bytes": GIB // 2,
+        }
+    ]
+
+
+def test_a_peak_near_the_limit_names_who_held_it(program):
+    totals(program, 15 * GIB, 15 * GIB)
+    program.memory("alloc", 1, 10 * GIB, line=5).memory("alloc", 2, 5 * GIB, line=6)
+    program.memory("free_completed", 1, 10 * GIB, line=5)
+    (finding,) = checks.run(program.trace)
+    assert (finding.code, finding.site.line, finding.device) == ("near-full-memory", 5, 0)
+    assert "train.py:5 (10.0 GiB), train.py:6 (5.00 GiB)" in finding.message
+
+
+def test_memory_that_is_reserved_and_not_in_use(program):
+    totals(program, 8 * GIB, 14 * GIB)
+    (finding,) = checks.run(program.trace)
+    assert finding.code == "fragmentation"
+    assert "expandable_segments:True" in finding.advice
+
+
+def test_a_replay_names_the_setting_that_helps_most(program):
+    totals(program, 8 * GIB, 14 * GIB)
+    program.trace.facts["replays"] = [
+        {"device": 0, "setting": "max_split_size_mb:128", "peak_reserved_bytes": 12 * GIB},
+        {"device": 0, "setting": "roundup_power2_divisions:8", "peak_reserved_bytes": 9 * GIB},
+        {"device": 1, "setting": "expandable_segments:True", "peak_reserved_bytes": 1 * GIB},
+    ]
+    (finding,) = checks.run(program.trace)
+    assert "roundup_power2_divisions:8" in finding.advice
+    assert "9.00 GiB" in finding.advice
+
+
+def test_ordinary_use_is_silent(program):
+    totals(program, 8 * GIB, 9 * GIB)
+    assert checks.run(program.trace) == []
+
+
+def step(program, number, kept_bytes, line=5):
+    program.now_ns += 1_000_000
+    program.memory("alloc", 10_000 + number, 1 << 20, line=4).memory("free_completed", 10_000 + number, 1 << 20, line=4)
+    if kept_bytes:
+        program.memory("alloc", 20_000 + number, kept_bytes, line=line)
+    program.step(number)
+
+
+def test_memory_that_every_step_leaves_behind(program):
+    program.memory("alloc", 1, 1 << 20, line=2)
+    for number in range(12):
+        step(program, number, 64 << 10)
+    (finding,) = checks.run(program.trace)
+    assert (finding.code, finding.site.line, finding.times) == ("growing-memory", 5, 9)
+    assert "64.0 KiB" in finding.message
+    assert finding.size_bytes == 9 * (64 << 10)
+
+
+def test_a_log_of_losses_may_grow(program):
+    for number in range(12):
+        step(program, number, 512)
+    assert checks.run(program.trace) == []
+
+
+def test_memory_that_stops_growing(program):
+    for number in range(12):
+        step(program, number, 64 << 10 if number < 5 else 0)
+    assert checks.run(program.trace) == []
+
+
+def test_out_of_memory_says_what_was_alive(program):
+    program.memory("alloc", 1, 10 * GIB, line=5).memory("alloc", 2, 5 * GIB, line=6).memory("oom", 0, 4 * GIB, line=7)
+    program.memory("free_completed", 1, 10 * GIB, line=5)
+    program.note(
+        "out-of-memory",
+        7,
+        device=0,
+        requested_bytes=4 * GIB,
+        free_bytes=GIB,
+        memory_bytes=16 * GIB,
+        allocated_bytes=15 * GIB,
+        reserved_bytes=15 * GIB,
+    )
+    (finding,) = checks.run(program.trace)
+    assert (finding.code, finding.severity, finding.site.line) == ("out-of-memory", "error", 7)
+    assert finding.message == (
+        "4.00 GiB were asked for on cuda:0 when 1.00 GiB of 16.0 GiB were free; 15.0 GiB were in use; "
+        "the most was held by train.py:5 (10.0 GiB), train.py:6 (5.00 GiB)"
+    )
+
+
+def test_out_of_memory_in_pieces_names_the_setting(program):
+    program.note("out-of-memory", 7, requested_bytes=2 * GIB, allocated_bytes=10 * GIB, reserved_bytes=14 * GIB)
+    (finding,) = checks.run(program.trace)
+    assert "expandable_segments:True" in finding.advice
