@@ -1,3 +1,20 @@
 """understudy: the stand-in for GPUs. Run, time, check and train CUDA programs on a machine that has none."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+__all__ = ["Options", "Session", "emulate"]
+
+if TYPE_CHECKING:
+    from understudy.session import Options, Session, emulate
+
+
+def __getattr__(name: str) -> Any:
+    # The base import stays light: the session brings the machine, the checks and the reports with it.
+    if name in __all__:
+        from understudy import session
+
+        return getattr(session, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,537 @@
+"""The machine: takes operations, decides when they run, and writes down what happened.
+
+Only `submit` and the verbs it is made of move time, in whole nanoseconds and forward only. The machine never sees a
+value: the framework computes those in program order on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from understudy.errors import InternalError
+from understudy.machine.clock import HostThread
+from understudy.machine.device import FULL, Device
+from understudy.machine.order import HOST, Access, Accesses, VectorClock, join, knows
+from understudy.machine.stream import Event, Stream
+from understudy.trace.operation import (
+    Allocate,
+    Collective,
+    Copy,
+    EventRecord,
+    EventWait,
+    Free,
+    Hazard,
+    Kernel,
+    Kind,
+    Lane,
+    Note,
+    Operation,
+    Signature,
+    Site,
+    Synchronize,
+)
+from understudy.trace.rows import SPILL, Row
+from understudy.trace.trace import Record, Trace
+
+EVERYTHING = 1 << 62
+"""The end of a range that covers a whole storage."""
+
+
+class Cost:
+    """What one signature costs on one device; the seam keeps one per (operator, shapes, dtypes)."""
+
+    __slots__ = ("band", "dispatch_ns", "duration_ns", "number", "occupancy", "size_bytes")
+
+    def __init__(
+        self, number: int, dispatch_ns: int, duration_ns: int, occupancy: int, size_bytes: int, band: float
+    ) -> None:
+        self.number = number
+        self.dispatch_ns = dispatch_ns
+        self.duration_ns = duration_ns
+        self.occupancy = occupancy
+        self.size_bytes = size_bytes
+        self.band = band
+
+
+class Storage(Protocol):
+    """Memory that accesses are ordered on: anything with an `accesses` attribute."""
+
+    accesses: Accesses | None
+
+
+Range = tuple[Storage, int, int]
+"""A storage with the first byte and the end of a range in it."""
+
+
+class Machine:
+    """Emulated GPUs and the host that drives them.
+
+    `blocking` makes every launch wait (CUDA_LAUNCH_BLOCKING=1). `concurrent` turns true once a second stream exists;
+    only then are accesses ordered against each other. `on_order` is called whenever the host may have become ordered
+    after more work: that is when late copies land.
+    """
+
+    def __init__(self, trace: Trace, devices: Sequence[Device], host_order: VectorClock | None = None) -> None:
+        self.trace = trace
+        self.devices = list(devices)
+        self.host_order: VectorClock = {} if host_order is None else host_order
+        self.host = HostThread(0, 0, self.host_order)
+        self.hosts = [self.host]
+        self.blocking = False
+        self.concurrent = False
+        self.on_order: Callable[[], None] | None = None
+        self.site: Callable[[], int] = lambda: 0
+        self._events = 0
+        self._storages: dict[object, _Memory] = {}
+        self._named_events: dict[int, Event] = {}
+
+    # ------------------------------------------------------------------ hosts
+
+    def fork(self, parent: HostThread) -> HostThread:
+        """A new host thread that starts where `parent` stands."""
+        child = HostThread(len(self.hosts), parent.now_ns, self.host_order)
+        self.hosts.append(child)
+        return child
+
+    def join(self, parent: HostThread, child: HostThread) -> None:
+        """Let `parent` wait for `child` to end."""
+        parent.wait_until(child.now_ns)
+
+    def events_of(self, device: int) -> MachineEvents:
+        """The events of a device, as its allocators ask for them."""
+        return MachineEvents(self, device)
+
+    # ------------------------------------------------------------------ prices
+
+    def price(self, device: Device, signature: Signature) -> Cost:
+        """The cost of a kernel signature on a device; callers keep it."""
+        kernel = device.cost.kernel(signature)
+        size = signature.read_bytes + signature.written_bytes
+        return Cost(
+            self.trace.signatures.number(signature),
+            device.cost.dispatch_ns(signature.name),
+            kernel.duration_ns,
+            max(1, min(FULL, round(kernel.occupancy * FULL))),
+            size,
+            kernel.band,
+        )
+
+    # ------------------------------------------------------------------ work
+
+    def launch(self, host: HostThread, stream: Stream, cost: Cost, site: int = 0) -> int:
+        """Queue a kernel; returns when it ends."""
+        device = self.devices[stream.device]
+        issued = host.now_ns = host.now_ns + cost.dispatch_ns
+        start = issued + device.cost.launch_ns
+        if start < stream.ready_ns:
+            start = stream.ready_ns
+        if self.concurrent and len(device.streams) > 1:
+            start = device.place(start, cost.duration_ns, cost.occupancy)
+        end = stream.ready_ns = start + cost.duration_ns
+        stream.epoch += 1
+        lane = host.lanes.get(stream)
+        if lane is None:
+            lane = self.lane(host, stream)
+        rows = self.trace.rows
+        rows.buffer.extend((0, lane, cost.number, site, issued, start, end, cost.size_bytes))
+        if len(rows.buffer) >= SPILL and host.index == 0:
+            rows.spill()
+        if self.blocking:
+            self._wait(host, end, stream.agent, stream.epoch, stream.order)
+        return end
+
+    def collective(
+        self, host: HostThread, stream: Stream, name: str, size_bytes: int, ranks: int, site: int = 0
+    ) -> int:
+        """Queue one rank's part of a collective; returns when it ends."""
+        device = self.devices[stream.device]
+        issued = host.now_ns = host.now_ns + device.cost.dispatch_ns(name)
+        start = max(issued + device.cost.launch_ns, stream.ready_ns)
+        end = stream.ready_ns = start + device.cost.collective_ns(name, size_bytes, ranks)
+        stream.epoch += 1
+        number = self.trace.signatures.number(Signature(name, detail=(("ranks", ranks),)))
+        self._row(Kind.COLLECTIVE, self.lane(host, stream), number, site, issued, start, end, size_bytes)
+        if self.blocking:
+            self._wait(host, end, stream.agent, stream.epoch, stream.order)
+        return end
+
+    def copy(
+        self,
+        host: HostThread,
+        stream: Stream,
+        signature: Signature,
+        size_bytes: int,
+        source: int,
+        destination: int,
+        pinned: bool,
+        site: int = 0,
+    ) -> int:
+        """Queue a transfer between `source` and `destination` (device indices, -1 the host); returns when it ends."""
+        device = self.devices[stream.device]
+        issued = host.now_ns = host.now_ns + device.cost.dispatch_ns("aten::copy_")
+        duration = device.cost.copy_ns(size_bytes, source, destination, pinned)
+        direction = "HtoD" if source < 0 else "DtoH" if destination < 0 else "DtoD"
+        start = max(issued + device.cost.launch_ns, stream.ready_ns, device.engine_ready_ns[direction])
+        end = stream.ready_ns = device.engine_ready_ns[direction] = start + duration
+        stream.epoch += 1
+        number = self.trace.signatures.number(signature)
+        self._row(Kind.COPY, self.lane(host, stream), number, site, issued, start, end, size_bytes)
+        if self.blocking:
+            self._wait(host, end, stream.agent, stream.epoch, stream.order)
+        return end
+
+    def barrier(self, host: HostThread, first: Stream, second: Stream) -> None:
+        """Make `second` wait for all that was submitted to `first`, as an event between them does."""
+        second.ready_ns = max(second.ready_ns, first.ready_ns)
+        join(second.order, first.order)
+        second.order[first.agent] = max(second.order.get(first.agent, 0), first.epoch)
+        join(second.order, host.order)
+
+    def busy(self, host: HostThread, stream: Stream, duration_ns: int, site: int = 0) -> int:
+        """Queue a kernel that does nothing for `duration_ns` (`torch.cuda._sleep`); returns when it ends."""
+        number = self.trace.signatures.number(Signature("spin_kernel"))
+        dispatch = self.devices[stream.device].cost.dispatch_ns("spin_kernel")
+        return self.launch(host, stream, Cost(number, dispatch, duration_ns, 1, 0, 0.0), site)
+
+    # ------------------------------------------------------------------ events
+
+    def event(self) -> Event:
+        """A new event, never recorded."""
+        self._events += 1
+        return Event(self._events)
+
+    def record(self, host: HostThread, event: Event, stream: Stream, site: int = 0) -> None:
+        """Mark where `stream` stands: the event completes when all that was submitted to it has."""
+        device = self.devices[stream.device]
+        host.now_ns += device.cost.event_ns
+        event.time_ns = max(stream.ready_ns, host.now_ns + device.cost.launch_ns)
+        event.stream = stream
+        event.order = dict(stream.order)
+        join(event.order, host.order)
+        event.order[stream.agent] = stream.epoch
+        self._row(Kind.EVENT_RECORD, self.lane(host, stream), self._name("cudaEventRecord"), site,
+                  host.now_ns, event.time_ns, event.time_ns, event.number)  # fmt: skip
+
+    def wait_event(self, host: HostThread, event: Event, stream: Stream, site: int = 0) -> None:
+        """Make later work on `stream` wait for the latest record of `event`; nothing when it was never recorded."""
+        host.now_ns += self.devices[stream.device].cost.event_ns
+        if event.time_ns is None:
+            return
+        stream.ready_ns = max(stream.ready_ns, event.time_ns)
+        join(stream.order, event.order)
+        self._row(Kind.EVENT_WAIT, self.lane(host, stream), self._name("cudaStreamWaitEvent"), site,
+                  host.now_ns, event.time_ns, stream.ready_ns, event.number)  # fmt: skip
+
+    def query_event(self, host: HostThread, event: Event) -> bool:
+        """Whether the event's latest record is complete; a true answer orders the host after it."""
+        host.now_ns += self.devices[0].cost.event_ns
+        if event.time_ns is None:
+            return True
+        if event.time_ns > host.now_ns:
+            return False
+        self._ordered(host, event.order)
+        return True
+
+    def query_stream(self, host: HostThread, stream: Stream) -> bool:
+        """Whether all that was submitted to the stream is complete; a true answer orders the host after it."""
+        host.now_ns += self.devices[stream.device].cost.event_ns
+        if stream.ready_ns > host.now_ns:
+            return False
+        self._ordered(host, {**stream.order, stream.agent: stream.epoch})
+        return True
+
+    # ------------------------------------------------------------------ waiting
+
+    def synchronize_event(self, host: HostThread, event: Event, site: int = 0) -> int:
+        """Let the host wait for an event; returns for how long, in ns."""
+        if event.time_ns is None or event.stream is None:
+            return 0
+        return self._synchronize(host, event.stream, event.time_ns, event.order, "cudaEventSynchronize", site)
+
+    def synchronize_stream(
+        self, host: HostThread, stream: Stream, name: str = "cudaStreamSynchronize", site: int = 0
+    ) -> int:
+        """Let the host wait for all that was submitted to a stream; returns for how long, in ns."""
+        order = {**stream.order, stream.agent: stream.epoch}
+        return self._synchronize(host, stream, stream.ready_ns, order, name, site)
+
+    def synchronize_device(
+        self, host: HostThread, device: Device, name: str = "cudaDeviceSynchronize", site: int = 0
+    ) -> int:
+        """Let the host wait for everything on a device; returns for how long, in ns."""
+        order: VectorClock = {}
+        for stream in device.streams:
+            join(order, stream.order)
+            order[stream.agent] = max(order.get(stream.agent, 0), stream.epoch)
+        return self._synchronize(host, device.default_stream, device.ready_ns(), order, name, site)
+
+    def _synchronize(
+        self, host: HostThread, stream: Stream, until_ns: int, order: VectorClock, name: str, site: int
+    ) -> int:
+        host.now_ns += self.devices[stream.device].cost.synchronize_ns
+        begin = host.now_ns
+        waited = host.wait_until(until_ns)
+        self._row(Kind.SYNCHRONIZE, self.lane(host, stream), self._name(name), site, begin, begin, host.now_ns, 0)
+        self._ordered(host, order)
+        return waited
+
+    def _wait(self, host: HostThread, until_ns: int, agent: int, epoch: int, order: VectorClock) -> None:
+        host.wait_until(until_ns)
+        self._ordered(host, {**order, agent: epoch})
+
+    def _ordered(self, host: HostThread, order: VectorClock) -> None:
+        join(host.order, order)
+        if self.on_order is not None:
+            self.on_order()
+
+    def host_knows(self, agent: int, epoch: int) -> bool:
+        """Whether the host is ordered after that work."""
+        return knows(self.host_order, agent, epoch)
+
+    # ------------------------------------------------------------------ order and races
+
+    def access(
+        self, host: HostThread, stream: Stream, reads: Iterable[Range], writes: Iterable[Range], site: int
+    ) -> list[Hazard]:
+        """Order the accesses of the work last submitted to `stream`; returns the hazards, which are also recorded."""
+        join(stream.order, host.order)
+        found = []
+        lane = self.lane(host, stream)
+        for write, ranges in ((False, reads), (True, writes)):
+            for storage, start, end in ranges:
+                access = Access(stream.agent, stream.epoch, start, end, write, lane, site)
+                hazard = self._touch(storage, access, stream.order)
+                if hazard is not None:
+                    found.append(hazard)
+        return found
+
+    def host_access(
+        self, host: HostThread, storage: Storage, start: int, end: int, write: bool, site: int, code: str
+    ) -> Hazard | None:
+        """Order an access of the host itself to memory that a device also uses (pinned memory)."""
+        if storage.accesses is None:
+            return None
+        access = Access(HOST, 0, start, end, write, self._host_lane(host), site)
+        other = storage.accesses.conflict(access, host.order)
+        if other is None:
+            return None
+        storage.accesses.writes = [w for w in storage.accesses.writes if w is not other]
+        storage.accesses.reads = [r for r in storage.accesses.reads if r is not other]
+        return self.hazard(code, other, access)
+
+    def _touch(self, storage: Storage, access: Access, order: VectorClock) -> Hazard | None:
+        if storage.accesses is None:
+            storage.accesses = Accesses()
+        other = storage.accesses.conflict(access, order)
+        storage.accesses.add(access)
+        if other is None:
+            return None
+        return self.hazard("unsynchronized-access", other, access)
+
+    def hazard(self, code: str, first: Access, second: Access, allocated: int = 0) -> Hazard:
+        """Record that two accesses met without order."""
+        trace = self.trace
+        hazard = Hazard(
+            code,
+            trace.sites[first.site],
+            trace.sites[second.site],
+            trace.lanes[first.lane],
+            trace.lanes[second.lane],
+            "write" if first.write else "read",
+            "write" if second.write else "read",
+            max(0, min(first.end, second.end) - max(first.start, second.start)),
+            trace.sites[allocated],
+        )
+        trace.hazards.append(hazard)
+        now = self.host.now_ns
+        self._row(Kind.HAZARD, second.lane, self._name(code), second.site, now, now, now, len(trace.hazards) - 1)
+        return hazard
+
+    # ------------------------------------------------------------------ notes
+
+    def note(self, host: HostThread, note: Note) -> None:
+        """Record a fact that a check needs."""
+        self.trace.notes.append(note)
+        site = self.trace.sites.number(note.site)
+        now = host.now_ns
+        self._row(
+            Kind.NOTE, self._host_lane(host), self._name(note.code), site, now, now, now, len(self.trace.notes) - 1
+        )
+
+    def mark(self, host: HostThread, kind: Kind, name: str, value: int, site: int = 0, duration_ns: int = 0) -> None:
+        """Record something of the host: a clock read, a step, a pause. It moves no time."""
+        now = host.now_ns
+        self._row(kind, self._host_lane(host), self._name(name), site, now - duration_ns, now - duration_ns, now, value)
+
+    # ------------------------------------------------------------------ the same, as operations
+
+    def submit(self, operation: Operation, host: HostThread | None = None) -> Record | None:
+        """Carry out one operation given as data; returns the row it left, or None when it left none.
+
+        Storages and events are named by any hashable value. Raises InternalError for an operation of no known kind.
+        """
+        host = host or self.host
+        before = len(self.trace.rows)
+        match operation:
+            case Kernel():
+                self._submit_kernel(host, operation)
+            case Copy():
+                self._submit_copy(host, operation)
+            case Collective():
+                stream = self._stream(operation.device, operation.stream)
+                site = self._site(operation.site)
+                self.collective(host, stream, operation.name, operation.size_bytes, operation.ranks, site)
+                self._order(host, stream, operation.reads, operation.writes, site)
+            case EventRecord(event, stream_index, device, site):
+                self.record(host, self._event(event), self._stream(device, stream_index), self._site(site))
+            case EventWait(event, stream_index, device, site):
+                self.wait_event(host, self._event(event), self._stream(device, stream_index), self._site(site))
+            case Synchronize():
+                self._submit_synchronize(host, operation)
+            case Allocate(storage, size_bytes, device, stream_index):
+                memory = self._memory(storage)
+                stream = self._stream(device, stream_index)
+                memory.block = self.devices[device].allocator.malloc(size_bytes, stream.index)
+                memory.device = device
+            case Free(storage):
+                memory = self._storages.pop(storage)
+                if memory.block is not None:
+                    self.devices[memory.device].allocator.free(memory.block)  # type: ignore[arg-type]
+            case _:
+                raise InternalError(f"not an operation: {operation!r}")
+        if len(self.trace.rows) == before:
+            return None
+        return self.record_of(self.trace.rows[before])
+
+    def record_of(self, row: Row) -> Record:
+        """A row with its table entries."""
+        kind, lane, signature, site, issued, start, end, value = row
+        trace = self.trace
+        return Record(
+            Kind(kind), trace.lanes[lane], trace.signatures[signature], trace.sites[site], issued, start, end, value
+        )
+
+    def _submit_kernel(self, host: HostThread, kernel: Kernel) -> None:
+        stream = self._stream(kernel.device, kernel.stream)
+        signature = kernel.signature or Signature(kernel.name)
+        cost = self.price(self.devices[kernel.device], signature)
+        if kernel.duration_ns is not None:
+            cost.duration_ns = kernel.duration_ns
+        site = self._site(kernel.site)
+        self.launch(host, stream, cost, site)
+        self._order(host, stream, kernel.reads, kernel.writes, site)
+
+    def _submit_copy(self, host: HostThread, copy: Copy) -> None:
+        stream = self._stream(copy.device, copy.stream)
+        site = self._site(copy.site)
+        signature = Signature(copy_name(copy.source, copy.destination, copy.pinned))
+        self.copy(host, stream, signature, copy.size_bytes, copy.source, copy.destination, copy.pinned, site)
+        self._order(host, stream, copy.reads, copy.writes, site)
+        if copy.blocking and min(copy.source, copy.destination) < 0:
+            self.synchronize_stream(host, stream, "cudaMemcpy (blocking)", site)
+
+    def _submit_synchronize(self, host: HostThread, wait: Synchronize) -> None:
+        site = self._site(wait.site)
+        if wait.event is not None:
+            self.synchronize_event(host, self._event(wait.event), site)
+        elif wait.stream is not None:
+            self.synchronize_stream(host, self._stream(wait.device, wait.stream), site=site)
+        else:
+            self.synchronize_device(host, self.devices[wait.device], wait.name, site)
+
+    def _order(
+        self, host: HostThread, stream: Stream, reads: Iterable[object], writes: Iterable[object], site: int
+    ) -> None:
+        self.access(host, stream, map(self._range, reads), map(self._range, writes), site)
+
+    def _range(self, what: object) -> Range:
+        if isinstance(what, tuple):
+            storage, start, end = what
+            return self._memory(storage), start, end
+        return self._memory(what), 0, EVERYTHING
+
+    def _memory(self, name: object) -> _Memory:
+        return self._storages.setdefault(name, _Memory())
+
+    def _event(self, number: int) -> Event:
+        if number not in self._named_events:
+            self._named_events[number] = self.event()
+        return self._named_events[number]
+
+    def _stream(self, device: int, index: int) -> Stream:
+        streams = self.devices[device].streams
+        while len(streams) <= index:
+            self.devices[device].pool_stream()
+            self.concurrent = True
+        return streams[index]
+
+    # ------------------------------------------------------------------ rows
+
+    def lane(self, host: HostThread, stream: Stream) -> int:
+        """The number of the lane of a stream as this host thread uses it."""
+        lane = host.lanes.get(stream)
+        if lane is None:
+            lane = host.lanes[stream] = self.trace.lanes.number(Lane(stream.device, stream.index, host.index))
+        return lane
+
+    def _host_lane(self, host: HostThread) -> int:
+        return self.trace.lanes.number(Lane(-1, 0, host.index))
+
+    def _site(self, site: Site) -> int:
+        return self.trace.sites.number(site)
+
+    def _name(self, name: str) -> int:
+        return self.trace.signatures.number(Signature(name))
+
+    def _row(
+        self, kind: Kind, lane: int, signature: int, site: int, issued: int, start: int, end: int, value: int
+    ) -> None:
+        self.trace.rows.buffer.extend((int(kind), lane, signature, site, issued, start, end, value))
+
+
+class MachineEvents:
+    """A device's events, for allocators: a block is free when the streams that used it are done with it."""
+
+    def __init__(self, machine: Machine, device: int) -> None:
+        self._machine = machine
+        self._device = device
+
+    def record(self, stream: int) -> object:
+        """Record an event on a stream of the device."""
+        machine = self._machine
+        event = machine.event()
+        found = machine.devices[self._device].streams[stream]
+        event.time_ns, event.stream = found.ready_ns, found
+        event.order = {**found.order, found.agent: found.epoch}
+        return event
+
+    def done(self, token: object) -> bool:
+        """Whether all work before the event is complete."""
+        return isinstance(token, Event) and (token.time_ns or 0) <= self._machine.host.now_ns
+
+    def synchronize(self, token: object) -> None:
+        """Make the host wait for the event."""
+        if isinstance(token, Event):
+            self._machine.synchronize_event(self._machine.host, token)
+
+
+class _Memory:
+    """A storage of an operation given as data."""
+
+    __slots__ = ("accesses", "block", "device")
+
+    def __init__(self) -> None:
+        self.accesses: Accesses | None = None
+        self.block: object = None
+        self.device = -1
+
+
+def copy_name(source: int, destination: int, pinned: bool) -> str:
+    """Kineto's name of a transfer between two devices (-1 is the host)."""
+    memory = "Pinned" if pinned else "Pageable"
+    if source < 0:
+        return f"Memcpy HtoD ({memory} -> Device)"
+    if destination < 0:
+        return f"Memcpy DtoH (Device -> {memory})"
+    return "Memcpy DtoD (Device -> Device)" if source == destination else "Memcpy PtoP (Device -> Device)"

@@ -1,0 +1,87 @@
+"""Happens-before: which work on which stream is known to be complete, by whom.
+
+Agents are the host (0) and every stream (1, 2, ...). Each piece of work on a stream has an epoch, a number that grows by
+one; a vector clock maps an agent to the latest epoch that its owner is ordered after. Events copy their stream's clock,
+waits and synchronizations join it. Host threads are one agent: what orders one of them is not told apart.
+"""
+
+from __future__ import annotations
+
+VectorClock = dict[int, int]
+
+HOST = 0
+
+
+def join(clock: VectorClock, other: VectorClock) -> None:
+    """Make `clock` know all that `other` knows."""
+    for agent, epoch in other.items():
+        if clock.get(agent, 0) < epoch:
+            clock[agent] = epoch
+
+
+def knows(clock: VectorClock, agent: int, epoch: int) -> bool:
+    """Whether the owner of `clock` is ordered after that epoch of that agent."""
+    return clock.get(agent, 0) >= epoch
+
+
+class Access:
+    """One read or write of a byte range [start, end) by an agent, at an epoch, from a line of the program."""
+
+    __slots__ = ("agent", "end", "epoch", "lane", "site", "start", "write")
+
+    def __init__(self, agent: int, epoch: int, start: int, end: int, write: bool, lane: int, site: int) -> None:
+        self.agent = agent
+        self.epoch = epoch
+        self.start = start
+        self.end = end
+        self.write = write
+        self.lane = lane
+        self.site = site
+
+
+class Accesses:
+    """The accesses to one storage that later ones must be ordered after: the last writes and the reads since."""
+
+    __slots__ = ("reads", "writes")
+
+    def __init__(self) -> None:
+        self.writes: list[Access] = []
+        self.reads: list[Access] = []
+
+    def conflict(self, access: Access, clock: VectorClock) -> Access | None:
+        """The first earlier access that overlaps `access`, conflicts with it and is not ordered before `clock`."""
+        for other in self.writes:
+            if _unordered(other, access, clock):
+                return other
+        if access.write:
+            for other in self.reads:
+                if _unordered(other, access, clock):
+                    return other
+        return None
+
+    def add(self, access: Access) -> None:
+        """Remember `access`; a write replaces what it covers, a read replaces the same agent's earlier one."""
+        if access.write:
+            self.writes = [w for w in self.writes if not _covers(access, w)]
+            self.reads = [r for r in self.reads if not _covers(access, r)]
+            self.writes.append(access)
+        else:
+            self.reads = [r for r in self.reads if not (r.agent == access.agent and _covers(access, r))]
+            self.reads.append(access)
+
+    def unordered(self, clock: VectorClock) -> list[Access]:
+        """The accesses that `clock` does not know to be complete."""
+        return [a for a in (*self.writes, *self.reads) if not knows(clock, a.agent, a.epoch)]
+
+
+def _covers(new: Access, old: Access) -> bool:
+    return new.start <= old.start and new.end >= old.end
+
+
+def _unordered(old: Access, new: Access, clock: VectorClock) -> bool:
+    return (
+        old.agent != new.agent
+        and old.start < new.end
+        and new.start < old.end
+        and not knows(clock, old.agent, old.epoch)
+    )

@@ -1,0 +1,41 @@
+"""Streams and events: queues of work on one device, and marks in them."""
+
+from __future__ import annotations
+
+from understudy.machine.order import VectorClock
+
+
+class Stream:
+    """A queue of work: what is submitted to it runs in order.
+
+    `agent` is its number in vector clocks, `epoch` counts its work, `order` is all that its next work is ordered
+    after. `ready_ns` is when all that was submitted so far is done.
+    """
+
+    __slots__ = ("agent", "blocking", "device", "epoch", "host_seen", "index", "order", "priority", "ready_ns")
+
+    def __init__(self, device: int, index: int, agent: int, priority: int = 0, blocking: bool = False) -> None:
+        self.device = device
+        self.index = index
+        self.agent = agent
+        self.priority = priority
+        self.blocking = blocking
+        self.ready_ns = 0
+        self.epoch = 0
+        self.order: VectorClock = {}
+        self.host_seen: VectorClock = {}
+
+    def __repr__(self) -> str:
+        return f"Stream(device={self.device}, index={self.index})"
+
+
+class Event:
+    """A mark in a stream. `time_ns` is when the latest record completes; None while it was never recorded."""
+
+    __slots__ = ("number", "order", "stream", "time_ns")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.time_ns: int | None = None
+        self.order: VectorClock = {}
+        self.stream: Stream | None = None

@@ -1,0 +1,41 @@
+"""Replacing names in other packages, and putting them back by identity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+_ABSENT = object()
+
+
+class Patch(NamedTuple):
+    """One name to replace: `setattr(owner, name, value)`; `owner` is a module or a class."""
+
+    owner: Any
+    name: str
+    value: Any
+
+
+class Patches:
+    """The names that are replaced at the moment, with what stood there before."""
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[Any, str, Any]] = []
+
+    def apply(self, patches: Iterable[Patch]) -> None:
+        """Replace every name; what is replaced already stays restorable to its first value."""
+        for owner, name, value in patches:
+            self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
+            setattr(owner, name, value)
+
+    def restore(self) -> None:
+        """Put everything back, last replaced first; names that did not exist are removed."""
+        while self._undo:
+            owner, name, before = self._undo.pop()
+            if before is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+    def __iter__(self) -> Any:
+        return iter(self._undo)

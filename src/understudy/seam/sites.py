@@ -1,0 +1,86 @@
+"""Which line of the program asked: a short walk up the stack, past frameworks, the standard library and ourselves."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from types import CodeType, FrameType
+
+from understudy.trace.operation import Site
+from understudy.trace.trace import Table
+
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+STANDARD = tuple(os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib"))
+PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+DEPTH = 60
+FRAMES_KEPT = 12
+
+PROGRAM, LIBRARY, HIDDEN = 0, 1, 2
+
+
+class Sites:
+    """Numbers the lines of the program that the trace refers to.
+
+    `stacks` keeps the callers as well. A line is the innermost frame of the program itself; a frame of an installed
+    library counts when there is no other.
+    """
+
+    def __init__(self, table: Table[Site], stacks: bool = False) -> None:
+        self.table = table
+        self.stacks = stacks
+        self._kinds: dict[CodeType, int] = {}
+        self._numbers: dict[tuple[CodeType, int], int] = {}
+        self._here = os.getcwd() + os.sep
+
+    def number(self, depth: int = 1) -> int:
+        """The number of the calling program's line in the table of sites; 0 when there is none."""
+        frame: FrameType | None = sys._getframe(depth)
+        library: FrameType | None = None
+        for _ in range(DEPTH):
+            if frame is None:
+                break
+            kind = self._kinds.get(frame.f_code)
+            if kind is None:
+                kind = self._kind(frame.f_code)
+            if kind == PROGRAM:
+                return self._of(frame)
+            if kind == LIBRARY and library is None:
+                library = frame
+            frame = frame.f_back
+        return 0 if library is None else self._of(library)
+
+    def _of(self, frame: FrameType) -> int:
+        if self.stacks:
+            return self.table.number(self._with_stack(frame))
+        key = frame.f_code, frame.f_lineno
+        number = self._numbers.get(key)
+        if number is None:
+            site = Site(self._file(frame.f_code), frame.f_lineno, frame.f_code.co_qualname)
+            number = self._numbers[key] = self.table.number(site)
+        return number
+
+    def _with_stack(self, frame: FrameType) -> Site:
+        callers = []
+        caller = frame.f_back
+        while caller is not None and len(callers) < FRAMES_KEPT:
+            if self._kinds.get(caller.f_code, self._kind(caller.f_code)) != HIDDEN:
+                callers.append((self._file(caller.f_code), caller.f_lineno, caller.f_code.co_qualname))
+            caller = caller.f_back
+        return Site(self._file(frame.f_code), frame.f_lineno, frame.f_code.co_qualname, tuple(callers))
+
+    def _file(self, code: CodeType) -> str:
+        return code.co_filename.removeprefix(self._here)
+
+    def _kind(self, code: CodeType) -> int:
+        file = code.co_filename
+        if file.startswith("<frozen") or file.startswith(OURS) or f"{os.sep}torch{os.sep}" in file:
+            kind = HIDDEN
+        elif any(part in file for part in PACKAGES):
+            kind = LIBRARY
+        elif os.path.realpath(file).startswith(STANDARD):
+            kind = HIDDEN
+        else:
+            kind = PROGRAM
+        self._kinds[code] = kind
+        return kind

@@ -1,0 +1,312 @@
+"""Every aten operator passes here: check devices, run on the CPU, tag what came out, submit to the machine.
+
+Speed matters: the plain case, tensors of one device and no keywords, takes one pass over the arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from understudy.machine.machine import Cost
+from understudy.seam.torch import messages
+from understudy.seam.torch.operators import RANDOM_STATE, Plan, signature, tensors_in
+from understudy.seam.torch.state import VIEW_NS, State
+from understudy.seam.torch.tags import CPU, FLOATING, HOST_TAG, NOWHERE, Tag, parts_of, storage_of, tag_of
+
+Tensor = torch.Tensor
+CPU_DEVICE = torch.device("cpu")
+Handler = Callable[["Dispatch", Plan, Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class Dispatch(TorchDispatchMode):
+    """The dispatch mode of one thread's emulation; every thread enters its own entry of the same object."""
+
+    def __init__(self, state: State, handlers: dict[str, Handler]) -> None:
+        super().__init__()
+        self.state = state
+        self.local = state.local
+        self.machine = state.machine
+        self.handlers = handlers
+        self.plans: dict[Any, Plan] = {}
+        self.costs: dict[Any, Cost] = {}
+
+    def again(self) -> Dispatch:
+        """The same mode for another thread."""
+        other = Dispatch(self.state, self.handlers)
+        other.plans, other.costs = self.plans, self.costs
+        return other
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def plan(self, func: Any) -> Plan:
+        """The plan of an operator, made on its first use."""
+        plan = self.plans[func] = Plan(func)
+        plan.handler = self.handlers.get(plan.name)
+        return plan
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plan = self.plans.get(func)
+        if plan is None:
+            plan = self.plan(func)
+        if plan.handler is not None:
+            return plan.handler(self, plan, func, args, kwargs or {})
+        if kwargs or plan.factory:
+            return self.general(plan, func, args, kwargs or {})
+        key = [func]
+        device = NOWHERE
+        for value in args:
+            if isinstance(value, Tensor):
+                try:
+                    tag = storage_of(value)._us
+                except (NotImplementedError, RuntimeError, ValueError):
+                    tag = tag_of(value)
+                found = tag.device
+                key += (value.shape, value.dtype)
+                if found != device or found < 0:
+                    if device == NOWHERE and found >= 0:
+                        device = found
+                    else:
+                        return self.general(plan, func, args, {})
+            elif value.__class__ is list or value.__class__ is tuple:
+                if value and isinstance(value[0], Tensor):
+                    for part in value:
+                        if part is None or storage_of(part)._us.device != device:
+                            if device == NOWHERE and part is not None and storage_of(part)._us.device >= 0:
+                                device = storage_of(part)._us.device
+                            else:
+                                return self.general(plan, func, args, {})
+                        key += (part.shape, part.dtype)
+                elif plan.attributes:
+                    key.append(tuple(value))
+                elif value and not isinstance(value[0], (int, float)):
+                    return self.general(plan, func, args, {})
+            elif plan.attributes:
+                key.append(value)
+        if device < 0:
+            return self.general(plan, func, args, {})
+        out = self.call(plan, func, args, {}, device) if plan.random or not plan.builtin else func(*args)
+        if plan.view:
+            self.local.host.now_ns += VIEW_NS
+            return out
+        if plan.fresh:
+            if out.__class__ is Tensor:
+                storage = storage_of(out)
+                if storage._us is HOST_TAG:
+                    self.state.place(storage, device)
+            else:
+                self.tag(out, device)
+        if plan.kernel:
+            self.submit(plan, func, args, {}, out, device, key)
+        return out
+
+    # ------------------------------------------------------------------ the general case
+
+    def general(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Any mixture of tensors, keywords and devices."""
+        device, floating = self.scan(plan, func, args, kwargs)
+        if kwargs and ("device" in kwargs or "pin_memory" in kwargs or plan.factory):
+            return self.create(plan, func, args, kwargs, device)
+        if plan.factory:
+            return self.create(plan, func, args, kwargs, device)
+        if device < 0:
+            return self.on_host(plan, func, args, kwargs, floating)
+        for tensor in floating:
+            self.tag(tensor, device)
+        return self.on_device(plan, func, args, kwargs, device)
+
+    def on_device(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+        """Run an operator whose tensors live on `device`, tag its results and submit it."""
+        out = self.call(plan, func, args, kwargs, device)
+        if plan.view:
+            self.local.host.now_ns += VIEW_NS
+            return out
+        if plan.fresh:
+            self.tag(out, device)
+        if plan.resizes:
+            self.resized(args, kwargs)
+        if plan.kernel:
+            self.submit(plan, func, args, kwargs, out, device, None)
+        return out
+
+    def on_host(
+        self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], floating: list[Tensor]
+    ) -> Any:
+        """Run an operator on host tensors; what floating tensors give floats as well."""
+        late = self.state.late
+        if late.pending:
+            late.host_operation(plan, args, kwargs)
+        out = self.call(plan, func, args, kwargs, CPU)
+        if floating and plan.fresh:
+            for tensor in tensors_in((out,)):
+                self.float(tensor)
+        return out
+
+    def scan(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, list[Tensor]]:
+        """The device of an operator's tensors, and those among them that float; raises PyTorch's error on a mixture."""
+        device = NOWHERE
+        floating: list[Tensor] = []
+        host = plan.host_arguments
+        for name, value in (*zip(plan.names, args, strict=False), *kwargs.items()):
+            for tensor in tensors_in((value,)):
+                found = tag_of(tensor).device
+                if found == FLOATING:
+                    floating.append(tensor)
+                elif found == device or (found == CPU and (tensor.dim() == 0 or (host and name in host))):
+                    continue
+                elif device == NOWHERE or (device == CPU and self._all_host_ok(plan, args, kwargs, found)):
+                    device = found
+                elif not plan.exempt and not tensor.is_meta:
+                    raise messages.mismatch(plan, func, args, kwargs)
+        return device, floating
+
+    def _all_host_ok(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], found: int) -> bool:
+        # The first tensors seen lay on the host; only an exempt operator, or a meta tensor, makes that right.
+        return plan.exempt and found >= 0
+
+    def create(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+        """Run an operator that says where its result shall be."""
+        kwargs = dict(kwargs)
+        wanted = kwargs.get("device")
+        pinned = kwargs.get("pin_memory")
+        if pinned:
+            kwargs["pin_memory"] = False
+        local = self.local
+        if wanted is None:
+            target = device
+        elif wanted.type == "meta" or wanted.type not in ("cpu", "cuda"):
+            return func(*args, **kwargs)
+        else:
+            kwargs["device"] = CPU_DEVICE
+            target = self.state.index(wanted)
+            if target < 0 and not local.explicit and device >= 0:
+                target = device
+        if target == NOWHERE or (target < 0 and local.target is not None):
+            target = CPU if local.target is None else local.target
+        self._check_generator(kwargs.get("generator"), target)
+        out = self.call(plan, func, args, kwargs, target)
+        if target >= 0:
+            self.tag(out, target)
+            if plan.kernel:
+                self.submit(plan, func, args, kwargs, out, target, None)
+        elif pinned:
+            self.state.pin(storage_of(out))
+        elif not local.explicit and device < 0:
+            for tensor in tensors_in((out,)):
+                self.float(tensor)
+        return out
+
+    def _check_generator(self, generator: Any, target: int) -> None:
+        if generator is None:
+            return
+        found = getattr(generator, "_us_device", CPU)
+        if (found >= 0) != (target >= 0):
+            wanted, given = ("cuda", "cpu") if target >= 0 else ("cpu", "cuda")
+            raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{given}'")
+
+    # ------------------------------------------------------------------ pieces
+
+    def call(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+        """Compute the values. Python kernels see the physical device; random operators draw from the device's generator."""
+        local = self.local
+        before = local.inner
+        local.inner = True
+        try:
+            if plan.random and device >= 0 and kwargs.get("generator") is None:
+                return self._random(plan, func, args, kwargs, device)
+            return func(*args, **kwargs)
+        finally:
+            local.inner = before
+
+    def _random(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+        generator = self.state.generators[device]
+        if plan.random != RANDOM_STATE:
+            return func(*args, **{**kwargs, "generator": generator})
+        default = torch.default_generator
+        saved = default.get_state()
+        default.set_state(generator.get_state())
+        try:
+            return func(*args, **kwargs)
+        finally:
+            generator.set_state(default.get_state())
+            default.set_state(saved)
+
+    def submit(
+        self,
+        plan: Plan,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        out: Any,
+        device: int,
+        key: list[Any] | None,
+    ) -> None:
+        """Hand an operator to the machine, on the device's current stream."""
+        if key is None:
+            key = [func]
+            for tensor in tensors_in((*args, *kwargs.values())):
+                key += (tensor.shape, tensor.dtype)
+            if plan.attributes:
+                key += [str(value) for value in args if not isinstance(value, Tensor)]
+        if plan.math:
+            key.append(self.state.tf32())
+        key.append(device)
+        name = tuple(key)
+        cost = self.costs.get(name)
+        machine = self.machine
+        if cost is None:
+            described = signature(func, plan, args, kwargs, out, self.state.tf32() if plan.math else 0)
+            cost = self.costs[name] = machine.price(machine.devices[device], described)
+        local = self.local
+        stream = local.streams[device]
+        state = self.state
+        if machine.concurrent:
+            stream = state.order.stream_of(device, stream)
+            site = state.site()
+            machine.launch(local.host, stream, cost, site)
+            state.order.accesses(plan, args, kwargs, out, stream, site)
+        else:
+            machine.launch(local.host, stream, cost)
+            for position in plan.mutated:
+                value = args[position]
+                if isinstance(value, Tensor):
+                    tag = storage_of(value)._us
+                    if tag is not HOST_TAG:
+                        tag.epoch = stream.epoch
+        if plan.synchronizes:
+            machine.synchronize_stream(local.host, stream, plan.name, state.site())
+            state.synchronized(plan.name)
+
+    def tag(self, out: Any, device: int) -> None:
+        """Give every new storage in a result memory on `device`."""
+        for tensor in tensors_in((out,)):
+            try:
+                storage = storage_of(tensor)
+            except (NotImplementedError, RuntimeError):
+                self.tag(parts_of(tensor), device)
+                continue
+            tag = storage._us
+            if tag is HOST_TAG or tag.device == FLOATING:
+                self.state.place(storage, device)
+
+    def float(self, tensor: Tensor) -> None:
+        """Mark a new host tensor as made by C++: it adopts the first device that it meets."""
+        try:
+            storage = storage_of(tensor)
+        except (NotImplementedError, RuntimeError):
+            return
+        if storage._us is HOST_TAG and not tensor.is_meta:
+            storage._us = Tag(FLOATING, 0)
+
+    def resized(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Follow storages whose size an operator may have changed."""
+        for tensor in tensors_in((*args, *kwargs.values())):
+            storage = storage_of(tensor)
+            tag = storage._us
+            if tag is not HOST_TAG and tag.device >= 0 and tag.size != storage.nbytes():
+                self.state.resized(storage)

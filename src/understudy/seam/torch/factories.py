@@ -1,0 +1,135 @@
+"""Factory functions: thin wrappers that tell a program's own CPU tensors from those that C++ makes inside composites."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils._device
+
+from understudy.seam.patching import Patch
+from understudy.seam.torch.moves import move
+from understudy.seam.torch.state import State
+from understudy.seam.torch.tags import CPU, device_of
+
+FROM_DATA = ("tensor", "as_tensor", "asarray", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
+             "sparse_bsr_tensor", "sparse_bsc_tensor", "sparse_compressed_tensor")  # fmt: skip
+"""Constructors that build from Python data on the host, below the dispatch mode, and then move."""
+
+LIKE = ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like")
+NEW = ("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided")
+
+
+def patches(state: State) -> list[Patch]:
+    """The factory functions to replace, in `torch` and on `torch.Tensor`."""
+    constructors = torch.utils._device._device_constructors()
+    plain = [
+        (owner, f.__name__)
+        for f in constructors
+        for owner in (torch, torch.fft)
+        if getattr(owner, f.__name__, None) is f and f.__name__ not in FROM_DATA
+    ]
+    found = [Patch(owner, name, _explicit(state, getattr(owner, name))) for owner, name in sorted(plain, key=str)]
+    found += [Patch(torch, name, _explicit(state, getattr(torch, name))) for name in LIKE]
+    found += [Patch(torch, name, _from_data(state, getattr(torch, name))) for name in FROM_DATA]
+    found += [Patch(torch.Tensor, name, _new(state, getattr(torch._C.TensorBase, name))) for name in NEW]
+    found.append(Patch(torch.Tensor, "new_tensor", _new_tensor))
+    found.append(Patch(torch.Tensor, "new", _legacy_new(state)))
+    found.append(Patch(torch, "from_numpy", _explicit(state, torch.from_numpy)))
+    found.append(Patch(torch, "frombuffer", _explicit(state, torch.frombuffer)))
+    return found
+
+
+def _explicit(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
+    local = state.local
+
+    @functools.wraps(stock)
+    def factory(*args: Any, **kwargs: Any) -> Any:
+        before = local.explicit
+        local.explicit = True
+        try:
+            return stock(*args, **kwargs)
+        finally:
+            local.explicit = before
+
+    return factory
+
+
+def _new(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
+    marked = _explicit(state, stock)
+
+    @functools.wraps(stock)
+    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("device") is None:
+            return stock(self, *args, **kwargs)
+        return marked(self, *args, **kwargs)
+
+    return method
+
+
+def _from_data(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
+    marked = _explicit(state, stock)
+    keeps = stock.__name__ in ("as_tensor", "asarray")
+
+    @functools.wraps(stock)
+    def constructor(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        data = args[0] if args else kwargs.get("data")
+        if device is not None and torch.device(device).type not in ("cpu", "cuda"):
+            return marked(*args, **kwargs)
+        kwargs.pop("device", None)
+        gradient = kwargs.pop("requires_grad", False)
+        pinned = kwargs.pop("pin_memory", False)
+        if device is not None:
+            target = state.index(device)
+        else:
+            target = _default(state, data, args, keeps)
+        out = _build(state, marked, args, kwargs, data, keeps)
+        if target >= 0 or device_of(out) >= 0:
+            out = move(state, out.detach() if not keeps else out, target)
+        if pinned:
+            out = out.pin_memory()
+        return out.requires_grad_() if gradient else out
+
+    return constructor
+
+
+def _build(state: State, marked: Any, args: Any, kwargs: dict[str, Any], data: Any, keeps: bool) -> torch.Tensor:
+    if not isinstance(data, torch.Tensor) or marked.__name__.startswith("sparse"):
+        made: torch.Tensor = marked(*args, **kwargs, device="cpu")
+        return made
+    dtype = kwargs.get("dtype")
+    if keeps:
+        copy = bool(kwargs.get("copy"))
+        return data.to(dtype or data.dtype, copy=copy)
+    out = data.detach().clone()
+    return out if dtype is None else out.to(dtype)
+
+
+def _default(state: State, data: Any, args: Any, keeps: bool) -> int:
+    for value in args:
+        if isinstance(value, torch.Tensor):
+            return max(CPU, device_of(value))
+    del keeps
+    if isinstance(data, (list, tuple)):
+        return state.index(torch.get_default_device())
+    return state.index(torch.get_default_device())
+
+
+def _new_tensor(
+    self: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> torch.Tensor:
+    return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+
+
+def _legacy_new(state: State) -> Callable[..., Any]:
+    stock = torch._C.TensorBase.new
+
+    def new(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        index = device_of(self)
+        made: torch.Tensor = stock(self, *args, **kwargs)
+        return made if index < 0 or device_of(made) >= 0 else move(state, made, index)
+
+    return new

@@ -1,0 +1,63 @@
+"""Putting the emulation into PyTorch, and taking it out again."""
+
+from __future__ import annotations
+
+import torch
+import torch.cuda
+import torch.utils._device
+
+from understudy.errors import InstallError
+from understudy.seam.patching import Patches
+from understudy.seam.torch import (
+    driver,
+    factories,
+    generators,
+    memory,
+    moves,
+    storage,
+    streams,
+    tensor,
+    threads,
+)
+from understudy.seam.torch.dispatch import Dispatch
+from understudy.seam.torch.history import History
+from understudy.seam.torch.state import State
+
+ACTIVE: list[State] = []
+"""The emulations that are in force in this process, innermost last."""
+
+
+class Installation:
+    """One emulation in PyTorch, from `install` to `uninstall`."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.patches = Patches()
+        self.mode = Dispatch(state, moves.HANDLERS)
+
+    def install(self) -> None:
+        """Replace PyTorch's names and enter the dispatch mode.
+
+        Raises:
+            InstallError: CUDA is in use in this process already, or another emulation is.
+        """
+        if ACTIVE:
+            raise InstallError("an emulation is active in this process already: end it before another one begins")
+        if torch.cuda.is_initialized():
+            raise InstallError(
+                "CUDA is in use in this process already: begin the emulation before the program touches a GPU"
+            )
+        state = self.state
+        state.history = History(state)
+        torch.utils._device._device_constructors()  # a cache that must hold PyTorch's own functions
+        for module in (storage, tensor, factories, streams, generators, driver, memory):
+            self.patches.apply(module.patches(state))
+        self.patches.apply(threads.patches(state, self.mode))
+        self.mode.__enter__()
+        ACTIVE.append(state)
+
+    def uninstall(self) -> None:
+        """Leave the mode and put everything back by identity."""
+        ACTIVE.remove(self.state)
+        self.mode.__exit__(None, None, None)
+        self.patches.restore()

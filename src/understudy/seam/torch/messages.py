@@ -1,0 +1,73 @@
+"""PyTorch's own texts, where the emulation must raise what CUDA would; what varies by version is data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from understudy.seam.torch.operators import Plan, tensors_in
+from understudy.seam.torch.tags import CPU, FLOATING, tag_of
+
+SUFFIXED = {
+    "aten::mm": "wrapper_CUDA_mm",
+    "aten::addmm": "wrapper_CUDA_addmm",
+    "aten::bmm": "wrapper_CUDA_bmm",
+    "aten::baddbmm": "wrapper_CUDA_baddbmm",
+    "aten::addmv": "wrapper_CUDA_addmv_",
+    "aten::mv": "wrapper_CUDA_addmv_",
+    "aten::embedding": "wrapper_CUDA__index_select",
+    "aten::index_select": "wrapper_CUDA__index_select",
+    "aten::gather": "wrapper_CUDA_gather",
+    "aten::scatter": "wrapper_CUDA_scatter",
+    "aten::cat": "wrapper_CUDA_cat",
+    "aten::nll_loss_forward": "wrapper_CUDA_nll_loss_forward",
+    "aten::native_layer_norm": "wrapper_CUDA__native_layer_norm",
+    "aten::native_batch_norm": "wrapper_CUDA__native_batch_norm",
+    "aten::dot": "wrapper_CUDA__dot",
+    "aten::where": "wrapper_CUDA__where",
+}
+"""Operators whose generated CUDA wrapper checks each argument and names the one that is elsewhere (torch >= 2.0)."""
+
+ARGUMENT_NAMES = {"aten::embedding": {"weight": "self", "indices": "index"}}
+"""Names of arguments in the wrapper that reports, where the operator calls another one."""
+
+
+def device_name(index: int) -> str:
+    """ "cuda:0", "cpu"."""
+    return f"cuda:{index}" if index >= 0 else "cpu"
+
+
+def mismatch(plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RuntimeError:
+    """The error of an operator whose tensors lie on several devices."""
+    first: int | None = None
+    other: int | None = None
+    guilty = ""
+    names = dict(zip(plan.names, args, strict=False)) | kwargs
+    for name, value in names.items():
+        for tensor in tensors_in((value,)):
+            found = tag_of(tensor).device
+            if found == FLOATING or (found == CPU and tensor.dim() == 0):
+                continue
+            if first is None:
+                first = found
+            elif found != first and other is None:
+                other, guilty = found, name
+    first, other = first or 0, CPU if other is None else other
+    wrapper = SUFFIXED.get(plan.name)
+    if wrapper is None and first == CPU:
+        # A TensorIterator takes the first device that is not the CPU as the common one.
+        first, other = other, first
+    text = "Expected all tensors to be on the same device, but "
+    pair = f"found at least two devices, {device_name(first)} and {device_name(other)}!"
+    if wrapper is None:
+        return RuntimeError(text + pair)
+    guilty = ARGUMENT_NAMES.get(plan.name, {}).get(guilty, guilty)
+    if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9):
+        got = device_name(other)
+        kept = device_name(first)
+        return RuntimeError(
+            f"{text}got {guilty} is on {got}, different from other tensors on {kept} "
+            f"(when checking argument in method {wrapper})"
+        )
+    return RuntimeError(f"{text}{pair} (when checking argument for argument {guilty} in method {wrapper})")

@@ -1,0 +1,286 @@
+"""Moving tensors between the host and devices: `.to`, `.cuda`, `.cpu`, `copy_`, pinning, and what waits for what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from understudy.machine.machine import copy_name
+from understudy.machine.order import Access
+from understudy.machine.stream import Stream
+from understudy.seam.torch.dispatch import Dispatch
+from understudy.seam.torch.late import extent
+from understudy.seam.torch.operators import Plan
+from understudy.seam.torch.state import State
+from understudy.seam.torch.tags import (
+    CPU,
+    FLOATING,
+    HOST_TAG,
+    Tag,
+    device_of,
+    disable_torch_function,
+    storage_of,
+    tag_of,
+)
+from understudy.trace.operation import Signature
+
+Tensor = torch.Tensor
+aten = torch.ops.aten
+base_to = torch._C.TensorBase.to
+
+
+def move(
+    state: State,
+    tensor: Tensor,
+    device: int,
+    dtype: torch.dtype | None = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> Tensor:
+    """`tensor` on a device (CPU or an emulated index), differentiable; itself when nothing has to change."""
+    source = device_of(tensor)
+    keywords = {} if memory_format is None else {"memory_format": memory_format}
+    if source == device or (source == FLOATING and device == CPU):
+        return base_to(tensor, dtype or tensor.dtype, non_blocking, copy, **keywords)
+    if tensor.is_meta:
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+    local = state.local
+    before = local.target, local.non_blocking
+    local.target, local.non_blocking = device, non_blocking
+    try:
+        with disable_torch_function():
+            out: Tensor = aten._to_copy.default(tensor, dtype=dtype, **keywords)
+    finally:
+        local.target, local.non_blocking = before
+    if out.grad_fn is not None:
+        origin = CPU if source == FLOATING else source
+        out.grad_fn.register_hook(lambda inputs, _: tuple(_back(state, grad, origin) for grad in inputs))
+    return out
+
+
+def _back(state: State, grad: Tensor | None, device: int) -> Tensor | None:
+    return None if grad is None else move(state, grad, device)
+
+
+# ---------------------------------------------------------------------------------------------- operators
+
+
+def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::_to_copy: a copy to where `move` said, or, when C++ asks, a conversion where the tensor is."""
+    tensor = args[0]
+    local = dispatch.local
+    state = dispatch.state
+    source = tag_of(tensor).device
+    target, local.target = local.target, None
+    try:
+        kwargs = dict(kwargs)
+        wanted = kwargs.pop("device", None)
+        if wanted is not None and wanted.type not in ("cpu", "cuda"):
+            return func(*args, **{**kwargs, "device": wanted})
+        pin = kwargs.pop("pin_memory", None)
+        non_blocking = bool(kwargs.get("non_blocking", local.non_blocking if target is not None else False))
+        if target is None:
+            target = state.index(wanted) if wanted is not None and wanted.type == "cuda" else source
+        if source == FLOATING and target >= 0:
+            dispatch.tag(tensor, target)
+            source = target
+        if state.late.pending and source == CPU:
+            if target == CPU:
+                state.late.host_touch(tensor)
+            else:
+                state.late.finish(tag_of(tensor))
+        out = dispatch.call(plan, func, args, kwargs, target)
+        if target >= 0:
+            dispatch.tag(out, target)
+        if source == FLOATING:
+            dispatch.float(out)
+        elif source == target:
+            if source >= 0:
+                dispatch.submit(plan, func, args, kwargs, out, target, None)
+        else:
+            late = target == CPU and non_blocking
+            if late or pin:
+                state.pin(storage_of(out))
+            transfer(state, tensor, out, non_blocking, late=late)
+        return out
+    finally:
+        local.target = None
+
+
+def copy_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::copy_: within one device a kernel, between two a transfer."""
+    destination, source = args[:2]
+    state = dispatch.state
+    to, of = tag_of(destination).device, tag_of(source).device
+    if to == FLOATING and of >= 0:
+        dispatch.tag(destination, of)
+        to = of
+    elif of == FLOATING and to >= 0:
+        dispatch.tag(source, to)
+        of = to
+    late = state.late
+    if late.pending:
+        if to == CPU and of == CPU:
+            late.host_operation(plan, args, {})
+        elif of == CPU:
+            late.finish(tag_of(source))
+        if to == CPU and of >= 0:
+            late.host_touch(destination, True)
+    if to == of or min(to, of) == FLOATING or (to < 0 and of < 0):
+        out = dispatch.call(plan, func, args, kwargs, to)
+        if to >= 0:
+            dispatch.submit(plan, func, args, kwargs, out, to, None)
+        elif late.pending:
+            late.overwritten(destination)
+        return out
+    non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+    if to == CPU and non_blocking and tag_of(destination).pinned:
+        value = source.detach().clone() if source.requires_grad else _clone(source)
+        transfer(state, source, destination, True, late=True, value=value)
+        return destination
+    out = dispatch.call(plan, func, args, kwargs, to)
+    transfer(state, source, destination, non_blocking, late=False)
+    return out
+
+
+def _clone(tensor: Tensor) -> Tensor:
+    return tensor.clone()
+
+
+def transfer(
+    state: State, source: Tensor, destination: Tensor, non_blocking: bool, *, late: bool, value: Tensor | None = None
+) -> None:
+    """Submit a copy between two devices and let the host wait as CUDA lets it.
+
+    A blocking copy to or from the host waits for its stream, pinned or not; a non_blocking one from pageable memory
+    returns once the source is staged, into pageable memory it waits (CUDA runtime, "API synchronization behavior");
+    copies between devices never block the host.
+    """
+    machine, local = state.machine, state.local
+    of, to = tag_of(source), tag_of(destination)
+    size = destination.numel() * destination.element_size()
+    if size == 0:
+        return
+    side = of.device if of.device >= 0 else to.device
+    stream = local.streams[side]
+    other: Stream | None = None
+    if of.device >= 0 and to.device >= 0:
+        other = local.streams[to.device]
+        machine.barrier(local.host, other, stream)
+    if machine.concurrent:
+        stream = state.order.stream_of(side, stream)
+    pinned = of.pinned if of.device < 0 else to.pinned
+    site = state.site()
+    detail = (
+        ("non_blocking", int(non_blocking)),
+        ("source", state.number(of)),
+        ("source_version", int(source._version) if not source.is_inference() else 0),
+        ("destination", state.number(to)),
+    )
+    signature = Signature(copy_name(of.device, to.device, pinned), detail=detail)
+    end = machine.copy(local.host, stream, signature, size, of.device, to.device, pinned, site)
+    to.epoch = stream.epoch
+    if other is not None:
+        machine.barrier(local.host, stream, other)
+    if machine.concurrent:
+        state.order.copied(source, destination, stream, site)
+    on_host = of.device < 0 or to.device < 0
+    if on_host and non_blocking and pinned:
+        host_side = source if of.device < 0 else destination
+        start, stop = extent(host_side)
+        access = Access(stream.agent, stream.epoch, start, stop, of.device >= 0, machine.lane(local.host, stream), site)
+        if late:
+            _late(state, stream, destination, value, end, access)
+        else:
+            state.late.to_device(stream, source, destination, access)
+    elif on_host:
+        if non_blocking and of.device < 0:
+            local.host.wait_until(end)
+        else:
+            machine.synchronize_stream(local.host, stream, "cudaMemcpy (blocking)", site)
+            state.synchronized("cudaMemcpy (blocking)")
+
+
+def _late(state: State, stream: Stream, destination: Tensor, value: Tensor | None, end: int, access: Access) -> None:
+    if value is None:
+        value = destination.clone()
+        destination.detach().zero_()
+    state.late.to_host(stream, destination, value, end, access)
+
+
+def local_scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::_local_scalar_dense, what `.item()` calls: the host waits for the value."""
+    state = dispatch.state
+    tensor = args[0]
+    device = tag_of(tensor).device
+    if device >= 0:
+        wait_for(state, device, plan.name)
+    elif state.late.pending:
+        state.late.host_touch(tensor)
+    return func(*args, **kwargs)
+
+
+def wait_for(state: State, device: int, name: str) -> None:
+    """Let the host wait for the current stream of a device, because of `name`."""
+    local = state.local
+    stream = local.streams[device]
+    state.machine.synchronize_stream(local.host, stream, name, state.site())
+    state.synchronized(name)
+
+
+def record_stream(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::record_stream: the block is kept until the stream is done with it."""
+    tensor, stream = args
+    tag = tag_of(tensor)
+    if tag.device < 0:
+        raise RuntimeError("record_stream is only supported on accelerators' tensors")
+    if tag.block is not None:
+        dispatch.machine.devices[tag.device].allocator.record_stream(tag.block, stream._us.index)
+
+
+def is_pinned(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """aten::is_pinned."""
+    return bool(tag_of(args[0]).pinned)
+
+
+def pin_memory(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::_pin_memory and aten::pin_memory: a copy in page-locked memory; the tensor itself when it is pinned."""
+    tensor = args[0]
+    tag = tag_of(tensor)
+    if tag.device >= 0:
+        name = f"torch.cuda.{_type_name(tensor)}"
+        raise RuntimeError(f"cannot pin '{name}' only dense CPU tensors can be pinned")
+    if tag.pinned:
+        return tensor
+    out = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu").copy_(tensor)
+    dispatch.state.pin(storage_of(out))
+    return out
+
+
+def _type_name(tensor: Tensor) -> str:
+    return torch._C.TensorBase.type(tensor).rsplit(".", 1)[1]
+
+
+def set_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::set_: the tensor takes over another's storage, and so its tag."""
+    target = args[0]
+    before = tag_of(target)
+    out = func(*args, **kwargs)
+    if tag_of(target) is HOST_TAG and before is not HOST_TAG and storage_of(target).nbytes() == 0:
+        storage_of(target)._us = Tag(before.device, 0)  # type: ignore[attr-defined]
+    return out
+
+
+HANDLERS = {
+    "aten::_to_copy": to_copy,
+    "aten::copy_": copy_,
+    "aten::_local_scalar_dense": local_scalar,
+    "aten::record_stream": record_stream,
+    "aten::is_pinned": is_pinned,
+    "aten::_pin_memory": pin_memory,
+    "aten::pin_memory": pin_memory,
+    "aten::set_": set_,
+}
+"""Operators that `Dispatch` hands on whole."""

@@ -1,0 +1,122 @@
+"""What the dispatch handler must know of an operator, read once from its schema and the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from understudy.seam.torch import tables
+from understudy.trace.operation import Signature
+
+RANDOM_ARGUMENT, RANDOM_STATE = 1, 2
+"""How a random operator takes its generator: as an argument, or only from the default generator's state."""
+
+
+class Plan:
+    """How one OpOverload is handled.
+
+    `view`: only makes views. `fresh`: may return new storages. `mutated`: positions of arguments that it writes.
+    `resizes`: may change a storage's size. `reads_none`: makes tensors from nothing. `handler`: replaces it all.
+    """
+
+    __slots__ = (
+        "attributes", "builtin", "exempt", "factory", "fresh", "handler", "host_arguments", "kernel", "math", "mutated",
+        "mutated_keywords", "name", "names", "random", "resizes", "synchronizes", "view",
+    )  # fmt: skip
+
+    def __init__(self, func: torch._ops.OpOverload) -> None:
+        schema = func._schema
+        arguments = schema.arguments
+        returns = schema.returns
+        self.name = name = schema.name
+        self.handler: Callable[..., Any] | None = None
+        self.names = tuple(argument.name for argument in arguments)
+        takes_tensors = any("Tensor" in str(argument.type) for argument in arguments)
+        self.factory = not takes_tensors
+        written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+        self.mutated = tuple(i for i, a in enumerate(arguments) if a in written and not a.kwarg_only)
+        self.mutated_keywords = tuple(a.name for a in written if a.kwarg_only)
+        aliases = [r.alias_info for r in returns]
+        self.view = bool(returns) and all(a is not None and not a.is_write for a in aliases)
+        self.fresh = any(r.alias_info is None and "Tensor" in str(r.type) for r in returns)
+        self.resizes = bool(self.mutated_keywords) or name in ("aten::resize_", "aten::resize_as_", "aten::set_")
+        self.random = 0
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.random = RANDOM_ARGUMENT if "generator" in self.names else RANDOM_STATE
+        self.exempt = name in tables.EXEMPT
+        self.host_arguments = tables.HOST_ARGUMENTS.get(name)
+        self.synchronizes = name in tables.SYNCHRONIZING
+        self.kernel = not (self.view or name in tables.NO_KERNEL or (not returns and not written))
+        self.math = name in tables.MATH
+        self.attributes = name in tables.ATTRIBUTES
+        self.builtin = func.namespace in tables.BUILT_IN
+
+
+def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+    """The tensors in arguments or results, in order."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(value)
+
+
+def signature(
+    func: torch._ops.OpOverload, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, tf32: int
+) -> Signature:
+    """What the cost model needs to know of one call: shapes, dtypes, floating point operations and bytes."""
+    inputs = list(tensors_in((*args, *kwargs.values())))
+    outputs = list(tensors_in((out,))) if plan.fresh else []
+    read = sum(map(_bytes, inputs))
+    written = sum(map(_bytes, outputs))
+    for position in plan.mutated:
+        if position < len(args):
+            written += sum(map(_bytes, tensors_in((args[position],))))
+    for keyword in plan.mutated_keywords:
+        size = sum(map(_bytes, tensors_in((kwargs.get(keyword),))))
+        written += size
+        read -= size
+    first = _bytes(inputs[0]) if inputs else 0
+    if plan.name in tables.WRITES_ONLY:
+        read -= sum(map(_bytes, tensors_in(args[:1])))
+    elif plan.name in tables.GATHERS:
+        read += min(first, written) - first
+    detail: list[tuple[str, str | int]] = []
+    if tf32 and plan.math:
+        detail.append(("tf32", 1))
+    if any(
+        t.dim() == 4 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last) for t in inputs
+    ):
+        detail.append(("channels_last", 1))
+    if plan.attributes:
+        detail += [(name, str(value)) for name, value in zip(plan.names, args, strict=False) if _plain(value)]
+    return Signature(
+        plan.name,
+        tuple(tuple(int(n) for n in t.shape) for t in (*inputs, *outputs)),
+        tuple(str(t.dtype)[6:] for t in (*inputs, *outputs)),
+        len(inputs),
+        _flops(func, args, kwargs, out),
+        max(0, read),
+        written,
+        tuple(detail),
+    )
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, (int, float)) or (isinstance(value, (list, tuple)) and not any(tensors_in(value)))
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    if tensor.layout is not torch.strided:
+        return int(tensor._nnz()) * tensor.element_size() if tensor.layout is torch.sparse_coo else 0
+    return tensor.numel() * tensor.element_size()
+
+
+def _flops(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+    count = flop_registry.get(func._overloadpacket)
+    if count is None:
+        return 0
+    return int(count(*args, **kwargs, out_val=out))

@@ -1,0 +1,300 @@
+"""What the seam knows while an emulation runs: the machine, the devices that the program sees, and each thread's place."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from understudy.machine.clock import HostThread
+from understudy.machine.device import Device
+from understudy.machine.host_allocator import HostAllocator
+from understudy.machine.machine import Machine
+from understudy.machine.oom_text import OutOfMemory
+from understudy.machine.stream import Stream
+from understudy.seam.sites import Sites
+from understudy.seam.torch.late import Late
+from understudy.seam.torch.memory import Memory
+from understudy.seam.torch.order import Order
+from understudy.seam.torch.tags import CPU, HOST_TAG, Tag
+
+if TYPE_CHECKING:
+    from understudy.seam.torch.history import History
+
+VIEW_NS = 1_000
+"""Host time of an operation that only makes a view: a few pointers, no launch (modelled)."""
+
+
+class Local(threading.local):
+    """One thread's place: its device, its streams, its clock, and what the seam is doing there at the moment."""
+
+    device = 0
+    inner = False
+    explicit = False
+    target: int | None = None
+    non_blocking = False
+    host: HostThread
+    streams: list[Stream]
+
+    def __init__(self, state: State) -> None:
+        self.host = state.parents.pop(threading.get_ident(), state.machine.host)
+        self.streams = [device.default_stream for device in state.machine.devices]
+
+
+class State:
+    """One emulation's state in PyTorch.
+
+    `visible` lists the machine's devices that the program sees; it is fixed at CUDA's first use, as the driver fixes
+    it. From then on everything speaks of the program's numbers.
+    """
+
+    generation = 0
+
+    def __init__(
+        self,
+        machine: Machine,
+        host_allocator: HostAllocator,
+        sites: Sites,
+        cuda_version: tuple[int, int],
+        late_by_clock: bool = False,
+    ) -> None:
+        State.generation += 1
+        self.generation = State.generation
+        self.machine = machine
+        self.host_allocator = host_allocator
+        self.sites = sites
+        self.cuda_version = cuda_version
+        self.parents: dict[int, HostThread] = {}
+        self.local = Local(self)
+        self.visible: list[int] | None = None
+        self.process = os.getpid()
+        self.cuda_devices = [torch.device("cuda", i) for i in range(len(machine.devices))]
+        self.generators: list[Any] = []
+        self.storages = 0
+        self.sync_debug_mode = 0
+        self.late = Late(self, late_by_clock)
+        self.order = Order(self)
+        self.memory = Memory(self)
+        self.history: History
+        self.new_generators: Callable[[], list[Any]]
+        self.wrap_stream: Callable[[Stream], Any]
+        self.external: dict[tuple[int, int], Stream] = {}
+        self.captures: set[Stream] = set()
+        machine.on_order = self._ordered
+
+    # ------------------------------------------------------------------ devices
+
+    def device_count(self) -> int:
+        """How many devices the program sees; the environment decides until the first use of CUDA."""
+        return len(self.machine.devices if self.visible is not None else self._read_visible())
+
+    def initialize(self) -> None:
+        """CUDA's first use: the visible devices are fixed."""
+        if self.visible is not None:
+            return
+        self.visible = self._read_visible()
+        if not self.visible:
+            self.visible = None
+            raise RuntimeError("No CUDA GPUs are available")
+        machine = self.machine
+        machine.devices = [machine.devices[i] for i in self.visible]
+        for index, device in enumerate(machine.devices):
+            device.renumber(index)
+        self.local.streams = [device.default_stream for device in machine.devices]
+        if not self.generators:
+            self.generators = self.new_generators()
+        self.generators = self.generators[: len(machine.devices)]
+
+    def _read_visible(self) -> list[int]:
+        text = os.environ.get("CUDA_VISIBLE_DEVICES")
+        devices = self.machine.devices
+        if text is None:
+            return list(range(len(devices)))
+        visible: list[int] = []
+        for word in text.split(","):
+            number = _device_number(word.strip(), devices)
+            if number is None or number >= len(devices):
+                break
+            if number in visible:
+                return []
+            visible.append(number)
+        return visible
+
+    def index(self, device: Any) -> int:
+        """The emulated device's index for anything that PyTorch takes as a device, CPU for the others.
+
+        Raises what PyTorch raises for an ordinal that is not there.
+        """
+        if device is None:
+            return CPU
+        if isinstance(device, int) and not isinstance(device, bool):
+            index = device
+        else:
+            if not isinstance(device, torch.device):
+                device = torch.device(device)
+            if device.type != "cuda":
+                return CPU
+            index = self.local.device if device.index is None else device.index
+        if self.visible is None:
+            torch.cuda._lazy_init()
+        if not 0 <= index < len(self.machine.devices):
+            raise invalid_ordinal()
+        return index
+
+    def device(self, index: int) -> Device:
+        """The machine's device of the program's number `index`."""
+        return self.machine.devices[index]
+
+    def create_context(self, device: Device) -> None:
+        """A process's first use of a device makes a CUDA context, which takes memory of its own."""
+        if not device.context:
+            device.context = True
+            device.driver.occupied_bytes += device.context_bytes
+
+    # ------------------------------------------------------------------ memory
+
+    def place(self, storage: Any, index: int) -> Tag:
+        """Give a storage memory on a device, on the current stream; raises torch's OutOfMemoryError."""
+        size = storage.nbytes()
+        tag = Tag(index, size)
+        device = self.machine.devices[index]
+        if size:
+            stream = self.local.streams[index]
+            frees = device.frees
+            if frees:
+                allocator = device.allocator
+                while frees:
+                    allocator.free(frees.popleft())
+            if not device.context:
+                self.create_context(device)
+            try:
+                tag.block = device.allocator.malloc(size, stream.index)
+            except OutOfMemory as error:
+                raise self.memory.out_of_memory(error) from None
+            tag.frees = frees
+            tag.stream = stream
+            if not self.machine.concurrent:
+                tag.epoch = stream.epoch + 1
+        storage._us = tag
+        return tag
+
+    def take(self, device: Device, size: int, stream: int) -> Any:
+        """A block without a storage (a workspace, raw memory); raises torch's OutOfMemoryError."""
+        self.drain(device)
+        self.create_context(device)
+        try:
+            return device.allocator.malloc(size, stream)
+        except OutOfMemory as error:
+            raise self.memory.out_of_memory(error) from None
+
+    def resized(self, storage: Any) -> None:
+        """A device's storage changed its size: it has new memory."""
+        old = storage._us
+        made = self.place(storage, old.device)
+        made.number, made.version = old.number, old.version
+
+    def pin(self, storage: Any) -> None:
+        """Make a host storage page-locked."""
+        tag = Tag(CPU, storage.nbytes())
+        tag.pinned = True
+        if tag.size:
+            tag.block = self.host_allocator.malloc(tag.size)
+            tag.frees = self.host_allocator.frees
+        storage._us = tag
+
+    def drain(self, device: Device) -> None:
+        """Give back the memory of storages that died."""
+        while device.frees:
+            device.allocator.free(device.frees.popleft())
+
+    def number(self, tag: Any) -> int:
+        """A number that names a storage in the trace; 0 for pageable host memory."""
+        if tag is HOST_TAG:
+            return 0
+        if not tag.number:
+            self.storages += 1
+            tag.number = self.storages
+        number: int = tag.number
+        return number
+
+    # ------------------------------------------------------------------ streams
+
+    def set_stream(self, stream: Stream) -> None:
+        """Make a stream the current one of its device, on this thread."""
+        self.local.streams[stream.device] = stream
+
+    def new_stream(self, index: int, priority: int) -> Stream:
+        """The next stream of a device's pool; from the first one on, accesses are ordered."""
+        self.create_context(self.device(index))
+        self.machine.concurrent = True
+        return self.device(index).pool_stream(priority)
+
+    def external_stream(self, index: int, pointer: int, base: int) -> Stream:
+        """The stream behind a raw handle: one of ours, or one that another library made."""
+        device = self.device(index)
+        number = (pointer - base - (index << 20)) // 16 if pointer else 0
+        if pointer == 0 or (0 < number < len(device.streams) and pointer >= base):
+            return device.streams[number]
+        self.machine.concurrent = True
+        return self.external.setdefault((index, pointer), device.external_stream())
+
+    def capturing(self, stream: Stream) -> bool:
+        """Whether a CUDA graph is being captured on a stream."""
+        return stream in self.captures
+
+    # ------------------------------------------------------------------ the program's doings
+
+    def site(self) -> int:
+        """The number of the program's line that is running."""
+        return self.sites.number(2)
+
+    def synchronized(self, name: str) -> None:
+        """The host waited because of `name`: warn or raise when the program asked for that."""
+        if not self.sync_debug_mode or name in (
+            "cudaDeviceSynchronize",
+            "cudaStreamSynchronize",
+            "cudaEventSynchronize",
+        ):
+            return
+        if self.sync_debug_mode == 1:
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=3)
+        else:
+            raise RuntimeError("called a synchronizing CUDA operation")
+
+    def tf32(self) -> int:
+        """Whether matrix products of float32 may use TF32 (1), convolutions (2), both (3)."""
+        return int(torch._C._get_cublas_allow_tf32()) + 2 * int(torch._C._get_cudnn_allow_tf32())
+
+    def in_bad_fork(self) -> bool:
+        """Whether this process was forked from one that had used CUDA already."""
+        return os.getpid() != self.process and self.visible is not None
+
+    def _ordered(self) -> None:
+        if self.late.pending:
+            self.late.land()
+
+
+def invalid_ordinal() -> RuntimeError:
+    """What CUDA says of a device that is not there."""
+    error = getattr(torch, "AcceleratorError", RuntimeError)
+    made: RuntimeError = error(
+        "CUDA error: invalid device ordinal\n"
+        "GPU device may be out of range, do you have enough GPUs?\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
+        "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+    )
+    return made
+
+
+def _device_number(word: str, devices: list[Device]) -> int | None:
+    if word.isdigit():
+        return int(word)
+    if word.startswith("GPU-"):
+        matching = [device.index for device in devices if device.uuid.startswith(word)]
+        return matching[0] if len(matching) == 1 else None
+    return None

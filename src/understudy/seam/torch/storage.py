@@ -1,0 +1,118 @@
+"""The surface of storages: their device, and moving them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from understudy.seam.patching import Patch
+from understudy.seam.torch.late import alias
+from understudy.seam.torch.moves import transfer
+from understudy.seam.torch.state import State
+from understudy.seam.torch.tags import CPU, HOST_TAG
+
+Storage = torch.UntypedStorage
+
+
+def patches(state: State) -> list[Patch]:
+    """The names of `torch.UntypedStorage` and `torch.TypedStorage` to replace."""
+    return [Patch(Storage, "_us", HOST_TAG), *_reading(state), *_moving(state), *_resizing(state)]
+
+
+def _index(storage: Any) -> int:
+    return max(CPU, int(storage._us.device))
+
+
+def _reading(state: State) -> list[Patch]:
+    base = torch._C.StorageBase
+    local = state.local
+
+    def device(self: Any) -> torch.device:
+        index = CPU if local.inner else _index(self)
+        return state.cuda_devices[index] if index >= 0 else base.device.__get__(self)
+
+    def is_cuda(self: Any) -> bool:
+        return not local.inner and _index(self) >= 0
+
+    def data_ptr(self: Any) -> int:
+        tag = self._us
+        if tag.device >= 0:
+            return int(tag.block.address) if tag.block is not None else 0
+        return base.data_ptr(self)  # type: ignore[no-any-return]
+
+    def is_pinned(self: Any, device: Any = "cuda") -> bool:
+        return bool(self._us.pinned)
+
+    return [
+        Patch(Storage, "device", property(device)),
+        Patch(Storage, "is_cuda", property(is_cuda)),
+        Patch(Storage, "get_device", _index),
+        Patch(Storage, "data_ptr", data_ptr),
+        Patch(Storage, "is_pinned", is_pinned),
+    ]
+
+
+def _moving(state: State) -> list[Patch]:
+    def bytes_of(storage: Any) -> torch.Tensor:
+        return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+
+    def moved(self: Any, index: int, non_blocking: bool = False) -> Any:
+        if index == _index(self):
+            return self
+        return _copy_to(self, index, non_blocking)
+
+    def _copy_to(self: Any, index: int, non_blocking: bool) -> Any:
+        made = Storage(self.nbytes())
+        if index >= 0:
+            state.place(made, index)
+        if self.nbytes():
+            source, destination = bytes_of(self), bytes_of(made)
+            with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+                alias(destination).copy_(alias(source))
+            if self._us.device != made._us.device:
+                transfer(state, source, destination, non_blocking, late=False)
+        return made
+
+    def to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
+        return moved(self, state.index(device), non_blocking)
+
+    def cuda(self: Any, device: Any = None, non_blocking: bool = False) -> Any:
+        return moved(self, state.index(torch.device("cuda") if device is None else device), non_blocking)
+
+    def cpu(self: Any) -> Any:
+        return moved(self, CPU)
+
+    def clone(self: Any) -> Any:
+        return _copy_to(self, _index(self), False)
+
+    def copy_(self: Any, source: Any, non_blocking: Any = None) -> Any:
+        bytes_of(self).copy_(bytes_of(source), bool(non_blocking))
+        return self
+
+    def tolist(self: Any) -> list[int]:
+        return list(moved(self, CPU)) if _index(self) >= 0 else list(self)
+
+    def pin_memory(self: Any, device: Any = "cuda") -> Any:
+        if _index(self) >= 0:
+            raise TypeError(f"cannot pin '{self.type()}' only CPU memory can be pinned")
+        if self._us.pinned:
+            return self
+        made = clone(self)
+        state.pin(made)
+        return made
+
+    return [Patch(Storage, f.__name__, f) for f in (to, cuda, cpu, clone, copy_, tolist, pin_memory)]
+
+
+def _resizing(state: State) -> list[Patch]:
+    stock = Storage.resize_
+
+    def resize_(self: Any, size: int) -> Any:
+        out = stock(self, size)
+        tag = self._us
+        if tag is not HOST_TAG and tag.device >= 0 and tag.size != self.nbytes():
+            state.resized(self)
+        return out
+
+    return [Patch(Storage, "resize_", resize_)]

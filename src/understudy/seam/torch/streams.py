@@ -1,0 +1,295 @@
+"""Streams and events, under PyTorch's names, on the machine's clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from understudy.machine.stream import Event as MachineEvent
+from understudy.machine.stream import Stream as MachineStream
+from understudy.seam.patching import Patch
+from understudy.seam.torch.state import State
+
+CUDA_TYPE = 1
+"""c10::DeviceType::CUDA, as `torch.Stream` takes it."""
+
+HANDLE_BASE = 0x5581_0000_0000
+"""Where the emulated driver's stream handles begin: any non-zero address will do."""
+
+
+def stream_of(state: State, stream: Any) -> MachineStream:
+    """The machine's stream behind one of PyTorch's, whichever class it came back as."""
+    return state.device(stream.device_index).streams[stream.stream_id]
+
+
+def patches(state: State) -> list[Patch]:
+    """The classes and functions of `torch.cuda` that answer for streams and events."""
+    stream_class, external_class = _stream_classes(state)
+    event_class = _event_class(state, stream_class)
+    cuda = torch.cuda
+    generic = _generic(torch.Stream, stream_class)
+    generic_event = _generic(torch.Event, event_class)
+
+    def wrap(stream: MachineStream) -> Any:
+        return stream_class(stream_id=stream.index, device_index=stream.device, device_type=CUDA_TYPE)
+
+    def current_stream(device: Any = None) -> Any:
+        cuda._lazy_init()
+        return wrap(state.local.streams[_index(state, device)])
+
+    def default_stream(device: Any = None) -> Any:
+        cuda._lazy_init()
+        return wrap(state.device(_index(state, device)).default_stream)
+
+    def set_stream(stream: Any) -> None:
+        if stream is not None:
+            state.set_stream(stream_of(state, stream))
+            state.local.device = stream.device_index
+
+    def from_external(data_ptr: int, device: Any = None) -> Any:
+        cuda._lazy_init()
+        return external_class(data_ptr, device)
+
+    state.wrap_stream = wrap
+    return [
+        Patch(cuda, "Stream", stream_class),
+        Patch(cuda.streams, "Stream", stream_class),
+        Patch(cuda, "ExternalStream", external_class),
+        Patch(cuda.streams, "ExternalStream", external_class),
+        Patch(cuda, "Event", event_class),
+        Patch(cuda.streams, "Event", event_class),
+        Patch(cuda, "current_stream", current_stream),
+        Patch(cuda, "default_stream", default_stream),
+        Patch(cuda, "set_stream", set_stream),
+        Patch(cuda, "get_stream_from_external", from_external),
+        Patch(torch, "Stream", generic),
+        Patch(torch, "Event", generic_event),
+    ]
+
+
+def _index(state: State, device: Any) -> int:
+    if device is None:
+        return state.local.device
+    index = state.index(device)
+    if index < 0:
+        raise ValueError(f"Expected a cuda device, but got: {device}")
+    return index
+
+
+def _stream_classes(state: State) -> tuple[Any, Any]:
+    stock = torch.Stream
+
+    class Stream(stock):  # type: ignore[misc, valid-type]
+        """A queue of work on one emulated device (torch.cuda.Stream)."""
+
+        def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
+            torch.cuda._lazy_init()
+            if "stream_id" not in kwargs:
+                index = _index(state, device)
+                # Streams of the two priorities that CUDA has: 0 and -1 (lower numbers go first).
+                made = state.new_stream(index, max(-1, min(0, priority)))
+                kwargs = {"stream_id": made.index, "device_index": index, "device_type": CUDA_TYPE}
+            kwargs.setdefault("device_type", CUDA_TYPE)
+            return stock.__new__(cls, **kwargs)
+
+        def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+            self._us = stream_of(state, self)
+
+        @property
+        def cuda_stream(self) -> int:
+            return HANDLE_BASE + (self._us.device << 20) + self._us.index * 16 if self._us.index else 0
+
+        @property
+        def priority(self) -> int:
+            return int(self._us.priority)
+
+        @staticmethod
+        def priority_range() -> tuple[int, int]:
+            return 0, -1 if torch.version.hip else -5 if state.cuda_version >= (11, 7) else -1
+
+        @property
+        def native_handle(self) -> int:
+            return self.cuda_stream
+
+        @property
+        def _as_parameter_(self) -> Any:
+            import ctypes
+
+            return ctypes.c_void_p(self.cuda_stream)
+
+        def wait_event(self, event: Any) -> None:
+            event.wait(self)
+
+        def wait_stream(self, stream: Any) -> None:
+            self.wait_event(stream.record_event())
+
+        def record_event(self, event: Any = None) -> Any:
+            event = torch.cuda.Event() if event is None else event
+            event.record(self)
+            return event
+
+        def query(self) -> bool:
+            return state.machine.query_stream(state.local.host, self._us)
+
+        def synchronize(self) -> None:
+            state.machine.synchronize_stream(state.local.host, self._us, site=state.site())
+            state.synchronized("cudaStreamSynchronize")
+
+        def is_capturing(self) -> bool:
+            return state.capturing(self._us)
+
+        def __enter__(self) -> Any:
+            self._previous = [*getattr(self, "_previous", []), torch.cuda.current_stream(self.device_index)]
+            self._devices = [*getattr(self, "_devices", []), state.local.device]
+            torch.cuda.set_stream(self)
+            return self
+
+        def __exit__(self, *error: Any) -> None:
+            torch.cuda.set_stream(self._previous.pop())
+            state.local.device = self._devices.pop()
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, stock) and (other.stream_id, other.device_index) == (
+                self.stream_id,
+                self.device_index,
+            )
+
+        def __hash__(self) -> int:
+            return hash((self.cuda_stream, self.device))
+
+        def __repr__(self) -> str:
+            return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, self.cuda_stream
+
+    class ExternalStream(Stream):
+        """A stream that another library made (torch.cuda.ExternalStream); it waits for the default stream."""
+
+        def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> Any:
+            torch.cuda._lazy_init()
+            index = _index(state, device)
+            found = state.external_stream(index, stream_ptr, HANDLE_BASE)
+            return Stream.__new__(cls, stream_id=found.index, device_index=index)
+
+        def __init__(self, stream_ptr: int, device: Any = None, **kwargs: Any) -> None:
+            super().__init__()
+            self._pointer = stream_ptr
+
+        @property
+        def cuda_stream(self) -> int:
+            return self._pointer
+
+    for made in (Stream, ExternalStream):
+        made.__module__, made.__qualname__ = "torch.cuda.streams", made.__name__
+    return Stream, ExternalStream
+
+
+def _event_class(state: State, stream_class: Any) -> Any:
+    stock = torch.Event
+
+    class Event(stock):  # type: ignore[misc, valid-type]
+        """A mark in a stream (torch.cuda.Event); `elapsed_time` is in milliseconds."""
+
+        def __new__(
+            cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+        ) -> Any:
+            return stock.__new__(cls, device="cpu")
+
+        def __init__(
+            self,
+            enable_timing: bool = False,
+            blocking: bool = False,
+            interprocess: bool = False,
+            external: bool = False,
+        ) -> None:
+            torch.cuda._lazy_init()
+            self._us: MachineEvent = state.machine.event()
+            self._timing = enable_timing
+            self._device: int | None = None
+
+        @property
+        def device(self) -> torch.device | None:  # type: ignore[override]
+            return None if self._device is None else state.cuda_devices[self._device]
+
+        @property
+        def cuda_event(self) -> int:
+            return 0 if self._device is None else HANDLE_BASE + (1 << 32) + self._us.number * 16
+
+        @property
+        def event_id(self) -> int:
+            return self.cuda_event
+
+        def record(self, stream: Any = None) -> None:
+            found = state.local.streams[state.local.device] if stream is None else stream_of(state, stream)
+            if self._device is not None and self._device != found.device:
+                raise RuntimeError(
+                    f"Event device {self._device} does not match recording stream's device {found.device}."
+                )
+            self._device = found.device
+            state.machine.record(state.local.host, self._us, found, state.site())
+
+        def wait(self, stream: Any = None) -> None:
+            found = state.local.streams[state.local.device] if stream is None else stream_of(state, stream)
+            state.machine.wait_event(state.local.host, self._us, found, state.site())
+
+        def query(self) -> bool:
+            return state.machine.query_event(state.local.host, self._us)
+
+        def synchronize(self) -> None:
+            state.machine.synchronize_event(state.local.host, self._us, state.site())
+            state.synchronized("cudaEventSynchronize")
+
+        def elapsed_time(self, end_event: Any) -> float:
+            if not (self._timing and end_event._timing):
+                raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+            if self._us.time_ns is None or end_event._us.time_ns is None:
+                raise ValueError("Both events must be recorded before calculating elapsed time.")
+            if not (self.query() and end_event.query()):
+                error = getattr(torch, "AcceleratorError", RuntimeError)
+                raise error("CUDA error: device not ready")
+            return float((end_event._us.time_ns - self._us.time_ns) / 1e6)
+
+        @classmethod
+        def from_ipc_handle(cls, device: Any, handle: bytes) -> Any:
+            raise RuntimeError("understudy cannot open CUDA IPC event handles: the processes share no emulated device.")
+
+        def ipc_handle(self) -> bytes:
+            raise RuntimeError(
+                "understudy cannot export CUDA IPC event handles: the processes share no emulated device."
+            )
+
+        def __repr__(self) -> str:
+            if self.cuda_event:
+                return f"<torch.cuda.Event {self.cuda_event:#x}>"
+            return "<torch.cuda.Event uninitialized>"
+
+    Event.__module__, Event.__qualname__ = "torch.cuda.streams", "Event"
+    del stream_class
+    return Event
+
+
+def _generic(stock: Any, cuda_class: Any) -> Any:
+    """`torch.Stream` or `torch.Event` as a program calls it: for a CUDA device (or none) the emulated class."""
+
+    class Meta(type(stock)):  # type: ignore[misc]
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, stock)
+
+        def __subclasscheck__(cls, subclass: Any) -> bool:
+            return issubclass(subclass, stock)
+
+    class Generic(stock, metaclass=Meta):  # type: ignore[misc, valid-type]
+        def __new__(cls, device: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if "stream_id" in kwargs or (device is not None and torch.device(device).type != "cuda"):
+                return stock(device, *args, **kwargs) if device is not None else stock(*args, **kwargs)
+            if cuda_class.__name__ == "Event":
+                made = cuda_class(*args, **kwargs)
+                made._device = None if device is None else torch.device(device).index
+                return made
+            return cuda_class(device, *args, **kwargs)
+
+    Generic.__name__ = Generic.__qualname__ = stock.__name__
+    Generic.__module__ = "torch"
+    return Generic

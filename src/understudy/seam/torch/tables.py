@@ -1,0 +1,196 @@
+"""Facts about operators that their schemas do not tell. Tables, so that nothing branches on an operator's name.
+
+Sources: the CUDA kernels' own behaviour as PyTorch documents it (notes/cuda, native_functions.yaml, ATen/native/cuda).
+"""
+
+from __future__ import annotations
+
+EXEMPT = frozenset(
+    {
+        "aten::copy_",
+        "aten::_to_copy",
+        "aten::set_",
+        "aten::is_pinned",
+        "aten::record_stream",
+        "aten::pin_memory",
+        "aten::_pin_memory",
+        "aten::_has_same_storage_numel",
+        "aten::is_same_size",
+        "aten::_local_scalar_dense",
+        "aten::_foreach_copy_",
+        "aten::resize_as_",
+        "aten::_shallow_copy_and_detach",
+        "aten::shallow_copy_and_detach",
+        "aten::_pack_padded_sequence",
+        "aten::_ctc_loss",
+        "aten::_ctc_loss_backward",
+        "aten::_use_cudnn_ctc_loss",
+        "aten::lstm",
+        "aten::view_as",
+        "aten::expand_as",
+    }
+)
+"""Operators whose tensors may lie on several devices."""
+
+HOST_ARGUMENTS: dict[str, frozenset[str]] = {
+    "aten::index": frozenset({"indices"}),
+    "aten::_unsafe_index": frozenset({"indices"}),
+    "aten::index_put": frozenset({"indices", "values"}),
+    "aten::index_put_": frozenset({"indices", "values"}),
+    "aten::_index_put_impl_": frozenset({"indices", "values"}),
+    "aten::_unsafe_index_put": frozenset({"indices"}),
+    "aten::_fused_adam_": frozenset({"state_steps", "grad_scale", "found_inf"}),
+    "aten::_fused_adamw_": frozenset({"state_steps", "grad_scale", "found_inf"}),
+    "aten::repeat_interleave": frozenset({"repeats"}),
+    "aten::tensor_split": frozenset({"tensor_indices_or_sections"}),
+    "aten::_pad_packed_sequence": frozenset({"batch_sizes"}),
+    "aten::_thnn_fused_lstm_cell": frozenset(),
+    "aten::gru": frozenset({"batch_sizes"}),
+    "aten::rnn_tanh": frozenset({"batch_sizes"}),
+    "aten::rnn_relu": frozenset({"batch_sizes"}),
+}
+"""Arguments that CUDA kernels accept on the host, whatever their size."""
+
+SYNCHRONIZING = frozenset(
+    {
+        "aten::_local_scalar_dense",
+        "aten::nonzero",
+        "aten::masked_select",
+        "aten::_unique",
+        "aten::_unique2",
+        "aten::unique_consecutive",
+        "aten::unique_dim",
+        "aten::unique_dim_consecutive",
+        "aten::bincount",
+        "aten::histc",
+        "aten::equal",
+        "aten::is_nonzero",
+        "aten::linalg_eig",
+        "aten::_linalg_eigvals",
+        "aten::_linalg_eigh",
+        "aten::_linalg_svd",
+        "aten::geqrf",
+        "aten::multinomial",
+        "aten::_coalesce",
+    }
+)
+"""Operators whose CUDA kernels make the host wait for a result."""
+
+NO_KERNEL = frozenset(
+    {
+        "aten::_unsafe_view",
+        "aten::_reshape_alias",
+        "aten::empty",
+        "aten::empty_strided",
+        "aten::empty_like",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+        "aten::empty_permuted",
+        "aten::set_",
+        "aten::resize_",
+        "aten::resize_as_",
+        "aten::requires_grad_",
+        "aten::record_stream",
+        "aten::is_pinned",
+        "aten::is_same_size",
+        "aten::_has_same_storage_numel",
+        "aten::sym_size",
+        "aten::sym_stride",
+        "aten::sym_numel",
+        "aten::sym_storage_offset",
+        "aten::_sparse_coo_tensor_with_dims_and_tensors",
+        "aten::_sparse_coo_tensor_unsafe",
+        "aten::_coalesced_",
+        "aten::_nnz",
+        "aten::sparse_dim",
+        "aten::dense_dim",
+    }
+)
+"""Operators that launch nothing."""
+
+WRITES_ONLY = frozenset(
+    {
+        "aten::fill_",
+        "aten::zero_",
+        "aten::normal_",
+        "aten::uniform_",
+        "aten::random_",
+        "aten::bernoulli_",
+        "aten::exponential_",
+        "aten::geometric_",
+        "aten::log_normal_",
+        "aten::cauchy_",
+        "aten::copy_",
+        "aten::_foreach_zero_",
+        "aten::_foreach_copy_",
+        "aten::zeros_like",
+        "aten::ones_like",
+        "aten::full_like",
+        "aten::empty_like",
+        "aten::rand_like",
+        "aten::randn_like",
+        "aten::randint_like",
+        "aten::new_zeros",
+        "aten::new_ones",
+        "aten::new_full",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+    }
+)
+"""Operators that do not read the memory of their first argument."""
+
+GATHERS = frozenset(
+    {
+        "aten::index",
+        "aten::_unsafe_index",
+        "aten::index_select",
+        "aten::gather",
+        "aten::embedding",
+        "aten::take",
+        "aten::masked_select",
+    }
+)
+"""Operators that read of their first argument only as much as they give back."""
+
+MATH = frozenset(
+    {
+        "aten::mm",
+        "aten::addmm",
+        "aten::bmm",
+        "aten::baddbmm",
+        "aten::addmv",
+        "aten::mv",
+        "aten::dot",
+        "aten::_addmm_activation",
+        "aten::convolution",
+        "aten::convolution_backward",
+        "aten::_convolution",
+    }
+)
+"""Operators whose cost depends on PyTorch's TF32 switches."""
+
+ATTRIBUTES = frozenset(
+    {
+        "aten::convolution",
+        "aten::convolution_backward",
+        "aten::_convolution",
+        "aten::max_pool2d_with_indices",
+        "aten::max_pool2d_with_indices_backward",
+        "aten::avg_pool2d",
+        "aten::avg_pool2d_backward",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+        "aten::upsample_nearest2d",
+        "aten::upsample_bilinear2d",
+        "aten::cat",
+        "aten::sum",
+        "aten::mean",
+        "aten::_softmax",
+        "aten::_log_softmax",
+        "aten::native_group_norm",
+    }
+)
+"""Operators whose cost depends on more than the shapes of their tensors."""
+
+BUILT_IN = frozenset({"aten", "prims", "_c10d_functional", "c10d", "c10d_functional", "inductor", "rngprims"})
+"""Operator namespaces that PyTorch itself brings."""

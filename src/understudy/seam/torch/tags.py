@@ -1,0 +1,115 @@
+"""Which device a tensor lives on: a tag on its storage.
+
+PyTorch keeps the Python object of a storage, and what is set on it, for as long as the C++ storage lives, also when
+only autograd holds it. So a tag's end is the end of the memory: `Tag.__del__` is the allocator's free. It may run at any
+moment and on any thread, so it only appends to a deque.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import torch
+
+from understudy.machine.order import Accesses
+
+CPU = -1
+NOWHERE = -2
+"""No tensor was seen."""
+FLOATING = -3
+"""Made by C++ with device=cpu inside a composite: adopts the first device that it meets."""
+
+storage_of = torch._C.TensorBase.untyped_storage
+disable_torch_function = torch._C.DisableTorchFunctionSubclass
+
+
+class Tag:
+    """Where a storage lives and what is known of it.
+
+    `device` is an emulated device's index, or CPU for pinned memory, or FLOATING. `block` is the allocator's block,
+    returned to `frees` when the storage dies. `epoch` is the work on `stream` that wrote it last. `late` holds the
+    pending writes of asynchronous copies into pinned memory, `generation` the emulation it belongs to.
+    """
+
+    __slots__ = (
+        "__weakref__", "accesses", "block", "category", "device", "epoch", "frees", "generation", "late", "number",
+        "pinned", "site", "size", "stream", "version",
+    )  # fmt: skip
+
+    def __init__(self, device: int, size: int) -> None:
+        self.device = device
+        self.size = size
+        self.block: Any = None
+        self.frees: deque[Any] | None = None
+        self.accesses: Accesses | None = None
+        self.pinned = False
+        self.late: Any = None
+        self.epoch = 0
+        self.stream: Any = None
+        self.number = 0
+        self.version = 0
+        self.site = 0
+        self.category = 0
+
+    def __del__(self) -> None:
+        if self.block is not None and self.frees is not None:
+            self.frees.append(self.block)
+
+
+class _HostTag:
+    """The tag of every storage that has none: pageable host memory."""
+
+    __slots__ = ()
+    device = CPU
+    size = 0
+    block = None
+    accesses = None
+    pinned = False
+    late = None
+    epoch = 0
+    stream = None
+    number = 0
+    version = 0
+    site = 0
+
+
+HOST_TAG = _HostTag()
+
+
+def tag_of(tensor: torch.Tensor) -> Any:
+    """The tag of a tensor's memory; of a sparse tensor's values; HOST_TAG where there is none."""
+    try:
+        return storage_of(tensor)._us
+    except (NotImplementedError, RuntimeError, ValueError):
+        return _tag_without_storage(tensor)
+
+
+def device_of(tensor: torch.Tensor) -> int:
+    """The emulated device's index, CPU, or FLOATING."""
+    device: int = tag_of(tensor).device
+    return device
+
+
+def _tag_without_storage(tensor: torch.Tensor) -> Any:
+    with disable_torch_function():
+        try:
+            return storage_of(tensor)._us
+        except (NotImplementedError, RuntimeError):
+            pass
+        for part in parts_of(tensor):
+            return tag_of(part)
+    return getattr(tensor, "_us", HOST_TAG)
+
+
+def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The dense tensors that a sparse one is made of, its values first; empty for what has no parts."""
+    base = torch._C.TensorBase
+    layout = tensor.layout
+    if layout is torch.sparse_coo:
+        return [base._values(tensor), base._indices(tensor)]
+    if layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [base.values(tensor), base.crow_indices(tensor), base.col_indices(tensor)]
+    if layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [base.values(tensor), base.ccol_indices(tensor), base.row_indices(tensor)]
+    return []

@@ -1,0 +1,261 @@
+"""The surface of `torch.Tensor`: what a program reads of a tensor's device, and the methods that move it or look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import handle_torch_function, has_torch_function_unary
+
+from understudy.seam.patching import Patch
+from understudy.seam.torch.messages import device_name
+from understudy.seam.torch.moves import move, wait_for
+from understudy.seam.torch.state import State
+from understudy.seam.torch.streams import stream_of
+from understudy.seam.torch.tags import CPU, HOST_TAG, device_of, storage_of, tag_of
+
+Tensor = torch.Tensor
+base = torch._C.TensorBase
+TYPE_NAMES = {
+    torch.float32: "FloatTensor",
+    torch.float64: "DoubleTensor",
+    torch.float16: "HalfTensor",
+    torch.bfloat16: "BFloat16Tensor",
+    torch.uint8: "ByteTensor",
+    torch.int8: "CharTensor",
+    torch.int16: "ShortTensor",
+    torch.int32: "IntTensor",
+    torch.int64: "LongTensor",
+    torch.bool: "BoolTensor",
+    torch.complex64: "ComplexFloatTensor",
+    torch.complex128: "ComplexDoubleTensor",
+}
+DTYPES = {name: dtype for dtype, name in TYPE_NAMES.items()}
+
+
+def patches(state: State) -> list[Patch]:
+    """The names of `torch.Tensor` to replace."""
+    return [*_properties(state), *_moving(state), *_looking(state), *_sharing(state)]
+
+
+def overridable(public: Callable[..., Any]) -> Callable[..., Any]:
+    """Let tensor subclasses see the call, as PyTorch's own methods do."""
+
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if has_torch_function_unary(self):
+            return handle_torch_function(method, (self,), self, *args, **kwargs)
+        return public(self, *args, **kwargs)
+
+    method.__name__ = public.__name__
+    method.__qualname__ = f"Tensor.{public.__name__}"
+    method.__doc__ = getattr(base, public.__name__).__doc__
+    return method
+
+
+def _properties(state: State) -> list[Patch]:
+    local = state.local
+    devices = state.cuda_devices
+    get_device = base.device.__get__
+    physically_host = base.is_cpu.__get__
+
+    def device(self: Tensor) -> torch.device:
+        if local.inner:
+            return get_device(self)
+        try:
+            index = storage_of(self)._us.device
+        except (NotImplementedError, RuntimeError, ValueError):
+            index = device_of(self)
+        return devices[index] if index >= 0 else get_device(self)
+
+    def is_cuda(self: Tensor) -> bool:
+        return not local.inner and device_of(self) >= 0
+
+    def is_cpu(self: Tensor) -> bool:
+        return physically_host(self) and (local.inner or device_of(self) < 0)
+
+    def index(self: Tensor) -> int:
+        found = CPU if local.inner else device_of(self)
+        return max(found, -1)
+
+    return [
+        Patch(Tensor, "device", property(device)),
+        Patch(Tensor, "is_cuda", property(is_cuda)),
+        Patch(Tensor, "is_cpu", property(is_cpu)),
+        Patch(Tensor, "get_device", index),
+    ]
+
+
+def _moving(state: State) -> list[Patch]:
+    parse = torch._C._nn._parse_to
+
+    def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        other = args[0] if args and isinstance(args[0], Tensor) else kwargs.pop("other", None)
+        if other is not None:
+            rest = dict(zip(("non_blocking", "copy"), args[1:], strict=False)) | kwargs
+            return move(state, self, max(CPU, device_of(other)), other.dtype, **rest)
+        copy = kwargs.pop("copy", False)
+        if len(args) > 2 and isinstance(args[-1], bool) and isinstance(args[-2], bool):
+            copy, args = args[-1], args[:-1]
+        device, dtype, non_blocking, memory_format = parse(*args, **kwargs)
+        if device is None or device.type not in ("cpu", "cuda"):
+            return base.to(self, *args, copy=copy, **kwargs)
+        return move(state, self, state.index(device), dtype, non_blocking, copy, memory_format)
+
+    def cuda(
+        self: Tensor,
+        device: Any = None,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format = torch.preserve_format,
+    ) -> Tensor:
+        index = state.index(torch.device("cuda") if device is None else device)
+        if index < 0:
+            raise RuntimeError(f"Invalid device, must be cuda device, but got {device}")
+        return move(state, self, index, None, non_blocking, memory_format=memory_format)
+
+    def cpu(self: Tensor, memory_format: torch.memory_format = torch.preserve_format) -> Tensor:
+        return move(state, self, CPU, memory_format=memory_format)
+
+    def type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        on_device = device_of(self) >= 0
+        if dtype is None:
+            name = base.type(self)
+            return name.replace("torch.", "torch.cuda.", 1) if on_device else name
+        name = dtype if isinstance(dtype, str) else getattr(dtype, "_us_name", None)
+        if name is not None and name.startswith("torch.cuda."):
+            index = device_of(self) if on_device else state.index(torch.device("cuda"))
+            return move(state, self, index, DTYPES[name.rsplit(".", 1)[1]], non_blocking)
+        if isinstance(dtype, torch.dtype):
+            return base.to(self, dtype, non_blocking)
+        target = name or f"{dtype.__module__}.{dtype.__name__}"
+        return move(state, self, CPU, DTYPES[target.rsplit(".", 1)[1]], non_blocking)
+
+    def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
+        if (
+            isinstance(src, Tensor)
+            and src.requires_grad
+            and torch.is_grad_enabled()
+            and device_of(src) != device_of(self)
+        ):
+            src = move(state, src, max(CPU, device_of(self)), None, non_blocking)
+        return base.copy_(self, src, non_blocking)
+
+    return [Patch(Tensor, f.__name__, overridable(f)) for f in (to, cuda, cpu, type, copy_)]
+
+
+def _looking(state: State) -> list[Patch]:
+    def refuse_device(self: Tensor) -> None:
+        index = device_of(self)
+        if index >= 0:
+            raise TypeError(
+                f"can't convert {device_name(index)} device type tensor to numpy. "
+                "Use Tensor.cpu() to copy the tensor to host memory first."
+            )
+
+    def numpy(self: Tensor, *, force: bool = False) -> Any:
+        if force:
+            self = move(state, self.detach(), CPU)
+        refuse_device(self)
+        if state.late.pending:
+            state.late.host_touch(self)
+        return base.numpy(self, force=force)
+
+    def tolist(self: Tensor) -> Any:
+        index = device_of(self)
+        if index >= 0:
+            wait_for(state, index, "Tensor.tolist")
+        elif state.late.pending:
+            state.late.host_touch(self)
+        return base.tolist(self)
+
+    def array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Any:
+        if has_torch_function_unary(self):
+            return handle_torch_function(Tensor.__array__, (self,), self, dtype=dtype)
+        out = numpy(self)
+        return out if dtype is None else out.astype(dtype, copy=False)
+
+    def interface(self: Tensor) -> dict[str, Any]:
+        if device_of(self) < 0:
+            raise AttributeError(
+                f"Can't get __cuda_array_interface__ on non-CUDA tensor type: {self.type()} "
+                "If CUDA data is required use tensor.cuda() to copy tensor to device memory."
+            )
+        itemsize = self.element_size()
+        strides = None if self.is_contiguous() else tuple(s * itemsize for s in self.stride())
+        pointer = self.data_ptr() if self.numel() > 0 else 0
+        descriptor = torch.empty(0, dtype=self.dtype).numpy().__array_interface__["typestr"]
+        return {
+            "typestr": descriptor, "shape": tuple(self.shape), "strides": strides, "data": (pointer, False), "version": 2
+        }  # fmt: skip
+
+    def dlpack_device(self: Tensor) -> tuple[Any, int]:
+        index = device_of(self)
+        if index >= 0:
+            from torch.utils.dlpack import DLDeviceType
+
+            return DLDeviceType.kDLCUDA, index
+        return stock_dlpack_device(self)  # type: ignore[no-any-return]
+
+    stock_dlpack_device = Tensor.__dlpack_device__
+    return [
+        Patch(Tensor, "numpy", overridable(numpy)),
+        Patch(Tensor, "tolist", overridable(tolist)),
+        Patch(Tensor, "__array__", array),
+        Patch(Tensor, "__cuda_array_interface__", property(interface)),
+        Patch(Tensor, "__dlpack_device__", dlpack_device),
+    ]
+
+
+def _sharing(state: State) -> list[Patch]:
+    def pin_memory(self: Tensor, device: Any = None) -> Tensor:
+        return torch.ops.aten._pin_memory.default(self)
+
+    def is_pinned(self: Tensor, device: Any = None) -> bool:
+        return bool(tag_of(self).pinned)
+
+    def record_stream(self: Tensor, stream: Any) -> None:
+        tag = tag_of(self)
+        if tag.device < 0:
+            raise NotImplementedError(
+                "Could not run 'aten::record_stream' with arguments from the 'CPU' backend. This could be because the "
+                "operator doesn't exist for this backend, or was omitted during the selective/custom build process."
+            )
+        if tag.block is not None:
+            state.device(tag.device).allocator.record_stream(tag.block, stream_of(state, stream).index)
+
+    def data_ptr(self: Tensor) -> int:
+        tag = tag_of(self)
+        if tag.device >= 0:
+            if tag.block is None:
+                return 0
+            return int(tag.block.address) + self.storage_offset() * self.element_size()
+        if state.late.pending:
+            state.late.host_touch(self)
+        return base.data_ptr(self)
+
+    def is_shared(self: Tensor) -> bool:
+        return device_of(self) >= 0 or stock_is_shared(self)
+
+    def share_memory_(self: Tensor) -> Tensor:
+        return self if device_of(self) >= 0 else stock_share(self)
+
+    def deepcopy(self: Tensor, memo: dict[int, Any]) -> Any:
+        out = stock_deepcopy(self, memo)
+        _follow(self, out)
+        return out
+
+    def _follow(old: Tensor, new: Any) -> None:
+        tag = tag_of(old)
+        if isinstance(new, Tensor) and tag.device >= 0 and tag_of(new) is HOST_TAG:
+            state.place(storage_of(new), tag.device)
+
+    stock_is_shared, stock_share, stock_deepcopy = Tensor.is_shared, Tensor.share_memory_, Tensor.__deepcopy__
+    return [
+        Patch(Tensor, "pin_memory", overridable(pin_memory)),
+        Patch(Tensor, "is_pinned", overridable(is_pinned)),
+        Patch(Tensor, "record_stream", record_stream),
+        Patch(Tensor, "data_ptr", data_ptr),
+        Patch(Tensor, "is_shared", is_shared),
+        Patch(Tensor, "share_memory_", share_memory_),
+        Patch(Tensor, "__deepcopy__", deepcopy),
+    ]
