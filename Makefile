@@ -55,7 +55,7 @@ bench: environment
 
 docs: environment
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)
-	$(VENV)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 clean:
 	rm -rf .venv .venv-torch-* site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis logs runs

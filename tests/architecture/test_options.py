@@ -1,0 +1,21 @@
+"""The options of an emulation are a public interface: their names change on purpose only."""
+
+from dataclasses import fields
+
+from understudy import settings
+from understudy.cli import _options
+from understudy.session import Options
+
+NAMES = ["gpus", "cuda_version", "seed", "clock", "async_copies", "host_time", "no_data", "stacks"]
+
+
+def test_the_options_are_these() -> None:
+    assert [field.name for field in fields(Options)] == NAMES
+
+
+def test_the_command_line_sets_each_of_them() -> None:
+    assert sorted(_options.FIELDS.values()) == sorted(NAMES)
+
+
+def test_each_can_be_set_in_pyproject() -> None:
+    assert {name.replace("_", "-") for name in _options.FIELDS} <= set(settings.NAMES)
