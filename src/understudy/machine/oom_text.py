@@ -54,7 +54,17 @@ _FRAGMENTATION = (
     " If reserved but unallocated memory is large try setting {variable}=expandable_segments:True to avoid"
     " fragmentation.  See documentation for Memory Management  ({url})"
 )
-_CUDA_NOTES = "https://pytorch.org/docs/stable/notes/cuda.html#environment-variables"
+_NOTES = "https://pytorch.org/docs/stable/notes/cuda.html#environment-variables"
+_NEW_NOTES = "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf"
+_ADVICE: tuple[tuple[tuple[int, int], str, str], ...] = (
+    ((2, 11), "PYTORCH_CUDA_ALLOC_CONF", _NEW_NOTES),
+    ((2, 10), "PYTORCH_ALLOC_CONF", _NOTES),
+    ((0, 0), "PYTORCH_CUDA_ALLOC_CONF", _NOTES),
+)
+"""First version, variable, address. Sources: pytorch#172327 for 2.11, messages of 2.10 and older in public issues."""
+
+_SILENT_WHEN_EXPANDABLE = (2, 14)
+"""From here on the advice is left out where it is already followed (pytorch#191105)."""
 
 
 def message(facts: OutOfMemoryFacts, version: tuple[int, int] = (2, 6)) -> str:
@@ -79,5 +89,7 @@ def message(facts: OutOfMemoryFacts, version: tuple[int, int] = (2, 6)) -> str:
 
 
 def _advice(facts: OutOfMemoryFacts, version: tuple[int, int]) -> str:
-    variable = "PYTORCH_ALLOC_CONF" if version >= (2, 9) else "PYTORCH_CUDA_ALLOC_CONF"
-    return _FRAGMENTATION.format(variable=variable, url=_CUDA_NOTES)
+    if facts.expandable_segments and version >= _SILENT_WHEN_EXPANDABLE:
+        return ""
+    variable, url = next((variable, url) for first, variable, url in _ADVICE if version >= first)
+    return _FRAGMENTATION.format(variable=variable, url=url)
