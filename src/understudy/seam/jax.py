@@ -1,0 +1,409 @@
+"""The seam into JAX: n emulated GPUs as a second CPU client of the PJRT runtime, registered as backend `cuda`.
+
+JAX itself places, checks and computes: arrays of an emulated GPU belong to a client of their own, so JAX's own errors on
+mixed devices, its shardings and its meshes work as they are. What is replaced: the names that the client's devices show,
+the C++ fast path of `jit` (so that every execution passes through Python), and the few functions that move values
+between devices and the host. Checked on jax 0.10.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from understudy.errors import InstallError
+from understudy.seam.buffer_slot import BufferSlot
+from understudy.seam.jax_program import Program, collectives_of, program_of
+from understudy.seam.patching import Patch, Patches
+from understudy.seam.recorder import Holding, OutOfMemory, Recorder, Work
+
+PREALLOCATED = 0.75
+"""Part of a GPU that XLA's allocator takes for itself unless told otherwise (docs.jax.dev, GPU memory allocation)."""
+
+CUDA_PLATFORM_VERSION = "PJRT C API\ncuda 12000"
+
+
+def install(session: Any) -> Callable[[], None]:
+    """Give JAX the session's GPUs; returns the function that takes them away again.
+
+    Call it after `import jax`. Raises InstallError when JAX already runs on real GPUs.
+    """
+    from jax._src import xla_bridge  # type: ignore[import-untyped, unused-ignore]
+
+    started = xla_bridge.backends_are_initialized()
+    if started and "cuda" in xla_bridge._backends:
+        raise InstallError(
+            "JAX has already started with GPUs of its own, which cannot be replaced; start the emulation before the first "
+            "use of jax"
+        )
+    seam = _Seam(session)
+    patches = Patches()
+    patches.apply(seam.patches())
+    if started:
+        patches.apply(_late(xla_bridge, seam.client()))
+    seam.forget()
+
+    def uninstall() -> None:
+        patches.restore()
+        if not started and xla_bridge.backends_are_initialized():
+            xla_bridge._clear_backends()
+        seam.forget()
+        seam.recorder.close()
+
+    return uninstall
+
+
+def _late(xla_bridge: Any, client: Any) -> list[Patch]:
+    """JAX has started already, on CPUs: add the client to what it has."""
+    return [
+        Patch(xla_bridge, "_backends", {**xla_bridge._backends, "cuda": client}),
+        Patch(xla_bridge, "_default_backend", client),
+    ]
+
+
+def _limit(memory_bytes: int) -> int:
+    fraction = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", PREALLOCATED))
+    platform = os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "").lower() in {"platform", "cuda_async"}
+    return memory_bytes if platform else int(memory_bytes * fraction)
+
+
+class _Seam:
+    """What the replacements share: the recorder, the client and what is known of compiled programs."""
+
+    def __init__(self, session: Any) -> None:
+        self.recorder = Recorder(session, _limit)
+        self.old_api = getattr(getattr(session, "options", None), "compat", None) == "d2l"
+        self.programs: weakref.WeakKeyDictionary[Any, Program] = weakref.WeakKeyDictionary()
+        self.lowered: weakref.WeakKeyDictionary[Any, Program] = weakref.WeakKeyDictionary()
+        self.collectives: weakref.WeakKeyDictionary[Any, list[tuple[str, int]]] = weakref.WeakKeyDictionary()
+        self._client: Any = None
+
+    # ------------------------------------------------------------------ the client
+
+    def client(self) -> Any:
+        """The CPU client that stands in for the GPUs, made when it is first needed."""
+        from jax._src import distributed  # type: ignore[import-untyped, unused-ignore]
+        from jax._src.lib import xla_client  # type: ignore[import-untyped, unused-ignore]
+
+        if distributed.global_state.client is not None:
+            from understudy.errors import UnsupportedError
+
+            raise UnsupportedError(
+                "jax.distributed over emulated GPUs of several processes is not supported; "
+                "use one process with several GPUs (jax.make_mesh, shard_map, pmap)"
+            )
+        if self._client is None:
+            self._client = xla_client.make_cpu_client(asynchronous=True, num_devices=len(self.recorder.devices))
+        return self._client
+
+    def index(self, device: Any) -> int:
+        """The GPU's index, or -1 for a CPU device."""
+        return int(device.id) if self._client is not None and device.client is self._client else -1
+
+    def places(self, array: Any) -> list[int]:
+        """The device index of each shard of an array; [-1] for a value of the host."""
+        sharding = getattr(array, "_sharding", None)
+        if sharding is None:
+            return [-1]
+        return [self.index(device) for device in sharding._device_assignment]
+
+    def forget(self) -> None:
+        """Empty what JAX remembers about backends and compiled functions."""
+        import jax
+        from jax._src import xla_bridge
+
+        for cached in (xla_bridge.get_backend, xla_bridge.local_devices, xla_bridge.process_count):
+            cached.cache_clear()
+        jax.clear_caches()
+
+    # ------------------------------------------------------------------ the table
+
+    def patches(self) -> list[Patch]:
+        """Everything that is replaced in jax and jaxlib."""
+        from jax._src import array, hardware_utils, pjit, xla_bridge
+        from jax._src.interpreters import mlir, pxla
+        from jax._src.lib import xla_client
+
+        registration = xla_bridge.BackendRegistration(self.client, priority=500, fail_quietly=False)
+        original_discovery = xla_bridge._discover_and_register_pjrt_plugins
+
+        def discover() -> None:
+            original_discovery()
+            xla_bridge._backend_factories["cuda"] = registration
+
+        calls = [
+            Patch(xla_bridge, "_backend_factories", {**xla_bridge._backend_factories, "cuda": registration}),
+            Patch(xla_bridge, "_discover_and_register_pjrt_plugins", discover),
+            Patch(hardware_utils, "has_visible_nvidia_gpu", lambda: True),
+            Patch(mlir.ModuleContext, "get_backend", self._backend(mlir.ModuleContext.get_backend)),
+            Patch(pjit, "_get_fastpath_data", lambda *args, **kwargs: None),
+            Patch(pjit, "_resolve_and_lower", self._lower(pjit._resolve_and_lower)),
+            Patch(pxla.MeshExecutable, "create_cpp_call", lambda self, params: None),
+            Patch(pxla.MeshComputation, "compile", self._compile(pxla.MeshComputation.compile)),
+            Patch(pxla.ExecuteReplicated, "__call__", self._execute(pxla.ExecuteReplicated.__call__)),
+            Patch(xla_client, "batched_device_put", self._put(xla_client.batched_device_put)),
+            Patch(pxla, "batched_device_put", self._reuse(pxla.batched_device_put)),
+            Patch(array.ArrayImpl, "_value", self._value(array.ArrayImpl._value)),
+            Patch(array.ArrayImpl, "delete", self._delete(array.ArrayImpl.delete)),
+            Patch(array.ArrayImpl, "block_until_ready", self._block(array.ArrayImpl.block_until_ready)),
+            Patch(xla_client, "batched_block_until_ready", self._block_all(xla_client.batched_block_until_ready)),
+            Patch(BufferSlot(array.ArrayImpl), "function", None),
+        ]
+        return [*calls, *self._device_names()]
+
+    def _device_names(self) -> list[Patch]:
+        from jaxlib import _jax  # type: ignore[import-untyped, unused-ignore]
+
+        cls, client = _jax.Device, _jax.Client
+        devices = self.recorder.devices
+
+        def of(name: str, answer: Callable[[int], Any], default: Any = None) -> Patch:
+            before = cls.__dict__.get(name)
+
+            def read(device: Any) -> Any:
+                index = self.index(device)
+                if index >= 0:
+                    return answer(index)
+                if before is None:
+                    raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
+                return before.__get__(device) if default is None else default
+
+            return Patch(cls, name, property(read))
+
+        def method(name: str, answer: Callable[[int], Any]) -> Patch:
+            before = cls.__dict__[name]
+
+            def call(device: Any) -> Any:
+                index = self.index(device)
+                return answer(index) if index >= 0 else before(device)
+
+            return Patch(cls, name, call)
+
+        shown = "gpu(id={})" if self.old_api else "CudaDevice(id={})"
+        platform, version = client.__dict__["platform"], client.__dict__["platform_version"]
+        table = [
+            of("platform", lambda i: "gpu"),
+            of("device_kind", lambda i: devices[i].gpu.name),
+            of("compute_capability", lambda i: ".".join(map(str, devices[i].gpu.compute_capability))),
+            of("core_count", lambda i: devices[i].gpu.sm_count),
+            method("__repr__", shown.format),
+            method("__str__", shown.format if self.old_api else "cuda:{}".format),
+            method("memory_stats", self.memory_stats),
+            Patch(client, "platform", property(lambda c: "gpu" if c is self._client else platform.__get__(c))),
+            Patch(
+                client,
+                "platform_version",
+                property(lambda c: CUDA_PLATFORM_VERSION if c is self._client else version.__get__(c)),
+            ),
+        ]
+        if self.old_api:
+            table.append(Patch(cls, "__call__", lambda device: device))
+        return table
+
+    def memory_stats(self, index: int) -> dict[str, int]:
+        """What `Device.memory_stats()` shows on a GPU; bytes, with XLA's rounding to 256."""
+        self.recorder.drain()
+        pool = self.recorder.pools[index]
+        return {
+            "num_allocs": pool.allocations,
+            "bytes_in_use": pool.used_bytes,
+            "peak_bytes_in_use": pool.peak_bytes,
+            "largest_alloc_size": pool.largest_bytes,
+            "bytes_limit": pool.limit_bytes,
+            "bytes_reserved": 0,
+            "peak_bytes_reserved": 0,
+            "largest_free_block_bytes": 0,
+        }
+
+    # ------------------------------------------------------------------ programs
+
+    def _backend(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_backend(context: Any, *args: Any, **options: Any) -> Any:
+            # Programs are lowered for the CPU that computes them, under a client that calls itself a GPU's.
+            if self._client is not None and context.backend is self._client:
+                return self._client
+            return original(context, *args, **options)
+
+        return get_backend
+
+    def _lower(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def resolve_and_lower(args: Any, jaxpr: Any, *rest: Any, **options: Any) -> Any:
+            computation = original(args, jaxpr, *rest, **options)
+            if computation not in self.lowered:
+                self.lowered[computation] = program_of(jaxpr)
+            return computation
+
+        return resolve_and_lower
+
+    def _compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile(computation: Any, *args: Any, **options: Any) -> Any:
+            executable = original(computation, *args, **options)
+            program = self.lowered.get(computation)
+            if program is not None:
+                self.programs[executable.unsafe_call] = program
+            return executable
+
+        return compile
+
+    def _execute(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def execute(call: Any, *args: Any) -> Any:
+            places = [self.index(device) for device in call._local_devices]
+            if min(places, default=-1) < 0:
+                return original(call, *args)
+            sizes = [_shard_bytes(aval, sharding) for aval, sharding in _outputs(call.out_handler)]
+            self._require(places, sum(sizes))
+            outs = original(call, *args)
+            self._record(call, places, args)
+            for out, size in zip(outs, sizes, strict=False):
+                _tag(out, [self.recorder.hold(place, size) for place in self.places(out)])
+            for arg in args:
+                if getattr(arg, "_us", None) and arg.is_deleted():
+                    arg._us = ()
+            return outs
+
+        return execute
+
+    def _record(self, call: Any, places: list[int], args: Sequence[Any]) -> None:
+        program = self.programs.get(call)
+        if program is None:
+            self.recorder.note("unseen-program", (("name", str(call.name)),))
+            return
+        if program.unknown_loops:
+            self.recorder.note("unknown-loop-count", (("name", str(call.name)), ("loops", program.unknown_loops)))
+        split = len(places) > 1 and not program.local and any(_partitioned(arg) for arg in args)
+        work = program.work or (Work(_nothing(call.name)),) if len(places) == 1 else program.work
+        for place in places:
+            self.recorder.run(place, work, len(places) if split else 1)
+        if len(places) > 1:
+            for name, size in self._collectives(call):
+                self.recorder.collective(name, size, places)
+
+    def _collectives(self, call: Any) -> list[tuple[str, int]]:
+        found = self.collectives.get(call)
+        if found is None:
+            modules = call.xla_executable.hlo_modules()
+            found = self.collectives[call] = [pair for m in modules for pair in collectives_of(m.to_string())]
+        return found
+
+    def _require(self, places: list[int], size_bytes: int) -> None:
+        try:
+            for place in places:
+                self.recorder.check(place, size_bytes)
+        except OutOfMemory as error:
+            raise _exhausted(error.size_bytes) from None
+
+    # ------------------------------------------------------------------ transfers
+
+    def _put(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def batched_device_put(aval: Any, sharding: Any, xs: Any, devices: Any, *rest: Any, **options: Any) -> Any:
+            targets = [self.index(device) for device in devices]
+            sources = [self.places(x)[0] for x in xs]
+            size = _shard_bytes(aval, sharding)
+            for target in targets:
+                if target >= 0:
+                    self._require([target], size)
+            result = original(aval, sharding, xs, devices, *rest, **options)
+            held = []
+            for x, source, target in zip(xs, sources, targets, strict=True):
+                if source != target or (source >= 0 and _fresh(x, result)):
+                    self.recorder.copy(source, target, size, blocking=False)
+                if target >= 0:
+                    held.append(self.recorder.hold(target, size))
+            _tag(result, held)
+            return result
+
+        return batched_device_put
+
+    def _reuse(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def batched_device_put(aval: Any, sharding: Any, xs: Any, *rest: Any, **options: Any) -> Any:
+            result = original(aval, sharding, xs, *rest, **options)
+            if not hasattr(result, "_us"):
+                _tag(result, [holding for x in xs for holding in getattr(x, "_us", ())])
+            return result
+
+        return batched_device_put
+
+    def _value(self, original: Any) -> property:
+        def value(array: Any) -> Any:
+            if array._npy_value is None and not array.is_deleted():
+                read = set()
+                for place in self.places(array):
+                    if place >= 0 and not (array.is_fully_replicated and read):
+                        read.add(place)
+                        self.recorder.copy(place, -1, _shard_bytes(array.aval, array.sharding), blocking=True)
+            return original.__get__(array)
+
+        return property(value)
+
+    def _delete(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def delete(array: Any) -> Any:
+            result = original(array)
+            _tag(array, ())
+            return result
+
+        return delete
+
+    def _block(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def block_until_ready(array: Any) -> Any:
+            self._wait([array])
+            return original(array)
+
+        return block_until_ready
+
+    def _block_all(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def batched_block_until_ready(arrays: Any) -> Any:
+            self._wait(arrays)
+            return original(arrays)
+
+        return batched_block_until_ready
+
+    def _wait(self, arrays: Any) -> None:
+        for place in sorted({place for array in arrays for place in self.places(array)}):
+            if place >= 0:
+                self.recorder.wait(place, "block_until_ready")
+
+
+def _tag(array: Any, held: Sequence[Holding]) -> None:
+    array._us = tuple(held)
+
+
+def _fresh(x: Any, result: Any) -> bool:
+    """Whether a transfer to the same device made a buffer of its own."""
+    one = getattr(result, "is_fully_addressable", False) and len(result._arrays) == 1
+    return one and not x.is_deleted() and x.unsafe_buffer_pointer() != result.unsafe_buffer_pointer()
+
+
+def _outputs(handler: Any) -> list[tuple[Any, Any]]:
+    return list(zip(handler.out_avals, handler.out_shardings, strict=True))
+
+
+def _shard_bytes(aval: Any, sharding: Any) -> int:
+    """Bytes of one device's part of an array."""
+    shape = tuple(getattr(aval, "shape", ()))
+    dtype = getattr(aval, "dtype", None)
+    if dtype is None or not hasattr(dtype, "itemsize"):
+        return 0
+    elements = 1
+    for n in sharding.shard_shape(shape):
+        elements *= int(n)
+    return elements * int(dtype.itemsize)
+
+
+def _partitioned(arg: Any) -> bool:
+    return hasattr(arg, "_sharding") and not arg.is_fully_replicated
+
+
+def _nothing(name: str) -> Any:
+    from understudy.trace.operation import Signature
+
+    return Signature(str(name))
+
+
+def _exhausted(size_bytes: int) -> Exception:
+    import jax
+
+    return jax.errors.JaxRuntimeError(  # type: ignore[no-any-return, unused-ignore]
+        f"RESOURCE_EXHAUSTED: Out of memory while trying to allocate {size_bytes} bytes."
+    )
