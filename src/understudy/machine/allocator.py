@@ -14,11 +14,11 @@ from heapq import heappop, heappush
 from understudy.errors import InternalError
 from understudy.machine.allocator_blocks import ALLOCATED, FREE, PENDING, Block, Segment, Shelf
 from understudy.machine.allocator_core import MIN_BLOCK, SMALL_SIZE
-from understudy.machine.allocator_release import PooledAllocator
+from understudy.machine.allocator_snapshot import SnapshotAllocator
 from understudy.machine.oom_text import OutOfMemory
 
 
-class CachingAllocator(PooledAllocator):
+class CachingAllocator(SnapshotAllocator):
     """The caching allocator of one process on one device.
 
     `CachingAllocator(device, driver, settings, events, on_action, join_accesses)`: `driver` gives memory and
