@@ -38,6 +38,7 @@ __all__ = [
     "fft_plan_cache",
     "gpu",
     "info",
+    "map_tensors",
     "memory",
     "memory_summary",
     "num_gpus",
@@ -154,7 +155,7 @@ def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
     def move(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device == target:
             return tensor
-        vocabulary.copied("us.to", tensor.device, target, _size_bytes(tensor), stacklevel=_STACK)
+        vocabulary.copied("us.to", tensor.device, target, _size_bytes(tensor))
         if non_blocking is not None:
             return tensor.to(target, non_blocking=non_blocking)
         if _stageable(tensor, target):
@@ -176,9 +177,6 @@ def copy(x: T, device: Device) -> T:
     return result
 
 
-_STACK = 5  # from vocabulary.copied up to the caller of `to`, for the line that the warning shows
-
-
 def _placed(device: Device) -> torch.device:
     """The device with its index: a bare "cuda" places tensors on the current GPU."""
     target = torch.device(device)
@@ -198,16 +196,21 @@ def _size_bytes(tensor: torch.Tensor) -> int:
 
 
 def _mapped(function: Callable[[torch.Tensor], torch.Tensor], x: Any, device: torch.device) -> Any:
-    """`x` with `function` applied to its tensors; `x` itself where that changes nothing."""
-    if isinstance(x, torch.Tensor):
-        return function(x)
-    if isinstance(x, nn.Module | PackedSequence):
+    """`x` on `device`: modules by their own `to`, tensors by `function`."""
+    if isinstance(x, nn.Module):
         for tensor in tensors_in(x):
             if tensor.device != device:
-                vocabulary.copied("us.to", tensor.device, device, _size_bytes(tensor), stacklevel=_STACK)
-        return x.to(device=device)
+                vocabulary.copied("us.to", tensor.device, device, _size_bytes(tensor))
+        return x.to(device)
+    return map_tensors(function, x)
+
+
+def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], x: Any) -> Any:
+    """The nested batch `x` with `function` applied to its tensors; `x` itself where that changes nothing."""
+    if isinstance(x, torch.Tensor):
+        return function(x)
     if isinstance(x, Mapping):
-        values = {key: _mapped(function, value, device) for key, value in x.items()}
+        values = {key: map_tensors(function, value) for key, value in x.items()}
         if all(values[key] is x[key] for key in values):
             return x
         if isinstance(x, dict):
@@ -215,15 +218,19 @@ def _mapped(function: Callable[[torch.Tensor], torch.Tensor], x: Any, device: to
             changed.update(values)
             return changed
         return values
+    if isinstance(x, PackedSequence):  # its batch sizes stay on the CPU
+        parts = (x.data, x.sorted_indices, x.unsorted_indices)
+        moved: list[Any] = [None if part is None else function(part) for part in parts]
+        return x if moved[0] is x.data else PackedSequence(moved[0], x.batch_sizes, moved[1], moved[2])
     if isinstance(x, list | tuple):
-        items = [_mapped(function, value, device) for value in x]
-        if all(new is old for new, old in zip(items, x, strict=True)):
+        items = [map_tensors(function, value) for value in x]
+        if all(item is former for item, former in zip(items, x, strict=True)):
             return x
         return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
     if is_dataclass(x) and not isinstance(x, type):
-        parts = {field.name: getattr(x, field.name) for field in fields(x) if field.init}
-        moved = {name: _mapped(function, value, device) for name, value in parts.items()}
-        changes = {name: value for name, value in moved.items() if value is not parts[name]}
+        old = {field.name: getattr(x, field.name) for field in fields(x) if field.init}
+        new = {name: map_tensors(function, value) for name, value in old.items()}
+        changes = {name: value for name, value in new.items() if value is not old[name]}
         return replace(x, **changes) if changes else x
     return x
 
@@ -296,9 +303,7 @@ class Timer:
     def _now(self) -> Any:
         if self.device.type != "cuda":
             return time.perf_counter_ns()
-        event = _cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self.device))
-        return event
+        return recorded_event(self.device, timing=True)
 
     def __enter__(self) -> Timer:
         self._begun = self._now()
@@ -393,6 +398,13 @@ def memory_summary(device: Device | None = None) -> str:
     mib = 1 << 20
     free = f"free {now.free_bytes // mib} MiB of {now.total_bytes // mib} MiB"
     return f"main memory: this process {now.allocated_bytes // mib} MiB, {free}"
+
+
+def recorded_event(device: Device, stream: Any = None, timing: bool = False) -> Any:
+    """A CUDA event, recorded now on `stream`, by default the current stream of `device`."""
+    event = _cuda.Event(enable_timing=timing)
+    event.record(torch.cuda.current_stream(device) if stream is None else stream)
+    return event
 
 
 def fft_plan_cache(device: Device | None = None) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,14 +63,22 @@ def policy(mode: PolicyMode) -> Policy:
     return Policy(former)
 
 
-def copied(what: str, source: object, destination: object, size_bytes: int, stacklevel: int = 3) -> None:
+def copied(what: str, source: object, destination: object, size_bytes: int) -> None:
     """Apply the policy to one copy of `size_bytes` that `what` is about to make."""
     if Policy.mode == "silent":
         return
     text = f"{what} copies {size_bytes} bytes from {source} to {destination}"
     if Policy.mode == "error":
         raise UsageError(f"{text}, and the policy is 'error': place the data there first, or use policy('silent').")
-    warnings.warn(f"{text}.", DeviceCopyWarning, stacklevel=stacklevel)
+    warnings.warn(f"{text}.", DeviceCopyWarning, stacklevel=_depth_of_caller())
+
+
+def _depth_of_caller() -> int:
+    """The stack level, counted from `copied`, of the first line outside this package: the one that a person reads."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("understudy."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 @dataclass(frozen=True)

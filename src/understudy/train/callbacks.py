@@ -1,0 +1,66 @@
+"""What may look on while a model trains, and ask it to end."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+from understudy.errors import UsageError
+
+if TYPE_CHECKING:
+    from understudy.train.trainer import Trainer
+
+
+class Callback:
+    """Override what is needed. `trainer` offers model, optimizer, step, epoch, history and `stop()`."""
+
+    def on_fit_start(self, trainer: Trainer) -> None: ...
+
+    def on_step_end(self, trainer: Trainer) -> None:
+        """After each update. What is read from the device here makes the host wait."""
+
+    def on_epoch_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+        """After each epoch and its validation, with the means over it: "train_loss", "val_loss", ..."""
+
+    def on_fit_end(self, trainer: Trainer) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint should keep: numbers, strings, lists, dicts and tensors."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class EarlyStopping(Callback):
+    """End training when `monitor` has not improved by more than `min_delta` for `patience` epochs."""
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        patience: int = 3,
+        mode: Literal["min", "max"] = "min",
+        min_delta: float = 0.0,
+    ) -> None:
+        if mode not in ("min", "max"):
+            raise UsageError(f"mode {mode!r} is unknown: choose 'min' or 'max'.")
+        self.monitor, self.patience, self.mode, self.min_delta = monitor, patience, mode, min_delta
+        self.best = math.inf if mode == "min" else -math.inf
+        self.epochs_without = 0
+
+    def on_epoch_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+        if self.monitor not in metrics:
+            raise UsageError(f"early stopping watches {self.monitor!r}, and an epoch gave only {sorted(metrics)}.")
+        value = metrics[self.monitor]
+        gain = self.best - value if self.mode == "min" else value - self.best
+        if gain > self.min_delta:
+            self.best, self.epochs_without = value, 0
+            return
+        self.epochs_without += 1
+        if self.epochs_without >= self.patience:
+            trainer.stop(f"{self.monitor} has not improved for {self.patience} epochs (best {self.best:.6g})")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "epochs_without": self.epochs_without}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best, self.epochs_without = state["best"], state["epochs_without"]

@@ -1,0 +1,257 @@
+"""Checkpoints on disk: a folder of safetensors and JSON that is there as a whole or not at all.
+
+A folder is written under another name, every file and the folder are fsynced, then it is renamed. `state.json` holds
+the SHA-256 of every file and of itself, so that a damaged checkpoint is refused and the one before it is used.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import os
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from understudy import torch as us
+from understudy.errors import FileFormatError, UsageError
+
+FORMAT = "understudy-checkpoint-1"
+STATE, MODEL, REST = "state.json", "model.safetensors", "training.safetensors"
+
+
+class Encoder:
+    """Turns nested data into JSON. Tensors are put aside under their path; one that occurs twice is kept once."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+        self._names: dict[int, str] = {}
+
+    def encode(self, value: Any, path: str) -> Any:
+        """`value` as JSON. Raises UsageError where it holds what only pickle could keep."""
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else {"$float": repr(value)}
+        if isinstance(value, torch.Tensor):
+            name = self._names.setdefault(id(value), path)
+            self.tensors[name] = value
+            return {"$tensor": name}
+        if isinstance(value, bytes):
+            return {"$bytes": base64.b64encode(value).decode()}
+        if isinstance(value, Mapping):
+            if all(isinstance(key, str) and not key.startswith("$") for key in value):
+                return {key: self.encode(item, f"{path}.{key}") for key, item in value.items()}
+            pairs = [[self.encode(key, path), self.encode(item, f"{path}.{key}")] for key, item in value.items()]
+            return {"$dict": pairs}
+        if isinstance(value, list | tuple):
+            items = [self.encode(item, f"{path}.{index}") for index, item in enumerate(value)]
+            return items if isinstance(value, list) else {"$tuple": items}
+        if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a NumPy number
+            return self.encode(value.item(), path)
+        raise UsageError(
+            f"a checkpoint cannot hold {path}, a {type(value).__name__}: "
+            "it keeps numbers, strings, lists, dicts and tensors."
+        )
+
+
+def decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The inverse of `Encoder.encode`."""
+    if isinstance(value, list):
+        return [decode(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((key, item),) = value.items()
+        if key == "$tensor":
+            return tensors[item]
+        if key == "$tuple":
+            return tuple(decode(part, tensors) for part in item)
+        if key == "$dict":
+            return {decode(name, tensors): decode(part, tensors) for name, part in item}
+        if key == "$float":
+            return float(item)
+        if key == "$bytes":
+            return base64.b64decode(item)
+    return {key: decode(item, tensors) for key, item in value.items()}
+
+
+class Snapshot:
+    """A state as it is now: every tensor copied to host memory, those of GPUs without making the host wait."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        model, rest = Encoder(), Encoder()
+        self.json = {
+            "model": model.encode(dict(state["model"]), "model"),
+            "rest": rest.encode({key: value for key, value in state.items() if key != "model"}, "rest"),
+        }
+        self._events: dict[torch.device, Any] = {}
+        self.model = {name.removeprefix("model."): self._to_host(tensor) for name, tensor in model.tensors.items()}
+        self.rest = {name: self._to_host(tensor) for name, tensor in rest.tensors.items()}
+        for device in self._events:
+            self._events[device] = us.recorded_event(device)
+
+    def _to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.detach()
+        if tensor.device.type != "cuda":
+            return tensor.contiguous().clone()
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._events[tensor.device] = None
+        return host.copy_(tensor, non_blocking=True)
+
+    def wait(self) -> None:
+        for event in self._events.values():
+            event.synchronize()
+
+
+def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
+    """Write `snapshot` as `folder`, atomically. A folder of that name is replaced."""
+    snapshot.wait()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = folder.with_name(f".draft-{folder.name}-{os.getpid()}")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    save_file(snapshot.model, draft / MODEL)
+    save_file(snapshot.rest, draft / REST)
+    content: dict[str, Any] = {"format": FORMAT, "files": {name: _digest(draft / name) for name in (MODEL, REST)}}
+    content["state"] = snapshot.json
+    content["sha256"] = _sha256(_canonical(content))
+    (draft / STATE).write_bytes(_canonical(content))
+    for path in (draft / MODEL, draft / REST, draft / STATE, draft):
+        _sync(path)
+    remove_folder(folder)
+    draft.rename(folder)
+    _sync(folder.parent)
+
+
+def read_checkpoint(folder: str | Path) -> dict[str, Any]:
+    """The state that was saved as `folder`, all tensors on the CPU. Raises FileFormatError where it is damaged."""
+    folder = Path(folder)
+    try:
+        content = json.loads((folder / STATE).read_bytes())
+        claimed = content.pop("sha256", None)
+        if content.get("format") != FORMAT:
+            raise FileFormatError(
+                f"{folder} is no checkpoint of this version: its format is {content.get('format')!r}."
+            )
+        if claimed != _sha256(_canonical(content)):
+            raise FileFormatError(f"the checkpoint {folder} is damaged: {STATE} is not what was written.")
+        for name, digest in content["files"].items():
+            if _digest(folder / name) != digest:
+                raise FileFormatError(f"the checkpoint {folder} is damaged: {name} is not what was written.")
+        model = {f"model.{name}": tensor for name, tensor in load_file(folder / MODEL).items()}
+        rest = load_file(folder / REST)
+    except (OSError, ValueError, AttributeError, SafetensorError) as error:
+        raise FileFormatError(f"the checkpoint {folder} is damaged or incomplete: {error}.") from error
+    state = content["state"]
+    return {"model": decode(state["model"], model)} | dict(decode(state["rest"], rest))
+
+
+def _canonical(content: Any) -> bytes:
+    return json.dumps(content, sort_keys=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _digest(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "size_bytes": path.stat().st_size}
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_small(path: Path, content: Any) -> None:
+    """Replace a small JSON file atomically."""
+    draft = path.with_name(f".draft-{path.name}-{os.getpid()}")
+    draft.write_bytes(_canonical(content))
+    _sync(draft)
+    draft.replace(path)
+    _sync(path.parent)
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete a checkpoint so that no half of it can be taken for one."""
+    if not folder.exists():
+        return
+    trash = folder.with_name(f".trash-{folder.name}-{os.getpid()}")
+    shutil.rmtree(trash, ignore_errors=True)
+    folder.rename(trash)
+    shutil.rmtree(trash)
+
+
+def save_parameters(model: torch.nn.Module, path: str | Path) -> None:
+    """Write the parameters and buffers of `model`, wherever they are, to one safetensors file, atomically."""
+    path = Path(path)
+    snapshot = Snapshot({"model": model.state_dict(keep_vars=True)})
+    snapshot.wait()
+    draft = path.with_name(f".draft-{path.name}-{os.getpid()}")
+    save_file(snapshot.model, draft, metadata={"names": json.dumps(snapshot.json["model"])})
+    _sync(draft)
+    draft.replace(path)
+
+
+def load_parameters(model: torch.nn.Module, path: str | Path) -> torch.nn.Module:
+    """Read a safetensors file, or the newest checkpoint of a folder, into `model`, on whatever device it is.
+
+    Raises FileFormatError where the file is damaged, UsageError where its names or shapes are not the model's.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return fill(model, newest(path)["model"], path)
+    try:
+        from safetensors import safe_open
+
+        tensors = load_file(path)
+        with safe_open(path, framework="pt") as file:
+            names = (file.metadata() or {}).get("names")
+    except (OSError, SafetensorError) as error:
+        raise FileFormatError(f"{path} cannot be read as safetensors: {error}.") from error
+    if names is not None:
+        tensors = decode(json.loads(names), {f"model.{name}": tensor for name, tensor in tensors.items()})
+    return fill(model, tensors, path)
+
+
+def fill(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], origin: object) -> torch.nn.Module:
+    """Copy `tensors` into `model`, by name."""
+    try:
+        model.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        raise UsageError(f"{origin} is of another model: {error}") from error
+    return model
+
+
+def newest(directory: str | Path) -> dict[str, Any]:
+    """The newest checkpoint of `directory` that is whole (or `directory` itself, if it is one).
+
+    A damaged one is reported by a warning and the one before it is used. Raises FileFormatError where none is whole.
+    """
+    directory = Path(directory)
+    if (directory / STATE).exists():
+        return read_checkpoint(directory)
+    for folder in reversed(folders(directory)):
+        try:
+            return read_checkpoint(folder)
+        except FileFormatError as error:
+            warnings.warn(f"{error} The checkpoint before it is used.", stacklevel=2)
+    raise FileFormatError(f"{directory} holds no checkpoint that is whole.")
+
+
+def folders(directory: Path) -> list[Path]:
+    """The checkpoints of `directory`, oldest first."""
+    return sorted(directory.glob("step-*"))

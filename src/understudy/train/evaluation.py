@@ -1,0 +1,55 @@
+"""A pass over data without training: means of losses and metrics, or the outputs themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import nn
+
+from understudy import torch as us
+from understudy.train.data import Feed
+from understudy.train.metrics import Metrics
+from understudy.train.precision import Precision
+from understudy.train.step import Forward
+from understudy.train.strategies import SingleDevice
+
+
+def evaluate(
+    model: nn.Module, forward: Forward, feed: Feed, metrics: Metrics, strategy: SingleDevice, precision: Precision
+) -> dict[str, float]:
+    """The means over all samples of all processes, with the model in eval mode. One wait, at the end."""
+    was_training = model.training
+    model.eval()
+    metrics.reset()
+    with torch.no_grad():
+        for batch, size, _ in feed.epoch(0):
+            with precision.autocast(strategy.device):
+                result = forward(batch)
+            if size:
+                metrics.add("loss", result.loss, size)
+                for name, value in (result.extra or {}).items():
+                    metrics.add(name, value, size)
+                if metrics.wants_outputs:
+                    metrics.update(result.outputs, result.target, size)
+    model.train(was_training)
+    return metrics.compute(strategy.sum_over_ranks)
+
+
+def predict(
+    model: nn.Module, call: Callable[[Any], Any], feed: Feed, strategy: SingleDevice, precision: Precision
+) -> list[Any]:
+    """The outputs of every batch on the CPU, in order, those of all processes included."""
+    was_training = model.training
+    model.eval()
+    mine: list[Any] = []
+    with torch.no_grad():
+        for batch, size, total in feed.epoch(0):
+            with precision.autocast(strategy.device):
+                outputs = call(batch)
+            mine.append(us.to(outputs, us.cpu()) if size or not total else None)
+    model.train(was_training)
+    steps = zip_longest(*strategy.gather(mine))
+    return [outputs for step in steps for outputs in step if outputs is not None]

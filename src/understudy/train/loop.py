@@ -1,0 +1,296 @@
+"""The training loop: epochs, steps, and what is attended to between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from understudy.train.data import Feed, Item
+from understudy.train.metrics import Metrics, merge_states
+from understudy.train.reproducible import random_state, restore_random_state
+from understudy.train.state import load_model_state, load_optimizer_state, model_state, optimizer_state
+from understudy.train.step import Result, Step
+
+if TYPE_CHECKING:
+    from understudy.train.trainer import Trainer
+
+
+@dataclass
+class Position:
+    """How far the training is: `batches` and `samples` of the running epoch are used, `step` updates made in all."""
+
+    epoch: int = 0
+    batches: int = 0
+    samples: int = 0
+    step: int = 0
+
+
+class Preempted(Exception):  # noqa: N818  (it ends the loop; nobody is told of an error)
+    """A signal asked to stop, and the state is saved."""
+
+
+class Loop:
+    """One call of `fit`: the objects that train, and the position."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        step: Step,
+        feed: Feed,
+        metrics: Metrics,
+        validate: Callable[[], dict[str, float]],
+        scheduler: Any,
+        schedule_every: str,
+        seed: int,
+    ) -> None:
+        self.trainer, self.step, self.feed, self.metrics = trainer, step, feed, metrics
+        self.validate, self.scheduler, self.schedule_every, self.seed = validate, scheduler, schedule_every, seed
+        self.position = Position()
+        self.strategy = trainer.placement
+        self.checkpoints = trainer.checkpoints
+        self._step_callbacks = [c.on_step_end for c in trainer.callbacks if _overrides(c, "on_step_end")]
+        self._epoch_random: dict[str, Any] = {}
+        self._epoch_generators: list[torch.Tensor] = []
+        self._resumed: dict[str, Any] | None = None
+        self._stop_at: int | None = None
+        self._due = 0
+
+    def run(self) -> None:
+        """Train from the position to the last epoch, or until something asks to stop."""
+        trainer, position = self.trainer, self.position
+        while position.epoch < trainer.max_epochs and trainer.stop_reason is None:
+            self._train_epoch()
+            self._end_epoch()
+
+    def _train_epoch(self) -> None:
+        trainer = self.trainer
+        trainer.model.train()
+        items = self._begin_items()
+        self._plan()
+        if trainer.accumulate > 1:
+            self._accumulate(items)
+            return
+        step, add, position, progress = self.step, self.metrics.add, self.position, trainer.progress_bar
+        stop, wants_more, now = trainer.stop_request, self._wants_more(), time.monotonic
+        for batch, size, total in items:
+            result = step(batch, size, total)
+            add("loss", result.loss, size)
+            position.batches += 1
+            position.samples += total
+            position.step += 1
+            if wants_more:
+                self._more(result, size)
+            if position.step >= self._due or stop.signal or now() >= progress.next_draw:
+                self._attend()
+                if trainer.stop_reason is not None:
+                    return
+
+    def _accumulate(self, items: Iterator[Item]) -> None:
+        position, trainer = self.position, self.trainer
+        while group := list(islice(items, trainer.accumulate)):
+            for result, (_, size, total) in zip(self.step.accumulate(group), group, strict=True):
+                self.metrics.add("loss", result.loss, size)
+                position.batches += 1
+                position.samples += total
+                self._measure(result, size)
+            position.step += 1
+            self._after_update()
+            due = position.step >= self._due or trainer.stop_request.signal
+            if due or time.monotonic() >= trainer.progress_bar.next_draw:
+                self._attend()
+            if trainer.stop_reason is not None:
+                return
+
+    def _begin_items(self) -> Iterator[Item]:
+        """The epoch's items from the position on, with every random generator where it would be without a stop."""
+        position, resumed, self._resumed = self.position, self._resumed, None
+        if resumed is not None:
+            restore_random_state(resumed["epoch_random"])
+            for generator, state in zip(self.feed.generators(), resumed["epoch_generators"], strict=False):
+                generator.set_state(state)
+        elif not position.samples:
+            self.metrics.reset()
+        if self.checkpoints is not None:
+            self._epoch_random = random_state()
+            self._epoch_generators = [generator.get_state() for generator in self.feed.generators()]
+        items = self.feed.epoch(position.epoch, position.batches, position.samples)
+        if resumed is not None:
+            restore_random_state(resumed["random"])
+        return items
+
+    def _wants_more(self) -> bool:
+        per_step = self.scheduler is not None and self.schedule_every == "step"
+        is_module = self.step.gives_extra
+        return bool(self.metrics.wants_outputs or self._step_callbacks or per_step or is_module)
+
+    def _more(self, result: Result, size: int) -> None:
+        self._measure(result, size)
+        self._after_update()
+
+    def _measure(self, result: Result, size: int) -> None:
+        if size:
+            for name, value in (result.extra or {}).items():
+                self.metrics.add(name, value, size)
+            if self.metrics.wants_outputs:
+                self.metrics.update(result.outputs, result.target, size)
+
+    def _after_update(self) -> None:
+        if self.scheduler is not None and self.schedule_every == "step":
+            self.scheduler.step()
+        for on_step_end in self._step_callbacks:
+            on_step_end(self.trainer)
+        if self.trainer.stop_reason is not None:
+            self._due = self.position.step
+
+    def _plan(self) -> None:
+        """Find the next step at which `_attend` has something to do."""
+        step, every = self.position.step, self.trainer.log_every
+        due = step + every - step % every
+        saves = self.checkpoints.every_steps if self.checkpoints is not None else None
+        if saves:
+            next_save = step + saves - step % saves
+            if next_save == step + 1:
+                self.feed.read_ahead(False)
+            due = min(due, next_save if next_save == step + 1 else next_save - 1)
+        self._due = due
+
+    def _attend(self) -> None:
+        """What happens between some steps: logs, the progress bar, checkpoints, and signals."""
+        trainer, position = self.trainer, self.position
+        at_log = position.step % trainer.log_every == 0
+        if at_log:
+            self.metrics.flush(position.step)
+        for step, values in self.metrics.arrived():
+            trainer.log(values, step)
+        if time.monotonic() >= trainer.progress_bar.next_draw:
+            trainer.progress_bar.draw(position.epoch, position.batches, position.step, self.metrics.read())
+        self._heed_signals(at_log)
+        saves = self.checkpoints.every_steps if self.checkpoints is not None else None
+        if saves and position.step % saves == 0:
+            self.save(epoch_ended=False)
+            self.feed.read_ahead(self._stop_at is None)
+        self._plan()
+
+    def _heed_signals(self, at_log: bool) -> None:
+        """Stop where a signal asked to. Several processes agree on it at the steps at which they log."""
+        trainer, position = self.trainer, self.position
+        if self._stop_at is None:
+            asked = trainer.stop_request.signal
+            if self.strategy.world_size > 1:
+                if not at_log:
+                    return
+                asked = trainer.stop_request.signal = max(self.strategy.gather(asked))
+            if not asked:
+                return
+            self.feed.read_ahead(False)
+            self._stop_at = position.step + (self.feed.prefetcher is not None)  # its next batch has been read
+        if position.step >= self._stop_at:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self.checkpoints is not None:
+            self.save(epoch_ended=False)
+        raise Preempted
+
+    def _end_epoch(self) -> None:
+        trainer, position = self.trainer, self.position
+        means = self.metrics.compute(self.strategy.sum_over_ranks)
+        values = {f"train_{name}": value for name, value in means.items()}
+        values |= {f"val_{name}": value for name, value in self.validate().items()}
+        if self.scheduler is not None and self.schedule_every == "epoch":
+            self._step_scheduler(values)
+        trainer.history.append({"epoch": position.epoch, **values})
+        trainer.report_epoch(position.epoch, values)
+        position.epoch, position.batches, position.samples = position.epoch + 1, 0, 0
+        for callback in trainer.callbacks:
+            callback.on_epoch_end(trainer, values)
+        ends = position.epoch == trainer.max_epochs or trainer.stop_reason is not None
+        asked = max(self.strategy.gather(trainer.stop_request.signal))
+        if self.checkpoints is not None:
+            every = self.checkpoints.every_epochs
+            if asked or ends or (every is not None and position.epoch % every == 0):
+                self.save(epoch_ended=True, metrics=values)
+        if asked:
+            trainer.stop_request.signal = asked
+            raise Preempted
+
+    def _step_scheduler(self, values: dict[str, float]) -> None:
+        if isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            self.scheduler.step(values.get("val_loss", values["train_loss"]))
+        else:
+            self.scheduler.step()
+
+    def save(self, epoch_ended: bool, metrics: dict[str, float] | None = None) -> None:
+        """Put a checkpoint of everything on its way. Every process takes part, rank 0 writes."""
+        state = self.state()
+        if self.checkpoints is not None and self.strategy.rank == 0:
+            self.checkpoints.save(state, self.position.step, epoch_ended, metrics or {})
+
+    def state(self) -> dict[str, Any]:
+        trainer, optimizer = self.trainer, self.step.optimizer
+        if not self._epoch_random:
+            self._epoch_random = random_state()
+        return {
+            "model": model_state(trainer.model, self.strategy),
+            "optimizer": optimizer_state(trainer.model, optimizer, self.strategy),
+            "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
+            "scaler": self.step.scaler.state_dict() if self.step.scaler is not None else None,
+            "position": asdict(self.position),
+            "seed": self.seed,
+            "random": self.strategy.gather(random_state()),
+            "epoch_random": self.strategy.gather(self._epoch_random),
+            "epoch_generators": self.strategy.gather(self._epoch_generators),
+            "generators": self.strategy.gather([generator.get_state() for generator in self.feed.generators()]),
+            "metrics": self.strategy.gather(self.metrics.state_dict()),
+            "history": trainer.history,
+            "callbacks": [callback.state_dict() for callback in trainer.callbacks],
+            "stop_reason": trainer.stop_reason,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from `state`. The number of processes and devices may be another than when it was saved."""
+        trainer, strategy = self.trainer, self.strategy
+        load_model_state(trainer.model, state["model"], strategy)
+        load_optimizer_state(trainer.model, self.step.optimizer, state["optimizer"], strategy)
+        if self.scheduler is not None and state["scheduler"] is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        if self.step.scaler is not None and state["scaler"]:
+            self.step.scaler.load_state_dict(state["scaler"])
+        self.position = Position(**state["position"])
+        trainer.history[:] = state["history"]
+        trainer.stop_reason = state["stop_reason"]
+        for callback, kept in zip(trainer.callbacks, state["callbacks"], strict=False):
+            callback.load_state_dict(kept)
+        self._load_shares(state)
+
+    def _load_shares(self, state: dict[str, Any]) -> None:
+        """What each process kept for itself: random generators, and its part of the epoch's means."""
+        rank, position, saved = self.strategy.rank, self.position, len(state["random"])
+        parts = state["metrics"]
+        if saved == self.strategy.world_size:
+            self.metrics.load_state_dict(parts[rank])
+        else:
+            position.batches = self.feed.batches_in(position.samples)
+            if rank == 0:
+                self.metrics.load_state_dict(merge_states(parts))
+        if rank >= saved:
+            return
+        keys = ("random", "epoch_random", "epoch_generators")
+        mine = {key: state[key][rank] for key in keys}
+        if position.samples:
+            self._resumed = mine
+            return
+        restore_random_state(mine["random"])
+        for generator, kept in zip(self.feed.generators(), state["generators"][rank], strict=False):
+            generator.set_state(kept)
+
+
+def _overrides(callback: Any, method: str) -> bool:
+    from understudy.train.callbacks import Callback
+
+    return getattr(type(callback), method) is not getattr(Callback, method)

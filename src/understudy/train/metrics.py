@@ -1,0 +1,195 @@
+"""Losses and metrics gathered on the device and read rarely, so that the host never waits inside an epoch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from understudy import torch as us
+from understudy.errors import UsageError
+
+
+class _Block(NamedTuple):
+    """Values on their way to the host, in one copy: names and weights in the order of the elements of `host`."""
+
+    tag: int
+    names: list[str]
+    weights: list[float]
+    host: torch.Tensor
+    arrived: Any
+    device_values: torch.Tensor
+
+    def is_there(self) -> bool:
+        return self.arrived is None or bool(self.arrived.query())
+
+
+class Metrics:
+    """Weighted means over an epoch of scalars that live on a device.
+
+    `add` keeps the scalar where it is. After every `every` of them, or at `flush`, one asynchronous copy takes all to
+    the host; `read` gives the means of the newest block that has arrived and never waits; `compute` waits once and
+    gives the means over everything. `functions` maps names to `f(outputs, target) -> scalar tensor`, or to objects with
+    `update`, `compute` and `reset` (those of torchmetrics); `update` applies them to a batch.
+    """
+
+    def __init__(self, functions: Mapping[str, Any] | None = None, every: int = 50) -> None:
+        if every < 1:
+            raise UsageError(f"Metrics(every={every}) would never be read: give a number of values of at least 1.")
+        self.every = every
+        self._functions: dict[str, Callable[..., torch.Tensor]] = {}
+        self._objects: dict[str, Any] = {}
+        for name, function in (functions or {}).items():
+            is_object = all(hasattr(function, method) for method in ("update", "compute", "reset"))
+            (self._objects if is_object else self._functions)[name] = function
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything; torchmetrics objects are reset as well."""
+        self._names: list[str] = []
+        self._values: list[torch.Tensor] = []
+        self._weights: list[float] = []
+        self._blocks: deque[_Block] = deque()
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, float] = {}
+        self._recent: dict[str, float] = {}
+        self._added = 0
+        for item in self._objects.values():
+            item.reset()
+
+    @property
+    def wants_outputs(self) -> bool:
+        """Whether `update` has anything to do."""
+        return bool(self._functions or self._objects)
+
+    def to(self, device: torch.device) -> Metrics:
+        """Move torchmetrics objects to `device`."""
+        for item in self._objects.values():
+            if hasattr(item, "to"):
+                item.to(device)
+        return self
+
+    def add(self, name: str, value: torch.Tensor | float, weight: float = 1) -> None:
+        """Count `value`, a scalar, with `weight` (for a mean over a batch: its number of samples)."""
+        if not isinstance(value, torch.Tensor):
+            self._count([name], [weight], [value])
+            return
+        self._values.append(value.detach() if value.requires_grad else value)
+        self._names.append(name)
+        self._weights.append(weight)
+        self._added += 1
+        if len(self._values) >= self.every:
+            self.flush()
+
+    def update(self, outputs: Any, target: Any, weight: float) -> None:
+        """Apply all functions and torchmetrics objects to a batch of `weight` samples; 0 samples count for nothing."""
+        if not weight:
+            return
+        with torch.no_grad():
+            for name, function in self._functions.items():
+                self.add(name, function(outputs, target), weight)
+            for item in self._objects.values():
+                item.update(outputs, target)
+
+    def flush(self, tag: int | None = None) -> None:
+        """Send what is on the device to the host, without waiting: one copy a device.
+
+        `tag` is what `arrived` will call this block; without one it is the number of scalars so far.
+        """
+        devices = {value.device for value in self._values}
+        for device in devices:
+            chosen = [i for i, value in enumerate(self._values) if value.device == device]
+            self._send(device, chosen, self._added if tag is None else tag)
+        self._names, self._values, self._weights = [], [], []
+
+    def _send(self, device: torch.device, chosen: list[int], tag: int) -> None:
+        values = [self._values[i].reshape(()) for i in chosen]
+        if len({value.dtype for value in values}) > 1:
+            values = [value.float() for value in values]
+        stacked = torch.stack(values)
+        host, arrived = stacked, None
+        if device.type == "cuda":
+            host = torch.empty(stacked.shape, dtype=stacked.dtype, pin_memory=True)
+            host.copy_(stacked, non_blocking=True)
+            arrived = us.recorded_event(device)
+        names, weights = [self._names[i] for i in chosen], [self._weights[i] for i in chosen]
+        self._blocks.append(_Block(tag, names, weights, host, arrived, stacked))
+
+    def read(self) -> dict[str, float]:
+        """The means of the newest block that has arrived on the host ({} before the first). Never waits."""
+        self.arrived()
+        return self._recent
+
+    def arrived(self) -> list[tuple[int, dict[str, float]]]:
+        """(tag, means) of each block that has arrived since the last look. Never waits."""
+        found = []
+        while self._blocks and self._blocks[0].is_there():
+            block = self._blocks.popleft()
+            self._take(block)
+            found.append((block.tag, self._recent))
+        return found
+
+    def _take(self, block: _Block) -> None:
+        self._recent = self._count(block.names, block.weights, block.host.tolist())
+
+    def _count(self, names: list[str], weights: list[float], values: list[float]) -> dict[str, float]:
+        sums: dict[str, float] = {}
+        counts: dict[str, float] = {}
+        for name, weight, value in zip(names, weights, values, strict=True):
+            if weight:
+                sums[name] = sums.get(name, 0.0) + value * weight
+                counts[name] = counts.get(name, 0.0) + weight
+        for name, total in sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + total
+            self._counts[name] = self._counts.get(name, 0.0) + counts[name]
+        return {name: total / counts[name] for name, total in sums.items()}
+
+    def drain(self) -> None:
+        """Wait for all that was added."""
+        self.flush()
+        while self._blocks:
+            block = self._blocks.popleft()
+            if block.arrived is not None:
+                block.arrived.synchronize()
+            self._take(block)
+
+    def compute(self, reduce: Callable[[dict[str, float]], dict[str, float]] | None = None) -> dict[str, float]:
+        """The weighted means over everything since `reset`, after one wait.
+
+        `reduce` sums a dict of numbers over all processes (a strategy's `sum_over_ranks`).
+        """
+        self.drain()
+        totals = {f"sum {name}": value for name, value in self._sums.items()}
+        totals |= {f"count {name}": value for name, value in self._counts.items()}
+        if reduce is not None:
+            totals = reduce(totals)
+        names = [key.removeprefix("count ") for key in totals if key.startswith("count ")]
+        means = {name: totals[f"sum {name}"] / totals[f"count {name}"] for name in names if totals[f"count {name}"]}
+        return means | {name: float(item.compute()) for name, item in self._objects.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has been counted so far, after a wait; torchmetrics objects with their tensors."""
+        self.drain()
+        objects = {name: dict(getattr(item, "metric_state", {})) for name, item in self._objects.items()}
+        return {"sums": dict(self._sums), "counts": dict(self._counts), "objects": objects}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.reset()
+        self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+        for name, values in state["objects"].items():
+            for key, value in values.items() if name in self._objects else ():
+                present = getattr(self._objects[name], key)
+                moved = us.to(value, present.device) if isinstance(present, torch.Tensor) else value
+                setattr(self._objects[name], key, moved)
+
+
+def merge_states(states: list[dict[str, Any]]) -> dict[str, Any]:
+    """The state of one Metrics that has counted what several did; of torchmetrics objects the first one's."""
+    merged: dict[str, Any] = {"sums": {}, "counts": {}, "objects": states[0]["objects"]}
+    for state in states:
+        for part in ("sums", "counts"):
+            for name, value in state[part].items():
+                merged[part][name] = merged[part].get(name, 0.0) + value
+    return merged

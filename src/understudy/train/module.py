@@ -1,0 +1,94 @@
+"""What a model may offer the Trainer: a training step, an optimizer, a board; and the documents' small helpers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from understudy.errors import UsageError
+from understudy.train.board import Board
+
+if TYPE_CHECKING:
+    from understudy.train.trainer import Trainer
+
+
+def add_to_class(cls: type) -> Callable[[Any], Any]:
+    """Decorator that makes a function a method of a class that exists already (`@add_to_class(Trainer)`)."""
+
+    def register(function: Any) -> Any:
+        setattr(cls, function.__name__, function)
+        return function
+
+    return register
+
+
+class HyperParameters:
+    """Base of classes that keep the arguments of their `__init__`."""
+
+    hparams: dict[str, Any]
+
+    def save_hyperparameters(self, ignore: Iterable[str] = ()) -> None:
+        """Called in `__init__`: set each of its arguments as an attribute, and all of them as the dict `hparams`."""
+        frame = inspect.currentframe()
+        caller = frame.f_back if frame is not None else None
+        if caller is None:
+            raise UsageError("save_hyperparameters reads its caller's arguments: call it from Python, in __init__.")
+        names, _, keywords, values = inspect.getargvalues(caller)
+        arguments = {name: values[name] for name in names} | dict(values.get(keywords or "", {}))
+        left_out = {"self", *ignore}
+        self.hparams = {name: value for name, value in arguments.items() if name not in left_out}
+        for name, value in self.hparams.items():
+            setattr(self, name, value)
+
+
+class Module(nn.Module, HyperParameters):
+    """A model that knows how to train itself. Override `loss` and `configure_optimizers`, or whole steps.
+
+    A step gets a batch on the model's device and returns the mean loss over it (a scalar tensor), or a dict of such
+    scalars with the key "loss"; the other entries are averaged and logged beside it.
+    """
+
+    trainer: Trainer | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.board = Board()
+
+    def loss(self, outputs: Any, target: Any) -> torch.Tensor:
+        raise UsageError(f"{type(self).__name__} has no loss: define loss(outputs, target), or give loss= to fit.")
+
+    def training_step(self, batch: Any) -> torch.Tensor | dict[str, torch.Tensor]:
+        *inputs, target = batch
+        return self.loss(self(*inputs), target)
+
+    def validation_step(self, batch: Any) -> torch.Tensor | dict[str, torch.Tensor]:
+        return self.training_step(batch)
+
+    def predict_step(self, batch: Any) -> Any:
+        return self(batch) if isinstance(batch, torch.Tensor) else self(*batch)
+
+    def configure_optimizers(self) -> Any:
+        """An optimizer, or (optimizer, learning-rate scheduler)."""
+        raise UsageError(
+            f"{type(self).__name__} has no optimizer: define configure_optimizers(), or give optimizer= to fit."
+        )
+
+
+def set_scratch_params_device(model: Any, device: torch.device) -> None:
+    """Move trainable tensors that are plain attributes, which `nn.Module.to` does not know, also in lists of modules.
+
+    They stay the same objects and leaves of autograd, so that an optimizer that holds them goes on working.
+    """
+    for value in vars(model).values():
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, torch.Tensor) and item.requires_grad and item.is_leaf:
+                item.data = item.data.to(device)
+            elif isinstance(item, nn.Module) and item is not model:
+                item.to(device)
+                set_scratch_params_device(item, device)
+    for child in model.children() if isinstance(model, nn.Module) else ():
+        set_scratch_params_device(child, device)

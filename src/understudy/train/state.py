@@ -1,0 +1,91 @@
+"""Everything that a training is made of, as data and back, so that it can move between devices and their number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from understudy.errors import UsageError
+from understudy.train.checkpoint import fill
+from understudy.train.strategies import SingleDevice
+
+# How a step is carried out, not what it computes: a checkpoint of a GPU goes on without a GPU.
+IMPLEMENTATION = ("foreach", "fused", "capturable")
+
+
+def model_state(model: nn.Module, strategy: SingleDevice) -> dict[str, Any]:
+    """Names to whole tensors; parameters that are one object stay one object. Every process takes part."""
+    whole: dict[int, torch.Tensor] = {}
+    state: dict[str, Any] = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        if isinstance(value, torch.Tensor):
+            if id(value) not in whole:
+                whole[id(value)] = strategy.full(value)
+            value = whole[id(value)]
+        state[name] = value
+    return state
+
+
+def load_model_state(model: nn.Module, state: dict[str, Any], strategy: SingleDevice) -> None:
+    present = model.state_dict(keep_vars=True)
+    placed = {
+        name: strategy.shard(value, present[name])
+        if isinstance(value, torch.Tensor) and isinstance(present.get(name), torch.Tensor)
+        else value
+        for name, value in state.items()
+    }
+    fill(model, placed, "the checkpoint")
+
+
+def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[list[str]]:
+    """The names of the parameters of each group; those that the model does not know are numbered."""
+    known = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = [group["params"] for group in optimizer.param_groups]
+    return [[known.get(id(p), f"parameter {i}.{j}") for j, p in enumerate(group)] for i, group in enumerate(groups)]
+
+
+def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, strategy: SingleDevice) -> dict[str, Any]:
+    """The optimizer's state by parameter name, with whole tensors. Every process takes part."""
+    names = _parameter_names(model, optimizer)
+    flat = [name for group in names for name in group]
+    state = optimizer.state_dict()
+
+    def whole(value: Any) -> Any:
+        return strategy.full(value) if isinstance(value, torch.Tensor) else value
+
+    values = {flat[index]: {key: whole(v) for key, v in item.items()} for index, item in state["state"].items()}
+    groups = [
+        {key: value for key, value in group.items() if key not in (*IMPLEMENTATION, "params")}
+        for group in state["param_groups"]
+    ]
+    return {"names": names, "groups": groups, "state": values}
+
+
+def load_optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any], strategy: SingleDevice
+) -> None:
+    names = _parameter_names(model, optimizer)
+    if names != state["names"]:
+        raise UsageError(
+            "the checkpoint is of another optimizer: its parameter groups hold other parameters. "
+            "Give fit the optimizer it was trained with, or load only the model with load_parameters."
+        )
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    flat = [name for group in names for name in group]
+    values = {}
+    for index, (name, parameter) in enumerate(zip(flat, parameters, strict=True)):
+        entries = state["state"].get(name)
+        if entries is not None:
+            values[index] = {key: _like(value, parameter, strategy) for key, value in entries.items()}
+    present = optimizer.state_dict()["param_groups"]
+    groups = [now | saved for now, saved in zip(present, state["groups"], strict=True)]
+    optimizer.load_state_dict({"state": values, "param_groups": groups})
+
+
+def _like(value: Any, parameter: torch.Tensor, strategy: SingleDevice) -> Any:
+    """State of a parameter's shape is placed as the parameter is; the rest (step counts) PyTorch places itself."""
+    if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim():
+        return strategy.shard(value, parameter)
+    return value

@@ -1,0 +1,31 @@
+"""Where a model trains: one small object a way of placing it, and the choice among them."""
+
+from __future__ import annotations
+
+import os
+
+import torch.distributed as dist
+
+from understudy.errors import UsageError
+from understudy.train.strategies.ddp import Distributed
+from understudy.train.strategies.dp import DataParallel
+from understudy.train.strategies.fsdp import Sharded
+from understudy.train.strategies.single import SingleDevice
+
+__all__ = ["STRATEGIES", "DataParallel", "Distributed", "Sharded", "SingleDevice", "choose"]
+
+STRATEGIES: dict[str, type[SingleDevice]] = {
+    strategy.name: strategy for strategy in (SingleDevice, DataParallel, Distributed, Sharded)
+}
+
+
+def choose(strategy: str | SingleDevice, num_gpus: int) -> SingleDevice:
+    """The strategy of that name; an object is itself. "auto": ddp among several processes, dp on several GPUs."""
+    if isinstance(strategy, SingleDevice):
+        return strategy
+    if strategy == "auto":
+        several = dist.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) > 1
+        strategy = "ddp" if several else "dp" if num_gpus > 1 else "single"
+    if strategy not in STRATEGIES:
+        raise UsageError(f"strategy {strategy!r} is unknown: choose 'auto', {', '.join(map(repr, STRATEGIES))}.")
+    return STRATEGIES[strategy]()

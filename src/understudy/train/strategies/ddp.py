@@ -1,0 +1,96 @@
+"""One process a GPU, on one machine or many: PyTorch's DistributedDataParallel, started by torchrun."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from understudy import torch as us
+from understudy.errors import UsageError
+from understudy.train.strategies.single import SingleDevice
+
+
+class Distributed(SingleDevice):
+    """Every process holds the model and trains on its share of each batch; gradients are averaged in backward.
+
+    Keyword arguments go to DistributedDataParallel (`find_unused_parameters=True`, ...). The process group is the one
+    that exists, or is made from torchrun's variables: nccl with GPUs, gloo without. Small values (flags, sums,
+    random states) travel over a gloo group, which needs no GPU.
+    """
+
+    name = "ddp"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+        self._control: Any = None
+
+    def setup(self, gpus: Sequence[torch.device]) -> None:
+        if gpus:
+            local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+            self.gpus = [us.gpu(local_rank % us.num_gpus())]
+            torch.cuda.set_device(self.gpus[0])
+        if not dist.is_initialized():
+            self._begin_group()
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        if self._control is None:
+            self._control = dist.new_group(backend="gloo")
+
+    def _begin_group(self) -> None:
+        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+            raise UsageError(
+                f"strategy {self.name!r} runs one process a GPU, and this process was not started as one of them "
+                "(RANK is not set): start it with `torchrun --nproc-per-node N script.py` or "
+                "`understudy run --nproc-per-node N script.py`."
+            )
+        dist.init_process_group("nccl" if self.gpus else "gloo")
+        atexit.register(_end_group)
+
+    def place(self, model: nn.Module) -> nn.Module:
+        super().place(model)
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            return model
+        devices = list(self.gpus) or None
+        return DistributedDataParallel(model, device_ids=devices, **self.options)
+
+    def without_sync(self, runner: nn.Module) -> AbstractContextManager[Any]:
+        if isinstance(runner, DistributedDataParallel):
+            return runner.no_sync()
+        return super().without_sync(runner)
+
+    def sum_over_ranks(self, values: dict[str, float]) -> dict[str, float]:
+        total: dict[str, float] = {}
+        for part in self.gather(values):
+            for name, value in part.items():
+                total[name] = total.get(name, 0.0) + value
+        return total
+
+    def gather(self, value: Any) -> list[Any]:
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self._control)
+        return values
+
+    def broadcast(self, value: Any) -> Any:
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self._control, device=us.cpu())
+        return box[0]
+
+    @contextmanager
+    def rank_zero_first(self) -> Iterator[bool]:
+        try:
+            yield self.rank == 0
+        finally:
+            dist.barrier(group=self._control)
+
+
+def _end_group() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

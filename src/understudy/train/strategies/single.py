@@ -1,0 +1,65 @@
+"""One process and one device: what every other strategy changes a part of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from understudy import torch as us
+
+
+class SingleDevice:
+    """The model and its batches live on the first GPU given, or on the CPU."""
+
+    name = "single"
+    rank = 0
+    world_size = 1
+    splits_batches = False  # whether a step sees only a part of the batch, as under DataParallel
+
+    def __init__(self) -> None:
+        self.gpus: list[torch.device] = []
+
+    def setup(self, gpus: Sequence[torch.device]) -> None:
+        """Take the devices; `gpus` empty means the CPU."""
+        self.gpus = list(gpus[:1])
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches go and losses come from."""
+        return self.gpus[0] if self.gpus else us.cpu()
+
+    def place(self, model: nn.Module) -> nn.Module:
+        """What to call instead of `model`, which is moved to where it trains."""
+        return model.to(self.device)
+
+    def without_sync(self, runner: nn.Module) -> AbstractContextManager[Any]:
+        """A block whose backward passes leave the gradients of other processes alone."""
+        return nullcontext()
+
+    def full(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The whole of a tensor of which this process may hold a shard."""
+        return tensor.detach()
+
+    def shard(self, full: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """`full` as `like` is placed: the inverse of `full`."""
+        return us.to(full, like.device)
+
+    def sum_over_ranks(self, values: dict[str, float]) -> dict[str, float]:
+        return values
+
+    def gather(self, value: Any) -> list[Any]:
+        """The `value` of every process, in the order of ranks, on every process."""
+        return [value]
+
+    def broadcast(self, value: Any) -> Any:
+        """The `value` of rank 0."""
+        return value
+
+    @contextmanager
+    def rank_zero_first(self) -> Iterator[bool]:
+        """True on the one process that writes files; the others leave the block after it."""
+        yield True

@@ -1,0 +1,323 @@
+"""The Trainer: `Trainer(max_epochs=10, num_gpus=1).fit(model, train_loader, val_loader, loss=..., optimizer=...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from understudy import torch as us
+from understudy.errors import UsageError
+from understudy.train import build
+from understudy.train.board import Board
+from understudy.train.callbacks import Callback
+from understudy.train.checkpoint import newest
+from understudy.train.checkpoints import Checkpoints, make_checkpoints
+from understudy.train.data import Feed, make_feed
+from understudy.train.evaluation import evaluate, predict
+from understudy.train.loggers import Logger, make_loggers
+from understudy.train.loop import Loop, Preempted
+from understudy.train.metrics import Metrics
+from understudy.train.module import HyperParameters, Module, set_scratch_params_device
+from understudy.train.precision import Precision, PrecisionName
+from understudy.train.progress import Progress
+from understudy.train.reproducible import deterministic_algorithms, seed_all
+from understudy.train.step import Step
+from understudy.train.stop import StopRequest
+from understudy.train.strategies import SingleDevice, choose
+
+
+class Trainer(HyperParameters):
+    """Trains a model on the CPU, a GPU, several GPUs, or several machines, with the same few lines.
+
+    max_epochs         passes over the training data.
+    num_gpus           how many GPUs to use, at most those that there are; 0 is the CPU. One a process under torchrun.
+    gradient_clip_val  the largest norm of the whole gradient; 0 is off.
+    precision          "fp32", "tf32", "bf16" or "fp16".
+    strategy           "auto", "single", "dp", "ddp", "fsdp", or an object of understudy.train.strategies.
+    accumulate         batches to an update.
+    compile            torch.compile the model.
+    graph              on a GPU, replay whole steps as a CUDA graph where that is possible; `graph_status` says.
+    checkpoint         True ("checkpoints"), a folder, or Checkpoints(...); False is none.
+    logger             True ("logs"), a folder (CSV and TensorBoard), a Logger or a list of them; False is none.
+    progress           a bar on a terminal, a line an epoch elsewhere; False is silence.
+    board              a live plot in a notebook, else a PNG: True ("board.png") or a path; False is none.
+    callbacks          objects of Callback: EarlyStopping and your own.
+    seed               seeds every random generator when `fit` begins (use `seed_all` before making the model).
+    deterministic      PyTorch's deterministic algorithms.
+    log_every          steps between two readings of losses from the device.
+    """
+
+    def __init__(
+        self,
+        max_epochs: int,
+        num_gpus: int = 0,
+        gradient_clip_val: float = 0,
+        *,
+        precision: PrecisionName = "fp32",
+        strategy: str | SingleDevice = "auto",
+        accumulate: int = 1,
+        compile: bool = False,
+        graph: bool = True,
+        checkpoint: bool | str | Path | Checkpoints = False,
+        logger: bool | str | Path | Logger | list[Logger] = False,
+        progress: bool = True,
+        board: bool | str | Path = False,
+        callbacks: Iterable[Callback] = (),
+        seed: int | None = None,
+        deterministic: bool = False,
+        log_every: int = 50,
+    ) -> None:
+        for name, value in (("accumulate", accumulate), ("log_every", log_every)):
+            if value < 1:
+                raise UsageError(f"{name}={value} makes no sense: it is a number of batches of at least 1.")
+        self.save_hyperparameters(ignore=("precision", "strategy", "callbacks"))
+        self.max_epochs, self.num_gpus, self.gradient_clip_val = max_epochs, num_gpus, gradient_clip_val
+        self.accumulate, self.log_every, self.deterministic = accumulate, log_every, deterministic
+        self.gpus = [us.gpu(i) for i in range(min(num_gpus, us.num_gpus()))]
+        self.precision = Precision(precision)
+        self.placement = choose(strategy, len(self.gpus))
+        self.checkpoints = make_checkpoints(checkpoint)
+        self.loggers = make_loggers(logger)
+        self.callbacks = list(callbacks)
+        self.model: nn.Module = nn.Identity()
+        self.optimizer: torch.optim.Optimizer | None = None
+        self.scheduler: Any = None
+        self.history: list[dict[str, float]] = []
+        self.stop_reason: str | None = None
+        self.stop_request = StopRequest()
+        self.progress_bar = Progress(False, max_epochs, None)
+        self._board: Board | None = Board() if board is not False else None
+        self._board_path = Path("board.png" if board is True else str(board))
+        self._loop: Loop | None = None
+        self._runner: nn.Module | None = None
+
+    @property
+    def step(self) -> int:
+        """Updates made so far."""
+        return self._loop.position.step if self._loop is not None else 0
+
+    @property
+    def epoch(self) -> int:
+        """The running epoch, counted from 0."""
+        return self._loop.position.epoch if self._loop is not None else 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches go: the first GPU in use, else the CPU."""
+        return self.placement.device
+
+    def stop(self, reason: str = "stop() was called") -> None:
+        """End the training after the running step or epoch, with everything that belongs to an end."""
+        self.stop_reason = reason
+
+    def prepare_batch(self, batch: Any) -> Any:
+        """The batch as the model gets it: by default moved to the device. An override does the moving itself."""
+        return us.to(batch, self.device)
+
+    def prepare_model(self, model: nn.Module) -> None:
+        """Move the model, scratch parameters too, to the device; give a Module its trainer and its board's limits."""
+        if isinstance(model, Module) or hasattr(model, "board"):
+            owner: Any = model
+            owner.trainer = self
+            owner.board.xlim = [0, self.max_epochs]
+        model.to(self.device)
+        set_scratch_params_device(model, self.device)
+        self.model = model
+
+    def fit(
+        self,
+        model: nn.Module,
+        train_loader: Any,
+        val_loader: Any = None,
+        *,
+        loss: build.Loss | None = None,
+        optimizer: torch.optim.Optimizer | build.OptimizerMaker | None = None,
+        scheduler: Any = None,
+        schedule_every: Literal["epoch", "step"] = "epoch",
+        metrics: Mapping[str, Any] | None = None,
+        batch_size: int = 32,
+        resume: bool | str | Path = False,
+    ) -> list[dict[str, float]]:
+        """Train `model` and return one dict an epoch: "epoch", "train_loss", "val_loss" and the like.
+
+        `train_loader` and `val_loader` are DataLoaders, iterables of batches, or tensors (one, a tuple, a dict, a
+        TensorDataset, Tensors), which stay on the device, cut into batches of `batch_size`. A batch is (inputs...,
+        target), unless the model is a Module with steps of its own. `loss(outputs, target)` is a mean over the batch.
+        `optimizer` and `scheduler` are objects, or functions of the parameters and of the optimizer. `metrics` maps
+        names to functions (outputs, target) -> scalar tensor or to torchmetrics objects. `resume` goes on from the
+        newest whole checkpoint of the trainer's folder (True: if there is one) or of the folder given.
+
+        After SIGTERM or SIGUSR1 the state is saved and SystemExit(128 + number of the signal) raised.
+        Raises UsageError where the arguments do not fit together, FileFormatError where no checkpoint is whole.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(deterministic_algorithms(self.deterministic))
+            stack.enter_context(self.precision.applied())
+            self.stop_request = stack.enter_context(StopRequest())
+            stack.callback(self._close)
+            self.stop_reason, self.history = None, []
+            self.placement.setup(self.gpus)
+            if self.hparams["seed"] is not None:
+                seed_all(self.hparams["seed"] + self.placement.rank)
+            found = self._found(resume)
+            seed = found["seed"] if found else self.placement.broadcast(int(torch.randint(2**62, ())))
+            feed = self._feed(train_loader, seed, batch_size, shuffle=True)
+            validation = self._feed(val_loader, seed, batch_size, shuffle=False) if val_loader is not None else None
+            step = self._prepare(model, feed, loss, optimizer, scheduler)
+            loop = self._make_loop(step, feed, validation, loss, metrics, schedule_every, seed)
+            if found:
+                loop.load(found)
+            self._train(loop, feed)
+        return self.history
+
+    def _found(self, resume: bool | str | Path) -> dict[str, Any] | None:
+        """The state to go on from, if any."""
+        if resume is not False and not isinstance(resume, bool):
+            return newest(resume)
+        if self.checkpoints is None:
+            if resume:
+                raise UsageError(
+                    "resume=True has no folder to look into: give the Trainer checkpoint=, or a path here."
+                )
+            return None
+        there = self.placement.broadcast(self.checkpoints.exist())
+        if there and not resume:
+            raise UsageError(
+                f"{self.checkpoints.directory} holds checkpoints of an earlier training: go on from them with "
+                "fit(..., resume=True), or choose another folder."
+            )
+        return self.checkpoints.load() if there else None
+
+    def _feed(self, source: Any, seed: int, batch_size: int, shuffle: bool) -> Feed:
+        own = type(self).prepare_batch is not _PREPARE_BATCH
+        return make_feed(source, self.placement, seed, self.prepare_batch if own else None, batch_size, shuffle)
+
+    def _prepare(self, model: nn.Module, feed: Feed, loss: Any, optimizer: Any, scheduler: Any) -> Step:
+        self.prepare_model(model)
+        build.materialize(model, lambda: next(feed.epoch(0))[0])
+        runner = self._place(model, loss)
+        graph = bool(self.hparams["graph"])
+        self.optimizer, own_scheduler = build.make_optimizer(optimizer, model, self.device, graph)
+        self.scheduler = build.make_scheduler(scheduler, self.optimizer) or own_scheduler
+        forward = build.forward_of(runner, model, loss, "training_step", self.placement.splits_batches)
+        gives_extra = build.own_steps(model, loss)
+        clip = float(self.gradient_clip_val)
+        return Step(forward, runner, self.optimizer, self.placement, self.precision, clip, gives_extra)
+
+    def _place(self, model: nn.Module, loss: Any) -> nn.Module:
+        if isinstance(loss, nn.Module):
+            loss.to(self.device)
+        runner = self.placement.place(build.wrapped(model, loss, self.placement))
+        if self.hparams["compile"]:
+            compile_model: Any = torch.compile
+            runner = compile_model(runner)
+        self._runner = runner
+        return runner
+
+    def _make_loop(
+        self, step: Step, feed: Feed, validation: Feed | None, loss: Any, metrics: Any, every: str, seed: int
+    ) -> Loop:
+        device = self.device
+        train_metrics = Metrics(metrics, every=1 << 30).to(device)  # the loop flushes where it logs
+        val_metrics = Metrics(metrics).to(device)
+        split = self.placement.splits_batches
+        forward = build.forward_of(step.runner, self.model, loss, "validation_step", split)
+
+        def validate() -> dict[str, float]:
+            if validation is None:
+                return {}
+            return evaluate(self.model, forward, validation, val_metrics, self.placement, self.precision)
+
+        return Loop(self, step, feed, train_metrics, validate, self.scheduler, every, seed)
+
+    def _train(self, loop: Loop, feed: Feed) -> None:
+        self._loop = loop
+        writes = self.placement.rank == 0
+        self.progress_bar = Progress(writes and bool(self.hparams["progress"]), self.max_epochs, feed.steps)
+        for callback in self.callbacks:
+            callback.on_fit_start(self)
+        try:
+            loop.run()
+        except Preempted:
+            self.progress_bar.note(f"stopped by signal {self.stop_request.signal} after step {self.step}")
+            self._close()
+            raise SystemExit(128 + self.stop_request.signal) from None
+        for callback in self.callbacks:
+            callback.on_fit_end(self)
+        if self.stop_reason is not None:
+            self.progress_bar.note(f"stopped after epoch {self.epoch}: {self.stop_reason}")
+
+    def _close(self) -> None:
+        self.progress_bar.close()
+        for logger in self.loggers:
+            logger.close()
+        if self.checkpoints is not None:
+            self.checkpoints.close()
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        """Send numbers that are on the host to the loggers. Only rank 0 writes."""
+        if self.placement.rank == 0:
+            for logger in self.loggers:
+                logger.log(values, step)
+
+    def report_epoch(self, epoch: int, values: dict[str, float]) -> None:
+        """Show the means over an epoch: a line, the logs, the board."""
+        self.progress_bar.epoch_line(epoch, values)
+        self.log(values, self.step)
+        board = self._board
+        if board is None or self.placement.rank:
+            return
+        board.xlim = (0, self.max_epochs)
+        for name, value in values.items():
+            board.draw(epoch + 1, value, name)
+        if not board.show():
+            board.save(self._board_path)
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        loader: Any,
+        *,
+        loss: build.Loss | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        batch_size: int = 32,
+    ) -> dict[str, float]:
+        """The means of the loss and the metrics over all of `loader`, without training: see `fit`."""
+        runner = self._ready(model, loss)
+        feed = self._feed(loader, 0, batch_size, shuffle=False)
+        forward = build.forward_of(runner, model, loss, "validation_step", self.placement.splits_batches)
+        with self.precision.applied(), deterministic_algorithms(self.deterministic):
+            return evaluate(model, forward, feed, Metrics(metrics).to(self.device), self.placement, self.precision)
+
+    def predict(self, model: nn.Module, loader: Any, *, batch_size: int = 32) -> list[Any]:
+        """The outputs for every batch of `loader` (inputs only: a tensor or a tuple), on the CPU, in order."""
+        self._ready(model, None if isinstance(model, Module) else _no_loss)
+        feed = self._feed(loader, 0, batch_size, shuffle=False)
+
+        def call(batch: Any) -> Any:
+            if isinstance(model, Module):
+                return model.predict_step(batch)
+            return model(batch) if isinstance(batch, torch.Tensor) else model(*batch)
+
+        with self.precision.applied(), deterministic_algorithms(self.deterministic):
+            return predict(model, call, feed, self.placement, self.precision)
+
+    def _ready(self, model: nn.Module, loss: Any) -> nn.Module:
+        """The placed model: that of `fit` if it is the same one."""
+        if model is self.model and self._runner is not None:
+            return self._runner
+        self.placement.setup(self.gpus)
+        self.prepare_model(model)
+        return self._place(model, loss)
+
+
+def _no_loss(outputs: Any, target: Any) -> torch.Tensor:
+    raise UsageError("this model was placed to predict: evaluate it with a loss of its own.")
+
+
+_PREPARE_BATCH = Trainer.prepare_batch
