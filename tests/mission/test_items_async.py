@@ -2,6 +2,7 @@
 
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -179,10 +180,10 @@ def test_streams_are_unordered_unless_told(order, session):
     elif order == "synchronize":
         torch.cuda.synchronize()
     with torch.cuda.stream(side):
-        torch.ones(8, device="cuda")
-    products, (fill,) = kernels(session, "mm"), kernels(session, "fill")[-1:]
-    assert fill.lane.stream != products[-1].lane.stream
-    assert (fill.start_ns >= products[-1].end_ns) is (order != "none")
+        torch.empty(8, device="cuda").normal_()
+    products, (normal,) = kernels(session, "mm"), kernels(session, "normal")
+    assert normal.lane.stream != products[-1].lane.stream
+    assert (normal.start_ns >= products[-1].end_ns) is (order != "none")
 
 
 # mission 78
@@ -193,7 +194,7 @@ def test_the_incorrect_stream_program_is_found(session):
     with torch.cuda.stream(s):
         torch.sum(A)
     (finding,) = [finding for finding in session.findings() if finding.code == "unsynchronized-access"]
-    assert finding.site.file == finding.other.file == __file__
+    assert Path(finding.site.file).name == Path(finding.other.file).name == Path(__file__).name
     assert finding.site.line == finding.other.line + 2
 
 

@@ -58,11 +58,11 @@ def test_a_tensor_uses_the_memory_of_its_card_only(session):
 
 
 # mission 21, 25
-@pytest.mark.parametrize(("gpus", "visible", "count"), [("2xV100", None, 2), ("2xV100", "", 0), ("4xV100", "1,3", 2)])
-def test_device_count_and_availability_agree(gpus, visible, count, monkeypatch, functions_of):
+@pytest.mark.parametrize(("spec", "visible", "count"), [("2xV100", None, 2), ("2xV100", "", 0), ("4xV100", "1,3", 2)])
+def test_device_count_and_availability_agree(spec, visible, count, monkeypatch, functions_of):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    with understudy.emulate(gpus):
+    with understudy.emulate(spec):
         assert torch.cuda.device_count() == count
         assert torch.cuda.is_available() is (count > 0)
         assert functions_of("s0_gpus")["num_gpus"]() == count

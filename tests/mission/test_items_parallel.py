@@ -135,11 +135,11 @@ def test_a_number_is_a_device(session):
 
 # mission 117
 @pytest.mark.parametrize(
-    ("gpus", "rows", "parts"),
+    ("number", "rows", "parts"),
     [(2, 128, [64, 64]), (2, 20, [10, 10]), (3, 128, [43, 43, 42]), (8, 20, [3, 3, 3, 3, 3, 3, 2]), (4, 1, [1])],
 )
-def test_batches_are_split_along_the_first_dimension(gpus, rows, parts):
-    with understudy.emulate(f"{gpus}xV100"):
+def test_batches_are_split_along_the_first_dimension(number, rows, parts):
+    with understudy.emulate(f"{number}xV100"):
         seen = []
         out = nn.DataParallel(Sizes(seen).cuda())(torch.arange(rows * 2.0).view(rows, 2))
         assert [size for size, _ in sorted(seen, key=lambda part: part[1])] == parts
@@ -171,9 +171,9 @@ def test_the_books_loss_compares_every_output_with_every_label(session):
 
 
 # mission 125
-@pytest.mark.parametrize("gpus", [1, 2, 3, 4, 5, 6, 7, 8])
-def test_odd_numbers_of_gpus_train_as_even_ones_do(gpus):
-    with understudy.emulate(f"{gpus}xV100"):
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_odd_numbers_of_gpus_train_as_even_ones_do(number):
+    with understudy.emulate(f"{number}xV100"):
         model = nn.DataParallel(network().cuda())
         x, y = torch.randn(128, 13), torch.randn(128, 1)
         nn.functional.mse_loss(model(x), y.cuda()).backward()
