@@ -55,6 +55,7 @@ class Gpus:
 
 KEY = pytest.StashKey[Gpus]()
 SESSION = pytest.StashKey["Session"]()
+END = pytest.StashKey[contextlib.ExitStack]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -158,12 +159,45 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"needs {count} GPUs, there are {gpus.real} real ones; --gpu-backend emulated runs it")
         return
     item.user_properties.append(("gpus", RAN))
-    from understudy.session import emulate
-
     stack = contextlib.ExitStack()
-    item.addfinalizer(stack.close)
-    spec = f"{count}x{model}" if model else str(count)
-    item.stash[SESSION] = stack.enter_context(emulate(spec))
+    item.stash[END] = stack
+    item.stash[SESSION] = stack.enter_context(_fresh(f"{count}x{model}" if model else str(count)))
+
+
+@contextlib.contextmanager
+def _fresh(spec: str) -> Iterator[Session]:
+    """GPUs of a test's own, in this process and in the Pythons that it starts; those of the whole run step aside."""
+    from understudy.session import emulate, install_from_environment
+
+    outer = install_from_environment()
+    if outer is not None:
+        outer.end()
+    variables = launch.environment({"gpus": spec}, None, os.environ)
+    before = {name: os.environ.get(name) for name in variables.keys() | {shim.FOLDER}}
+    os.environ.update(variables)
+    os.environ.pop(shim.FOLDER, None)
+    try:
+        with emulate(spec) as session:
+            yield session
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if outer is not None:
+            outer.begin()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Take the test's GPUs away once its fixtures are done with them."""
+    try:
+        yield
+    finally:
+        stack = item.stash.get(END, None)
+        if stack is not None:
+            stack.close()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -184,21 +218,20 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """One line: how many tests ran on emulated GPUs, how many were skipped for want of real ones."""
-    stats = [report for reports in terminalreporter.stats.values() for report in reports]
-    said = [
-        value
-        for report in stats
-        for name, value in getattr(report, "user_properties", ())
-        if name == "gpus" and getattr(report, "when", "") in ("call", "setup")
-    ]
-    ran, lacked = said.count(RAN), said.count(LACKED)
+    said: dict[str, str] = {}  # by test: a test has a report for each of its phases
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            words = [value for name, value in getattr(report, "user_properties", ()) if name == "gpus"]
+            if words:
+                said[report.nodeid] = words[0]
+    ran, lacked = list(said.values()).count(RAN), list(said.values()).count(LACKED)
     if ran or lacked:
-        text = f"understudy: {ran} tests on emulated GPUs, {lacked} skipped for want of real ones"
-        terminalreporter.write_line(text)
+        tests = f"{ran} test{'s' if ran != 1 else ''}"
+        terminalreporter.write_line(f"understudy: {tests} on emulated GPUs, {lacked} skipped for want of real ones")
 
 
 def _session(request: pytest.FixtureRequest) -> Session:
-    session = request.node.stash.get(SESSION, None)
+    session: Session | None = request.node.stash.get(SESSION, None)
     if session is None:
         pytest.skip("there is a trace on emulated GPUs only; --gpu-backend emulated runs this")
     return session

@@ -5,7 +5,7 @@ from source import Source, sources
 
 VOCABULARY = {"vocabulary", "torch", "jax", "tensorflow", "mxnet"}
 CORE = {"trace", "gpus", "cost", "faults", "machine", "checks", "reports"}
-BELOW_SESSION = CORE | {"seam", "analysis", "measure", "settings"}
+BELOW_SESSION = CORE | {"seam", "analysis", "measure", "settings", "live"}
 COMMANDS = BELOW_SESSION | VOCABULARY | {"session", "launch", "train", "experiments", "doctor", "cli"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis": {"machine", "cost", "trace", "gpus"},
     "measure": {"trace", "gpus"},
     "settings": set(),
+    "live": {"machine"},
     "vocabulary": set(),
     "torch": {"vocabulary"},
     "jax": {"vocabulary"},

@@ -11,7 +11,7 @@ from understudy import checks, reports
 from understudy.cli._gates import parse_gates, violations
 from understudy.errors import FileFormatError
 from understudy.reports import json as json_report
-from understudy.reports import text
+from understudy.reports.text import show
 from understudy.trace.trace import Trace
 
 
@@ -32,7 +32,7 @@ def command(path: str, outputs: tuple[str, ...], fail_on: tuple[str, ...], as_js
     if as_json:
         click.echo(json_report.render(trace, findings), nl=False)
     elif not outputs:
-        text.show(trace, findings, click.get_text_stream("stdout"))
+        show(trace, findings, click.get_text_stream("stdout"))
     broken = violations(gates, findings)
     for sentence in broken:
         click.echo(f"understudy: {sentence}", err=True)

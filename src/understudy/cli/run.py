@@ -216,11 +216,11 @@ def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Ou
 
 
 def _show(result: launch.Result, findings: list[Any]) -> None:
-    from understudy.reports import text
+    from understudy.reports.text import show
 
     if len(result.traces) > 1:
         _say(f"{len(result.traces)} processes used GPUs; the findings are of all, the rest is of the first")
-    text.show(result.traces[0], findings)
+    show(result.traces[0], findings)
 
 
 def _nothing(code: int) -> str:

@@ -1,0 +1,82 @@
+"""What other processes can see of a running emulation: the memory in use, in a small file of the run folder.
+
+The counters of each device's memory *are* the file (it is mapped), so keeping it up to date costs nothing, and an
+emulated nvidia-smi that runs beside the program reads true numbers at any moment.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from array import array
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from understudy.machine.segments import DeviceMemory
+
+OCCUPIED, RESERVED, WORDS = 0, 1, 2
+SUFFIX = ".live"
+
+
+class SharedMemory(DeviceMemory):
+    """One device's memory, its two counters of bytes in use kept in `words`."""
+
+    __slots__ = ("words",)
+
+    def __init__(self, words: memoryview[int], total_bytes: int, occupied_bytes: int = 0, device: int = 0) -> None:
+        self.words = words
+        super().__init__(total_bytes, occupied_bytes, device)
+
+    @property
+    def occupied_bytes(self) -> int:
+        """Bytes used by the CUDA context and the like."""
+        return self.words[OCCUPIED]
+
+    @occupied_bytes.setter
+    def occupied_bytes(self, value: int) -> None:
+        self.words[OCCUPIED] = value
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes got from the driver."""
+        return self.words[RESERVED]
+
+    @reserved_bytes.setter
+    def reserved_bytes(self, value: int) -> None:
+        self.words[RESERVED] = value
+
+
+class Process(NamedTuple):
+    """A process of this run: `used_bytes` by device, the context included; 0 where it has no context."""
+
+    pid: int
+    name: str
+    used_bytes: tuple[int, ...]
+
+
+def counters(folder: str | os.PathLike[str], devices: int) -> list[memoryview[int]]:
+    """The words of this process's file, one view a device; the file is made."""
+    size = max(1, devices) * WORDS * 8
+    with open(Path(folder) / f"{os.getpid()}{SUFFIX}", "w+b") as file:
+        file.truncate(size)
+        words = memoryview(mmap.mmap(file.fileno(), size)).cast("q")
+    return [words[index * WORDS : (index + 1) * WORDS] for index in range(devices)]
+
+
+def processes(folder: str | os.PathLike[str]) -> list[Process]:
+    """The processes that use a GPU of the run in `folder` at this moment, by number."""
+    found = []
+    for path in Path(folder).glob(f"*{SUFFIX}"):
+        try:
+            name = psutil.Process(int(path.stem)).exe()
+        except psutil.NoSuchProcess:
+            continue
+        except psutil.AccessDenied:
+            name = "python"
+        words = array("q", path.read_bytes())
+        used = tuple(words[i + OCCUPIED] + words[i + RESERVED] for i in range(0, len(words), WORDS))
+        if any(used):
+            found.append(Process(int(path.stem), name, used))
+    return sorted(found)

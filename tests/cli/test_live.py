@@ -1,0 +1,24 @@
+"""A running program's memory is there to be read by other processes."""
+
+import os
+
+from understudy import live
+
+
+def test_what_a_device_holds_can_be_read_from_outside(tmp_path) -> None:
+    words = live.counters(tmp_path, 2)
+    first = live.SharedMemory(words[0], 1 << 30)
+    live.SharedMemory(words[1], 1 << 30, device=1)
+    assert live.processes(tmp_path) == []
+    first.occupied_bytes += 300 << 20
+    address = first.malloc(3 << 20)
+    assert [(p.pid, p.used_bytes) for p in live.processes(tmp_path)] == [(os.getpid(), (304 << 20, 0))]
+    assert address is not None
+    first.free(address)
+    assert live.processes(tmp_path)[0].used_bytes == (300 << 20, 0)
+    assert first.free_bytes == (1 << 30) - (300 << 20)
+
+
+def test_processes_that_ended_are_not_shown(tmp_path) -> None:
+    (tmp_path / "4194305.live").write_bytes(bytes(8) + (1 << 20).to_bytes(8, "little"))
+    assert live.processes(tmp_path) == []
