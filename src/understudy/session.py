@@ -17,13 +17,14 @@ from understudy.cost.model import CostModel
 from understudy.errors import InstallError, UsageError
 from understudy.gpus import versions
 from understudy.gpus.gpu import Gpu
-from understudy.machine.alloc_conf import Settings
+from understudy.machine.alloc_conf import Settings, parse
 from understudy.machine.allocator import CachingAllocator
 from understudy.machine.device import Device
 from understudy.machine.host_allocator import HostAllocator
 from understudy.machine.machine import Machine
 from understudy.machine.plan_cache import PlanCache
 from understudy.machine.segments import DeviceMemory
+from understudy.seam.patching import Patches
 from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace
 
@@ -55,9 +56,11 @@ class Session:
         wanted = options.cuda_version
         self.cuda_version = versions.parse_version(wanted) if wanted else versions.default_cuda(self.models)
         self.trace = Trace()
-        self.machine = build_machine(self.models, self.cuda_version, self.trace)
+        self.settings = parse(_alloc_conf())
+        self.machine = build_machine(self.models, self.cuda_version, self.trace, self.settings)
         self.machine.blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
         self._installations: list[Any] = []
+        self._patches = Patches()
         self._write_facts()
 
     # ------------------------------------------------------------------ begin and end
@@ -77,21 +80,26 @@ class Session:
             raise InstallError(
                 "PyTorch is not installed: pip install 'understudy[torch]' brings what the emulation needs"
             ) from error
+        from understudy.seam import clock
         from understudy.seam.sites import Sites
 
+        sites = Sites(self.trace.sites, self.options.stacks)
         state = State(
             self.machine,
-            HostAllocator(),
-            Sites(self.trace.sites, self.options.stacks),
+            HostAllocator(self.settings, self.machine.host_events()),
+            sites,
             self.cuda_version,
             self.options.async_copies == "clock",
         )
         installation = Installation(state)
         installation.install()
         self._installations.append(installation)
+        if self.options.clock == "virtual":
+            self._patches.apply(clock.patches(self.machine, lambda: state.local.host, sites))
 
     def end(self) -> None:
         """Put everything back and complete the trace."""
+        self._patches.restore()
         while self._installations:
             self._installations.pop().uninstall()
         self.complete()
@@ -100,6 +108,8 @@ class Session:
         """Write the totals of the devices into the trace."""
         self.trace.facts["devices"] = [_totals(device) for device in self.machine.devices]
         self.trace.facts["gpus"] = [_describe(device.gpu) for device in self.machine.devices]
+        band = self.machine.band()
+        self.trace.facts["band"] = None if band is None else round(band, 3)
 
     # ------------------------------------------------------------------ what can be said of it
 
@@ -125,18 +135,23 @@ class Session:
         facts["versions"] = _versions()
 
 
-def build_machine(models: tuple[Gpu, ...], cuda_version: tuple[int, int], trace: Trace) -> Machine:
+def build_machine(models: tuple[Gpu, ...], cuda_version: tuple[int, int], trace: Trace, settings: Settings) -> Machine:
     """A machine of these GPUs, with allocators that follow PYTORCH_CUDA_ALLOC_CONF."""
     machine = Machine(trace, [])
     agents = iter(range(1, 1 << 62))
     for index, gpu in enumerate(models):
         driver = DeviceMemory(gpu.memory_bytes, 0, index)
-        allocator = CachingAllocator(index, driver, Settings(), machine.events_of(index))
-        plan_cache = PlanCache(4096 if cuda_version >= (10, 0) else 1023)
+        allocator = CachingAllocator(index, driver, settings, machine.events_of(index))
+        plan_cache = PlanCache(cuda_version)
         cost = CostModel(gpu, cuda_version)
         context = versions.context_bytes(gpu, cuda_version)
         machine.devices.append(Device(index, gpu, cost, allocator, driver, plan_cache, lambda: next(agents), context))
     return machine
+
+
+def _alloc_conf() -> str:
+    """The allocator's settings in the environment; the newer name wins, as in PyTorch."""
+    return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
 
 
 @contextmanager

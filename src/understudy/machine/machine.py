@@ -7,7 +7,7 @@ value: the framework computes those in program order on the CPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from understudy.errors import InternalError
 from understudy.machine.clock import HostThread
@@ -82,6 +82,7 @@ class Machine:
         self.concurrent = False
         self.on_order: Callable[[], None] | None = None
         self.site: Callable[[], int] = lambda: 0
+        self.bands: dict[int, float] = {}
         self._events = 0
         self._storages: dict[object, _Memory] = {}
         self._named_events: dict[int, Event] = {}
@@ -102,20 +103,36 @@ class Machine:
         """The events of a device, as its allocators ask for them."""
         return MachineEvents(self, device)
 
+    def host_events(self) -> MachineEvents:
+        """The events of all devices, as the allocator of pinned memory asks for them."""
+        return MachineEvents(self, None)
+
     # ------------------------------------------------------------------ prices
 
     def price(self, device: Device, signature: Signature) -> Cost:
         """The cost of a kernel signature on a device; callers keep it."""
         kernel = device.cost.kernel(signature)
         size = signature.read_bytes + signature.written_bytes
+        number = self.trace.signatures.number(signature)
+        self.bands[number] = kernel.band
         return Cost(
-            self.trace.signatures.number(signature),
+            number,
             device.cost.dispatch_ns(signature.name),
             kernel.duration_ns,
             max(1, min(FULL, round(kernel.occupancy * FULL))),
             size,
             kernel.band,
         )
+
+    def band(self) -> float | None:
+        """The error band of the trace's kernels, as a share of their time and weighted by it; None without kernels."""
+        total = 0
+        weighted = 0.0
+        for kind, _, signature, _, _, start, end, _ in self.trace.rows:
+            if kind == Kind.KERNEL and signature in self.bands:
+                total += end - start
+                weighted += (end - start) * self.bands[signature]
+        return weighted / total if total else None
 
     # ------------------------------------------------------------------ work
 
@@ -491,17 +508,21 @@ class Machine:
 
 
 class MachineEvents:
-    """A device's events, for allocators: a block is free when the streams that used it are done with it."""
+    """Events for allocators: a block is free when the streams that used it are done with it.
 
-    def __init__(self, machine: Machine, device: int) -> None:
+    A stream is its index on `device`, or a pair (device, index) when that is None.
+    """
+
+    def __init__(self, machine: Machine, device: int | None) -> None:
         self._machine = machine
         self._device = device
 
-    def record(self, stream: int) -> object:
-        """Record an event on a stream of the device."""
+    def record(self, stream: Any) -> object:
+        """Record an event on a stream."""
         machine = self._machine
         event = machine.event()
-        found = machine.devices[self._device].streams[stream]
+        device, index = stream if self._device is None else (self._device, stream)
+        found = machine.devices[device].streams[index]
         event.time_ns, event.stream = found.ready_ns, found
         event.order = {**found.order, found.agent: found.epoch}
         return event

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from types import FunctionType
 from typing import Any, NamedTuple
 
 _ABSENT = object()
@@ -25,7 +26,7 @@ class Patches:
     def apply(self, patches: Iterable[Patch]) -> None:
         """Replace every name; what is replaced already stays restorable to its first value."""
         for owner, name, value in patches:
-            self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
+            self._undo.append((owner, name, _found(owner, name)))
             setattr(owner, name, value)
 
     def restore(self) -> None:
@@ -37,5 +38,13 @@ class Patches:
             else:
                 setattr(owner, name, before)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[tuple[Any, str, Any]]:
+        """What is replaced: (owner, name, what stood there)."""
         return iter(self._undo)
+
+
+def _found(owner: Any, name: str) -> Any:
+    # A function's defaults are an attribute that its __dict__ does not hold.
+    if isinstance(owner, FunctionType):
+        return getattr(owner, name)
+    return vars(owner).get(name, _ABSENT)

@@ -50,6 +50,11 @@ class Sites:
             frame = frame.f_back
         return 0 if library is None else self._of(library)
 
+    def is_program(self, frame: FrameType) -> bool:
+        """Whether a frame is the program's own, not a library's."""
+        kind = self._kinds.get(frame.f_code)
+        return (self._kind(frame.f_code) if kind is None else kind) == PROGRAM
+
     def _of(self, frame: FrameType) -> int:
         if self.stacks:
             return self.table.number(self._with_stack(frame))
@@ -74,7 +79,7 @@ class Sites:
 
     def _kind(self, code: CodeType) -> int:
         file = code.co_filename
-        if file.startswith("<frozen") or file.startswith(OURS) or f"{os.sep}torch{os.sep}" in file:
+        if file.startswith(("<frozen", OURS)) or f"{os.sep}torch{os.sep}" in file:
             kind = HIDDEN
         elif any(part in file for part in PACKAGES):
             kind = LIBRARY

@@ -265,6 +265,8 @@ class Dispatch(TorchDispatchMode):
         local = self.local
         stream = local.streams[device]
         state = self.state
+        if plan.math and (device, stream.index) not in state.memory.workspaces:
+            state.memory.workspace(device, stream.index)
         if machine.concurrent:
             stream = state.order.stream_of(device, stream)
             site = state.site()

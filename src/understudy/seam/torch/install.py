@@ -9,11 +9,15 @@ import torch.utils._device
 from understudy.errors import InstallError
 from understudy.seam.patching import Patches
 from understudy.seam.torch import (
+    autocast,
     driver,
     factories,
+    functional,
     generators,
+    libraries,
     memory,
     moves,
+    plans,
     storage,
     streams,
     tensor,
@@ -33,7 +37,7 @@ class Installation:
     def __init__(self, state: State) -> None:
         self.state = state
         self.patches = Patches()
-        self.mode = Dispatch(state, moves.HANDLERS)
+        self.mode = Dispatch(state, {**moves.HANDLERS, **plans.HANDLERS, **libraries.HANDLERS})
 
     def install(self) -> None:
         """Replace PyTorch's names and enter the dispatch mode.
@@ -50,7 +54,7 @@ class Installation:
         state = self.state
         state.history = History(state)
         torch.utils._device._device_constructors()  # a cache that must hold PyTorch's own functions
-        for module in (storage, tensor, factories, streams, generators, driver, memory):
+        for module in (storage, tensor, factories, streams, generators, driver, memory, autocast, functional, libraries):
             self.patches.apply(module.patches(state))
         self.patches.apply(threads.patches(state, self.mode))
         self.mode.__enter__()
@@ -60,4 +64,5 @@ class Installation:
         """Leave the mode and put everything back by identity."""
         ACTIVE.remove(self.state)
         self.mode.__exit__(None, None, None)
+        self.state.autocast.unregister()
         self.patches.restore()

@@ -173,22 +173,29 @@ def transfer(
         stream = state.order.stream_of(side, stream)
     pinned = of.pinned if of.device < 0 else to.pinned
     site = state.site()
+    if of is HOST_TAG:
+        # A tag of its own lets the trace tell one pageable source from another.
+        of = storage_of(source)._us = Tag(CPU, 0)
     detail = (
         ("non_blocking", int(non_blocking)),
         ("source", state.number(of)),
         ("source_version", int(source._version) if not source.is_inference() else 0),
+        ("source_offset", source.storage_offset() * source.element_size()),
         ("destination", state.number(to)),
     )
     signature = Signature(copy_name(of.device, to.device, pinned), detail=detail)
     end = machine.copy(local.host, stream, signature, size, of.device, to.device, pinned, site)
-    to.epoch = stream.epoch
+    if to.device >= 0:
+        to.epoch = stream.epoch
     if other is not None:
         machine.barrier(local.host, stream, other)
     if machine.concurrent:
         state.order.copied(source, destination, stream, site)
     on_host = of.device < 0 or to.device < 0
     if on_host and non_blocking and pinned:
-        host_side = source if of.device < 0 else destination
+        host_side, tag = (source, of) if of.device < 0 else (destination, to)
+        if tag.block is not None:
+            state.host_allocator.record_event(tag.block, stream.device, stream.index)
         start, stop = extent(host_side)
         access = Access(stream.agent, stream.epoch, start, stop, of.device >= 0, machine.lane(local.host, stream), site)
         if late:

@@ -67,7 +67,10 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
 def signature(
     func: torch._ops.OpOverload, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, tf32: int
 ) -> Signature:
-    """What the cost model needs to know of one call: shapes, dtypes, floating point operations and bytes."""
+    """What the cost model needs to know of one call: shapes, dtypes, floating point operations and bytes.
+
+    `tf32` is `State.tf32()` for an operator that it concerns, 0 for others.
+    """
     inputs = list(tensors_in((*args, *kwargs.values())))
     outputs = list(tensors_in((out,))) if plan.fresh else []
     read = sum(map(_bytes, inputs))
@@ -85,7 +88,7 @@ def signature(
     elif plan.name in tables.GATHERS:
         read += min(first, written) - first
     detail: list[tuple[str, str | int]] = []
-    if tf32 and plan.math:
+    if tf32 & (2 if "conv" in plan.name else 1):
         detail.append(("tf32", 1))
     if any(
         t.dim() == 4 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last) for t in inputs

@@ -80,6 +80,7 @@ class State:
         self.order = Order(self)
         self.memory = Memory(self)
         self.history: History
+        self.autocast: Any = None
         self.new_generators: Callable[[], list[Any]]
         self.wrap_stream: Callable[[Stream], Any]
         self.external: dict[tuple[int, int], Stream] = {}

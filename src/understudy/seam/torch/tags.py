@@ -8,6 +8,7 @@ moment and on any thread, so it only appends to a deque.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ NOWHERE = -2
 FLOATING = -3
 """Made by C++ with device=cpu inside a composite: adopts the first device that it meets."""
 
-storage_of = torch._C.TensorBase.untyped_storage
+storage_of: Callable[[torch.Tensor], Any] = torch._C.TensorBase.untyped_storage
 disable_torch_function = torch._C.DisableTorchFunctionSubclass
 
 

@@ -1,0 +1,128 @@
+"""What emulation costs: ratios of emulated to plain CPU time, interleaved, medians.
+
+    python benchmarks/bench_overhead.py [--rounds N]
+
+Three programs: `add_` on a small tensor, a training step of an MLP (batch 128), and one of a ResNet-18-like network (batch 8, 64x64).
+Each round times the plain form and the emulated one directly after each other, in one process, with all that
+`understudy run` does by default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+import understudy
+
+stock_clock = time.perf_counter
+
+
+def small_add(device: str) -> Callable[[], None]:
+    """100 in-place additions to a tensor of 16 numbers."""
+    x = torch.ones(16, device=device)
+
+    def step() -> None:
+        for _ in range(100):
+            x.add_(1)
+
+    return step
+
+
+def training(model: nn.Module, shape: tuple[int, ...], classes: int, device: str) -> Callable[[], None]:
+    """One training step: forward, cross entropy, backward, Adam with the device's defaults."""
+    model = model.to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    x = torch.randn(*shape, device=device)
+    y = torch.randint(0, classes, (shape[0],), device=device)
+    loss_function = nn.CrossEntropyLoss()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss_function(model(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def mlp(device: str) -> Callable[[], None]:
+    """784-256-128-10, batch 128."""
+    layers = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10))
+    return training(layers, (128, 784), 10, device)
+
+
+class Block(nn.Module):
+    """A basic residual block."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.norm = nn.BatchNorm2d(after)
+        self.two = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.norm_two = nn.BatchNorm2d(after)
+        same = stride == 1 and before == after
+        self.short = nn.Identity() if same else nn.Sequential(
+            nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Two convolutions and the shortcut."""
+        out = torch.relu(self.norm(self.one(x)))
+        return torch.relu(self.norm_two(self.two(out)) + self.short(x))
+
+
+def resnet(device: str) -> Callable[[], None]:
+    """ResNet-18's shape: 64 to 512 channels in four stages of two blocks, batch 8, 64x64."""
+    stages = [Block(a, b, s) for a, b, s in ((64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1),
+                                             (128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1))]  # fmt: skip
+    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    model = nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+    return training(model, (8, 3, 64, 64), 10, device)
+
+
+def timed(step: Callable[[], None], times: int) -> float:
+    """Seconds a step, the mean of `times`."""
+    begin = stock_clock()
+    for _ in range(times):
+        step()
+    return (stock_clock() - begin) / times
+
+
+PROGRAMS: dict[str, tuple[Callable[[str], Callable[[], None]], int]] = {
+    "add_ on a small tensor (100 x)": (small_add, 30),
+    "MLP training step, batch 128": (mlp, 20),
+    "ResNet-18-like step, batch 8": (resnet, 2),
+}
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds a program (15)")
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+    print(f"torch {torch.__version__}, 1 thread, {rounds} interleaved rounds, medians")
+    print(f"{'program':32} {'plain':>10} {'emulated':>10} {'ratio':>7} {'quartiles':>14}")
+    for name, (make, times) in PROGRAMS.items():
+        plain_step = make("cpu")
+        plain, emulated, ratios = [], [], []
+        for _ in range(rounds):
+            plain.append(timed(plain_step, times))
+            with understudy.emulate("V100"):
+                step = make("cuda")
+                step()
+                emulated.append(timed(step, times))
+            ratios.append(emulated[-1] / plain[-1])
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        print(
+            f"{name:32} {statistics.median(plain) * 1e6:8.0f}us {statistics.median(emulated) * 1e6:8.0f}us"
+            f" {middle:6.2f}x {low:6.2f}-{high:.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

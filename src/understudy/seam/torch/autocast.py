@@ -1,0 +1,189 @@
+"""Autocast with CUDA's lists, for tensors that are physically on the CPU.
+
+While `torch.autocast("cuda")` is on, the CPU's autocast key is on too and its kernels are ours: each looks at where its
+tensors live and applies CUDA's rules there, the CPU's own switch elsewhere. They are registered when a program first
+uses autocast on CUDA and taken out when the emulation ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from understudy.seam.patching import Patch
+from understudy.seam.torch import autocast_lists as lists
+from understudy.seam.torch.operators import tensors_in
+from understudy.seam.torch.state import State
+from understudy.seam.torch.tags import device_of
+
+C = torch._C
+KEY = "AutocastCPU"
+Rule = Callable[["Autocast", Any, tuple[Any, ...], dict[str, Any], torch.dtype], Any]
+
+
+class Switches(threading.local):
+    """What this thread's program switched on."""
+
+    cuda = False
+    cpu = False
+
+
+class Autocast:
+    """The autocast state of an emulation, and its kernels."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.switches = Switches()
+        self.library: Any = None
+        self.cache: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.stock_set = torch.set_autocast_enabled
+        self.stock_is = torch.is_autocast_enabled
+
+    def register(self) -> None:
+        """Put our kernels in, once."""
+        if self.library is not None:
+            return
+        self.library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for names, rule in RULES:
+                for name in names:
+                    self._register(name, rule)
+
+    def _register(self, name: str, rule: Rule) -> None:
+        packet = getattr(torch.ops.aten, name, None)
+        if packet is None:
+            return
+        for overload in packet.overloads():
+            func = getattr(packet, overload)
+            if "out" in overload or any(a.alias_info is not None for a in func._schema.returns):
+                continue
+            full = name if overload == "default" else f"{name}.{overload}"
+            self.library.impl(full, self._kernel(func, rule), KEY)
+
+    def _kernel(self, func: Any, rule: Rule) -> Callable[..., Any]:
+        guard = torch._C._ExcludeDispatchKeyGuard
+        keys = C.DispatchKeySet(C.DispatchKey.AutocastCPU)
+
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            found = [t for t in tensors_in((*args, *kwargs.values())) if t.is_floating_point()]
+            on_device = any(device_of(t) >= 0 for t in found)
+            enabled = self.switches.cuda if on_device else self.switches.cpu
+            with guard(keys):
+                if not enabled or not found:
+                    return func(*args, **kwargs)
+                dtype = torch.get_autocast_dtype("cuda" if on_device else "cpu")
+                return rule(self, func, args, kwargs, dtype)
+
+        return kernel
+
+    def cast(self, value: Any, dtype: torch.dtype) -> Any:
+        """A floating tensor (not float64) as `dtype`; leaves that need gradients are cast once a region."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.cast(item, dtype) for item in value)
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype in (dtype, torch.float64):
+            return value
+        keeps = (
+            value.requires_grad
+            and value.is_leaf
+            and value.dtype == torch.float32
+            and not value._is_view()
+            and torch.is_autocast_cache_enabled()
+            and dtype != torch.float32
+        )
+        if not keeps:
+            return value.to(dtype)
+        known = self.cache.get(id(value))
+        if known is None:
+            known = self.cache[id(value)] = (value, value.to(dtype))
+        return known[1]
+
+    def unregister(self) -> None:
+        """Take our kernels out again."""
+        self.cache.clear()
+        if self.library is not None:
+            self.library._destroy()
+            self.library = None
+
+
+def _lower(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    kwargs = {name: autocast.cast(value, dtype) for name, value in kwargs.items()}
+    return func(*[autocast.cast(value, dtype) for value in args], **kwargs)
+
+
+def _float32(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    return _lower(autocast, func, args, kwargs, torch.float32)
+
+
+def _result(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    low = any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors_in(args))
+    if low and "dtype" in names and given.get("dtype") is None:
+        given["dtype"] = torch.float32
+        positional = {a.name for a in func._schema.arguments if not a.kwarg_only}
+        ordered = [given.pop(name) for name in names if name in positional and name in given and name != "dtype"]
+        return func(*ordered, **given)
+    return func(*args, **kwargs)
+
+
+def _promote(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    wide = any(t.dtype == torch.float32 for t in tensors_in((*args, *kwargs.values())))
+    return _lower(autocast, func, args, kwargs, torch.float32 if wide else dtype)
+
+
+def _ban(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    raise RuntimeError(lists.BANNED_TEXT)
+
+
+RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
+    (lists.LOWER_PRECISION, _lower),
+    (lists.FLOAT32, _float32),
+    (lists.FLOAT32_RESULT, _result),
+    (lists.PROMOTE, _promote),
+    (lists.BANNED, _ban),
+)
+
+
+def patches(state: State) -> list[Patch]:
+    """The switches of autocast."""
+    autocast = state.autocast = Autocast(state)
+    switches = autocast.switches
+    stock_clear = torch.clear_autocast_cache
+
+    def set_enabled(*args: Any) -> None:
+        device, enabled = args if len(args) == 2 else ("cuda", args[0])
+        if device not in ("cuda", "cpu"):
+            autocast.stock_set(device, enabled)
+            return
+        if device == "cuda" and enabled:
+            autocast.register()
+        setattr(switches, device, bool(enabled))
+        if device == "cuda":
+            autocast.stock_set("cuda", enabled)
+        autocast.stock_set("cpu", switches.cpu or switches.cuda)
+
+    def is_enabled(device: str = "cuda") -> bool:
+        if device in ("cuda", "cpu"):
+            return bool(getattr(switches, device))
+        return autocast.stock_is(device)
+
+    def clear_cache() -> None:
+        autocast.cache.clear()
+        stock_clear()
+
+    return [
+        Patch(torch, "set_autocast_enabled", set_enabled),
+        Patch(torch, "is_autocast_enabled", is_enabled),
+        Patch(torch, "is_autocast_cpu_enabled", lambda: switches.cpu),
+        Patch(torch, "set_autocast_cpu_enabled", lambda enabled: set_enabled("cpu", enabled)),
+        Patch(torch, "clear_autocast_cache", clear_cache),
+        Patch(torch, "is_autocast_available", lambda device: True if device == "cuda" else _available(device)),
+    ]
+
+
+_available = torch.amp.is_autocast_available

@@ -1,0 +1,53 @@
+"""The libraries that a CUDA build of PyTorch brings: cuDNN and its switches, and recurrent weights in one buffer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from understudy.seam.patching import Patch
+from understudy.seam.torch.dispatch import Dispatch
+from understudy.seam.torch.operators import Plan
+from understudy.seam.torch.state import State
+from understudy.seam.torch.tags import device_of, storage_of, tag_of
+
+CUDNN_VERSIONS = (((10, 0), 7605), ((11, 0), 8005), ((11, 7), 8500), ((12, 0), 8902), ((12, 4), 90100), ((12, 8), 90800))
+"""The cuDNN that PyTorch's wheels carry, by the first CUDA version that has it (torch.backends.cudnn.version())."""
+
+
+def patches(state: State) -> list[Patch]:
+    """`torch.backends.cudnn` says that cuDNN is there."""
+    cudnn = torch.backends.cudnn
+    version = max((v for cuda, v in CUDNN_VERSIONS if cuda <= state.cuda_version), default=CUDNN_VERSIONS[0][1])
+    floats = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+    def is_acceptable(tensor: torch.Tensor) -> bool:
+        return bool(torch._C._get_cudnn_enabled()) and device_of(tensor) >= 0 and tensor.dtype in floats
+
+    return [
+        Patch(cudnn, "is_available", lambda: True),
+        Patch(cudnn, "version", lambda: version),
+        Patch(cudnn, "is_acceptable", is_acceptable),
+        Patch(torch._C, "_has_cudnn", True),
+    ]
+
+
+def flatten_weights(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::_cudnn_rnn_flatten_weight: all weights of a recurrent layer become views of one new buffer."""
+    weights = args[0]
+    device = tag_of(weights[0]).device
+    total = sum(weight.numel() for weight in weights)
+    buffer = torch.empty(total, dtype=weights[0].dtype)
+    dispatch.state.place(storage_of(buffer), device)
+    position = 0
+    for weight in weights:
+        piece = buffer[position : position + weight.numel()].view(weight.shape)
+        position += weight.numel()
+        piece.copy_(weight)
+        weight.set_(piece)
+    return buffer
+
+
+HANDLERS = {"aten::_cudnn_rnn_flatten_weight": flatten_weights}
+"""Operators that `Dispatch` hands on whole."""
