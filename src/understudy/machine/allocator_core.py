@@ -41,6 +41,15 @@ def next_division(size: int, divisions: int) -> int:
     return -(-size // step) * step
 
 
+def round_size(requested: int, settings: Settings) -> int:
+    """The size of the block for a request, bytes (pytorch#74213: 1200 with 4 divisions becomes 1280)."""
+    if requested >= MIN_BLOCK:
+        divisions = settings.divisions(requested)
+        if divisions > 1 and requested > MIN_BLOCK * divisions:
+            return next_division(requested, divisions)
+    return max(MIN_BLOCK, -(-requested // MIN_BLOCK) * MIN_BLOCK)
+
+
 class AllocatorCore:
     """State and rules without the driver's and the streams' part; `CachingAllocator` is the whole."""
 
@@ -124,12 +133,8 @@ class AllocatorCore:
     # Sizes
 
     def round_size(self, requested: int) -> int:
-        """The size of the block for a request, bytes (pytorch#74213: 1200 with 4 divisions becomes 1280)."""
-        if self._rounding and requested >= MIN_BLOCK:
-            divisions = self.settings.divisions(requested)
-            if divisions > 1 and requested > MIN_BLOCK * divisions:
-                return next_division(requested, divisions)
-        return max(MIN_BLOCK, -(-requested // MIN_BLOCK) * MIN_BLOCK)
+        """The size of the block for a request, bytes."""
+        return round_size(requested, self.settings)
 
     def segment_size(self, size: int) -> int:
         """Bytes that are asked of the driver for a block of `size` bytes when no free block fits."""

@@ -1,0 +1,146 @@
+"""Memory snapshots of PyTorch as files: `torch.cuda.memory._dump_snapshot`'s pickle, or the same data as JSON.
+
+A pickle is read by an unpickler that admits no classes and no functions, so reading a foreign file runs nothing. The
+JSON form holds the same keys; an event may be the list [action, address, size, stream] instead of a dictionary.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from understudy.errors import FileFormatError
+from understudy.machine.alloc_conf import MIB, UNLIMITED, Settings, parse
+from understudy.machine.allocator_blocks import PoolId
+
+_ADDRESS_KEYS = ("addr", "device_free")
+
+
+class Event(NamedTuple):
+    """One action of a recorded allocator. Sizes are bytes; `pool_id` is None where the recording did not keep it."""
+
+    action: str
+    address: int
+    size: int
+    stream: int
+    pool_id: PoolId | None = None
+
+
+class Snapshot(NamedTuple):
+    """One device's part of a recorded snapshot."""
+
+    device: int
+    settings: Settings
+    events: list[Event]
+    segments: list[Mapping[str, Any]]
+
+
+class _DataUnpickler(pickle.Unpickler):
+    """Reads numbers, strings, lists, tuples and dictionaries, and refuses everything else."""
+
+    def find_class(self, module_name: str, global_name: str) -> NoReturn:
+        """Refuse: a snapshot holds no objects."""
+        raise FileFormatError(
+            f"The pickle asks for {module_name}.{global_name}, but a memory snapshot holds plain data only. "
+            "Make one with torch.cuda.memory._dump_snapshot."
+        )
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        """Refuse: a snapshot refers to nothing outside itself."""
+        raise FileFormatError("The pickle refers to data outside itself; a memory snapshot does not.")
+
+
+def read(path: str | Path) -> list[Snapshot]:
+    """The devices of a snapshot file that hold segments or events. Raises FileFormatError when it is none."""
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FileFormatError(f"{path} cannot be read: {error.strerror}.") from None
+    return from_dict(_decode(data, path), path)
+
+
+def _decode(data: bytes, path: Path) -> object:
+    if data[:2] == b"\x1f\x8b":
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError) as error:
+            raise FileFormatError(f"{path} is not a whole gzip file: {error}.") from None
+    if data[:1] == b"{":
+        try:
+            return json.loads(data)
+        except ValueError as error:
+            raise FileFormatError(f"{path} is not JSON: {error}.") from None
+    try:
+        return _DataUnpickler(io.BytesIO(data)).load()
+    except FileFormatError:
+        raise
+    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+        raise FileFormatError(
+            f"{path} is not a pickle of plain data ({error}). Make one with torch.cuda.memory._dump_snapshot."
+        ) from None
+
+
+def from_dict(data: object, path: str | Path = "the snapshot") -> list[Snapshot]:
+    """The devices of a snapshot that is already in memory, as `torch.cuda.memory._snapshot()` returns it."""
+    if not isinstance(data, Mapping) or not isinstance(data.get("segments"), Sequence):
+        raise FileFormatError(
+            f"{path} has no list of segments, so it is no memory snapshot. "
+            "Make one with torch.cuda.memory._dump_snapshot."
+        )
+    settings = _settings(data.get("allocator_settings") or {}, path)
+    traces = list(data.get("device_traces") or [])
+    devices = {int(segment["device"]) for segment in data["segments"]}
+    devices |= {index for index, trace in enumerate(traces) if trace}
+    try:
+        return [
+            Snapshot(
+                device,
+                settings,
+                [_event(entry) for entry in traces[device]] if device < len(traces) else [],
+                [segment for segment in data["segments"] if int(segment["device"]) == device],
+            )
+            for device in sorted(devices)
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileFormatError(f"{path} has an event that is none of an allocator: {error!r}.") from None
+
+
+def _event(entry: Mapping[str, Any] | Sequence[Any]) -> Event:
+    if not isinstance(entry, Mapping):
+        action, address, size, stream = entry[:4]
+        return Event(str(action), int(address), int(size), int(stream))
+    pool = entry.get("pool_id")
+    address = next(entry[key] for key in _ADDRESS_KEYS if key in entry)
+    pool_id = (int(pool[0]), int(pool[1])) if pool is not None else None
+    return Event(str(entry["action"]), int(address), int(entry["size"]), int(entry["stream"]), pool_id)
+
+
+def _settings(recorded: Mapping[str, Any], path: str | Path) -> Settings:
+    """The settings that the recorded allocator ran under, as far as the snapshot tells."""
+    text = str(recorded.get("PYTORCH_CUDA_ALLOC_CONF") or "")
+    try:
+        settings = parse(text)
+    except (ValueError, IndexError, RuntimeError) as error:
+        raise FileFormatError(f"{path} was recorded under settings that cannot be read: {text!r}: {error}.") from None
+    limit = int(recorded.get("max_split_size", -1))
+    divisions = recorded.get("roundup_power2_divisions") or {}
+    return Settings(
+        max_split_size=limit if limit > 0 else UNLIMITED,
+        max_non_split_rounding_size=settings.max_non_split_rounding_size,
+        large_segment_size=settings.large_segment_size,
+        garbage_collection_threshold=float(recorded.get("garbage_collection_threshold", 0.0)),
+        roundup_power2_divisions=tuple(int(divisions.get(str(1 << index), 0)) for index in range(16)),
+        expandable_segments=bool(recorded.get("expandable_segments", settings.expandable_segments)),
+        text=text,
+    )
+
+
+def small_pool(segment_size: int) -> bool:
+    """Whether a `cudaMalloc` of that size was for the small pool: only its segments are 2 MiB."""
+    return segment_size == 2 * MIB

@@ -1,0 +1,173 @@
+"""What an allocator held when its recording began, worked out from its end and its events.
+
+Most snapshots start after the model was made. The final segments are known, and every event since the start too, so
+the start follows: segments without those that came later, with those that went; blocks that are freed or still there
+without having been allocated in between. Free blocks are the gaps, because free neighbours always join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from understudy.analysis.snapshot_file import Snapshot, small_pool
+from understudy.machine.alloc_conf import MIB, Settings
+from understudy.machine.allocator_blocks import DEFAULT_POOL, PoolId
+from understudy.machine.allocator_core import SMALL_SIZE, round_size
+
+PAGE = 2 * MIB
+
+
+class Range(NamedTuple):
+    """Memory that was held at the start."""
+
+    address: int
+    size: int
+    stream: int
+    small: bool
+    expandable: bool
+    pool_id: PoolId
+
+
+class LiveBlock(NamedTuple):
+    """A block that was allocated at the start; `size` is 0 where only the request is known."""
+
+    address: int
+    requested: int
+    size: int
+
+
+def start_segments(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """The segments at the start of the recording, as a snapshot's segments; empty when nothing was held."""
+    blocks = sorted(live_blocks(snapshot))
+    found = []
+    for held in sorted([*_plain_ranges(snapshot), *_expandable_ranges(snapshot)]):
+        inside = [block for block in blocks if held.address <= block.address < held.address + held.size]
+        found.append(
+            {
+                "device": snapshot.device,
+                "address": held.address,
+                "total_size": held.size,
+                "stream": held.stream,
+                "segment_type": "small" if held.small else "large",
+                "segment_pool_id": held.pool_id,
+                "is_expandable": held.expandable,
+                "blocks": _blocks(held, inside, snapshot.settings),
+            }
+        )
+    return found
+
+
+def live_blocks(snapshot: Snapshot) -> list[LiveBlock]:
+    """Blocks that were allocated before the first event: freed since, or still there at the end."""
+    since: set[int] = set()
+    pending: set[int] = set()
+    found = []
+    for event in snapshot.events:
+        if event.action == "alloc":
+            since.add(event.address)
+        elif event.action == "free_requested":
+            if event.address not in since:
+                found.append(LiveBlock(event.address, event.size, 0))
+            since.discard(event.address)
+            pending.add(event.address)
+        elif event.action == "free_completed":
+            if event.address not in pending:
+                found.append(LiveBlock(event.address, event.size, 0))
+            pending.discard(event.address)
+    for segment in snapshot.segments:
+        for address, block in addresses(segment):
+            if block["state"] != "inactive" and address not in since and address not in pending:
+                found.append(LiveBlock(address, int(block["requested_size"]), int(block["size"])))
+    return found
+
+
+def addresses(segment: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
+    """A segment's blocks with their addresses, which older snapshots do not hold."""
+    found = []
+    address = int(segment["address"])
+    for block in segment["blocks"]:
+        found.append((address, block))
+        address += int(block["size"])
+    return found
+
+
+def _range(segment: Mapping[str, Any]) -> Range:
+    pool = segment.get("segment_pool_id", DEFAULT_POOL)
+    return Range(
+        int(segment["address"]),
+        int(segment["total_size"]),
+        int(segment["stream"]),
+        segment["segment_type"] == "small",
+        bool(segment.get("is_expandable", False)),
+        (int(pool[0]), int(pool[1])),
+    )
+
+
+def _plain_ranges(snapshot: Snapshot) -> list[Range]:
+    """Segments of `cudaMalloc` at the start: those of the end, with every event undone."""
+    held = {found.address: found for found in map(_range, snapshot.segments) if not found.expandable}
+    for event in reversed(snapshot.events):
+        if event.action == "segment_alloc":
+            held.pop(event.address, None)
+        elif event.action == "segment_free":
+            pool_id = event.pool_id or DEFAULT_POOL
+            held[event.address] = Range(event.address, event.size, event.stream, small_pool(event.size), False, pool_id)
+    return list(held.values())
+
+
+def _expandable_ranges(snapshot: Snapshot) -> list[Range]:
+    """Mapped parts of expandable segments at the start, undone page by page."""
+    pages: dict[int, Range] = {}
+    for found in map(_range, snapshot.segments):
+        if found.expandable:
+            for address in range(found.address, found.address + found.size, PAGE):
+                pages[address] = found
+    for event in reversed(snapshot.events):
+        if event.action == "segment_map":
+            for address in range(event.address, event.address + event.size, PAGE):
+                pages.pop(address, None)
+        elif event.action == "segment_unmap":
+            small = event.size % snapshot.settings.large_segment_size != 0
+            pool_id = event.pool_id or DEFAULT_POOL
+            for address in range(event.address, event.address + event.size, PAGE):
+                pages[address] = Range(event.address, event.size, event.stream, small, True, pool_id)
+    found_ranges: list[Range] = []
+    for address in sorted(pages):
+        owner = pages[address]
+        last = found_ranges[-1] if found_ranges else None
+        if last is not None and last.address + last.size == address and last[2:] == owner[2:]:
+            found_ranges[-1] = last._replace(size=last.size + PAGE)
+        else:
+            found_ranges.append(owner._replace(address=address, size=PAGE))
+    return found_ranges
+
+
+def _blocks(held: Range, live: list[LiveBlock], settings: Settings) -> list[dict[str, Any]]:
+    """Blocks of one range: the live ones, and the gaps between them."""
+    found: list[dict[str, Any]] = []
+    address, end = held.address, held.address + held.size
+    for index, block in enumerate(live):
+        if block.address > address:
+            found.append(_entry(address, block.address - address, 0, "inactive"))
+        limit = live[index + 1].address if index + 1 < len(live) else end
+        size = block.size or _size(block, limit - block.address, held, settings)
+        found.append(_entry(block.address, size, block.requested, "active_allocated"))
+        address = block.address + size
+    if address < end:
+        found.append(_entry(address, end - address, 0, "inactive"))
+    return found
+
+
+def _size(block: LiveBlock, room: int, held: Range, settings: Settings) -> int:
+    """The size of a block of which only the request is known: what could not be split off belongs to it."""
+    size = round_size(block.requested, settings)
+    if held.small or held.expandable:
+        return size
+    if size >= settings.max_split_size or room - size <= SMALL_SIZE:
+        return room
+    return size
+
+
+def _entry(address: int, size: int, requested: int, state: str) -> dict[str, Any]:
+    return {"address": address, "size": size, "requested_size": requested, "state": state}
