@@ -42,11 +42,14 @@ def find(path: str | Path) -> Format:
     """The format that a file's name asks for; the longest suffix wins.
 
     Raises:
-        UsageError: no format has a suffix that the name ends in.
+        UsageError: no format has a suffix that the name ends in, or the format needs a package that is missing.
     """
     name = Path(path).name
     for suffix, module in formats().items():
         if name.endswith(suffix):
+            require = getattr(module, "require", None)
+            if require is not None:
+                require()
             return module
     known = ", ".join(sorted(formats()))
     raise UsageError(f"no report format fits {name!r}: the suffix decides, and it must be one of {known}")

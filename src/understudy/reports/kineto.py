@@ -1,0 +1,21 @@
+"""The Kineto trace, compressed as the profiler's own handlers write it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Sequence
+
+from understudy.reports import chrome_trace
+from understudy.trace.finding import Finding
+from understudy.trace.trace import Trace
+
+SUFFIX = ".kineto.json.gz"
+
+
+def render(trace: Trace, findings: Sequence[Finding]) -> bytes:
+    """The trace as compressed JSON; the same trace gives the same bytes."""
+    data = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", fileobj=data, compresslevel=6, mtime=0) as file:
+        file.write(chrome_trace.render(trace, findings).encode())
+    return data.getvalue()

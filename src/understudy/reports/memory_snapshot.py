@@ -1,0 +1,124 @@
+"""The allocators' history as a memory snapshot, which https://pytorch.org/memory_viz and torch's own tools read.
+
+The format is that of `torch.cuda.memory._snapshot()`: `device_traces` holds each device's actions, `segments` what the
+allocator held at the end.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+from understudy.errors import UsageError
+from understudy.trace.finding import Finding
+from understudy.trace.operation import Site
+from understudy.trace.trace import MemoryAction, Trace
+
+SUFFIX = ".snapshot.pickle"
+SMALL_SEGMENT_BYTES = 2 << 20  # the allocator's small pool takes segments of this size
+
+Frames = list[dict[str, Any]]
+
+
+def render(trace: Trace, findings: Sequence[Finding]) -> bytes:
+    """The snapshot, pickled: plain dicts and lists.
+
+    Raises:
+        UsageError: the trace holds no history of allocations.
+    """
+    return pickle.dumps(as_dict(trace), protocol=4)
+
+
+def as_dict(trace: Trace) -> dict[str, Any]:
+    """The snapshot as plain dicts and lists; raises UsageError when the trace holds no history."""
+    if not len(trace.memory):
+        raise UsageError(
+            "this run kept no history of its allocations, so there is no memory snapshot to write; begin the history "
+            "in the program (`torch.cuda.memory._record_memory_history()`) and run again"
+        )
+    devices = max(len(trace.facts.get("gpus", [])), 1 + max(action.device for action in trace.memory_actions()))
+    traces: list[list[dict[str, Any]]] = [[] for _ in range(devices)]
+    actions = list(trace.memory_actions())
+    for action in actions:
+        traces[action.device].append(_event(action))
+    return {
+        "segments": _segments(actions),
+        "device_traces": traces,
+        "allocator_settings": {},
+        "external_annotations": [],
+    }
+
+
+def _event(action: MemoryAction) -> dict[str, Any]:
+    return {
+        "action": action.action,
+        "device_free" if action.action == "oom" else "addr": action.address,
+        "size": action.size_bytes,
+        "stream": action.stream,
+        "time_us": action.time_ns // 1000,
+        "frames": _frames(action.site),
+    }
+
+
+def _frames(site: Site) -> Frames:
+    stack = site.stack or ((site.file, site.line, site.function),)
+    return [{"filename": file, "line": line, "name": name} for file, line, name in stack if file]
+
+
+def _segments(actions: Sequence[MemoryAction]) -> list[dict[str, Any]]:
+    """What is left at the end: segments with their blocks, by address."""
+    segments: dict[tuple[int, int], MemoryAction] = {}
+    blocks: dict[tuple[int, int], tuple[MemoryAction, str]] = {}
+    for action in actions:
+        key = action.device, action.address
+        if action.action in ("segment_alloc", "segment_map"):
+            segments[key] = action
+        elif action.action in ("segment_free", "segment_unmap"):
+            segments.pop(key, None)
+        elif action.action == "alloc":
+            blocks[key] = action, "active_allocated"
+        elif action.action == "free_requested" and key in blocks:
+            blocks[key] = blocks[key][0], "active_pending_free"
+        elif action.action == "free_completed":
+            blocks.pop(key, None)
+    ordered = sorted(blocks.items())
+    return [_segment(segment, ordered) for _, segment in sorted(segments.items())]
+
+
+def _segment(
+    segment: MemoryAction, blocks: Sequence[tuple[tuple[int, int], tuple[MemoryAction, str]]]
+) -> dict[str, Any]:
+    end = segment.address + segment.size_bytes
+    inside = [
+        block for (device, address), block in blocks if device == segment.device and segment.address <= address < end
+    ]
+    rows: list[dict[str, Any]] = []
+    position = segment.address
+    for action, state in inside:
+        if action.address > position:
+            rows.append(_block(position, action.address - position, "inactive", []))
+        rows.append(_block(action.address, action.size_bytes, state, _frames(action.site)))
+        position = action.address + action.size_bytes
+    if position < end:
+        rows.append(_block(position, end - position, "inactive", []))
+    allocated = sum(action.size_bytes for action, state in inside if state == "active_allocated")
+    active = sum(action.size_bytes for action, _ in inside)
+    return {
+        "device": segment.device,
+        "address": segment.address,
+        "total_size": segment.size_bytes,
+        "allocated_size": allocated,
+        "active_size": active,
+        "requested_size": allocated,
+        "stream": segment.stream,
+        "segment_type": "small" if segment.size_bytes <= SMALL_SEGMENT_BYTES else "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": segment.action == "segment_map",
+        "frames": _frames(segment.site),
+        "blocks": rows,
+    }
+
+
+def _block(address: int, size_bytes: int, state: str, frames: Frames) -> dict[str, Any]:
+    return {"address": address, "size": size_bytes, "requested_size": size_bytes, "state": state, "frames": frames}

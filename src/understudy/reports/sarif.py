@@ -1,0 +1,71 @@
+"""The findings as SARIF 2.1.0, for GitHub code scanning and editors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+from typing import Any
+from urllib.parse import quote
+
+from understudy.trace.finding import Finding
+from understudy.trace.operation import Site
+from understudy.trace.trace import Trace
+
+SUFFIX = ".sarif"
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+
+
+def render(trace: Trace, findings: Sequence[Finding]) -> str:
+    """The findings as one SARIF run; paths are relative to the working directory where they lie below it."""
+    codes = sorted({finding.code for finding in findings})
+    log = {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "understudy",
+                        "semanticVersion": trace.facts.get("versions", {}).get("understudy", "0.0.0"),
+                        "rules": [{"id": code, "name": code.title().replace("-", "")} for code in codes],
+                    }
+                },
+                "originalUriBaseIds": {"SRCROOT": {"description": {"text": "where the program was run"}}},
+                "results": [_result(finding, codes) for finding in findings],
+            }
+        ],
+    }
+    return json.dumps(log, indent=1, ensure_ascii=False) + "\n"
+
+
+def _result(finding: Finding, codes: Sequence[str]) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "ruleId": finding.code,
+        "ruleIndex": codes.index(finding.code),
+        "level": LEVELS[finding.severity],
+        "message": {"text": f"{finding.message}. {finding.advice}"},
+        "occurrenceCount": max(1, finding.times),
+    }
+    if finding.site.file:
+        result["locations"] = [{"physicalLocation": _place(finding.site)}]
+    related = [
+        {"id": number, "physicalLocation": _place(site), "message": {"text": words}}
+        for number, (site, words) in enumerate(
+            ((finding.other, "the other line"), (finding.allocated, "where the memory was allocated")), 1
+        )
+        if site.file
+    ]
+    if related:
+        result["relatedLocations"] = related
+    return result
+
+
+def _place(site: Site) -> dict[str, Any]:
+    path = PurePath(site.file)
+    base = {}
+    if path.is_absolute() and path.is_relative_to(Path.cwd()):
+        path, base = path.relative_to(Path.cwd()), {"uriBaseId": "SRCROOT"}
+    uri = quote(path.as_posix(), safe="/") if not path.is_absolute() else path.as_uri()
+    return {"artifactLocation": {"uri": uri, **base}, "region": {"startLine": max(1, site.line)}}
