@@ -115,7 +115,9 @@ class Recorder:
         while frame is not None:
             name = frame.f_code.co_filename
             foreign = self._foreign.get(name)
-            if foreign is None:
+            if name.startswith("<"):  # generated code belongs to whoever generated it
+                foreign = frame.f_globals.get("__name__") != "__main__"
+            elif foreign is None:
                 foreign = self._foreign[name] = name.startswith((*_LIBRARIES, PACKAGE, "<frozen"))
             if not foreign:
                 return Site(name, frame.f_lineno, frame.f_code.co_qualname)
