@@ -21,6 +21,11 @@ FULL = 1000
 """Occupancy in thousandths: what one device can run at once."""
 
 
+def uuid_of(key: str, index: int) -> str:
+    """The UUID of the GPU at that place of a machine: the same in every run, and what nvidia-smi prints."""
+    return f"GPU-{uuids.uuid5(uuids.NAMESPACE_DNS, f'{key}.{index}.understudy')}"
+
+
 class Device:
     """A GPU of the machine.
 
@@ -46,7 +51,7 @@ class Device:
         self.driver = driver
         self.context_bytes = context_bytes
         self.physical = index
-        self.uuid = f"GPU-{uuids.uuid5(uuids.NAMESPACE_DNS, f'{gpu.key}.{index}.understudy')}"
+        self.uuid = uuid_of(gpu.key, index)
         self.plan_cache = plan_cache
         self.frees: deque[Any] = deque()
         self.streams: list[Stream] = []
