@@ -189,6 +189,23 @@ def test_a_foreach_over_many_tensors_is_several_kernels():
 
 
 @pytest.mark.parametrize(
+    ("name", "lists", "tensors", "kernels"),
+    [
+        ("_foreach_sqrt", 1, 110, 1),
+        ("_foreach_mul_", 2, 64, 1),
+        ("_foreach_addcmul_", 3, 96, 2),
+        ("_fused_adam_", 4, 73, 3),
+    ],
+)
+def test_launches_of_a_list(name, lists, tensors, kernels):
+    signature = Signature(
+        f"aten::{name}", ((8,),) * (tensors * lists), ("float32",) * (tensors * lists), tensors * lists
+    )
+    one = signature._replace(shapes=((8,),) * lists, dtypes=("float32",) * lists, inputs=lists)
+    assert round(V100.kernel(signature).duration_ns / V100.kernel(one).duration_ns) == kernels
+
+
+@pytest.mark.parametrize(
     ("name", "operator_class"),
     [
         ("aten::add_.Tensor", "elementwise"),

@@ -22,9 +22,11 @@ _THREADS_PER_ITEM = 4
 """Elements that one thread of an elementwise kernel handles."""
 _TILE = 128 * 128
 """Elements of the output that one block of a matrix product computes."""
-_ADAM_CHUNK = 65536 * 320
-"""Elements that one launch of a multi-tensor kernel handles (chunk size times blocks), and below, its tensors."""
-_ADAM_TENSORS = 110
+_ELEMENTS_A_LAUNCH = 65536 * 320
+"""Elements that one launch of a multi-tensor kernel handles: chunk size times blocks (ATen's MultiTensorApply.cuh)."""
+_TENSORS_A_LAUNCH = (110, 64, 48, 36)
+"""And tensors of each list, for one list to four (the same file)."""
+_LISTS = {"addcdiv": 3, "addcmul": 3, "lerp": 2, "copy": 2, "add": 2, "sub": 2, "mul": 2, "div": 2, "pow": 2}
 _UNALIGNED = 0.5
 """Share of the tensor-core rate without alignment, from Ampere on (assumed: NVIDIA's guide says "most efficient with
 multiples of 8" and shows a factor of two and more)."""
@@ -89,7 +91,7 @@ class CostModel:
         memory_ns = 1e9 * size / self.gpu.memory_bandwidth_bytes_per_s
         if operator.name == "convolution" and precision == "fp32":
             share *= _WINOGRAD if _is_winograd(signature, name) else _DIRECT
-        floor_ns = 1000.0 * operator.floor_us * self._floor_scale * self._launches(operator, signature)
+        floor_ns = 1000.0 * operator.floor_us * self._floor_scale * self._launches(operator, signature, name)
         shape = curve(operator.curve, precision, self.gpu.generation)
         roofline_ns = max(compute_ns, memory_ns)
         duration, band = shape.time_ns(roofline_ns, floor_ns, operator.share * share)
@@ -140,14 +142,14 @@ class CostModel:
             return True
         return m % 8 == 0 and n % 8 == 0 and k % 8 == 0
 
-    def _launches(self, operator: OperatorClass, signature: Signature) -> int:
-        """How many kernels one call launches: several for lists of tensors."""
+    def _launches(self, operator: OperatorClass, signature: Signature, name: str) -> int:
+        """How many kernels one call launches: several for long lists of tensors."""
         if operator.name not in ("foreach", "optimizer"):
             return 1
-        tensors = max(1, signature.inputs or len(signature.shapes))
-        per_list = tensors if operator.name == "foreach" else tensors // 4
-        elements = sum(prod(shape) for shape in signature.shapes[:per_list])
-        return max(1, ceil(per_list / _ADAM_TENSORS), ceil(elements / _ADAM_CHUNK))
+        tensors = signature.inputs or len(signature.shapes)
+        lists = 4 if operator.name == "optimizer" else _lists(signature, name, tensors)
+        elements = sum(prod(shape) for shape in signature.shapes[: tensors // lists])
+        return max(1, ceil(tensors / lists / _TENSORS_A_LAUNCH[lists - 1]), ceil(elements / _ELEMENTS_A_LAUNCH))
 
     def _occupancy(self, signature: Signature, operator: OperatorClass, name: str) -> float:
         """The part of the GPU that a kernel's blocks fill, in (0, 1]."""
@@ -217,3 +219,11 @@ def _is_winograd(signature: Signature, name: str) -> bool:
     if len(weight) != 4 or weight[2:] != (3, 3) or len(x) != 4 or len(out) != 4:
         return False
     return 2 * out[-1] > x[-1] and x[1] == weight[1] >= 16
+
+
+def _lists(signature: Signature, name: str, tensors: int) -> int:
+    """How many lists of tensors of the same shapes a `_foreach_` operator reads."""
+    lists = _LISTS.get(name.removeprefix("_foreach_"), 1)
+    each = tensors // lists
+    alike = tensors % lists == 0 and signature.shapes[:each] == signature.shapes[each : 2 * each]
+    return lists if lists == 1 or alike else 1
