@@ -27,8 +27,10 @@ class Rows:
 
     def spill(self) -> None:
         """Move what is buffered into the array."""
-        self.stored.extend(self.buffer)
-        self.buffer.clear()
+        # Other threads may extend the buffer meanwhile: take what was there at one moment, and no more.
+        taken = self.buffer[:]
+        self.stored.extend(taken)
+        del self.buffer[: len(taken)]
 
     def append(self, row: Row) -> None:
         """Add one row of eight integers."""

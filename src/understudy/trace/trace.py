@@ -58,8 +58,10 @@ class Table(list[T]):
         """The number of `value`, which is added when it is new."""
         number = self.numbers.get(value)
         if number is None:
-            number = self.numbers[value] = len(self)
+            # Right with several threads too, without a lock: each finds an entry of its own value.
+            size = len(self)
             self.append(value)
+            number = self.numbers[value] = self.index(value, size)
         return number
 
 

@@ -80,7 +80,7 @@ def _size(tensor: Tensor) -> int:
 
 
 def _reduced(tensors: Sequence[Tensor], op: int) -> Tensor:
-    with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+    with torch._C._DisableTorchDispatch():
         plain = [alias(tensor) for tensor in tensors]
         if op == 0:  # in the order of the ranks, so that two summands give what `a + b` gives
             total = plain[0].clone()
@@ -91,12 +91,12 @@ def _reduced(tensors: Sequence[Tensor], op: int) -> Tensor:
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+    with torch._C._DisableTorchDispatch():
         return torch.cat([alias(tensor).flatten() for tensor in tensors])
 
 
 def _write(outputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+    with torch._C._DisableTorchDispatch():
         for output, value in zip(outputs, values, strict=True):
             alias(output).copy_(alias(value).reshape(output.shape))
 

@@ -10,6 +10,7 @@ from understudy.errors import InstallError
 from understudy.seam.patching import Patches
 from understudy.seam.torch import (
     autocast,
+    distributed_nccl,
     driver,
     factories,
     functional,
@@ -17,6 +18,7 @@ from understudy.seam.torch import (
     libraries,
     memory,
     moves,
+    parallel,
     plans,
     storage,
     streams,
@@ -54,15 +56,28 @@ class Installation:
         state = self.state
         state.history = History(state)
         torch.utils._device._device_constructors()  # a cache that must hold PyTorch's own functions
-        for module in (storage, tensor, factories, streams, generators, driver, memory, autocast, functional, libraries):
+        for module in (
+            storage,
+            tensor,
+            factories,
+            streams,
+            generators,
+            driver,
+            memory,
+            autocast,
+            functional,
+            libraries,
+            parallel,
+            distributed_nccl,
+        ):
             self.patches.apply(module.patches(state))
         self.patches.apply(threads.patches(state, self.mode))
-        self.mode.__enter__()
+        self.mode.__enter__()  # type: ignore[no-untyped-call]
         ACTIVE.append(state)
 
     def uninstall(self) -> None:
         """Leave the mode and put everything back by identity."""
         ACTIVE.remove(self.state)
-        self.mode.__exit__(None, None, None)
+        self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self.state.autocast.unregister()
         self.patches.restore()
