@@ -2,7 +2,8 @@
 
     python benchmarks/bench_overhead.py [--rounds N]
 
-Three programs: `add_` on a small tensor, a training step of an MLP (batch 128), and one of a ResNet-18-like network (batch 8, 64x64).
+Three programs: `add_` on a small tensor, a training step of an MLP (batch 128), and one of a ResNet-18-like network
+(batch 8, 64x64).
 Each round times the plain form and the emulated one directly after each other, in one process, with all that
 `understudy run` does by default.
 """
@@ -65,8 +66,10 @@ class Block(nn.Module):
         self.two = nn.Conv2d(after, after, 3, 1, 1, bias=False)
         self.norm_two = nn.BatchNorm2d(after)
         same = stride == 1 and before == after
-        self.short = nn.Identity() if same else nn.Sequential(
-            nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after)
+        self.short = (
+            nn.Identity()
+            if same
+            else nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

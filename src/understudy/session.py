@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from understudy import checks, gpus, reports
+from understudy import checks, gpus, live, reports
 from understudy.cost.model import CostModel
 from understudy.errors import InstallError, UsageError
 from understudy.gpus import versions
@@ -23,7 +23,6 @@ from understudy.machine.device import Device
 from understudy.machine.host_allocator import HostAllocator
 from understudy.machine.machine import Machine
 from understudy.machine.plan_cache import PlanCache
-from understudy.machine.segments import DeviceMemory
 from understudy.seam.patching import Patches
 from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace
@@ -140,7 +139,7 @@ def build_machine(models: tuple[Gpu, ...], cuda_version: tuple[int, int], trace:
     machine = Machine(trace, [])
     agents = iter(range(1, 1 << 62))
     for index, gpu in enumerate(models):
-        driver = DeviceMemory(gpu.memory_bytes, 0, index)
+        driver = live.device_memory(index, len(models), gpu.memory_bytes, os.environ.get("UNDERSTUDY_RUN_DIR"))
         allocator = CachingAllocator(index, driver, settings, machine.events_of(index))
         plan_cache = PlanCache(cuda_version)
         cost = CostModel(gpu, cuda_version)
@@ -183,7 +182,7 @@ def _options(values: dict[str, Any]) -> Options:
 
 
 def install_from_environment() -> Session | None:
-    """Begin the emulation that `understudy run` describes in UNDERSTUDY_RUN, once a process; None where there is none."""
+    """Begin the emulation that UNDERSTUDY_RUN describes, once a process; None where it describes none."""
     text = os.environ.get("UNDERSTUDY_RUN")
     if not text or _RUNNING:
         return _RUNNING[0] if _RUNNING else None

@@ -1,8 +1,8 @@
 """Happens-before: which work on which stream is known to be complete, by whom.
 
-Agents are the host (0) and every stream (1, 2, ...). Each piece of work on a stream has an epoch, a number that grows by
-one; a vector clock maps an agent to the latest epoch that its owner is ordered after. Events copy their stream's clock,
-waits and synchronizations join it. Host threads are one agent: what orders one of them is not told apart.
+Agents are the host (0) and every stream (1, 2, ...). Each piece of work on a stream has an epoch, a number that grows
+by one; a vector clock maps an agent to the latest epoch that its owner is ordered after. Events copy their stream's
+clock, waits and synchronizations join it. Host threads are one agent: what orders one of them is not told apart.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The only place that replaces names in other packages, so that a program meets emulated devices instead of real ones."""
+"""The only place that replaces names in other packages, so that a program meets emulated devices."""

@@ -1,4 +1,4 @@
-"""The program's own clock: `time.time()` and its kin follow the modelled host, so that a program's timings are the GPU's.
+"""The program's own clock: `time.time()` and its kin follow the modelled host, so its timings are the GPU's.
 
 The standard library, PyTorch and ourselves keep real time, and so does what was bound before: their timeouts wait for
 other processes and threads, which are real.

@@ -1,1 +1,1 @@
-"""The seam into PyTorch: tags on storages say which emulated device a tensor lives on; the values stay ordinary CPU ones."""
+"""The seam into PyTorch: tags on storages say where a tensor lives; the values stay ordinary CPU ones."""

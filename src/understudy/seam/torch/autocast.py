@@ -85,7 +85,11 @@ class Autocast:
         """A floating tensor (not float64) as `dtype`; leaves that need gradients are cast once a region."""
         if isinstance(value, (list, tuple)):
             return type(value)(self.cast(item, dtype) for item in value)
-        if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype in (dtype, torch.float64):
+        if (
+            not isinstance(value, torch.Tensor)
+            or not value.is_floating_point()
+            or value.dtype in (dtype, torch.float64)
+        ):
             return value
         keeps = (
             value.requires_grad

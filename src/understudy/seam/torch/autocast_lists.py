@@ -1,14 +1,15 @@
 """Which operators autocast runs in which precision on CUDA.
 
-Source: PyTorch's notes/amp ("CUDA Op-Specific Behavior") and aten/src/ATen/autocast_mode.h, AT_FORALL_LOWER_PRECISION_FP,
-AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE, AT_FORALL_PROMOTE.
+Source: PyTorch's notes/amp ("CUDA Op-Specific Behavior") and aten/src/ATen/autocast_mode.h,
+AT_FORALL_LOWER_PRECISION_FP, AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE, AT_FORALL_PROMOTE.
 """
 
 from __future__ import annotations
 
 LOWER_PRECISION = (
     "_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d",
-    "conv_transpose3d", "convolution", "prelu", "addmm", "addmv", "addr", "matmul", "einsum", "mm", "mv", "linalg_vecdot",
+    "conv_transpose3d", "convolution", "prelu", "addmm", "addmv", "addr", "matmul", "einsum", "mm", "mv",
+    "linalg_vecdot",
     "linear", "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot", "_thnn_fused_lstm_cell",
     "_thnn_fused_gru_cell", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell", "scaled_dot_product_attention",
 )  # fmt: skip

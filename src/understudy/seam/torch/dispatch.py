@@ -26,7 +26,7 @@ class Dispatch(TorchDispatchMode):
     """The dispatch mode of one thread's emulation; every thread enters its own entry of the same object."""
 
     def __init__(self, state: State, handlers: dict[str, Handler]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.state = state
         self.local = state.local
         self.machine = state.machine
@@ -212,7 +212,7 @@ class Dispatch(TorchDispatchMode):
     # ------------------------------------------------------------------ pieces
 
     def call(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
-        """Compute the values. Python kernels see the physical device; random operators draw from the device's generator."""
+        """Compute the values: Python kernels see the physical device, random operators use the device's generator."""
         local = self.local
         before = local.inner
         local.inner = True

@@ -245,8 +245,7 @@ class Cudart:
 
     def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
         """Free and total bytes of a device."""
-        info = self._state.memory.info(device)
-        return info
+        return self._state.memory.info(device)
 
     def cudaGetErrorString(self, error: Any) -> str:
         """The text of an error code."""
@@ -280,7 +279,7 @@ def _cuda_module(state: State) -> list[Patch]:
         index = state.local.device if device is None else state.index(device)
         return state.memory.info(index)
 
-    found = [
+    return [
         Patch(cuda, "_initialized", False),
         Patch(cuda, "_cached_device_count", None),
         Patch(cuda, "_queued_calls", list(cuda._queued_calls)),
@@ -289,8 +288,8 @@ def _cuda_module(state: State) -> list[Patch]:
         Patch(cuda, "_device_count_nvml", lambda: -1),
         Patch(cuda, "_nvml_based_avail", lambda: False),
         Patch(cuda, "_get_device_properties", lambda index: properties(state.device(index))),
-        Patch(cuda, "_exchange_device", lambda index: C._cuda_exchangeDevice(index)),  # type: ignore[attr-defined]
-        Patch(cuda, "_maybe_exchange_device", lambda index: C._cuda_maybeExchangeDevice(index)),  # type: ignore[attr-defined]
+        Patch(cuda, "_exchange_device", lambda index: C._cuda_exchangeDevice(index)),
+        Patch(cuda, "_maybe_exchange_device", lambda index: C._cuda_maybeExchangeDevice(index)),
         Patch(cuda, "mem_get_info", mem_get_info),
         Patch(cuda.memory, "mem_get_info", mem_get_info),
         Patch(cuda, "has_half", True),
@@ -302,4 +301,3 @@ def _cuda_module(state: State) -> list[Patch]:
         Patch(cuda, "_is_in_bad_fork", lambda: state.in_bad_fork()),
         Patch(torch.cuda.random, "_lazy_init", lambda: cuda._lazy_init()),
     ]  # fmt: skip
-    return found

@@ -1,10 +1,10 @@
-"""Factory functions: thin wrappers that tell a program's own CPU tensors from those that C++ makes inside composites."""
+"""Factory functions: thin wrappers that tell a program's own CPU tensors from those that C++ makes in composites."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.utils._device
@@ -24,10 +24,10 @@ NEW = ("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided")
 
 def patches(state: State) -> list[Patch]:
     """The factory functions to replace, in `torch` and on `torch.Tensor`."""
-    constructors = torch.utils._device._device_constructors()
+    constructors = cast("set[Any]", torch.utils._device._device_constructors())
     plain = [
         (owner, f.__name__)
-        for f in constructors
+        for f in filter(None, constructors)
         for owner in (torch, torch.fft)
         if getattr(owner, f.__name__, None) is f and f.__name__ not in FROM_DATA
     ]
@@ -37,6 +37,8 @@ def patches(state: State) -> list[Patch]:
     found += [Patch(torch.Tensor, name, _new(state, getattr(torch._C.TensorBase, name))) for name in NEW]
     found.append(Patch(torch.Tensor, "new_tensor", _new_tensor))
     found.append(Patch(torch.Tensor, "new", _legacy_new(state)))
+    found.append(Patch(torch, "device", _device_class()))
+    found.append(Patch(torch._C._nn, "_parse_to", _parse_to(torch._C._nn._parse_to)))
     found.append(Patch(torch, "from_numpy", _explicit(state, torch.from_numpy)))
     found.append(Patch(torch, "frombuffer", _explicit(state, torch.frombuffer)))
     return found
@@ -49,12 +51,49 @@ def _explicit(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
     def factory(*args: Any, **kwargs: Any) -> Any:
         before = local.explicit
         local.explicit = True
+        if isinstance(kwargs.get("device"), int):
+            kwargs["device"] = torch.device(kwargs["device"])
         try:
             return stock(*args, **kwargs)
         finally:
             local.explicit = before
 
     return factory
+
+
+def _device_class() -> Any:
+    """`torch.device`, for which a bare number is a CUDA device, as where there are GPUs; it makes PyTorch's own."""
+    stock: Any = torch.device
+
+    class Meta(type):
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, stock)
+
+        def __subclasscheck__(cls, subclass: Any) -> bool:
+            return issubclass(subclass, stock) or super().__subclasscheck__(subclass)
+
+    class device(metaclass=Meta):  # noqa: N801 - PyTorch's own name
+        """torch.device."""
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            if len(args) == 1 and isinstance(args[0], int) and not isinstance(args[0], bool):
+                return stock("cuda", args[0])
+            return stock(*args, **kwargs)
+
+    device.__module__, device.__qualname__, device.__doc__ = "torch", "device", stock.__doc__
+    return device
+
+
+def _parse_to(stock: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(stock)
+    def parse_to(*args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], int) and not isinstance(args[0], bool):
+            args = (torch.device(args[0]), *args[1:])
+        elif isinstance(kwargs.get("device"), int):
+            kwargs["device"] = torch.device(kwargs["device"])
+        return stock(*args, **kwargs)
+
+    return parse_to
 
 
 def _new(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,9 +151,9 @@ def _default(state: State, data: Any, args: Any, keeps: bool) -> int:
     for value in args:
         if isinstance(value, torch.Tensor):
             return max(CPU, device_of(value))
-    del keeps
-    if isinstance(data, (list, tuple)):
-        return state.index(torch.get_default_device())
+    # The default device holds for new data; as_tensor and asarray keep what memory an array already has.
+    if keeps and hasattr(data, "__array_interface__"):
+        return CPU
     return state.index(torch.get_default_device())
 
 

@@ -1,4 +1,4 @@
-"""Functions whose composite on CUDA is another one than on the CPU: they are rerouted to the operators that CUDA runs."""
+"""Functions whose composite on CUDA is another one than on the CPU: rerouted to the operators that CUDA runs."""
 
 from __future__ import annotations
 

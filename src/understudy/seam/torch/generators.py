@@ -1,4 +1,4 @@
-"""Random numbers of emulated devices: one generator a device, whose values are those of a CPU generator of that seed."""
+"""Random numbers of emulated devices: one generator a device, with the values of a CPU generator of its seed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from understudy.seam.torch.tags import CPU
 def patches(state: State) -> list[Patch]:
     """`torch.Generator` and the default generators of the emulated devices."""
     generator_class = _generator_class(state)
-    state.new_generators = lambda: [generator_class(device) for device in state.cuda_devices]
+    state.new_generators = lambda: [
+        generator_class(device) for device in state.cuda_devices[: len(state.machine.devices)]
+    ]
     return [Patch(torch, "Generator", generator_class)]
 
 
 def _generator_class(state: State) -> Any:
-    stock = torch.Generator
+    stock: Any = torch.Generator
 
-    class Generator(stock):  # type: ignore[misc, valid-type]
+    class Generator(stock):  # type: ignore[misc]
         """torch.Generator; for a CUDA device it is a CPU generator that says it is the device's."""
 
         def __new__(cls, device: Any = "cpu") -> Any:
@@ -37,7 +39,7 @@ def _generator_class(state: State) -> Any:
             pass
 
         @property
-        def device(self) -> torch.device:  # type: ignore[override]
+        def device(self) -> torch.device:
             index = self._us_device
             return state.cuda_devices[index] if index != CPU else stock.device.__get__(self)
 

@@ -51,10 +51,10 @@ def alias(tensor: torch.Tensor) -> torch.Tensor:
 def extent(tensor: torch.Tensor) -> tuple[int, int]:
     """The first byte and the end of what a strided tensor covers in its storage."""
     size = tensor.element_size()
-    start = tensor.storage_offset() * size
+    start = int(tensor.storage_offset()) * size
     if tensor.numel() == 0:
         return start, start
-    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    last: int = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + (last + 1) * size
 
 
@@ -90,7 +90,7 @@ class Late:
         self.sources = [s for s in self.sources if not machine.host_knows(s.agent, s.epoch)]
 
     def _write(self, landing: Landing) -> None:
-        with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+        with torch._C._DisableTorchDispatch():
             landing.destination.copy_(landing.value)
         landing.tag.late -= 1
 
@@ -140,7 +140,7 @@ class Late:
         tag = storage_of(tensor)._us
         for source in self.sources:
             if source.tag is tag and source.stream.epoch == source.epoch:
-                with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+                with torch._C._DisableTorchDispatch():
                     source.destination.copy_(source.source)
 
     def _report(self, code: str, first: Access, write: bool, start: int, end: int) -> None:

@@ -12,7 +12,14 @@ from understudy.seam.torch.operators import Plan
 from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import device_of, storage_of, tag_of
 
-CUDNN_VERSIONS = (((10, 0), 7605), ((11, 0), 8005), ((11, 7), 8500), ((12, 0), 8902), ((12, 4), 90100), ((12, 8), 90800))
+CUDNN_VERSIONS = (
+    ((10, 0), 7605),
+    ((11, 0), 8005),
+    ((11, 7), 8500),
+    ((12, 0), 8902),
+    ((12, 4), 90100),
+    ((12, 8), 90800),
+)
 """The cuDNN that PyTorch's wheels carry, by the first CUDA version that has it (torch.backends.cudnn.version())."""
 
 

@@ -71,10 +71,10 @@ def _statistics(state: State) -> dict[str, Any]:
     def stats(index: int) -> dict[str, Any]:
         device = state.device(index)
         state.drain(device)
-        return device.allocator.memory_stats()
+        return dict(device.allocator.memory_stats())
 
     def snapshot(pool: Any = None) -> dict[str, Any]:
-        return state.snapshot(pool)
+        return state.history.snapshot(pool)
 
     def reset_peak(index: int) -> None:
         state.drain(state.device(index))
@@ -146,11 +146,11 @@ def _raw(state: State) -> dict[str, Any]:
 def _accelerator(state: State) -> dict[str, Any]:
     return {
         "isAllocatorInitialized": lambda: state.visible is not None,
-        "emptyCache": lambda: C._cuda_emptyCache(),  # type: ignore[attr-defined]
+        "emptyCache": lambda: C._cuda_emptyCache(),
         "emptyHostCache": lambda: state.host_allocator.empty_cache(),
-        "getDeviceStats": lambda index: C._cuda_memoryStats(index),  # type: ignore[attr-defined]
-        "resetAccumulatedStats": lambda index: C._cuda_resetAccumulatedMemoryStats(index),  # type: ignore[attr-defined]
-        "resetPeakStats": lambda index: C._cuda_resetPeakMemoryStats(index),  # type: ignore[attr-defined]
+        "getDeviceStats": lambda index: C._cuda_memoryStats(index),
+        "resetAccumulatedStats": lambda index: C._cuda_resetAccumulatedMemoryStats(index),
+        "resetPeakStats": lambda index: C._cuda_resetPeakMemoryStats(index),
         "getMemoryInfo": lambda index: state.memory.info(index),
         "setAllocatorSettings": lambda text: state.set_alloc_conf(parse(text)),
         "getAllocatorSettings": lambda: state.alloc_conf.text,

@@ -176,11 +176,11 @@ def transfer(
     if of is HOST_TAG:
         # A tag of its own lets the trace tell one pageable source from another.
         of = storage_of(source)._us = Tag(CPU, 0)
-    detail = (
+    detail: tuple[tuple[str, str | int], ...] = (
         ("non_blocking", int(non_blocking)),
         ("source", state.number(of)),
-        ("source_version", int(source._version) if not source.is_inference() else 0),
-        ("source_offset", source.storage_offset() * source.element_size()),
+        ("source_version", _version(source)),
+        ("source_offset", int(source.storage_offset()) * source.element_size()),
         ("destination", state.number(to)),
     )
     signature = Signature(copy_name(of.device, to.device, pinned), detail=detail)
@@ -208,6 +208,10 @@ def transfer(
         else:
             machine.synchronize_stream(local.host, stream, "cudaMemcpy (blocking)", site)
             state.synchronized("cudaMemcpy (blocking)")
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else int(tensor._version)
 
 
 def _late(state: State, stream: Stream, destination: Tensor, value: Tensor | None, end: int, access: Access) -> None:
@@ -276,7 +280,7 @@ def set_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
     before = tag_of(target)
     out = func(*args, **kwargs)
     if tag_of(target) is HOST_TAG and before is not HOST_TAG and storage_of(target).nbytes() == 0:
-        storage_of(target)._us = Tag(before.device, 0)  # type: ignore[attr-defined]
+        storage_of(target)._us = Tag(before.device, 0)
     return out
 
 

@@ -109,7 +109,9 @@ def signature(
 
 
 def _plain(value: Any) -> bool:
-    return isinstance(value, (int, float)) or (isinstance(value, (list, tuple)) and not any(tensors_in(value)))
+    return isinstance(value, (int, float)) or (
+        isinstance(value, (list, tuple)) and next(tensors_in(value), None) is None
+    )
 
 
 def _bytes(tensor: torch.Tensor) -> int:

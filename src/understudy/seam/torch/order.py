@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,7 @@ from understudy.seam.torch.tags import storage_of
 if TYPE_CHECKING:
     from understudy.seam.torch.state import State
 
-current_node = torch._C._current_autograd_node
+current_node: Callable[[], Any] = torch._C._current_autograd_node
 get_sequence = torch._C._autograd._get_sequence_nr
 MOST_NODES = 1 << 20
 
@@ -43,7 +44,7 @@ class Order:
                     self._forward.clear()
                 self._forward[get_sequence() - 1] = stream
             return stream
-        forward = self._forward.get(node._sequence_nr())  # type: ignore[attr-defined]
+        forward = self._forward.get(node._sequence_nr())
         found = stream if forward is None or forward.device != device else forward
         self._backward(found, stream)
         return found
@@ -111,7 +112,7 @@ class Order:
         made = Accesses()
         block = tag.block
         if block is not None and isinstance(block.accesses, Accesses):
-            made.writes = [a for a in (*block.accesses.writes, *block.accesses.reads)]
+            made.writes = [*block.accesses.writes, *block.accesses.reads]
         elif tag.epoch and tag.stream is not None:
             machine = self.state.machine
             lane = machine.lane(machine.host, tag.stream)

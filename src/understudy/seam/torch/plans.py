@@ -15,12 +15,10 @@ from understudy.seam.torch.tags import tag_of
 
 def _cache(dispatch: Dispatch, index: int) -> PlanCache:
     state = dispatch.state
-    torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
+    torch.cuda._lazy_init()
     count = len(state.machine.devices)
     if not 0 <= index < count:
-        raise RuntimeError(
-            f"cufft_plan_cache: expected 0 <= device index < {count}, but got device with index {index}"
-        )
+        raise RuntimeError(f"cufft_plan_cache: expected 0 <= device index < {count}, but got device with index {index}")
     return state.device(index).plan_cache
 
 

@@ -1,4 +1,4 @@
-"""What the seam knows while an emulation runs: the machine, the devices that the program sees, and each thread's place."""
+"""What the seam knows while an emulation runs: the machine, the devices that the program sees, each thread's place."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from understudy.machine.alloc_conf import Settings
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
 from understudy.machine.host_allocator import HostAllocator
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 VIEW_NS = 1_000
 """Host time of an operation that only makes a view: a few pointers, no launch (modelled)."""
+
+
+EXPLICIT_WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize")
+"""Synchronizations that a program asks for by name; `set_sync_debug_mode` does not warn of them."""
 
 
 class Local(threading.local):
@@ -222,6 +227,16 @@ class State:
         number: int = tag.number
         return number
 
+    @property
+    def alloc_conf(self) -> Settings:
+        """The allocator settings in force."""
+        return self.machine.devices[0].allocator.settings
+
+    def set_alloc_conf(self, settings: Settings) -> None:
+        """Change the allocator settings of all devices."""
+        for device in self.machine.devices:
+            device.allocator.set_settings(settings)
+
     # ------------------------------------------------------------------ streams
 
     def set_stream(self, stream: Stream) -> None:
@@ -255,11 +270,7 @@ class State:
 
     def synchronized(self, name: str) -> None:
         """The host waited because of `name`: warn or raise when the program asked for that."""
-        if not self.sync_debug_mode or name in (
-            "cudaDeviceSynchronize",
-            "cudaStreamSynchronize",
-            "cudaEventSynchronize",
-        ):
+        if not self.sync_debug_mode or name in EXPLICIT_WAITS:
             return
         if self.sync_debug_mode == 1:
             warnings.warn("called a synchronizing CUDA operation", stacklevel=3)

@@ -12,7 +12,7 @@ from understudy.seam.torch.moves import transfer
 from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import CPU, HOST_TAG
 
-Storage = torch.UntypedStorage
+Storage: Any = torch.UntypedStorage
 
 
 def patches(state: State) -> list[Patch]:
@@ -25,7 +25,7 @@ def _index(storage: Any) -> int:
 
 
 def _reading(state: State) -> list[Patch]:
-    base = torch._C.StorageBase
+    base: Any = torch._C.StorageBase
     local = state.local
 
     def device(self: Any) -> torch.device:
@@ -68,7 +68,7 @@ def _moving(state: State) -> list[Patch]:
             state.place(made, index)
         if self.nbytes():
             source, destination = bytes_of(self), bytes_of(made)
-            with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+            with torch._C._DisableTorchDispatch():
                 alias(destination).copy_(alias(source))
             if self._us.device != made._us.device:
                 transfer(state, source, destination, non_blocking, late=False)

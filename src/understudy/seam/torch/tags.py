@@ -1,8 +1,8 @@
 """Which device a tensor lives on: a tag on its storage.
 
 PyTorch keeps the Python object of a storage, and what is set on it, for as long as the C++ storage lives, also when
-only autograd holds it. So a tag's end is the end of the memory: `Tag.__del__` is the allocator's free. It may run at any
-moment and on any thread, so it only appends to a deque.
+only autograd holds it. So a tag's end is the end of the memory: `Tag.__del__` is the allocator's free. It may run at
+any moment and on any thread, so it only appends to a deque.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The surface of `torch.Tensor`: what a program reads of a tensor's device, and the methods that move it or look at it."""
+"""The surface of `torch.Tensor`: what a program reads of a tensor's device, and the methods that move or show it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from understudy.seam.patching import Patch
@@ -16,7 +17,7 @@ from understudy.seam.torch.streams import stream_of
 from understudy.seam.torch.tags import CPU, HOST_TAG, device_of, storage_of, tag_of
 
 Tensor = torch.Tensor
-base = torch._C.TensorBase
+base: Any = torch._C.TensorBase
 TYPE_NAMES = {
     torch.float32: "FloatTensor",
     torch.float64: "DoubleTensor",
@@ -36,7 +37,11 @@ DTYPES = {name: dtype for dtype, name in TYPE_NAMES.items()}
 
 def patches(state: State) -> list[Patch]:
     """The names of `torch.Tensor` to replace."""
-    return [*_properties(state), *_moving(state), *_looking(state), *_sharing(state)]
+    found = [*_properties(state), *_moving(state), *_looking(state), *_sharing(state)]
+    # Lazy parameters allow only methods that they list.
+    mixin = UninitializedTensorMixin
+    allowed = [*mixin._allowed_methods, *(patch.value for patch in found if callable(patch.value))]
+    return [*found, Patch(mixin, "_allowed_methods", allowed)]
 
 
 def overridable(public: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,12 +66,12 @@ def _properties(state: State) -> list[Patch]:
 
     def device(self: Tensor) -> torch.device:
         if local.inner:
-            return get_device(self)
+            return get_device(self)  # type: ignore[no-any-return]
         try:
             index = storage_of(self)._us.device
         except (NotImplementedError, RuntimeError, ValueError):
             index = device_of(self)
-        return devices[index] if index >= 0 else get_device(self)
+        return devices[index] if index >= 0 else cast(torch.device, get_device(self))
 
     def is_cuda(self: Tensor) -> bool:
         return not local.inner and device_of(self) >= 0
@@ -87,7 +92,6 @@ def _properties(state: State) -> list[Patch]:
 
 
 def _moving(state: State) -> list[Patch]:
-    parse = torch._C._nn._parse_to
 
     def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         other = args[0] if args and isinstance(args[0], Tensor) else kwargs.pop("other", None)
@@ -97,9 +101,9 @@ def _moving(state: State) -> list[Patch]:
         copy = kwargs.pop("copy", False)
         if len(args) > 2 and isinstance(args[-1], bool) and isinstance(args[-2], bool):
             copy, args = args[-1], args[:-1]
-        device, dtype, non_blocking, memory_format = parse(*args, **kwargs)
+        device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
         if device is None or device.type not in ("cpu", "cuda"):
-            return base.to(self, *args, copy=copy, **kwargs)
+            return cast(Tensor, base.to(self, *args, copy=copy, **kwargs))
         return move(state, self, state.index(device), dtype, non_blocking, copy, memory_format)
 
     def cuda(
@@ -121,13 +125,13 @@ def _moving(state: State) -> list[Patch]:
         if dtype is None:
             name = base.type(self)
             return name.replace("torch.", "torch.cuda.", 1) if on_device else name
-        name = dtype if isinstance(dtype, str) else getattr(dtype, "_us_name", None)
-        if name is not None and name.startswith("torch.cuda."):
+        wanted: str | None = dtype if isinstance(dtype, str) else getattr(dtype, "_us_name", None)
+        if wanted is not None and wanted.startswith("torch.cuda."):
             index = device_of(self) if on_device else state.index(torch.device("cuda"))
-            return move(state, self, index, DTYPES[name.rsplit(".", 1)[1]], non_blocking)
+            return move(state, self, index, DTYPES[wanted.rsplit(".", 1)[1]], non_blocking)
         if isinstance(dtype, torch.dtype):
             return base.to(self, dtype, non_blocking)
-        target = name or f"{dtype.__module__}.{dtype.__name__}"
+        target = wanted or f"{dtype.__module__}.{dtype.__name__}"
         return move(state, self, CPU, DTYPES[target.rsplit(".", 1)[1]], non_blocking)
 
     def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
@@ -138,7 +142,7 @@ def _moving(state: State) -> list[Patch]:
             and device_of(src) != device_of(self)
         ):
             src = move(state, src, max(CPU, device_of(self)), None, non_blocking)
-        return base.copy_(self, src, non_blocking)
+        return cast(Tensor, base.copy_(self, src, non_blocking))
 
     return [Patch(Tensor, f.__name__, overridable(f)) for f in (to, cuda, cpu, type, copy_)]
 
@@ -185,8 +189,12 @@ def _looking(state: State) -> list[Patch]:
         pointer = self.data_ptr() if self.numel() > 0 else 0
         descriptor = torch.empty(0, dtype=self.dtype).numpy().__array_interface__["typestr"]
         return {
-            "typestr": descriptor, "shape": tuple(self.shape), "strides": strides, "data": (pointer, False), "version": 2
-        }  # fmt: skip
+            "typestr": descriptor,
+            "shape": tuple(self.shape),
+            "strides": strides,
+            "data": (pointer, False),
+            "version": 2,
+        }
 
     def dlpack_device(self: Tensor) -> tuple[Any, int]:
         index = device_of(self)
@@ -194,7 +202,7 @@ def _looking(state: State) -> list[Patch]:
             from torch.utils.dlpack import DLDeviceType
 
             return DLDeviceType.kDLCUDA, index
-        return stock_dlpack_device(self)  # type: ignore[no-any-return]
+        return stock_dlpack_device(self)
 
     stock_dlpack_device = Tensor.__dlpack_device__
     return [
@@ -208,7 +216,8 @@ def _looking(state: State) -> list[Patch]:
 
 def _sharing(state: State) -> list[Patch]:
     def pin_memory(self: Tensor, device: Any = None) -> Tensor:
-        return torch.ops.aten._pin_memory.default(self)
+        out: Tensor = torch.ops.aten._pin_memory.default(self)
+        return out
 
     def is_pinned(self: Tensor, device: Any = None) -> bool:
         return bool(tag_of(self).pinned)
@@ -228,10 +237,10 @@ def _sharing(state: State) -> list[Patch]:
         if tag.device >= 0:
             if tag.block is None:
                 return 0
-            return int(tag.block.address) + self.storage_offset() * self.element_size()
+            return int(tag.block.address) + int(self.storage_offset()) * self.element_size()
         if state.late.pending:
             state.late.host_touch(self)
-        return base.data_ptr(self)
+        return int(base.data_ptr(self))
 
     def is_shared(self: Tensor) -> bool:
         return device_of(self) >= 0 or stock_is_shared(self)
@@ -249,7 +258,9 @@ def _sharing(state: State) -> list[Patch]:
         if isinstance(new, Tensor) and tag.device >= 0 and tag_of(new) is HOST_TAG:
             state.place(storage_of(new), tag.device)
 
-    stock_is_shared, stock_share, stock_deepcopy = Tensor.is_shared, Tensor.share_memory_, Tensor.__deepcopy__
+    stock_is_shared: Any = Tensor.is_shared
+    stock_share: Any = Tensor.share_memory_
+    stock_deepcopy: Any = Tensor.__deepcopy__
     return [
         Patch(Tensor, "pin_memory", overridable(pin_memory)),
         Patch(Tensor, "is_pinned", overridable(is_pinned)),
