@@ -12,8 +12,6 @@ from array import array
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
 from understudy.machine.segments import DeviceMemory
 
 OCCUPIED, RESERVED, WORDS = 0, 1, 2
@@ -59,7 +57,7 @@ class Process(NamedTuple):
 def counters(folder: str | os.PathLike[str], devices: int) -> list[memoryview[int]]:
     """The words of this process's file, one view a device; the file is made."""
     size = max(1, devices) * WORDS * 8
-    with open(Path(folder) / f"{os.getpid()}{SUFFIX}", "w+b") as file:
+    with open(Path(folder) / f"{os.getpid()}{SUFFIX}", "a+b") as file:
         file.truncate(size)
         words = memoryview(mmap.mmap(file.fileno(), size)).cast("q")
     return [words[index * WORDS : (index + 1) * WORDS] for index in range(devices)]
@@ -67,16 +65,23 @@ def counters(folder: str | os.PathLike[str], devices: int) -> list[memoryview[in
 
 def processes(folder: str | os.PathLike[str]) -> list[Process]:
     """The processes that use a GPU of the run in `folder` at this moment, by number."""
+    import psutil  # here, because the program's own Python may have none
+
     found = []
     for path in Path(folder).glob(f"*{SUFFIX}"):
         try:
-            name = psutil.Process(int(path.stem)).exe()
-        except psutil.NoSuchProcess:
+            name = psutil.Process(int(path.stem)).cmdline()[0]
+        except (psutil.NoSuchProcess, IndexError):  # a process that has ended, though nobody waited for it yet
             continue
-        except psutil.AccessDenied:
-            name = "python"
         words = array("q", path.read_bytes())
         used = tuple(words[i + OCCUPIED] + words[i + RESERVED] for i in range(0, len(words), WORDS))
         if any(used):
             found.append(Process(int(path.stem), name, used))
     return sorted(found)
+
+
+def device_memory(index: int, devices: int, total_bytes: int, folder: str | None) -> DeviceMemory:
+    """The memory of one of `devices` GPUs: readable from outside when there is a run folder to put the file in."""
+    if not folder or not os.path.isdir(folder):
+        return DeviceMemory(total_bytes, 0, index)
+    return SharedMemory(counters(folder, devices)[index], total_bytes, 0, index)

@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "doctor": BELOW_SESSION | {"session", "launch"},
     "pytest_plugin": BELOW_SESSION | VOCABULARY | {"session", "launch", "shim"},
     "shim": {"session"},
-    "cli": COMMANDS,
+    "cli": COMMANDS | {"shim"},
     "__main__": {"cli"},
 }
 FRAMEWORKS = {"torch", "jax", "jaxlib", "flax", "optax", "tensorflow", "mxnet"}

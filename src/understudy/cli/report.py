@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import click
@@ -32,7 +33,7 @@ def command(path: str, outputs: tuple[str, ...], fail_on: tuple[str, ...], as_js
     if as_json:
         click.echo(json_report.render(trace, findings), nl=False)
     elif not outputs:
-        show(trace, findings, click.get_text_stream("stdout"))
+        show(trace, findings, sys.stdout)
     broken = violations(gates, findings)
     for sentence in broken:
         click.echo(f"understudy: {sentence}", err=True)

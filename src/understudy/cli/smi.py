@@ -1,0 +1,72 @@
+"""`understudy smi`: nvidia-smi for the emulated GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import click
+
+from understudy import gpus, live, shim
+from understudy.cli._options import cuda_version_option, gpus_option
+from understudy.gpus import versions
+from understudy.machine.device import uuid_of
+from understudy.reports import smi
+
+
+@click.command("smi", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
+@gpus_option
+@cuda_version_option
+@click.argument("arguments", metavar="[NVIDIA-SMI OPTIONS]", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def command(context: click.Context, gpus: str | None, cuda_version: str | None, arguments: tuple[str, ...]) -> int:
+    """Print what nvidia-smi would print for the emulated GPUs.
+
+    Takes nvidia-smi's own options: -L, -i, --query-gpu, --query-compute-apps, --format. Under `understudy run` it shows
+    the GPUs of that run and the memory that its processes use at this moment; `nvidia-smi` is this command there.
+
+    \b
+    understudy smi --gpus 4xV100
+    understudy smi --gpus H100 --query-gpu=name,memory.total --format=csv
+    """
+    running: dict[str, Any] = json.loads(os.environ.get(shim.OPTIONS) or "{}")
+
+    def chosen(name: str, value: str | None) -> str | None:
+        asked = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        return value if asked or shim.OPTIONS not in os.environ else running.get(name)
+
+    text, code = smi.main(arguments, host(chosen("gpus", gpus) or "2", chosen("cuda_version", cuda_version)))
+    click.echo(text, nl=False)
+    return code
+
+
+def host(spec: str, cuda_version: str | None) -> smi.SmiHost:
+    """The emulated machine as nvidia-smi sees it now."""
+    models = gpus.parse(spec)
+    cuda = versions.parse_version(cuda_version) if cuda_version else versions.default_cuda(models)
+    driver = versions.driver_version(cuda)
+    folder = os.environ.get(shim.FOLDER)
+    users = live.processes(folder) if folder else []
+    devices = []
+    for index, model in enumerate(models):
+        processes = tuple(
+            smi.SmiProcess(user.pid, user.name, user.used_bytes[index] >> 20)
+            for user in users
+            if index < len(user.used_bytes) and user.used_bytes[index]
+        )
+        used = sum(process.used_mib for process in processes) << 20
+        if processes:
+            used += versions.process_gap_bytes()
+        device = smi.device_of(model, index, uuid_of(model.key, index), driver, used, devices=len(models))
+        devices.append(replace(device, processes=processes))
+    now = datetime.now()
+    return smi.SmiHost(
+        tuple(devices),
+        driver,
+        ".".join(map(str, cuda)),
+        now.strftime("%a %b %e %H:%M:%S %Y"),
+        now.strftime("%Y/%m/%d %H:%M:%S.%f")[:-3],
+    )
