@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from understudy.analysis.snapshot_file import Event, Snapshot, read
 from understudy.analysis.start_state import PAGE, addresses, start_segments
 from understudy.machine.allocator import CachingAllocator
-from understudy.machine.allocator_blocks import DEFAULT_POOL, Block
+from understudy.machine.allocator_blocks import DEFAULT_POOL, Block, PoolId
 from understudy.machine.oom_text import OutOfMemory
 from understudy.machine.segments import DeviceMemory
 
@@ -100,16 +100,32 @@ class ReplayResult:
     peak_allocated_bytes: int = 0
     out_of_memory: int = 0
     first_disagreement: Disagreement | None = None
-    notes: list[str] = field(default_factory=list)
+    with_recorded_addresses: ReplayResult | None = None
 
     @property
     def agrees(self) -> bool:
         """Whether every placement, driver call and final block is the recorded one."""
         return self.first_disagreement is None
 
+    @property
+    def verdict(self) -> str:
+        """One sentence: whether replay and recording agree, and if not, why."""
+        if self.agrees:
+            return "agrees on every placement"
+        second = self.with_recorded_addresses
+        if second is not None and second.agrees:
+            return (
+                "agrees on every placement once the driver gives the recorded addresses: "
+                "the driver's order of segments decides between free blocks of equal size"
+            )
+        return f"differs from event {self.first_disagreement.event if self.first_disagreement else 0} on"
+
     def to_json(self) -> dict[str, Any]:
         """Plain data for `--json`."""
-        return {**asdict(self), "agrees": self.agrees}
+        data = {**asdict(self), "agrees": self.agrees, "verdict": self.verdict}
+        if self.with_recorded_addresses is not None:
+            data["with_recorded_addresses"] = self.with_recorded_addresses.to_json()
+        return data
 
 
 class Replay:
@@ -129,7 +145,9 @@ class Replay:
         self.pending: dict[int, list[bool]] = {}
         self.ours: deque[tuple[str, int, int]] = deque()
         self.theirs: deque[Event] = deque()
-        self._private: set[tuple[int, int]] = set()
+        self._private: set[PoolId] = set()
+        self._from_start: set[int] = set()
+        self._private_pages: dict[int, PoolId] = self._pool_pages()
 
     def run(self) -> ReplayResult:
         """Replay all events and compare the end."""
@@ -137,10 +155,10 @@ class Replay:
         self.result.start_segments = len(start)
         self.result.start_bytes = sum(segment["total_size"] for segment in start)
         self.live = self.allocator.restore(start)
+        self._from_start = set(self.live)
         for segment in start:
             self._pair(segment["address"], segment["address"], segment["total_size"])
         self.allocator.on_action = self._hear
-        self._pools = self._pool_pages()
         for index, event in enumerate(self.snapshot.events):
             self.result.events += 1
             self._replay(index, event)
@@ -152,9 +170,9 @@ class Replay:
         self.result.peak_allocated_bytes = everything.bytes_peak
         return self.result
 
-    def _pool_pages(self) -> dict[int, tuple[int, int]]:
+    def _pool_pages(self) -> dict[int, PoolId]:
         """The private pool of each recorded page, for recordings whose events do not say it."""
-        found = {}
+        found: dict[int, PoolId] = {}
         for segment in self.snapshot.segments:
             pool = segment.get("segment_pool_id", DEFAULT_POOL)
             if tuple(pool) != DEFAULT_POOL:
@@ -194,7 +212,7 @@ class Replay:
 
     def _alloc(self, index: int, event: Event) -> None:
         self.result.allocations += 1
-        pool_id = event.pool_id or self._pools.get(event.address // PAGE, DEFAULT_POOL)
+        pool_id = event.pool_id or self._private_pages.get(event.address // PAGE, DEFAULT_POOL)
         if pool_id != DEFAULT_POOL:
             self.allocator.begin_allocate_to_pool(pool_id)
         try:
@@ -218,6 +236,7 @@ class Replay:
             self._differ(index, event, self._place(expected), self._place(block.address))
 
     def _free(self, index: int, event: Event) -> None:
+        self._from_start.discard(event.address)
         block = self.live.pop(event.address, None)
         if block is None:
             self._differ(index, event, "a free of an allocated block", "no such block is allocated")
@@ -235,15 +254,8 @@ class Replay:
         if token is not None:
             token[0] = True
             self.allocator.process_events()
-        elif event.address in self.live and self._awaited(event):
+        elif event.address in self._from_start:
             self.allocator.free(self.live.pop(event.address))
-
-    def _awaited(self, event: Event) -> bool:
-        """A free that was requested before the recording began completes in it."""
-        return not any(
-            earlier.address == event.address and earlier.action in ("alloc", "free_requested")
-            for earlier in self.snapshot.events[: self.result.events - 1]
-        )
 
     def _match(self, index: int) -> None:
         """Pair the driver calls of both sides that are at hand, by kind and size, in order."""
@@ -312,5 +324,15 @@ def _shape(segment: Any) -> Iterator[tuple[int, int, bool]]:
 
 
 def replay(path: str | Path, driver: Driver = "modelled") -> list[ReplayResult]:
-    """Replay every device of a snapshot file; one result a device. Raises FileFormatError for another file."""
-    return [Replay(snapshot, driver, str(path)).run() for snapshot in read(path)]
+    """Replay every device of a snapshot file; one result a device. Raises FileFormatError for another file.
+
+    Where a replay with modelled addresses differs, a second one with recorded addresses tells whether the driver's
+    order of segments is the whole cause.
+    """
+    results = []
+    for snapshot in read(path):
+        result = Replay(snapshot, driver, str(path)).run()
+        if not result.agrees and driver == "modelled":
+            result.with_recorded_addresses = Replay(snapshot, "recorded", str(path)).run()
+        results.append(result)
+    return results

@@ -7,6 +7,7 @@ without having been allocated in between. Free blocks are the gaps, because free
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -30,16 +31,18 @@ class Range(NamedTuple):
 
 
 class LiveBlock(NamedTuple):
-    """A block that was allocated at the start; `size` is 0 where only the request is known."""
+    """A block that was allocated at the start; `size` is 0 where only the request is known, `freed_at` its event."""
 
     address: int
     requested: int
     size: int
+    freed_at: int
 
 
 def start_segments(snapshot: Snapshot) -> list[dict[str, Any]]:
     """The segments at the start of the recording, as a snapshot's segments; empty when nothing was held."""
     blocks = sorted(live_blocks(snapshot))
+    first_uses = _first_uses(snapshot)
     found = []
     for held in sorted([*_plain_ranges(snapshot), *_expandable_ranges(snapshot)]):
         inside = [block for block in blocks if held.address <= block.address < held.address + held.size]
@@ -52,7 +55,7 @@ def start_segments(snapshot: Snapshot) -> list[dict[str, Any]]:
                 "segment_type": "small" if held.small else "large",
                 "segment_pool_id": held.pool_id,
                 "is_expandable": held.expandable,
-                "blocks": _blocks(held, inside, snapshot.settings),
+                "blocks": _blocks(held, inside, snapshot.settings, first_uses),
             }
         )
     return found
@@ -63,22 +66,23 @@ def live_blocks(snapshot: Snapshot) -> list[LiveBlock]:
     since: set[int] = set()
     pending: set[int] = set()
     found = []
-    for event in snapshot.events:
+    for index, event in enumerate(snapshot.events):
         if event.action == "alloc":
             since.add(event.address)
         elif event.action == "free_requested":
             if event.address not in since:
-                found.append(LiveBlock(event.address, event.size, 0))
+                found.append(LiveBlock(event.address, event.size, 0, index))
             since.discard(event.address)
             pending.add(event.address)
         elif event.action == "free_completed":
             if event.address not in pending:
-                found.append(LiveBlock(event.address, event.size, 0))
+                found.append(LiveBlock(event.address, event.size, 0, index))
             pending.discard(event.address)
     for segment in snapshot.segments:
         for address, block in addresses(segment):
             if block["state"] != "inactive" and address not in since and address not in pending:
-                found.append(LiveBlock(address, int(block["requested_size"]), int(block["size"])))
+                size, requested = int(block["size"]), int(block["requested_size"])
+                found.append(LiveBlock(address, requested, size, len(snapshot.events)))
     return found
 
 
@@ -143,7 +147,18 @@ def _expandable_ranges(snapshot: Snapshot) -> list[Range]:
     return found_ranges
 
 
-def _blocks(held: Range, live: list[LiveBlock], settings: Settings) -> list[dict[str, Any]]:
+def _first_uses(snapshot: Snapshot) -> list[tuple[int, int]]:
+    """(address, event) of the first allocation at each address, by address."""
+    first: dict[int, int] = {}
+    for index, event in enumerate(snapshot.events):
+        if event.action == "alloc":
+            first.setdefault(event.address, index)
+    return sorted(first.items())
+
+
+def _blocks(
+    held: Range, live: list[LiveBlock], settings: Settings, first_uses: list[tuple[int, int]]
+) -> list[dict[str, Any]]:
     """Blocks of one range: the live ones, and the gaps between them."""
     found: list[dict[str, Any]] = []
     address, end = held.address, held.address + held.size
@@ -151,7 +166,7 @@ def _blocks(held: Range, live: list[LiveBlock], settings: Settings) -> list[dict
         if block.address > address:
             found.append(_entry(address, block.address - address, 0, "inactive"))
         limit = live[index + 1].address if index + 1 < len(live) else end
-        size = block.size or _size(block, limit - block.address, held, settings)
+        size = block.size or _size(block, limit - block.address, held, settings, first_uses)
         found.append(_entry(block.address, size, block.requested, "active_allocated"))
         address = block.address + size
     if address < end:
@@ -159,13 +174,24 @@ def _blocks(held: Range, live: list[LiveBlock], settings: Settings) -> list[dict
     return found
 
 
-def _size(block: LiveBlock, room: int, held: Range, settings: Settings) -> int:
-    """The size of a block of which only the request is known: what could not be split off belongs to it."""
+def _size(block: LiveBlock, room: int, held: Range, settings: Settings, first_uses: list[tuple[int, int]]) -> int:
+    """The size of a block of which only the request is known.
+
+    What could not be split off belongs to it: all room of an oversize block, up to 1 MiB in the large pool. Where a
+    free block follows, the first allocation in it shows where it begins, if that came before this block's free.
+    """
     size = round_size(block.requested, settings)
     if held.small or held.expandable:
         return size
     if size >= settings.max_split_size or room - size <= SMALL_SIZE:
         return room
+    begin = bisect_left(first_uses, (block.address + size, 0))
+    end = bisect_left(first_uses, (block.address + room, 0))
+    uses = [(index, address) for address, index in first_uses[begin:end] if index < block.freed_at]
+    if uses:
+        beyond = min(uses)[1] - block.address - size
+        if beyond <= SMALL_SIZE:
+            return size + beyond
     return size
 
 

@@ -86,10 +86,27 @@ class AddressSpace:
             self._add_hole(address, end - address)
 
     def adopt(self, address: int, size: int) -> None:
-        """Note that a range is in use although `take` did not give it; new ranges go below it."""
-        insort(self._range_starts, address)
-        self._range_ends[address] = address + size
-        self._bottom = min(self._bottom, address // RANGE_BYTES * RANGE_BYTES)
+        """Note memory that `take` did not give; to be called in order of address.
+
+        Its range is what multiples of 32 MiB cover it. Behind the last piece of a range is a hole; gaps before it are
+        taken to belong to libraries. New ranges go below.
+        """
+        start = address // RANGE_BYTES * RANGE_BYTES
+        end = -(-(address + size) // RANGE_BYTES) * RANGE_BYTES
+        position = bisect_left(self._range_starts, address + 1) - 1
+        last = self._range_starts[position] if position >= 0 else None
+        if last is not None and self._range_ends[last] > start:
+            hole = self._sorted[-1] if self._sorted and self._sorted[-1] >= last else None
+            if hole is not None:
+                self._remove_hole(hole)
+            self._range_ends[last] = max(end, self._range_ends[last])
+            end = self._range_ends[last]
+        else:
+            self._range_starts.append(start)
+            self._range_ends[start] = end
+        if address + size < end:
+            self._add_hole(address + size, end - address - size)
+        self._bottom = min(self._bottom, start)
 
     def _new_range(self, size: int) -> int:
         """Address space from the system: the highest gap that fits, else below all ranges."""

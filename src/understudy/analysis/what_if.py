@@ -1,0 +1,147 @@
+"""The same requests under other allocator settings: what would have been reserved, wasted and asked of the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from understudy.analysis.replay import NO_LIMIT, TokenEvents
+from understudy.analysis.snapshot_file import Event, Snapshot, read
+from understudy.analysis.start_state import live_blocks
+from understudy.errors import UsageError
+from understudy.machine.alloc_conf import Settings, parse
+from understudy.machine.allocator import CachingAllocator
+from understudy.machine.allocator_blocks import Block
+from understudy.machine.oom_text import OutOfMemory
+from understudy.machine.segments import DeviceMemory
+
+
+@dataclass(frozen=True)
+class WhatIfRow:
+    """One setting's outcome. Sizes in bytes; `driver_calls` counts cudaMalloc, cudaFree and (un)mapped pages.
+
+    `peak_requested_bytes` is what the program asked for at its peak, `fragmentation` the part of the peak reservation
+    that held no request at that moment of its own peak: 1 - peak requested / peak reserved.
+    """
+
+    device: int
+    alloc_conf: str
+    peak_requested_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    fragmentation: float
+    end_inactive_split_bytes: int
+    driver_calls: int
+    retries: int
+    out_of_memory: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for `--json`."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A table: the recorded settings first, then the others, for every device of a snapshot."""
+
+    path: str
+    memory_bytes: int | None
+    start_blocks: int
+    rows: tuple[WhatIfRow, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for `--json`."""
+        return {
+            "path": self.path,
+            "memory_bytes": self.memory_bytes,
+            "start_blocks": self.start_blocks,
+            "rows": [row.to_json() for row in self.rows],
+        }
+
+
+def what_if(path: str | Path, confs: Iterable[str], memory_bytes: int | None = None) -> WhatIf:
+    """The recorded events under each of `confs` (texts of PYTORCH_CUDA_ALLOC_CONF), beside the recorded settings.
+
+    Blocks that were there before the recording are allocated first, in order of address, because how they came about
+    is not known; `start_blocks` counts them. `memory_bytes` limits the device; a request that does not fit is counted
+    and left out. Raises FileFormatError for a file that is no snapshot, UsageError for a setting that PyTorch refuses.
+    """
+    texts = list(confs)
+    settings = []
+    for text in texts:
+        try:
+            settings.append(parse(text))
+        except (ValueError, IndexError, RuntimeError) as error:
+            raise UsageError(f"The allocator settings {text!r} cannot be used: {error}.") from None
+    snapshots = read(path)
+    rows = []
+    for snapshot in snapshots:
+        for chosen in (snapshot.settings, *settings):
+            rows.append(_row(snapshot, chosen, memory_bytes))
+    start_blocks = sum(len(live_blocks(snapshot)) for snapshot in snapshots)
+    return WhatIf(str(path), memory_bytes, start_blocks, tuple(rows))
+
+
+class _Run:
+    """One device's events through one allocator, without comparing anything."""
+
+    def __init__(self, snapshot: Snapshot, settings: Settings, memory_bytes: int | None) -> None:
+        self.events = TokenEvents()
+        self.driver = DeviceMemory(memory_bytes or NO_LIMIT)
+        self.allocator = CachingAllocator(snapshot.device, self.driver, settings, self.events)
+        self.live: dict[int, Block] = {}
+        self.pending: dict[int, list[bool]] = {}
+        self.out_of_memory = 0
+        for start in sorted(live_blocks(snapshot)):
+            self.malloc(start.address, start.requested, 0)
+        for event in snapshot.events:
+            self.act(event)
+
+    def malloc(self, address: int, size: int, stream: int) -> None:
+        """Allocate what the recording had at `address`."""
+        try:
+            block = self.allocator.malloc(size, stream)
+        except OutOfMemory:
+            self.out_of_memory += 1
+            return
+        if block is not None:
+            self.live[address] = block
+
+    def act(self, event: Event) -> None:
+        """Do what the program did; a free waits for its completion in the recording."""
+        if event.action == "alloc":
+            self.malloc(event.address, event.size, event.stream)
+        elif event.action == "free_requested" and event.address in self.live:
+            block = self.live.pop(event.address)
+            self.allocator.record_stream(block, -1 - event.address)
+            self.allocator.free(block)
+            self.pending[event.address] = self.events.last
+        elif event.action == "free_completed":
+            token = self.pending.pop(event.address, None)
+            if token is not None:
+                token[0] = True
+                self.allocator.process_events()
+            elif event.address in self.live:
+                self.allocator.free(self.live.pop(event.address))
+
+
+def _row(snapshot: Snapshot, settings: Settings, memory_bytes: int | None) -> WhatIfRow:
+    run = _Run(snapshot, settings, memory_bytes)
+    statistics = run.allocator.statistics
+    everything = statistics.all
+    driver = run.driver
+    reserved = everything.reserved_peak
+    return WhatIfRow(
+        device=snapshot.device,
+        alloc_conf=settings.text,
+        peak_requested_bytes=everything.requested_peak,
+        peak_allocated_bytes=everything.bytes_peak,
+        peak_reserved_bytes=reserved,
+        fragmentation=1.0 - everything.requested_peak / reserved if reserved else 0.0,
+        end_inactive_split_bytes=everything.split_bytes,
+        driver_calls=driver.malloc_calls + driver.free_calls + driver.map_calls + driver.unmap_calls,
+        retries=statistics.num_alloc_retries,
+        out_of_memory=run.out_of_memory,
+    )
