@@ -192,3 +192,64 @@ class Timing:
 
 
 _SCALES: Sequence[tuple[float, str]] = ((1, "s"), (1e3, "ms"), (1e6, "us"), (1e9, "ns"))
+
+
+class WallTimer:
+    """Times blocks by the wall clock, for frameworks without public events: waits for the device before and after.
+
+    `with t: ...` may be used many times; `t.timing` holds all blocks. `wait` is the framework's synchronization.
+    """
+
+    clock = "wall clock, device synchronized"
+
+    def __init__(self, wait: Callable[[], None]) -> None:
+        self._wait = wait
+        self._begun_ns = 0
+        self._times_s: list[float] = []
+
+    def __enter__(self) -> WallTimer:
+        self._wait()
+        self._begun_ns = time.perf_counter_ns()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if error is None:
+            self._wait()
+            self._times_s.append((time.perf_counter_ns() - self._begun_ns) / 1e9)
+
+    @property
+    def timing(self) -> Timing:
+        """All blocks so far. Raises UsageError where there was none."""
+        if not self._times_s:
+            raise UsageError(
+                "the timer has timed nothing yet: use `with timer: ...` or `timer.measure(function)` first."
+            )
+        return Timing(tuple(self._times_s), self.clock)
+
+    def measure(self, function: Callable[..., Any], *arguments: Any, warmup: int = 3, repeats: int = 20) -> Timing:
+        """Call `function(*arguments)` `warmup` times untimed, then `repeats` times timed."""
+        for _ in range(warmup):
+            function(*arguments)
+        self._times_s.clear()
+        for _ in range(repeats):
+            with self:
+                function(*arguments)
+        return self.timing
+
+
+@dataclass(frozen=True)
+class FrameworkMemory:
+    """The memory of a device as its framework tells it, in bytes; None is what the framework does not tell."""
+
+    allocated_bytes: int | None
+    peak_allocated_bytes: int | None
+    free_bytes: int | None
+    total_bytes: int | None
+
+
+def host_memory() -> FrameworkMemory:
+    """The main memory: what this process holds, and what is left."""
+    import psutil
+
+    used, machine = psutil.Process().memory_info().rss, psutil.virtual_memory()
+    return FrameworkMemory(used, None, machine.available, machine.total)

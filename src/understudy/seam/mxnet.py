@@ -52,7 +52,7 @@ class _Seam:
 
         self.base = base
         self.lib = base._LIB
-        self.recorder = Recorder(session, lambda size: size)
+        self.recorder = Recorder(session, lambda size: size, generator="mxnet")
         self.held: dict[int, Holding] = {}
         self.tape: list[tuple[int, Work]] = []
         self.symbols: dict[int, Any] = {}

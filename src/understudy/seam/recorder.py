@@ -7,19 +7,18 @@ framework object lives, and refuses what does not fit.
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
 from understudy.machine.machine import Cost, Machine, copy_name
+from understudy.machine.stream import Stream
 from understudy.machine.oom_text import OutOfMemory as AllocatorFull
-from understudy.trace.operation import Note, Signature, Site
+from understudy.seam.sites import Sites
+from understudy.trace.operation import Note, Signature
 
-PACKAGE = str(Path(__file__).resolve().parent.parent)
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_DEPTH = 24
 
 FOLLOW_UP_NS = 2_000
 """Host time of each further kernel of one compiled program: about what a launch from C++ costs (modelled)."""
@@ -89,10 +88,11 @@ class Holding:
 class Recorder:
     """Writes what one framework does into the session's machine.
 
-    `limit` gives the bytes of a GPU that the framework may use, `grain` its allocator's rounding in bytes.
+    `limit` gives the bytes of a GPU that the framework may use, `grain` its allocator's rounding in bytes; frames of
+    code that the package `generator` compiles at run time are not the program's.
     """
 
-    def __init__(self, session: Any, limit: Callable[[int], int], grain: int = 256) -> None:
+    def __init__(self, session: Any, limit: Callable[[int], int], grain: int = 256, generator: str = "-") -> None:
         self.session = session
         self.machine: Machine = session.machine
         self.devices: list[Device] = self.machine.devices
@@ -100,7 +100,8 @@ class Recorder:
         self.released: list[tuple[int, int, Any]] = []
         self.active = True
         self._costs: dict[tuple[int, Signature], Cost] = {}
-        self._foreign: dict[str, bool] = {}
+        self._sites = Sites(self.machine.trace.sites, bool(getattr(session.options, "stacks", False)))
+        self._generator = generator
 
     # ------------------------------------------------------------------ who asks
 
@@ -109,23 +110,16 @@ class Recorder:
         ask = getattr(self.session, "host", None)
         return ask() if callable(ask) else self.machine.host
 
-    def site(self) -> Site:
-        """The innermost line that belongs neither to an installed package nor to Python nor to understudy."""
-        frame = sys._getframe(1)
-        while frame is not None:
-            name = frame.f_code.co_filename
-            foreign = self._foreign.get(name)
-            if name.startswith("<"):  # generated code belongs to whoever generated it
-                foreign = frame.f_globals.get("__name__") != "__main__"
-            elif foreign is None:
-                foreign = self._foreign[name] = name.startswith((*_LIBRARIES, PACKAGE, "<frozen"))
-            if not foreign:
-                return Site(name, frame.f_lineno, frame.f_code.co_qualname)
-            frame = frame.f_back  # type: ignore[assignment]
-        return Site("", 0)
-
     def _site(self) -> int:
-        return self.machine.trace.sites.number(self.site())
+        """The number of the program's line that asked."""
+        skip = depth = 2
+        frame = sys._getframe(depth)
+        while frame is not None and depth < _DEPTH:
+            depth += 1
+            if frame.f_code.co_filename == "<string>" and frame.f_globals.get("__name__", "").startswith(self._generator):
+                skip = depth + 1
+            frame = frame.f_back  # type: ignore[assignment]
+        return self._sites.number(skip)
 
     # ------------------------------------------------------------------ work
 
@@ -135,7 +129,7 @@ class Recorder:
         `divide` says over how many devices the program is split: each runs that part of the arithmetic and bytes.
         """
         host, site = self.host(), self._site()
-        stream = self.devices[device].default_stream
+        stream = self._stream(device)
         first = True
         for signature, times in work:
             cost = self._cost(device, signature if divide == 1 else _part(signature, divide))
@@ -149,9 +143,9 @@ class Recorder:
         """Queue a transfer between devices (-1 is the host); a blocking one makes the host wait for it."""
         host, site = self.host(), self._site()
         carrier = source if destination < 0 else destination
-        stream = self.devices[carrier].default_stream
+        stream = self._stream(carrier)
         if source >= 0 and destination >= 0:
-            self.machine.barrier(host, self.devices[source].default_stream, stream)
+            self.machine.barrier(host, self._stream(source), stream)
         signature = Signature(copy_name(source, destination, pinned))
         self.machine.copy(host, stream, signature, size_bytes, source, destination, pinned, site)
         if blocking:
@@ -159,13 +153,13 @@ class Recorder:
 
     def wait(self, device: int, name: str) -> None:
         """Make the host wait for a device's default stream."""
-        stream = self.devices[device].default_stream
+        stream = self._stream(device)
         self.machine.synchronize_stream(self.host(), stream, name, self._site())
 
     def collective(self, name: str, size_bytes: int, devices: Iterable[int]) -> None:
         """Queue one collective: it starts on all its devices when the last of them is ready."""
         host, site = self.host(), self._site()
-        streams = [self.devices[index].default_stream for index in devices]
+        streams = [self._stream(index) for index in devices]
         ready = max(stream.ready_ns for stream in streams)
         for stream in streams:
             stream.ready_ns = ready
@@ -173,7 +167,12 @@ class Recorder:
 
     def note(self, code: str, detail: tuple[tuple[str, str | int], ...]) -> None:
         """Record a fact for a check or a report."""
-        self.machine.note(self.host(), Note(code, self.site(), detail))
+        self.machine.note(self.host(), Note(code, self.machine.trace.sites[self._site()], detail))
+
+    def _stream(self, device: int) -> Stream:
+        found = self.devices[device]
+        found.context = True
+        return found.default_stream
 
     def _cost(self, device: int, signature: Signature) -> Cost:
         key = (device, signature)

@@ -1,0 +1,215 @@
+"""The device vocabulary for JAX, with native `jax.Device` objects and arrays in and out.
+
+`from understudy import jax as us` gives `us.gpu(0)`, `us.to(batch, device)`, `us.timer()` and the rest, under the names
+of `understudy.torch`. Only JAX's public interface is used, so that it is the same code on real and on emulated GPUs.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from understudy import vocabulary
+from understudy.errors import UsageError
+from understudy.vocabulary import (
+    DeviceCopyWarning,
+    FrameworkMemory,
+    GpuInfo,
+    Policy,
+    PolicyMode,
+    Timing,
+    WallTimer,
+    info,
+)
+
+__all__ = [
+    "DeviceCopyWarning",
+    "FrameworkMemory",
+    "GpuInfo",
+    "Policy",
+    "PolicyMode",
+    "Timing",
+    "WallTimer",
+    "copy",
+    "cpu",
+    "device_of",
+    "gpu",
+    "info",
+    "memory",
+    "num_gpus",
+    "policy",
+    "require_gpus",
+    "synchronize",
+    "timer",
+    "to",
+    "try_all_gpus",
+    "try_gpu",
+    "visible_devices",
+]
+
+Device = Any  # jax.Device, or a jax.sharding.Sharding where several devices are meant
+T = TypeVar("T")
+
+_GUARDS = {"silent": "allow", "warn": "log", "error": "disallow"}
+
+
+def cpu(i: int = 0) -> Any:
+    """The CPU: all its cores and the main memory. Any `i` means the same device."""
+    return jax.devices("cpu")[0]
+
+
+def gpu(i: int = 0) -> Any:
+    """GPU number `i`, counted from 0. Raises UsageError where JAX does not have it: see try_gpu."""
+    found = num_gpus()
+    if not 0 <= i < found:
+        raise UsageError(f"gpu({i}) does not exist: JAX has {found} GPUs, counted from 0; try_gpu falls back to the CPU.")
+    return jax.devices("gpu")[i]
+
+
+def num_gpus() -> int:
+    """How many GPUs JAX sees (CUDA_VISIBLE_DEVICES respected), 0 where it has no GPU backend."""
+    try:
+        return jax.device_count("gpu")
+    except RuntimeError:  # JAX's "Unknown backend"
+        return 0
+
+
+def try_gpu(i: int = 0) -> Any:
+    """gpu(i) where it exists, else cpu()."""
+    return gpu(i) if num_gpus() >= i + 1 else cpu()
+
+
+def try_all_gpus() -> list[Any]:
+    """Every GPU that this process sees, or [cpu()] where there is none."""
+    return [gpu(i) for i in range(num_gpus())] or [cpu()]
+
+
+def require_gpus(n: int) -> list[Any]:
+    """The first `n` GPUs. Raises UsageError, which says what was found and why, where there are fewer."""
+    found = num_gpus()
+    if found >= n:
+        return [gpu(i) for i in range(n)]
+    why = "the machine shows no more to this process" if found else f"JAX {jax.__version__} has no GPU backend here"
+    raise vocabulary.missing_gpus(n, found, why)
+
+
+def visible_devices() -> list[str]:
+    """The physical identifiers (index or UUID) behind gpu(0), gpu(1), ... of this process."""
+    return vocabulary.visible_devices(num_gpus())
+
+
+def device_of(x: Any) -> Any:
+    """The one device of an array or of a pytree of arrays (flax params, a batch).
+
+    Raises UsageError where `x` holds no array, or arrays of several devices.
+    """
+    devices = list(dict.fromkeys(d for leaf in jax.tree.leaves(x) if isinstance(leaf, jax.Array) for d in _places(leaf)))
+    if len(devices) == 1:
+        return devices[0]
+    if not devices:
+        raise UsageError(f"device_of found no array in a {type(x).__name__}: only arrays have a device.")
+    found = ", ".join(str(device) for device in devices)
+    raise UsageError(f"device_of found arrays on {found} in one {type(x).__name__}: move them to one device first.")
+
+
+def _places(array: Any) -> list[Any]:
+    return sorted(array.devices(), key=lambda device: (device.platform, device.id))
+
+
+def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
+    """`x` on `device`: an array or a pytree; `x` itself where all of it is there already.
+
+    `device` may be a sharding. NumPy arrays become JAX arrays; what is no array stays. JAX's transfers are asynchronous
+    and safe; `non_blocking=False` waits for them. Every copy obeys `policy`.
+    """
+    moved = jax.tree.map(lambda leaf: _moved(leaf, device), x)
+    if non_blocking is False:
+        jax.block_until_ready(moved)
+    same = all(new is old for new, old in zip(jax.tree.leaves(moved), jax.tree.leaves(x), strict=True))
+    result: T = x if same else moved
+    return result
+
+
+def _moved(leaf: Any, device: Device) -> Any:
+    if isinstance(leaf, jax.Array):
+        if _is_there(leaf, device):
+            return leaf
+        source = ", ".join(str(d) for d in _places(leaf))
+    elif isinstance(leaf, np.ndarray):
+        source = "NumPy"
+    else:
+        return leaf
+    vocabulary.copied("us.to", source, device, leaf.nbytes, stacklevel=5)
+    return jax.device_put(leaf, device)
+
+
+def _is_there(array: Any, device: Device) -> bool:
+    if isinstance(device, jax.sharding.Sharding):
+        return bool(array.sharding.is_equivalent_to(device, array.ndim))
+    return bool(array.devices() == {device})
+
+
+def copy(x: T, device: Device) -> T:
+    """A copy of `x` on `device`, freshly allocated even where `x` is there already."""
+
+    def duplicate(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array | np.ndarray):
+            return jax.device_put(leaf, device, may_alias=False)
+        return leaf
+
+    result: T = jax.tree.map(duplicate, x)
+    return result
+
+
+class _Guarded(Policy):
+    """The policy, which also puts JAX's transfer guard back."""
+
+    def __init__(self, former: PolicyMode, guard: Any) -> None:
+        super().__init__(former)
+        self._guard = guard
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        super().__exit__(kind, error, tb)
+        jax.config.update("jax_transfer_guard", self._guard)
+
+
+def policy(mode: PolicyMode) -> Policy:
+    """Say what happens when `us.to` or JAX itself copies between devices: nothing, a warning, or an error.
+
+    JAX's part is its transfer guard ("allow", "log", "disallow"), which watches implicit transfers; `jax.device_put` and
+    `jax.device_get` are explicit and stay allowed. It holds from the call on, or for a block.
+    """
+    guard = jax.config.jax_transfer_guard
+    former = vocabulary.policy(mode)._former
+    jax.config.update("jax_transfer_guard", _GUARDS[mode])
+    return _Guarded(former, guard)
+
+
+def synchronize(device: Device | None = None) -> None:
+    """Wait until all arrays of `device`, or of every device where none is given, are computed."""
+    jax.effects_barrier()
+    for array in jax.live_arrays():
+        if not array.is_deleted() and (device is None or device in array.devices()):
+            array.block_until_ready()
+
+
+def timer(device: Device | None = None) -> WallTimer:
+    """A timer that waits for `device` (every device where none is given) before and after each block."""
+    return WallTimer(lambda: synchronize(device))
+
+
+def memory(device: Device | None = None) -> FrameworkMemory:
+    """The memory of `device`, by default gpu(0) where there is one, else the main memory.
+
+    `total_bytes` is what XLA may use (its allocator takes 75 % of a GPU unless told otherwise), not the card's size.
+    """
+    place = try_gpu() if device is None else device
+    stats = place.memory_stats() if place.platform != "cpu" else None
+    if stats is None:
+        return vocabulary.host_memory()
+    used, limit = stats.get("bytes_in_use"), stats.get("bytes_limit")
+    free = None if used is None or limit is None else limit - used
+    return FrameworkMemory(used, stats.get("peak_bytes_in_use"), free, limit)

@@ -1,0 +1,193 @@
+"""The device vocabulary for MXNet 1.9, with native `mx.Context` objects and arrays in and out.
+
+`from understudy import mxnet as us` gives `us.gpu(0)`, `us.to(batch, device)`, `us.timer()` and the rest, under the names
+of `understudy.torch`. Only MXNet's public interface is used, so that it is the same code on real and on emulated GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import mxnet as mx
+
+from understudy import vocabulary
+from understudy.errors import UsageError
+from understudy.vocabulary import (
+    DeviceCopyWarning,
+    FrameworkMemory,
+    GpuInfo,
+    Policy,
+    PolicyMode,
+    Timing,
+    WallTimer,
+    info,
+    policy,
+)
+
+__all__ = [
+    "DeviceCopyWarning",
+    "FrameworkMemory",
+    "GpuInfo",
+    "Policy",
+    "PolicyMode",
+    "Timing",
+    "WallTimer",
+    "copy",
+    "cpu",
+    "device_of",
+    "gpu",
+    "info",
+    "memory",
+    "num_gpus",
+    "policy",
+    "require_gpus",
+    "synchronize",
+    "timer",
+    "to",
+    "try_all_gpus",
+    "try_gpu",
+    "visible_devices",
+]
+
+Device = Any  # mx.Context
+T = TypeVar("T")
+
+
+def cpu(i: int = 0) -> Any:
+    """The CPU: all its cores and the main memory. MXNet tells contexts of other `i` apart, the memory is the same."""
+    return mx.cpu(i)
+
+
+def gpu(i: int = 0) -> Any:
+    """GPU number `i`, counted from 0; whether it exists is not asked (see `try_gpu` and `require_gpus`)."""
+    if i < 0:
+        raise UsageError(f"gpu({i}) does not exist: GPUs are counted from 0.")
+    return mx.gpu(i)
+
+
+def num_gpus() -> int:
+    """How many GPUs this process sees (CUDA_VISIBLE_DEVICES respected)."""
+    return int(mx.context.num_gpus())
+
+
+def try_gpu(i: int = 0) -> Any:
+    """gpu(i) where it exists, else cpu()."""
+    return gpu(i) if num_gpus() >= i + 1 else cpu()
+
+
+def try_all_gpus() -> list[Any]:
+    """Every GPU that this process sees, or [cpu()] where there is none."""
+    return [gpu(i) for i in range(num_gpus())] or [cpu()]
+
+
+def require_gpus(n: int) -> list[Any]:
+    """The first `n` GPUs. Raises UsageError, which says what was found and why, where there are fewer."""
+    found = num_gpus()
+    if found >= n:
+        return [gpu(i) for i in range(n)]
+    if found == 0 and not mx.runtime.Features().is_enabled("CUDA"):
+        why = f"MXNet {mx.__version__} is a build for the CPU"
+    else:
+        why = "the machine shows no more to this process"
+    raise vocabulary.missing_gpus(n, found, why)
+
+
+def visible_devices() -> list[str]:
+    """The physical identifiers (index or UUID) behind gpu(0), gpu(1), ... of this process."""
+    return vocabulary.visible_devices(num_gpus())
+
+
+def _contexts(x: Any) -> Iterator[Any]:
+    if isinstance(x, mx.nd.NDArray):
+        yield x.context
+    elif isinstance(x, mx.gluon.Block):
+        for parameter in x.collect_params().values():
+            yield from parameter.list_ctx()
+    elif isinstance(x, Mapping):
+        for value in x.values():
+            yield from _contexts(value)
+    elif isinstance(x, list | tuple):
+        for value in x:
+            yield from _contexts(value)
+
+
+def device_of(x: Any) -> Any:
+    """The one context of an array, a gluon block or a nested batch (lists, tuples, dicts).
+
+    Raises UsageError where `x` holds no array, or arrays of several contexts.
+    """
+    devices = list(dict.fromkeys(_contexts(x)))
+    if len(devices) == 1:
+        return devices[0]
+    if not devices:
+        raise UsageError(f"device_of found no array in a {type(x).__name__}: only arrays have a device.")
+    found = ", ".join(str(device) for device in devices)
+    raise UsageError(f"device_of found arrays on {found} in one {type(x).__name__}: move them to one device first.")
+
+
+def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
+    """`x` on `device`: an array, a gluon block (moved in place) or a nested batch; `x` itself where it is there already.
+
+    MXNet's engine orders its copies itself; `non_blocking=False` waits for them. Every copy obeys `policy`.
+    """
+    if isinstance(x, mx.gluon.Block):
+        x.collect_params().reset_ctx(device)
+        return x
+    result: T = _mapped(lambda array: _moved(array, device), x)
+    if non_blocking is False:
+        synchronize(device)
+    return result
+
+
+def _moved(array: Any, device: Device) -> Any:
+    if array.context == device:
+        return array
+    vocabulary.copied("us.to", array.context, device, _size_bytes(array), stacklevel=4)
+    return array.copyto(device)
+
+
+def _size_bytes(array: Any) -> int:
+    return int(array.size) * mx.base.np.dtype(array.dtype).itemsize
+
+
+def _mapped(function: Callable[[Any], Any], x: Any) -> Any:
+    if isinstance(x, mx.nd.NDArray):
+        return function(x)
+    if isinstance(x, Mapping):
+        values = {key: _mapped(function, value) for key, value in x.items()}
+        return x if all(values[key] is x[key] for key in values) else values
+    if isinstance(x, list | tuple):
+        items = [_mapped(function, value) for value in x]
+        if all(item is former for item, former in zip(items, x, strict=True)):
+            return x
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    return x
+
+
+def copy(x: T, device: Device) -> T:
+    """A copy of `x` on `device`, freshly allocated even where `x` is there already."""
+    result: T = _mapped(lambda array: array.copyto(device), x)
+    return result
+
+
+def synchronize(device: Device | None = None) -> None:
+    """Wait until every device has finished all that was submitted to it; MXNet waits for all at once."""
+    mx.nd.waitall()
+
+
+def timer(device: Device | None = None) -> WallTimer:
+    """A timer that waits for the devices before and after each block."""
+    return WallTimer(lambda: synchronize(device))
+
+
+def memory(device: Device | None = None) -> FrameworkMemory:
+    """The memory of `device`, by default gpu(0) where there is one, else the main memory.
+
+    MXNet tells what is free on the card and how large it is, for all processes together; no peak.
+    """
+    place = try_gpu() if device is None else device
+    if place.device_type != "gpu":
+        return vocabulary.host_memory()
+    free, total = mx.context.gpu_memory_info(place.device_id)
+    return FrameworkMemory(total - free, None, free, total)

@@ -1,0 +1,223 @@
+"""The device vocabulary for TensorFlow, with native `tf.config.LogicalDevice` objects and tensors in and out.
+
+`from understudy import tensorflow as us` gives `us.gpu(0)`, `us.to(batch, device)`, `us.timer()` and the rest, under the
+names of `understudy.torch`; `with tf.device(us.gpu(0)): ...` places what is made inside. Only TensorFlow's public
+interface is used, so that it is the same code on real and on emulated GPUs.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from understudy import vocabulary
+from understudy.errors import UsageError
+from understudy.vocabulary import (
+    DeviceCopyWarning,
+    FrameworkMemory,
+    GpuInfo,
+    Policy,
+    PolicyMode,
+    Timing,
+    WallTimer,
+    info,
+)
+
+__all__ = [
+    "DeviceCopyWarning",
+    "FrameworkMemory",
+    "GpuInfo",
+    "Policy",
+    "PolicyMode",
+    "Timing",
+    "WallTimer",
+    "copy",
+    "cpu",
+    "device_of",
+    "gpu",
+    "info",
+    "memory",
+    "num_gpus",
+    "policy",
+    "require_gpus",
+    "synchronize",
+    "timer",
+    "to",
+    "try_all_gpus",
+    "try_gpu",
+    "visible_devices",
+]
+
+Device = Any  # tf.config.LogicalDevice, or any name that tf.device takes
+T = TypeVar("T")
+
+_PLACEMENT = {"silent": "silent", "warn": "warn", "error": "explicit"}
+
+
+def cpu(i: int = 0) -> Any:
+    """The CPU: all its cores and the main memory. Any `i` means the same device."""
+    return tf.config.LogicalDevice("/device:CPU:0", "CPU")
+
+
+def gpu(i: int = 0) -> Any:
+    """GPU number `i`, counted from 0; whether it exists is not asked (see `try_gpu` and `require_gpus`)."""
+    if i < 0:
+        raise UsageError(f"gpu({i}) does not exist: GPUs are counted from 0.")
+    return tf.config.LogicalDevice(f"/device:GPU:{i}", "GPU")
+
+
+def num_gpus() -> int:
+    """How many GPUs this process sees (CUDA_VISIBLE_DEVICES and tf.config.set_visible_devices respected)."""
+    return len(tf.config.get_visible_devices("GPU"))
+
+
+def try_gpu(i: int = 0) -> Any:
+    """gpu(i) where it exists, else cpu()."""
+    return gpu(i) if num_gpus() >= i + 1 else cpu()
+
+
+def try_all_gpus() -> list[Any]:
+    """Every GPU that this process sees, or [cpu()] where there is none."""
+    return [gpu(i) for i in range(num_gpus())] or [cpu()]
+
+
+def require_gpus(n: int) -> list[Any]:
+    """The first `n` GPUs. Raises UsageError, which says what was found and why, where there are fewer."""
+    found = num_gpus()
+    if found >= n:
+        return [gpu(i) for i in range(n)]
+    if found == 0 and not tf.test.is_built_with_cuda():
+        why = f"TensorFlow {tf.__version__} is a build for the CPU"
+    else:
+        why = "the machine shows no more to this process"
+    raise vocabulary.missing_gpus(n, found, why)
+
+
+def visible_devices() -> list[str]:
+    """The physical identifiers (index or UUID) behind gpu(0), gpu(1), ... of this process."""
+    return vocabulary.visible_devices(num_gpus())
+
+
+def _placed(device: Device) -> Any:
+    """The device as a tensor would name it."""
+    spec = tf.DeviceSpec.from_string(getattr(device, "name", device))
+    kind = spec.device_type or "CPU"
+    return tf.config.LogicalDevice(f"/device:{kind}:{spec.device_index or 0}", kind)
+
+
+def _leaves(x: Any) -> list[Any]:
+    if hasattr(x, "weights") and not tf.is_tensor(x):
+        return [getattr(weight, "value", weight) for weight in x.weights]
+    return [leaf for leaf in tf.nest.flatten(x) if tf.is_tensor(leaf) or isinstance(leaf, tf.Variable)]
+
+
+def device_of(x: Any) -> Any:
+    """The one device of a tensor, a variable, a nested structure or a Keras model.
+
+    Raises UsageError where `x` holds no tensor, or tensors of several devices.
+    """
+    devices = list(dict.fromkeys(_placed(leaf.device) for leaf in _leaves(x)))
+    if len(devices) == 1:
+        return devices[0]
+    if not devices:
+        raise UsageError(f"device_of found no tensor in a {type(x).__name__}: only tensors have a device.")
+    found = ", ".join(device.name for device in devices)
+    raise UsageError(f"device_of found tensors on {found} in one {type(x).__name__}: move them to one device first.")
+
+
+def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
+    """`x` on `device`: a tensor or a nested structure; `x` itself where all of it is there already.
+
+    Variables and Keras models stay where they were made: make them inside `tf.device(...)` or under
+    tf.distribute.MirroredStrategy; a UsageError says so. TensorFlow orders its copies itself; `non_blocking=False`
+    waits for them. Every copy obeys `policy`.
+    """
+    target = _placed(device)
+    if hasattr(x, "weights") or isinstance(x, tf.Variable):
+        if device_of(x) == target:
+            return x
+        raise UsageError(
+            f"a {type(x).__name__} of TensorFlow cannot be moved: make it inside `with tf.device({target.name!r}):`, "
+            "or under tf.distribute.MirroredStrategy for several GPUs."
+        )
+    moved = tf.nest.map_structure(lambda leaf: _moved(leaf, target), x)
+    if non_blocking is False:
+        synchronize(device)
+    same = all(new is old for new, old in zip(tf.nest.flatten(moved), tf.nest.flatten(x), strict=True))
+    result: T = x if same else moved
+    return result
+
+
+def _moved(leaf: Any, target: Any) -> Any:
+    if not tf.is_tensor(leaf) or _placed(leaf.device) == target:
+        return leaf
+    vocabulary.copied("us.to", _placed(leaf.device).name, target.name, _size_bytes(leaf), stacklevel=5)
+    with tf.device(target):
+        return tf.identity(leaf)
+
+
+def _size_bytes(tensor: Any) -> int:
+    return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
+
+
+def copy(x: T, device: Device) -> T:
+    """A copy of `x` on `device`, freshly allocated even where `x` is there already."""
+    target = _placed(device)
+
+    def duplicate(leaf: Any) -> Any:
+        if not tf.is_tensor(leaf):
+            return leaf
+        with tf.device(target):
+            there = tf.identity(leaf)
+            # tf.identity shares the buffer of a tensor that is there: a stack of one is a new one.
+            return tf.squeeze(tf.stack([there]), 0) if _placed(leaf.device) == target else there
+
+    result: T = tf.nest.map_structure(duplicate, x)
+    return result
+
+
+class _Placing(Policy):
+    """The policy, which also puts TensorFlow's device policy back."""
+
+    def __init__(self, former: PolicyMode, placement: Any) -> None:
+        super().__init__(former)
+        self._placement = placement
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        super().__exit__(kind, error, tb)
+        tf.config.experimental.set_device_policy(self._placement)
+
+
+def policy(mode: PolicyMode) -> Policy:
+    """Say what happens when `us.to` or TensorFlow itself copies between devices: nothing, a warning, or an error.
+
+    TensorFlow's part is its device policy ("silent", "warn", "explicit"). It holds from the call on, or for a block.
+    """
+    placement = tf.config.experimental.get_device_policy()
+    former = vocabulary.policy(mode)._former
+    tf.config.experimental.set_device_policy(_PLACEMENT[mode])
+    return _Placing(former, placement)
+
+
+def synchronize(device: Device | None = None) -> None:
+    """Wait until every device has finished all that was submitted to it; TensorFlow waits for all at once."""
+    tf.test.experimental.sync_devices()
+
+
+def timer(device: Device | None = None) -> WallTimer:
+    """A timer that waits for the devices before and after each block."""
+    return WallTimer(lambda: synchronize(device))
+
+
+def memory(device: Device | None = None) -> FrameworkMemory:
+    """The memory of `device`, by default gpu(0) where there is one, else the main memory.
+
+    TensorFlow tells what its tensors hold and held at most; how much is free or there in all it does not.
+    """
+    place = try_gpu() if device is None else _placed(device)
+    if place.device_type != "GPU":
+        return vocabulary.host_memory()
+    found = tf.config.experimental.get_memory_info(place.name.removeprefix("/device:"))
+    return FrameworkMemory(found["current"], found["peak"], None, None)
