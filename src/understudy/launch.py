@@ -145,10 +145,14 @@ def collect(folder: Path) -> Result:
         if len(trace):
             result.traces.append(trace)
     result.traces.sort(key=lambda trace: (int(trace.facts.get("rank", 0)), -len(trace)))
-    for path in sorted(folder.glob("*.outcome")):
-        code = int(path.read_text(encoding="utf-8").split("\n", 1)[0])
-        result.outcome = max(result.outcome, code)
+    result.outcome = outcome(folder)
     return result
+
+
+def outcome(folder: Path) -> int:
+    """The exit code that the processes of a run asked for, should it have failed; 0 when none did."""
+    notes = [path.read_text(encoding="utf-8") for path in folder.glob("*.outcome")]
+    return max((int(note.split("\n", 1)[0]) for note in notes), default=0)
 
 
 def merge(findings: Iterable[Finding]) -> list[Finding]:

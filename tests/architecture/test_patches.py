@@ -29,9 +29,9 @@ def targets(node: ast.AST) -> list[ast.expr]:
 
 
 def is_patch(target: ast.expr, foreign: set[str]) -> bool:
-    """Whether a target belongs to another package; `torch.backends` holds switches that are there to be set."""
+    """Whether a target belongs to another package; switches and hooks that are there to be set do not count."""
     text = ast.unparse(target)
-    if root(target) not in foreign or text.startswith("torch.backends."):
+    if root(target) not in foreign or text.startswith("torch.backends.") or text == "sys.excepthook":
         return False
     return isinstance(target, ast.Attribute) or text.startswith("sys.modules[")
 

@@ -106,7 +106,9 @@ def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> 
         if torchrun is not None:
             variables.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, which also warns of it
         code = launch.run(line, variables)
-        return _finish(code, launch.collect(folder), gates, outputs, bool(options["quiet"]))
+        wanted = gates or outputs or not options["quiet"]
+        result = launch.collect(folder) if wanted else launch.Result(outcome=launch.outcome(folder))
+        return _finish(code, result, gates, outputs, bool(options["quiet"]))
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:
@@ -150,6 +152,9 @@ class Outputs:
     def __init__(self, reports: Sequence[str], trace: str | None) -> None:
         self.reports = [Path(report) for report in reports]
         self.trace = None if trace is None else Path(trace)
+
+    def __bool__(self) -> bool:
+        return bool(self.reports or self.trace)
 
     def write(self, result: launch.Result, findings: list[Any]) -> None:
         """Write them: the first rank's at the path itself, another rank's with its number before the suffix."""
@@ -200,13 +205,13 @@ def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Ou
 
     for text in result.damaged:
         _say(text)
+    for trace in result.traces:
+        trace.facts["exit_code"] = code
     findings = launch.merge(finding for trace in result.traces for finding in checks.run(trace))
     if result.traces:
-        if not quiet:
-            _show(result, findings)
         outputs.write(result, findings)
-    elif not quiet:
-        _say(_nothing(code))
+    if not quiet:
+        _show(result, findings, code)
     broken = violations(gates, findings)
     for text in broken:
         _say(text)
@@ -215,9 +220,12 @@ def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Ou
     return code or (FINDING if broken else 0)
 
 
-def _show(result: launch.Result, findings: list[Any]) -> None:
+def _show(result: launch.Result, findings: list[Any], code: int) -> None:
     from understudy.reports.text import show
 
+    if not result.traces:
+        _say(_nothing(code))
+        return
     if len(result.traces) > 1:
         _say(f"{len(result.traces)} processes used GPUs; the findings are of all, the rest is of the first")
     show(result.traces[0], findings)

@@ -11,6 +11,7 @@ import atexit
 import os
 import sys
 from collections.abc import Callable, Mapping
+from types import TracebackType
 
 OPTIONS = "UNDERSTUDY_RUN"
 FOLDER = "UNDERSTUDY_RUN_DIR"
@@ -72,6 +73,7 @@ def install() -> None:
     from understudy.session import install_from_environment
 
     atexit.register(_note_uncaught)
+    _hide_our_frames()
     try:
         install_from_environment()
     except (UsageError, UnsupportedError) as error:
@@ -79,6 +81,40 @@ def install() -> None:
         note_outcome(code, str(error))
         print(f"understudy: {error}", file=sys.stderr)
         raise SystemExit(code) from None
+
+
+def _hide_our_frames() -> None:
+    """Let the traceback of an exception that nobody caught be the one of real hardware, without the lines in here."""
+    show = sys.excepthook
+
+    def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        error: BaseException | None = value
+        seen: set[int] = set()
+        while error is not None and id(error) not in seen:
+            seen.add(id(error))
+            error.__traceback__ = without_our_frames(error.__traceback__)
+            error = error.__cause__ or error.__context__
+        show(kind, value, value.__traceback__)
+
+    sys.excepthook = excepthook
+
+
+def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of understudy and those through which PyTorch goes on from there to C++."""
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    kept = []
+    inside = False
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        inside = file.startswith(ours) or (inside and file.endswith(os.path.join("torch", "_ops.py")))
+        if not inside:
+            kept.append(trace)
+        trace = trace.tb_next
+    following = None
+    for entry in reversed(kept):
+        entry.tb_next = following
+        following = entry
+    return following
 
 
 def note_outcome(code: int, text: str) -> None:
