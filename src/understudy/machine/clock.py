@@ -13,13 +13,14 @@ class HostThread:
     parent up to the child's. `order` is what the host knows to be complete; all threads of a process share it.
     """
 
-    __slots__ = ("index", "lanes", "now_ns", "order")
+    __slots__ = ("index", "lanes", "now_ns", "order", "storages")
 
     def __init__(self, index: int, now_ns: int, order: VectorClock) -> None:
         self.index = index
         self.now_ns = now_ns
         self.order = order
         self.lanes: dict[object, int] = {}
+        self.storages = 0  # how many storages this thread has numbered
 
     def advance(self, duration_ns: int) -> None:
         """Let the thread work, or sleep, for `duration_ns`."""

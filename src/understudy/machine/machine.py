@@ -67,6 +67,7 @@ Range = tuple[Storage, int, int]
 class Machine:
     """Emulated GPUs and the host that drives them.
 
+    `installed` are all of them, `devices` those that the program sees, under its numbers.
     `blocking` makes every launch wait (CUDA_LAUNCH_BLOCKING=1). `concurrent` turns true once a second stream exists;
     only then are accesses ordered against each other. `on_order` is called whenever the host may have become ordered
     after more work: that is when late copies land.
@@ -75,9 +76,11 @@ class Machine:
     def __init__(self, trace: Trace, devices: Sequence[Device], host_order: VectorClock | None = None) -> None:
         self.trace = trace
         self.devices = list(devices)
+        self.installed = self.devices
         self.host_order: VectorClock = {} if host_order is None else host_order
         self.host = HostThread(0, 0, self.host_order)
-        self.hosts = [self.host]
+        self._hosts = 1
+        self._joined: list[HostThread] = []
         self.blocking = False
         self.concurrent = False
         self.on_order: Callable[[], None] | None = None
@@ -90,14 +93,19 @@ class Machine:
     # ------------------------------------------------------------------ hosts
 
     def fork(self, parent: HostThread) -> HostThread:
-        """A new host thread that starts where `parent` stands."""
-        child = HostThread(len(self.hosts), parent.now_ns, self.host_order)
-        self.hosts.append(child)
-        return child
+        """A new host thread that starts where `parent` stands; it takes the place of one that was joined."""
+        if self._joined:
+            child = min(self._joined, key=lambda host: host.index)
+            self._joined.remove(child)
+            child.now_ns = max(child.now_ns, parent.now_ns)
+            return child
+        self._hosts += 1
+        return HostThread(self._hosts - 1, parent.now_ns, self.host_order)
 
     def join(self, parent: HostThread, child: HostThread) -> None:
-        """Let `parent` wait for `child` to end."""
+        """Let `parent` wait for `child` to end; do this once."""
         parent.wait_until(child.now_ns)
+        self._joined.append(child)
 
     def events_of(self, device: int) -> MachineEvents:
         """The events of a device, as its allocators ask for them."""
@@ -510,7 +518,7 @@ class Machine:
 class MachineEvents:
     """Events for allocators: a block is free when the streams that used it are done with it.
 
-    A stream is its index on `device`, or a pair (device, index) when that is None.
+    A stream is its index on the installed `device`, or, when that is None, a pair of a visible device and its index.
     """
 
     def __init__(self, machine: Machine, device: int | None) -> None:
@@ -521,8 +529,11 @@ class MachineEvents:
         """Record an event on a stream."""
         machine = self._machine
         event = machine.event()
-        device, index = stream if self._device is None else (self._device, stream)
-        found = machine.devices[device].streams[index]
+        if self._device is None:
+            device, index = stream
+            found = machine.devices[device].streams[index]
+        else:
+            found = machine.installed[self._device].streams[stream]
         event.time_ns, event.stream = found.ready_ns, found
         event.order = {**found.order, found.agent: found.epoch}
         return event

@@ -15,9 +15,21 @@ from understudy.machine.machine import Cost
 from understudy.seam.torch import messages
 from understudy.seam.torch.operators import RANDOM_STATE, Plan, signature, tensors_in
 from understudy.seam.torch.state import VIEW_NS, State
-from understudy.seam.torch.tags import CPU, FLOATING, HOST_TAG, NOWHERE, Tag, parts_of, storage_of, tag_of
+from understudy.seam.torch.tags import (
+    CPU,
+    FLOATING,
+    HOST_TAG,
+    NOWHERE,
+    Tag,
+    disable_torch_function,
+    parts_of,
+    shape_of,
+    storage_of,
+    tag_of,
+)
 
 Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
 CPU_DEVICE = torch.device("cpu")
 Handler = Callable[["Dispatch", Plan, Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -67,6 +79,8 @@ class Dispatch(TorchDispatchMode):
                 except (NotImplementedError, RuntimeError, ValueError):
                     tag = tag_of(value)
                 found = tag.device
+                if value.__class__ is not Tensor and value.__class__ is not Parameter:
+                    return self.general(plan, func, args, {})
                 key += (value.shape, value.dtype)
                 if found != device or found < 0:
                     if device == NOWHERE and found >= 0:
@@ -108,7 +122,11 @@ class Dispatch(TorchDispatchMode):
     # ------------------------------------------------------------------ the general case
 
     def general(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Any mixture of tensors, keywords and devices."""
+        """Any mixture of tensors, keywords, devices and subclasses."""
+        with disable_torch_function():
+            return self._general(plan, func, args, kwargs)
+
+    def _general(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         device, floating = self.scan(plan, func, args, kwargs)
         if kwargs and ("device" in kwargs or "pin_memory" in kwargs or plan.factory):
             return self.create(plan, func, args, kwargs, device)
@@ -217,13 +235,16 @@ class Dispatch(TorchDispatchMode):
         before = local.inner
         local.inner = True
         try:
-            if plan.random and device >= 0 and kwargs.get("generator") is None:
-                return self._random(plan, func, args, kwargs, device)
+            if plan.random and kwargs.get("generator") is None:
+                with self.state.default_generator:
+                    return self._random(plan, func, args, kwargs, device)
             return func(*args, **kwargs)
         finally:
             local.inner = before
 
     def _random(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+        if device < 0:
+            return func(*args, **kwargs)
         generator = self.state.generators[device]
         if plan.random != RANDOM_STATE:
             return func(*args, **{**kwargs, "generator": generator})
@@ -250,7 +271,7 @@ class Dispatch(TorchDispatchMode):
         if key is None:
             key = [func]
             for tensor in tensors_in((*args, *kwargs.values())):
-                key += (tensor.shape, tensor.dtype)
+                key += (shape_of(tensor), tensor.dtype)
             if plan.attributes:
                 key += [str(value) for value in args if not isinstance(value, Tensor)]
         if plan.math:

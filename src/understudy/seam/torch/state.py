@@ -42,6 +42,7 @@ class Local(threading.local):
     explicit = False
     target: int | None = None
     non_blocking = False
+    reason = ""
     host: HostThread
     streams: list[Stream]
 
@@ -79,7 +80,7 @@ class State:
         self.process = os.getpid()
         self.cuda_devices = [torch.device("cuda", i) for i in range(len(machine.devices))]
         self.generators: list[Any] = []
-        self.storages = 0
+        self.default_generator = threading.RLock()  # held while the CPU's default generator stands for another
         self.sync_debug_mode = 0
         self.late = Late(self, late_by_clock)
         self.order = Order(self)
@@ -222,8 +223,10 @@ class State:
         if tag is HOST_TAG:
             return 0
         if not tag.number:
-            self.storages += 1
-            tag.number = self.storages
+            # Counted by thread, so that it does not depend on which thread happens to come first.
+            host = self.local.host
+            host.storages += 1
+            tag.number = (host.index << 32) + host.storages
         number: int = tag.number
         return number
 

@@ -24,6 +24,7 @@ def patches(state: State, mode: Dispatch) -> list[Patch]:
         stock_join(self, timeout)
         child = getattr(self, "_us_host", None)
         if child is not None and not self.is_alive():
+            self._us_host = None
             machine.join(state.local.host, child)
 
     def bootstrap(self: Any) -> None:
