@@ -65,14 +65,14 @@ def gpu(i: int = 0) -> Any:
     """GPU number `i`, counted from 0. Raises UsageError where JAX does not have it: see try_gpu."""
     found = num_gpus()
     if not 0 <= i < found:
-        raise UsageError(f"gpu({i}) does not exist: JAX has {found} GPUs, counted from 0; try_gpu falls back to the CPU.")
+        raise UsageError(f"gpu({i}) does not exist: JAX has {found} GPUs, counted from 0; see try_gpu.")
     return jax.devices("gpu")[i]
 
 
 def num_gpus() -> int:
     """How many GPUs JAX sees (CUDA_VISIBLE_DEVICES respected), 0 where it has no GPU backend."""
     try:
-        return jax.device_count("gpu")
+        return int(jax.device_count("gpu"))
     except RuntimeError:  # JAX's "Unknown backend"
         return 0
 
@@ -106,7 +106,8 @@ def device_of(x: Any) -> Any:
 
     Raises UsageError where `x` holds no array, or arrays of several devices.
     """
-    devices = list(dict.fromkeys(d for leaf in jax.tree.leaves(x) if isinstance(leaf, jax.Array) for d in _places(leaf)))
+    arrays = [leaf for leaf in jax.tree.leaves(x) if isinstance(leaf, jax.Array)]
+    devices = list(dict.fromkeys(device for array in arrays for device in _places(array)))
     if len(devices) == 1:
         return devices[0]
     if not devices:
@@ -142,7 +143,7 @@ def _moved(leaf: Any, device: Device) -> Any:
         source = "NumPy"
     else:
         return leaf
-    vocabulary.copied("us.to", source, device, leaf.nbytes, stacklevel=5)
+    vocabulary.copied("us.to", source, device, leaf.nbytes)
     return jax.device_put(leaf, device)
 
 
@@ -179,8 +180,8 @@ class _Guarded(Policy):
 def policy(mode: PolicyMode) -> Policy:
     """Say what happens when `us.to` or JAX itself copies between devices: nothing, a warning, or an error.
 
-    JAX's part is its transfer guard ("allow", "log", "disallow"), which watches implicit transfers; `jax.device_put` and
-    `jax.device_get` are explicit and stay allowed. It holds from the call on, or for a block.
+    JAX's part is its transfer guard ("allow", "log", "disallow"), which watches implicit transfers; `jax.device_put`
+    and `jax.device_get` are explicit and stay allowed. It holds from the call on, or for a block.
     """
     guard = jax.config.jax_transfer_guard
     former = vocabulary.policy(mode)._former

@@ -1,7 +1,8 @@
 """The device vocabulary for MXNet 1.9, with native `mx.Context` objects and arrays in and out.
 
-`from understudy import mxnet as us` gives `us.gpu(0)`, `us.to(batch, device)`, `us.timer()` and the rest, under the names
-of `understudy.torch`. Only MXNet's public interface is used, so that it is the same code on real and on emulated GPUs.
+`from understudy import mxnet as us` gives `us.gpu(0)`, `us.to(batch, device)`, `us.timer()` and the rest, under the
+names of `understudy.torch`. Only MXNet's public interface is used, so that it is the same code on real and on emulated
+GPUs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import mxnet as mx
+import numpy as np
 
 from understudy import vocabulary
 from understudy.errors import UsageError
@@ -127,7 +129,7 @@ def device_of(x: Any) -> Any:
 
 
 def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
-    """`x` on `device`: an array, a gluon block (moved in place) or a nested batch; `x` itself where it is there already.
+    """`x` on `device`: an array, a gluon block (moved in place) or a nested batch; `x` itself where it is there.
 
     MXNet's engine orders its copies itself; `non_blocking=False` waits for them. Every copy obeys `policy`.
     """
@@ -143,12 +145,12 @@ def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
 def _moved(array: Any, device: Device) -> Any:
     if array.context == device:
         return array
-    vocabulary.copied("us.to", array.context, device, _size_bytes(array), stacklevel=4)
+    vocabulary.copied("us.to", array.context, device, _size_bytes(array))
     return array.copyto(device)
 
 
 def _size_bytes(array: Any) -> int:
-    return int(array.size) * mx.base.np.dtype(array.dtype).itemsize
+    return int(array.size * np.dtype(array.dtype).itemsize)
 
 
 def _mapped(function: Callable[[Any], Any], x: Any) -> Any:

@@ -1,7 +1,7 @@
 """The device vocabulary for TensorFlow, with native `tf.config.LogicalDevice` objects and tensors in and out.
 
-`from understudy import tensorflow as us` gives `us.gpu(0)`, `us.to(batch, device)`, `us.timer()` and the rest, under the
-names of `understudy.torch`; `with tf.device(us.gpu(0)): ...` places what is made inside. Only TensorFlow's public
+`from understudy import tensorflow as us` gives `us.gpu(0)`, `us.to(batch, device)`, `us.timer()` and the rest, under
+the names of `understudy.torch`; `with tf.device(us.gpu(0)): ...` places what is made inside. Only TensorFlow's public
 interface is used, so that it is the same code on real and on emulated GPUs.
 """
 
@@ -153,7 +153,7 @@ def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
 def _moved(leaf: Any, target: Any) -> Any:
     if not tf.is_tensor(leaf) or _placed(leaf.device) == target:
         return leaf
-    vocabulary.copied("us.to", _placed(leaf.device).name, target.name, _size_bytes(leaf), stacklevel=5)
+    vocabulary.copied("us.to", _placed(leaf.device).name, target.name, _size_bytes(leaf))
     with tf.device(target):
         return tf.identity(leaf)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import statistics
 import sys
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Protocol, get_args

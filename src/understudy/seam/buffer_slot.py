@@ -10,9 +10,9 @@ from understudy.errors import InstallError
 class BufferSlot:
     """A type's buffer interface, as an attribute that a patch can empty.
 
-    Arrays of a real GPU have no buffer interface: NumPy then asks `__array__`, where the transfer is seen. `function` is
-    the slot's address, None for empty. Layout of PyTypeObject: CPython's Include/cpython/object.h, the same in 3.11 to
-    3.14.
+    Arrays of a real GPU have no buffer interface: NumPy then asks `__array__`, where the transfer is seen. `function`
+    is the slot's address, None for empty. Layout of PyTypeObject: CPython's Include/cpython/object.h, the same in 3.11
+    to 3.14.
     """
 
     function: int | None

@@ -1,8 +1,8 @@
 """The seam into JAX: n emulated GPUs as a second CPU client of the PJRT runtime, registered as backend `cuda`.
 
-JAX itself places, checks and computes: arrays of an emulated GPU belong to a client of their own, so JAX's own errors on
-mixed devices, its shardings and its meshes work as they are. What is replaced: the names that the client's devices show,
-the C++ fast path of `jit` (so that every execution passes through Python), and the few functions that move values
+JAX itself places, checks and computes: arrays of an emulated GPU belong to a client of their own, so JAX's own errors
+on mixed devices, its shardings and its meshes work as they are. What is replaced: the names that the client's devices
+show, the C++ fast path of `jit` (so that every execution passes through Python), and the few functions that move values
 between devices and the host. Checked on jax 0.10.
 """
 
@@ -35,8 +35,8 @@ def install(session: Any) -> Callable[[], None]:
     started = xla_bridge.backends_are_initialized()
     if started and "cuda" in xla_bridge._backends:
         raise InstallError(
-            "JAX has already started with GPUs of its own, which cannot be replaced; start the emulation before the first "
-            "use of jax"
+            "JAX has already started with GPUs of its own, which cannot be replaced; start the emulation before the "
+            "first use of jax"
         )
     seam = _Seam(session)
     patches = Patches()
@@ -328,7 +328,7 @@ class _Seam:
     def _value(self, original: Any) -> property:
         def value(array: Any) -> Any:
             if array._npy_value is None and not array.is_deleted():
-                read = set()
+                read: set[int] = set()
                 for place in self.places(array):
                     if place >= 0 and not (array.is_fully_replicated and read):
                         read.add(place)

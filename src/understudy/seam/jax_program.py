@@ -18,103 +18,33 @@ from typing import Any, NamedTuple
 from understudy.seam.recorder import Work
 from understudy.trace.operation import Signature
 
-_HEAVY = frozenset(
-    [
-        "dot_general",
-        "ragged_dot_general",
-        "scaled_dot",
-        "conv_general_dilated",
-        "sort",
-        "top_k",
-        "approx_top_k",
-        "fft",
-        "cholesky",
-        "lu",
-        "qr",
-        "geqrf",
-        "householder_product",
-        "eigh",
-        "eig",
-        "svd",
-        "schur",
-        "triangular_solve",
-        "tridiagonal_solve",
-        "hessenberg",
-        "gather",
-        "scatter",
-        "scatter-add",
-        "scatter_add",
-        "scatter-mul",
-        "scatter_mul",
-        "scatter_min",
-        "scatter_max",
-        "reduce_window",
-        "reduce_window_sum",
-        "reduce_window_max",
-        "reduce_window_min",
-        "select_and_scatter_add",
-        "select_and_gather_add",
-        "cumsum",
-        "cumprod",
-        "cummax",
-        "cummin",
-        "cumlogsumexp",
-        "rng_bit_generator",
-        "custom_call",
-        "ffi_call",
-    ]
-)
-_REDUCTIONS = frozenset(
-    [
-        "reduce",
-        "reduce_sum",
-        "reduce_max",
-        "reduce_min",
-        "reduce_prod",
-        "reduce_and",
-        "reduce_or",
-        "reduce_xor",
-        "argmax",
-        "argmin",
-        "reduce_precision",
-    ]
-) - {"reduce_precision"}
-_FREE = frozenset(
-    [
-        "reshape",
-        "squeeze",
-        "expand_dims",
-        "random_wrap",
-        "random_unwrap",
-        "copy_p",
-        "stop_gradient",
-        "create_token",
-        "pvary",
-        "pcast",
-        "sharding_constraint",
-        "mesh_cast",
-        "optimization_barrier",
-    ]
-)
-_COLLECTIVES = frozenset(
-    [
-        "psum",
-        "psum2",
-        "psum_invariant",
-        "pmax",
-        "pmin",
-        "all_gather",
-        "all_gather_invariant",
-        "reduce_scatter",
-        "all_to_all",
-        "ppermute",
-        "pbroadcast",
-        "axis_index",
-    ]
-)
+_HEAVY_NAMES = """
+dot_general ragged_dot_general scaled_dot conv_general_dilated sort top_k approx_top_k fft cholesky lu qr geqrf
+householder_product eigh eig svd schur triangular_solve tridiagonal_solve hessenberg gather scatter scatter-add
+scatter_add scatter-mul scatter_mul scatter_min scatter_max reduce_window reduce_window_sum reduce_window_max
+reduce_window_min select_and_scatter_add select_and_gather_add cumsum cumprod cummax cummin cumlogsumexp
+rng_bit_generator custom_call ffi_call
+"""
+_HEAVY = frozenset(_HEAVY_NAMES.split())
+_REDUCTIONS_NAMES = """
+reduce reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin
+"""
+_REDUCTIONS = frozenset(_REDUCTIONS_NAMES.split())
+_FREE_NAMES = """
+reshape squeeze expand_dims random_wrap random_unwrap copy_p stop_gradient create_token pvary pcast
+sharding_constraint mesh_cast optimization_barrier
+"""
+_FREE = frozenset(_FREE_NAMES.split())
+_COLLECTIVES_NAMES = """
+psum psum2 psum_invariant pmax pmin all_gather all_gather_invariant reduce_scatter all_to_all ppermute
+pbroadcast axis_index
+"""
+_COLLECTIVES = frozenset(_COLLECTIVES_NAMES.split())
 _WITHOUT_KERNEL = _FREE | _COLLECTIVES
-_FLOPS_PER_ELEMENT = {"random_bits": 100, "threefry2x32": 100, "exp": 8, "log": 8, "tanh": 10, "logistic": 10, "erf": 12,
-                      "erf_inv": 20, "pow": 15, "sin": 10, "cos": 10, "rsqrt": 4, "sqrt": 4, "div": 4}  # fmt: skip
+_FLOPS_PER_ELEMENT = {
+    "random_bits": 100, "threefry2x32": 100, "exp": 8, "log": 8, "tanh": 10, "logistic": 10, "erf": 12, "erf_inv": 20,
+    "pow": 15, "sin": 10, "cos": 10, "rsqrt": 4, "sqrt": 4, "div": 4,
+}  # fmt: skip
 
 _COLLECTIVE_LINE = re.compile(
     r"= (?P<shape>\(?[a-z0-9\[\],{} /*=]+?\)?) "
@@ -361,11 +291,11 @@ def _library_flops(equation: _Equation) -> int:
     shapes = [tuple(v.aval.shape) for v in equation.source.invars]
     if equation.name == "dot_general":
         (contracting, _), _ = params["dimension_numbers"]
-        return 2 * out * math.prod(shapes[0][d] for d in contracting)
+        return int(2 * out * math.prod(shapes[0][d] for d in contracting))
     if equation.name == "conv_general_dilated":
         kernel = shapes[1]
         features = kernel[params["dimension_numbers"].rhs_spec[0]]
-        return 2 * out * math.prod(kernel) // max(1, features)
+        return int(2 * out * math.prod(kernel) // max(1, features))
     largest = max((math.prod(s) for s in shapes), default=out)
     if equation.name == "fft":
         length = math.prod(params["fft_lengths"]) or 1

@@ -26,8 +26,8 @@ _GPU_NAME = re.compile(rb"gpu\((\d+)\)")
 _STRING = 11  # the type code of a string argument (mxnet/_ffi/runtime_ctypes.py)
 _SIZES = {0: (4, "float32"), 1: (8, "float64"), 2: (2, "float16"), 3: (1, "uint8"), 4: (4, "int32"), 5: (1, "int8"),
           6: (8, "int64"), 7: (1, "bool"), 12: (2, "bfloat16")}  # fmt: skip
-_VIEWS = ("MXNDArrayReshape64", "MXNDArrayReshape", "MXNDArraySlice", "MXNDArraySlice64", "MXNDArrayAt", "MXNDArrayAt64",
-          "MXNDArrayDetach", "MXNDArrayGetGrad", "MXShallowCopyNDArray")  # fmt: skip
+_VIEWS = ("MXNDArrayReshape64", "MXNDArrayReshape", "MXNDArraySlice", "MXNDArraySlice64", "MXNDArrayAt",
+          "MXNDArrayAt64", "MXNDArrayDetach", "MXNDArrayGetGrad", "MXShallowCopyNDArray")  # fmt: skip
 
 
 def install(session: Any) -> Callable[[], None]:
@@ -104,7 +104,7 @@ class _Seam:
         """Operator handles and their names, for imperative calls and for calls of the newer interface."""
         count, listed = ctypes.c_uint(), ctypes.POINTER(ctypes.c_char_p)()
         self.base.check_call(self.lib.MXListAllOpNames(ctypes.byref(count), ctypes.byref(listed)))
-        names = {}
+        names: dict[int, str] = {}
         handle = ctypes.c_void_p()
         for i in range(count.value):
             self.base.check_call(self.lib.NNGetOpHandle(listed[i], ctypes.byref(handle)))
@@ -231,14 +231,15 @@ class _Seam:
     # ------------------------------------------------------------------ operators
 
     def _invoke(self, original: Callable[..., int]) -> Callable[..., int]:
-        def invoke(op: Any, count: Any, inputs: Any, out_count: Any, outputs: Any, n: Any, keys: Any, vals: Any, *rest: Any) -> int:
-            for i in range(_number(n)):
+        def invoke(op: Any, count: Any, inputs: Any, out_count: Any, outputs: Any, *rest: Any) -> int:
+            pairs, keys, values = rest[:3]
+            for i in range(_number(pairs)):
                 if keys[i] == b"ctx":
-                    vals[i] = self._rename(vals[i])
+                    values[i] = self._rename(values[i])
             name = self.names.get(_number(op), "operator")
             given = [inputs[i] for i in range(_number(count))]
             self._same_device(name, given)
-            code = original(op, count, inputs, out_count, outputs, n, keys, vals, *rest)
+            code = original(op, count, inputs, out_count, outputs, *rest)
             if code == 0:
                 self._ran(name, given, [outputs._obj[i] for i in range(out_count._obj.value)])
             return code

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
 from understudy.machine.machine import Cost, Machine, copy_name
-from understudy.machine.stream import Stream
 from understudy.machine.oom_text import OutOfMemory as AllocatorFull
+from understudy.machine.stream import Stream
 from understudy.seam.sites import Sites
 from understudy.trace.operation import Note, Signature
 
@@ -116,7 +116,8 @@ class Recorder:
         frame = sys._getframe(depth)
         while frame is not None and depth < _DEPTH:
             depth += 1
-            if frame.f_code.co_filename == "<string>" and frame.f_globals.get("__name__", "").startswith(self._generator):
+            generated = frame.f_code.co_filename == "<string>"
+            if generated and frame.f_globals.get("__name__", "").startswith(self._generator):
                 skip = depth + 1
             frame = frame.f_back  # type: ignore[assignment]
         return self._sites.number(skip)

@@ -1,7 +1,7 @@
 """From TensorFlow's operations to kernels: one eager operation, or the graph of a tf.function.
 
-TensorFlow launches one kernel an operation (XLA apart). Nothing here imports tensorflow: operations and tensors are read
-through their attributes.
+TensorFlow launches one kernel an operation (XLA apart). Nothing here imports tensorflow: operations and tensors are
+read through their attributes.
 """
 
 from __future__ import annotations
@@ -13,57 +13,16 @@ from typing import Any, NamedTuple
 from understudy.seam.recorder import Work
 from understudy.trace.operation import Signature
 
-WITHOUT_KERNEL = frozenset(
-    [
-        "Placeholder",
-        "PlaceholderWithDefault",
-        "Const",
-        "Identity",
-        "IdentityN",
-        "NoOp",
-        "ReadVariableOp",
-        "VarHandleOp",
-        "_Arg",
-        "_Retval",
-        "Shape",
-        "ShapeN",
-        "Size",
-        "Rank",
-        "Reshape",
-        "ExpandDims",
-        "Squeeze",
-        "StopGradient",
-        "PreventGradient",
-        "Assert",
-        "ConfigureAndInitializeGlobalTPU",
-        "VarIsInitializedOp",
-        "DestroyResourceOp",
-        "Switch",
-        "Merge",
-        "Enter",
-        "Exit",
-        "NextIteration",
-        "LoopCond",
-        "ControlTrigger",
-        "BroadcastGradientArgs",
-        "AnonymousSeedGenerator",
-        "DeleteIterator",
-        "AnonymousIterator",
-        "AnonymousIteratorV3",
-        "MakeIterator",
-        "IteratorGetNext",
-        "IteratorGetNextSync",
-        "OptionalHasValue",
-        "OptionalGetValue",
-        "IteratorGetNextAsOptional",
-        "DummySeedGenerator",
-        "EmptyTensorList",
-        "TensorListReserve",
-        "TensorListFromTensor",
-        "TensorListStack",
-        "CollectiveInitializeCommunicator",
-    ]
-)
+_WITHOUT_KERNEL_NAMES = """
+Placeholder PlaceholderWithDefault Const Identity IdentityN NoOp ReadVariableOp VarHandleOp _Arg _Retval Shape
+ShapeN Size Rank Reshape ExpandDims Squeeze StopGradient PreventGradient Assert ConfigureAndInitializeGlobalTPU
+VarIsInitializedOp DestroyResourceOp Switch Merge Enter Exit NextIteration LoopCond ControlTrigger
+BroadcastGradientArgs AnonymousSeedGenerator DeleteIterator AnonymousIterator AnonymousIteratorV3 MakeIterator
+IteratorGetNext IteratorGetNextSync OptionalHasValue OptionalGetValue IteratorGetNextAsOptional
+DummySeedGenerator EmptyTensorList TensorListReserve TensorListFromTensor TensorListStack
+CollectiveInitializeCommunicator
+"""
+WITHOUT_KERNEL = frozenset(_WITHOUT_KERNEL_NAMES.split())
 ON_HOST = frozenset({"int32", "int64", "string", "resource", "variant"})
 """Types that TensorFlow's GPU kernels take from host memory where they are shapes, axes or handles."""
 
