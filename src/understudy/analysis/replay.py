@@ -50,20 +50,31 @@ class TokenEvents:
 class RecordedDriver(DeviceMemory):
     """A driver that answers with recorded addresses, in order, as long as the sizes agree."""
 
-    __slots__ = ("answers",)
+    __slots__ = ("answered", "answers")
 
     def __init__(self, total_bytes: int, answers: deque[tuple[int, int]]) -> None:
         super().__init__(total_bytes)
         self.answers = answers
+        self.answered: dict[int, int] = {}
 
     def malloc(self, size: int) -> int | None:
         """`cudaMalloc`."""
-        if self.answers and self.answers[0][1] == size and self.answers[0][0] not in self._sizes:
-            address = self.answers.popleft()[0]
-            self.malloc_calls += 1
-            self.adopt(address, size)
-            return address
-        return super().malloc(size)
+        if not self.answers or self.answers[0][1] != size or self.answers[0][0] in self.answered:
+            return super().malloc(size)
+        address = self.answers.popleft()[0]
+        self.malloc_calls += 1
+        self.answered[address] = size
+        self.reserved_bytes += size
+        return address
+
+    def free(self, address: int) -> int:
+        """`cudaFree`."""
+        if address not in self.answered:
+            return super().free(address)
+        size = self.answered.pop(address)
+        self.free_calls += 1
+        self.reserved_bytes -= size
+        return size
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from understudy.analysis.replay import NO_LIMIT, TokenEvents
 from understudy.analysis.snapshot_file import Event, Snapshot, read
-from understudy.analysis.start_state import live_blocks
+from understudy.analysis.start_state import start_segments
 from understudy.errors import UsageError
 from understudy.machine.alloc_conf import Settings, parse
 from understudy.machine.allocator import CachingAllocator
@@ -17,13 +17,17 @@ from understudy.machine.allocator_blocks import Block
 from understudy.machine.oom_text import OutOfMemory
 from understudy.machine.segments import DeviceMemory
 
+POINTS = 400
+"""Points of a timeline, at most."""
+
 
 @dataclass(frozen=True)
 class WhatIfRow:
     """One setting's outcome. Sizes in bytes; `driver_calls` counts cudaMalloc, cudaFree and (un)mapped pages.
 
-    `peak_requested_bytes` is what the program asked for at its peak, `fragmentation` the part of the peak reservation
-    that held no request at that moment of its own peak: 1 - peak requested / peak reserved.
+    `peak_requested_bytes` is the most that the program asked for at once, `fragmentation` the part of the peak
+    reservation that goes beyond it: 1 - peak requested / peak reserved. `timeline` holds (event, allocated bytes,
+    reserved bytes) for a plot: of each stretch of events, the moment with the most reserved.
     """
 
     device: int
@@ -36,6 +40,7 @@ class WhatIfRow:
     driver_calls: int
     retries: int
     out_of_memory: int
+    timeline: tuple[tuple[int, int, int], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `--json`."""
@@ -80,7 +85,12 @@ def what_if(path: str | Path, confs: Iterable[str], memory_bytes: int | None = N
     for snapshot in snapshots:
         for chosen in (snapshot.settings, *settings):
             rows.append(_row(snapshot, chosen, memory_bytes))
-    start_blocks = sum(len(live_blocks(snapshot)) for snapshot in snapshots)
+    start_blocks = sum(
+        block["state"] != "inactive"
+        for snapshot in snapshots
+        for segment in start_segments(snapshot)
+        for block in segment["blocks"]
+    )
     return WhatIf(str(path), memory_bytes, start_blocks, tuple(rows))
 
 
@@ -94,10 +104,24 @@ class _Run:
         self.live: dict[int, Block] = {}
         self.pending: dict[int, list[bool]] = {}
         self.out_of_memory = 0
-        for start in sorted(live_blocks(snapshot)):
-            self.malloc(start.address, start.requested, 0)
-        for event in snapshot.events:
+        emptied = _emptied(snapshot.events)
+        self.timeline: list[tuple[int, int, int]] = []
+        for segment in start_segments(snapshot):
+            for block in segment["blocks"]:
+                if block["state"] != "inactive":
+                    self.malloc(block["address"], block["requested_size"], segment["stream"])
+        stretch = max(1, -(-len(snapshot.events) // POINTS))
+        best = (0, 0, 0)
+        for index, event in enumerate(snapshot.events):
+            if index in emptied:
+                self.allocator.empty_cache()
             self.act(event)
+            everything = self.allocator.statistics.all
+            if everything.reserved >= best[2]:
+                best = (index, everything.bytes, everything.reserved)
+            if (index + 1) % stretch == 0 or index + 1 == len(snapshot.events):
+                self.timeline.append(best)
+                best = (index, everything.bytes, 0)
 
     def malloc(self, address: int, size: int, stream: int) -> None:
         """Allocate what the recording had at `address`."""
@@ -127,6 +151,21 @@ class _Run:
                 self.allocator.free(self.live.pop(event.address))
 
 
+def _emptied(events: Sequence[Event]) -> set[int]:
+    """Where the program emptied the cache: runs of freed segments that no request for a segment follows at once."""
+    found = set()
+    index = 0
+    while index < len(events):
+        first = index
+        while index < len(events) and events[index].action in ("segment_free", "segment_unmap"):
+            index += 1
+        following = events[index].action if index < len(events) else "end"
+        if index > first and following not in ("segment_alloc", "segment_map", "oom"):
+            found.add(first)
+        index += 1
+    return found
+
+
 def _row(snapshot: Snapshot, settings: Settings, memory_bytes: int | None) -> WhatIfRow:
     run = _Run(snapshot, settings, memory_bytes)
     statistics = run.allocator.statistics
@@ -144,4 +183,5 @@ def _row(snapshot: Snapshot, settings: Settings, memory_bytes: int | None) -> Wh
         driver_calls=driver.malloc_calls + driver.free_calls + driver.map_calls + driver.unmap_calls,
         retries=statistics.num_alloc_retries,
         out_of_memory=run.out_of_memory,
+        timeline=tuple(run.timeline),
     )
