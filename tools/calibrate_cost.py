@@ -1,7 +1,9 @@
 """Fit the cost model's efficiency curves on published figures, write them as data, and print the error.
 
     python tools/calibrate_cost.py            # writes src/understudy/cost/data/curves.toml
-    python tools/calibrate_cost.py --check    # prints the errors of the curves as they are
+    python tools/calibrate_cost.py --check    # prints the error against the kernel timings, for the curves as they are
+
+`tools/accuracy.py` prints the error against published throughput.
 
 FP32 curves come straight from kernel timings (three knots a class and GPU). Tensor-core curves have one number a class,
 precision and generation: the efficiency of large products, fitted on the throughput of ResNet-50 (convolutions) and
@@ -22,12 +24,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools")]
 
-from workloads import MODELS, Step  # noqa: E402
+from understudy.cost import curves, operators  # noqa: E402
 
-from understudy import gpus  # noqa: E402
-from understudy.cost import CostModel, curves, operators  # noqa: E402
-
-HERE = ROOT / "tools" / "calibration"
 OUT = ROOT / "src" / "understudy" / "cost" / "data" / "curves.toml"
 CLASSES = {
     "linear": "matmul",
@@ -48,7 +46,6 @@ GENERATIONS = {
 BINS = {"10-100us": (10.0, 100.0), "100us-1ms": (100.0, 1000.0), ">1ms": (1000.0, 10000.0)}
 FITTED_GPUS = {"volta": "V100-SXM2-16GB", "ampere": "A100-SXM4-80GB", "ampere-86": "RTX3090"}
 FITTED_MODELS = {"convolution": "resnet50_v1.5", "matmul": "bert-base SQuAD"}
-KEYS = {"RTX 3090": "RTX3090"}
 FP32_SOURCE = "fitted: NeuSight's published FP32 kernel timings, {n} of {gpu}"
 
 
@@ -60,6 +57,17 @@ def bin_median(low: float, high: float, before: int, after: int) -> float:
     else:
         part = math.log(0.5 * (math.exp(slope) - 1) + 1) / slope
     return low * (high / low) ** part
+
+
+def is_fitted(row: dict[str, str]) -> bool:
+    """Whether a row of published throughput is one that the curves were fitted on."""
+    return row["kind"] != "fp32" and row["model"] in FITTED_MODELS.values() and row["key"] in FITTED_GPUS.values()
+
+
+def read(name: str) -> list[dict[str, str]]:
+    """A table of `calibration/`."""
+    with (ROOT / "tools" / "calibration" / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def fp32_curves() -> list[dict[str, Any]]:
@@ -102,44 +110,6 @@ def tensor_curve(operator_class: str, precision: str, generation: str, limit: fl
     return curve_row(operator_class, precision, generation, knots, source)
 
 
-def read(name: str) -> list[dict[str, str]]:
-    with (HERE / name).open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def throughput_rows() -> list[dict[str, str]]:
-    """Training throughput on one GPU of the models that `workloads` knows."""
-    found = []
-    for row in read("training_throughput.csv"):
-        if row["model"] in MODELS and row["n_gpus"] == "1" and row["metric"] == "throughput" and row["mode"] == "train":
-            row["key"] = gpus.find(KEYS.get(row["gpu"], row["gpu"])).key
-            found.append(row)
-    return found
-
-
-def precision_of(row: dict[str, str]) -> tuple[str, str, bool]:
-    """(our name of the precision, dtype of the activations, TF32 allowed)."""
-    if "fp16" in row["precision"]:
-        return "fp16", "float16", False
-    if "TF32" in row["precision"]:
-        return "tf32", "float32", True
-    return "fp32", "float32", False
-
-
-def step_ns(model: CostModel, step: Step) -> int:
-    """A step's time: the GPU's kernels one after another, or the host's dispatch where that takes longer."""
-    device = sum(model.kernel(signature).duration_ns * times for signature, times in step)
-    host = sum(model.dispatch_ns(signature.name) * times for signature, times in step)
-    return max(device, host)
-
-
-def predict(row: dict[str, str]) -> float:
-    """Samples a second."""
-    _, dtype, tf32 = precision_of(row)
-    batch = int(row["batch"])
-    return batch * 1e9 / step_ns(CostModel(gpus.find(row["key"])), MODELS[row["model"]](batch, dtype, tf32))
-
-
 def write(rows: list[dict[str, Any]]) -> None:
     """Write the curves and let the model read them anew."""
     lines = [
@@ -157,11 +127,12 @@ def write(rows: list[dict[str, Any]]) -> None:
 
 def fit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add the tensor-core curves: for each a search for the one number that meets the published throughput."""
-    published = throughput_rows()
+    from reference_steps import rows as published
+
     for operator_class, model in FITTED_MODELS.items():
         for generation, key in FITTED_GPUS.items():
-            for row in published:
-                precision = precision_of(row)[0]
+            for row in published():
+                precision = row["kind"]
                 if row["model"] != model or row["key"] != key or precision == "fp32":
                     continue
                 rows = [r for r in rows if not (r["generation"] == generation and r["precision"] == precision
@@ -205,6 +176,8 @@ def search(
     rows: list[dict[str, Any]], operator_class: str, precision: str, generation: str, row: dict[str, str]
 ) -> list[dict[str, Any]]:
     """Bisect the efficiency of large products between 0.15 and 1.05."""
+    from reference_steps import predict
+
     low, high = 0.15, 1.05
     source = f"fitted: Lambda's throughput of {row['model']} on {row['gpu']}, batch {row['batch']}"
     for _ in range(12):
@@ -217,26 +190,6 @@ def search(
         low, high = (limit, high) if predict(row) < float(row["value"]) else (low, limit)
     print(f"{operator_class:12} {precision} {generation:10} large products reach {limit:.2f} of the peak")
     return added
-
-
-def report() -> None:
-    """Print predicted over published throughput, fitted rows marked."""
-    errors: dict[bool, list[float]] = {True: [], False: []}
-    for row in sorted(throughput_rows(), key=lambda r: (r["model"], r["key"], r["precision"])):
-        precision = precision_of(row)[0]
-        fitted = precision != "fp32" and row["model"] in FITTED_MODELS.values() and row["key"] in FITTED_GPUS.values()
-        predicted, value = predict(row), float(row["value"])
-        errors[fitted].append(abs(predicted / value - 1))
-        mark = "fitted" if fitted else "unseen"
-        print(
-            f"{row['model']:18} {row['key']:16} {precision} batch {row['batch']:>5}: "
-            f"{predicted:9.1f} of {value:9.1f}  {predicted / value - 1:+.1%} {mark}"
-        )
-    for fitted, values in errors.items():
-        values.sort()
-        name = "fitted" if fitted else "unseen"
-        worst = values[int(0.9 * (len(values) - 1))]
-        print(f"{name}: {len(values)} rows, median error {median(values):.1%}, p90 {worst:.1%}")
 
 
 def kernel_report() -> None:
@@ -267,7 +220,6 @@ def main() -> None:
     if not parser.parse_args().check:
         write(fit(fp32_curves()))
     kernel_report()
-    report()
 
 
 if __name__ == "__main__":
