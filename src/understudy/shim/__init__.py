@@ -69,7 +69,7 @@ def begin() -> None:
 
 def install() -> None:
     """Start the emulation that the environment describes; end the program with one sentence when that cannot be."""
-    from understudy.errors import InstallError, UnsupportedError, UsageError
+    from understudy.errors import UnsupportedError, UsageError
     from understudy.session import install_from_environment
 
     atexit.register(_note_uncaught)
@@ -77,7 +77,7 @@ def install() -> None:
     try:
         install_from_environment()
     except (UsageError, UnsupportedError) as error:
-        code = REFUSED if isinstance(error, InstallError | UnsupportedError) else 2
+        code = REFUSED if isinstance(error, UnsupportedError) else 2
         note_outcome(code, str(error))
         print(f"understudy: {error}", file=sys.stderr)
         raise SystemExit(code) from None

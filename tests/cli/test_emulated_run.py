@@ -1,0 +1,140 @@
+"""`understudy run` with programs that use GPUs: reports, gates, children, several ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+SYNCS = """
+import torch
+x = torch.ones(3, device="cuda")
+for _ in range(3):
+    x.sum().item()
+"""
+
+
+def test_the_report_is_on_stderr_and_in_files(understudy, tmp_path: Path) -> None:
+    done = understudy("run", "--gpus", "2xA100", "--report", "out/a.json", "--trace", "a.trace", "-c", SYNCS)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.splitlines()[0].startswith("verdict EMULATED on 2 x NVIDIA A100")
+    assert "EMULATED: times are modelled" in done.stderr
+    report = json.loads((tmp_path / "out" / "a.json").read_text())
+    assert [(finding["code"], finding["count"]) for finding in report["findings"]] == [("host-sync", 3)]
+    again = understudy("report", "a.trace", "--json")
+    assert json.loads(again.stdout) == report
+
+
+def test_the_same_program_gives_the_same_trace(understudy, tmp_path: Path) -> None:
+    for name in ("a.trace", "b.trace"):
+        assert understudy("run", "-q", "--trace", name, "-c", SYNCS).returncode == 0
+    assert (tmp_path / "a.trace").read_bytes() == (tmp_path / "b.trace").read_bytes()
+
+
+def test_quiet_says_nothing(understudy) -> None:
+    done = understudy("run", "-q", "-c", SYNCS)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(("gate", "code"), [("host-sync=2", 64), ("host-sync=3", 0), ("error,out-of-memory", 0)])
+def test_a_gate_fails_the_run(understudy, gate: str, code: int) -> None:
+    done = understudy("run", "-q", "--fail-on", gate, "-c", SYNCS)
+    assert done.returncode == code
+    assert done.stderr == ("understudy: failed on host-sync: 3 found, 2 allowed (<string>:5)\n" if code else "")
+
+
+def test_the_programs_own_failure_wins_over_a_gate(understudy) -> None:
+    assert understudy("run", "-q", "--fail-on", "host-sync", "-c", SYNCS + "raise SystemExit(9)").returncode == 9
+
+
+def test_what_does_not_fit_gives_65(understudy) -> None:
+    code = "import torch; kept = [torch.zeros(1 << 28, device='cuda') for _ in range(17)]"
+    done = understudy("run", "-q", "-c", code)
+    assert done.returncode == 65
+    assert done.stderr.splitlines()[-1].startswith("torch.OutOfMemoryError: CUDA out of memory.")
+
+
+def test_what_must_be_refused_gives_66(understudy) -> None:
+    code = "import torch; from understudy.errors import UnsupportedError; raise UnsupportedError('no kernel')"
+    assert understudy("run", "-q", "-c", code).returncode == 66
+
+
+def test_an_emulation_that_cannot_begin_is_one_sentence(understudy) -> None:
+    done = understudy("run", "-q", "-c", "import understudy; understudy.emulate().__enter__()", env={})
+    assert done.returncode == 1
+    assert "an emulation is active in this process already" in done.stderr.splitlines()[-1]
+
+
+MIXED = """
+import torch
+
+def mixed():
+    return torch.ones(2, device="cuda:0") + torch.ones(2, device="cuda:1")
+
+mixed()
+"""
+
+
+def test_tracebacks_show_the_program_alone(understudy, tmp_path: Path) -> None:
+    (tmp_path / "mixed.py").write_text(MIXED)
+    lines = understudy("run", "-q", "mixed.py").stderr.splitlines()
+    assert [line.split(",")[1] for line in lines if line.startswith("  File ")] == [" line 7", " line 5"]
+    assert lines[-1].startswith("RuntimeError: Expected all tensors to be on the same device")
+
+
+def test_visible_devices_are_honoured(understudy) -> None:
+    code = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())"
+    assert understudy("run", "-q", "-c", code, env={"CUDA_VISIBLE_DEVICES": ""}).stdout == "False 0\n"
+    assert understudy("run", "-q", "-c", code, env={"CUDA_VISIBLE_DEVICES": "1"}).stdout == "True 1\n"
+    assert understudy("run", "-q", "--gpus", "0", "-c", code).stdout == "False 0\n"
+
+
+WORKERS = """
+import sys, torch, multiprocessing
+
+def work(index):
+    torch.ones(2, device=f"cuda:{index}").sum().item()
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    workers = [context.Process(target=work, args=(index,)) for index in range(2)]
+    [worker.start() for worker in workers]
+    [worker.join() for worker in workers]
+    print([worker.exitcode for worker in workers])
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_processes_of_multiprocessing_are_emulated_and_seen(understudy, tmp_path: Path, method: str) -> None:
+    (tmp_path / "workers.py").write_text(WORKERS)
+    done = understudy("run", "workers.py", method)
+    assert done.stdout == "[0, 0]\n", done.stderr
+    assert "2 processes used GPUs" in done.stderr
+
+
+RANK = """
+import os, torch
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+torch.ones(4, device="cuda").sum().item()
+open(f"rank{rank}", "w").write(" ".join([os.environ["WORLD_SIZE"], os.environ["MASTER_ADDR"]]))
+"""
+
+
+def test_ranks_are_started_by_torchruns_agent(understudy, tmp_path: Path) -> None:
+    (tmp_path / "rank.py").write_text(RANK)
+    done = understudy("run", "--nproc_per_node", "2", "--report", "r.json", "rank.py")
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / name).read_text().split()[0] for name in ("rank0", "rank1")] == ["2", "2"]
+    reports = [json.loads((tmp_path / name).read_text()) for name in ("r.json", "r.rank1.json")]
+    assert [[device["kernels"] > 0 for device in report["devices"]] for report in reports] == [
+        [True, False],
+        [False, True],
+    ]
+
+
+def test_a_program_that_uses_no_gpu_is_told_so(understudy) -> None:
+    done = understudy("run", "-c", "print(1)")
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert done.stderr.startswith("understudy: no report: the program did nothing on a GPU")
