@@ -152,6 +152,15 @@ def test_a_page_with_a_live_block_stays_mapped():
     assert allocator.driver.reserved_bytes == 0
 
 
+def test_more_than_an_expandable_segment_can_hold_is_out_of_memory():
+    allocator = make("expandable_segments:True", total=GIB)
+    for size in (GIB + 40 * MIB, 4 * GIB):
+        with pytest.raises(OutOfMemory):
+            allocator.malloc(size)
+    assert (allocator.segments, allocator.memory_reserved()) == ({}, 0)
+    assert allocator.malloc(900 * MIB).size == 900 * MIB
+
+
 def test_expandable_blocks_are_left_alone_once_turned_off():
     allocator = make("expandable_segments:True")
     allocator.free(allocator.malloc(30 * MIB))

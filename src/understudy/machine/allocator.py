@@ -156,12 +156,8 @@ class CachingAllocator(SnapshotAllocator):
         """One block that fills a new segment (or a newly mapped part of an expandable one); None without memory."""
         if not self._allows(alloc_size) or self._rejects(alloc_size):
             return None
-        private = shelf.pool.private
         if expandable:
-            block = self._grow(shelf, size, context)
-            if block is not None and private is not None:
-                private.segments += 1
-            return block
+            return self._grow(shelf, size, context)
         address = self.driver.malloc(alloc_size)
         if address is None:
             return None
@@ -169,8 +165,8 @@ class CachingAllocator(SnapshotAllocator):
         segment.context = context
         block = segment.head = Block(address, alloc_size, shelf, segment)
         self.segments[address] = segment
-        if private is not None:
-            private.segments += 1
+        if shelf.pool.private is not None:
+            shelf.pool.private.segments += 1
         self._change_reserved(shelf, 1, alloc_size)
         if alloc_size >= self.settings.max_split_size:
             self.statistics.oversize_segments.increase()

@@ -81,14 +81,20 @@ class AllocatorCore:
         self._waiting = 0
         self._expandable_segments = 0
         self._plain = True
+        self._ageing = False
         self.set_settings(self.settings)
+        self.set_memory_fraction(self.settings.per_process_memory_fraction)
 
     # Settings
 
     def set_settings(self, settings: Settings) -> None:
-        """Change the settings of a running allocator (`torch.cuda.memory._set_allocator_settings`)."""
-        if settings.per_process_memory_fraction != 1.0:
-            self.set_memory_fraction(settings.per_process_memory_fraction)
+        """Change the settings of a running allocator (`torch.cuda.memory._set_allocator_settings`).
+
+        The memory fraction counts only at the start, as in PyTorch; `set_memory_fraction` changes it later.
+        """
+        if settings.garbage_collection_threshold > 0.0 and not self._ageing:
+            for block in self._large.ordered():
+                block.aged_at = self._large.searches
         self.settings = settings
         self._rounding = any(division > 1 for division in settings.roundup_power2_divisions)
         self._limited = settings.max_split_size != UNLIMITED

@@ -43,7 +43,11 @@ class ExpandableAllocator(PendingFrees):
     def _grow(self, shelf: Shelf, size: int, context: object) -> Block | None:
         """A free block of at least `size` bytes made by mapping memory, taken off its shelf; None without memory."""
         block = self._room(shelf, size)
+        if block is None:
+            return None
         if block.state == UNMAPPED and not self._map(block, min(block.size, size), context):
+            if block.size == block.segment.size:
+                self._release_expandable(block)
             return None
         while block.size < size:
             after = block.next
@@ -54,8 +58,11 @@ class ExpandableAllocator(PendingFrees):
         shelf.remove(block)
         return block
 
-    def _room(self, shelf: Shelf, size: int) -> Block:
-        """The lowest free or unmapped block that begins a run of free and unmapped blocks of `size` bytes."""
+    def _room(self, shelf: Shelf, size: int) -> Block | None:
+        """The lowest free or unmapped block that begins a run of free and unmapped blocks of `size` bytes.
+
+        None where `size` is more than a new segment's addresses: an allocation never spans two segments.
+        """
         for unmapped in shelf.unmapped:
             before = unmapped.prev
             first = before if before is not None and before.state == FREE else unmapped
@@ -66,20 +73,23 @@ class ExpandableAllocator(PendingFrees):
                 block = block.next
             if room >= size:
                 return first
-        return self._new_expandable(shelf)
+        return self._new_expandable(shelf, size)
 
-    def _new_expandable(self, shelf: Shelf) -> Block:
+    def _new_expandable(self, shelf: Shelf, needed: int) -> Block | None:
         page_bytes = SMALL_SEGMENT if shelf.pool.small else self.settings.large_segment_size
         total = self.driver.total_bytes
         size = -(-(total + total // 8) // page_bytes) * page_bytes
+        if size < needed:
+            return None
         address = self.driver.reserve_address(size)
         segment = Segment(address, size, shelf, self._number_segment(), page_bytes)
         block = segment.head = Block(address, size, shelf, segment, UNMAPPED)
         self.segments[address] = segment
         self._expandable_segments += 1
         self._plain = False
-        shelf.unmapped.append(block)
-        shelf.unmapped.sort(key=_address)
+        if shelf.pool.private is not None:
+            shelf.pool.private.segments += 1
+        insort(shelf.unmapped, block, key=_address)
         return block
 
     def _map(self, block: Block, size: int, context: object) -> bool:
@@ -139,8 +149,6 @@ class ExpandableAllocator(PendingFrees):
                 self._absorb(block, neighbour)
         insort(shelf.unmapped, block, key=_address)
         self._change_reserved(shelf, 0, begin - end)
-        if shelf.pool.private is not None:
-            shelf.pool.private.segments -= 1
         self.statistics.num_device_free += 1
         if self._on_action is not None:
             self._on_action("segment_unmap", begin, end - begin, shelf.stream, block)
@@ -153,6 +161,8 @@ class ExpandableAllocator(PendingFrees):
         """Forget an expandable segment whose only block, `block`, is unmapped."""
         block.shelf.unmapped.remove(block)
         del self.segments[block.segment.address]
+        if block.shelf.pool.private is not None:
+            block.shelf.pool.private.segments -= 1
         self._expandable_segments -= 1
         self._update()
 

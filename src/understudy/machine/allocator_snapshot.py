@@ -175,6 +175,8 @@ class SnapshotAllocator(PooledAllocator):
         segment = Segment(address, size, shelf, self._number_segment(), page_bytes)
         self.segments[address] = segment
         self._expandable_segments += 1
+        if shelf.pool.private is not None:
+            shelf.pool.private.segments += 1
         last: Block | None = None
         for entry in entries:
             begin, mapped = int(entry["address"]), int(entry["total_size"])
