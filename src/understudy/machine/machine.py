@@ -7,35 +7,17 @@ value: the framework computes those in program order on the CPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from understudy.errors import InternalError
 from understudy.machine.clock import HostThread
 from understudy.machine.device import FULL, Device
+from understudy.machine.events import MachineEvents
 from understudy.machine.order import HOST, Access, Accesses, VectorClock, join, knows
 from understudy.machine.stream import Event, Stream
-from understudy.trace.operation import (
-    Allocate,
-    Collective,
-    Copy,
-    EventRecord,
-    EventWait,
-    Free,
-    Hazard,
-    Kernel,
-    Kind,
-    Lane,
-    Note,
-    Operation,
-    Signature,
-    Site,
-    Synchronize,
-)
+from understudy.machine.submission import Submission
+from understudy.trace.operation import Hazard, Kind, Lane, Note, Operation, Signature
 from understudy.trace.rows import SPILL, Row
 from understudy.trace.trace import Record, Trace
-
-EVERYTHING = 1 << 62
-"""The end of a range that covers a whole storage."""
 
 
 class Cost:
@@ -87,8 +69,7 @@ class Machine:
         self.site: Callable[[], int] = lambda: 0
         self.bands: dict[int, float] = {}
         self._events = 0
-        self._storages: dict[object, _Memory] = {}
-        self._named_events: dict[int, Event] = {}
+        self._submission = Submission(self)
 
     # ------------------------------------------------------------------ hosts
 
@@ -396,35 +377,8 @@ class Machine:
 
         Storages and events are named by any hashable value. Raises InternalError for an operation of no known kind.
         """
-        host = host or self.host
         before = len(self.trace.rows)
-        match operation:
-            case Kernel():
-                self._submit_kernel(host, operation)
-            case Copy():
-                self._submit_copy(host, operation)
-            case Collective():
-                stream = self._stream(operation.device, operation.stream)
-                site = self._site(operation.site)
-                self.collective(host, stream, operation.name, operation.size_bytes, operation.ranks, site)
-                self._order(host, stream, operation.reads, operation.writes, site)
-            case EventRecord(event, stream_index, device, site):
-                self.record(host, self._event(event), self._stream(device, stream_index), self._site(site))
-            case EventWait(event, stream_index, device, site):
-                self.wait_event(host, self._event(event), self._stream(device, stream_index), self._site(site))
-            case Synchronize():
-                self._submit_synchronize(host, operation)
-            case Allocate(storage, size_bytes, device, stream_index):
-                memory = self._memory(storage)
-                stream = self._stream(device, stream_index)
-                memory.block = self.devices[device].allocator.malloc(size_bytes, stream.index)
-                memory.device = device
-            case Free(storage):
-                memory = self._storages.pop(storage)
-                if memory.block is not None:
-                    self.devices[memory.device].allocator.free(memory.block)  # type: ignore[arg-type]
-            case _:
-                raise InternalError(f"not an operation: {operation!r}")
+        self._submission.carry_out(operation, host or self.host)
         if len(self.trace.rows) == before:
             return None
         return self.record_of(self.trace.rows[before])
@@ -436,60 +390,6 @@ class Machine:
         return Record(
             Kind(kind), trace.lanes[lane], trace.signatures[signature], trace.sites[site], issued, start, end, value
         )
-
-    def _submit_kernel(self, host: HostThread, kernel: Kernel) -> None:
-        stream = self._stream(kernel.device, kernel.stream)
-        signature = kernel.signature or Signature(kernel.name)
-        cost = self.price(self.devices[kernel.device], signature)
-        if kernel.duration_ns is not None:
-            cost.duration_ns = kernel.duration_ns
-        site = self._site(kernel.site)
-        self.launch(host, stream, cost, site)
-        self._order(host, stream, kernel.reads, kernel.writes, site)
-
-    def _submit_copy(self, host: HostThread, copy: Copy) -> None:
-        stream = self._stream(copy.device, copy.stream)
-        site = self._site(copy.site)
-        signature = Signature(copy_name(copy.source, copy.destination, copy.pinned))
-        self.copy(host, stream, signature, copy.size_bytes, copy.source, copy.destination, copy.pinned, site)
-        self._order(host, stream, copy.reads, copy.writes, site)
-        if copy.blocking and min(copy.source, copy.destination) < 0:
-            self.synchronize_stream(host, stream, "cudaMemcpy (blocking)", site)
-
-    def _submit_synchronize(self, host: HostThread, wait: Synchronize) -> None:
-        site = self._site(wait.site)
-        if wait.event is not None:
-            self.synchronize_event(host, self._event(wait.event), site)
-        elif wait.stream is not None:
-            self.synchronize_stream(host, self._stream(wait.device, wait.stream), site=site)
-        else:
-            self.synchronize_device(host, self.devices[wait.device], wait.name, site)
-
-    def _order(
-        self, host: HostThread, stream: Stream, reads: Iterable[object], writes: Iterable[object], site: int
-    ) -> None:
-        self.access(host, stream, map(self._range, reads), map(self._range, writes), site)
-
-    def _range(self, what: object) -> Range:
-        if isinstance(what, tuple):
-            storage, start, end = what
-            return self._memory(storage), start, end
-        return self._memory(what), 0, EVERYTHING
-
-    def _memory(self, name: object) -> _Memory:
-        return self._storages.setdefault(name, _Memory())
-
-    def _event(self, number: int) -> Event:
-        if number not in self._named_events:
-            self._named_events[number] = self.event()
-        return self._named_events[number]
-
-    def _stream(self, device: int, index: int) -> Stream:
-        streams = self.devices[device].streams
-        while len(streams) <= index:
-            self.devices[device].pool_stream()
-            self.concurrent = True
-        return streams[index]
 
     # ------------------------------------------------------------------ rows
 
@@ -503,9 +403,6 @@ class Machine:
     def _host_lane(self, host: HostThread) -> int:
         return self.trace.lanes.number(Lane(-1, 0, host.index))
 
-    def _site(self, site: Site) -> int:
-        return self.trace.sites.number(site)
-
     def _name(self, name: str) -> int:
         return self.trace.signatures.number(Signature(name))
 
@@ -513,57 +410,3 @@ class Machine:
         self, kind: Kind, lane: int, signature: int, site: int, issued: int, start: int, end: int, value: int
     ) -> None:
         self.trace.rows.buffer.extend((int(kind), lane, signature, site, issued, start, end, value))
-
-
-class MachineEvents:
-    """Events for allocators: a block is free when the streams that used it are done with it.
-
-    A stream is its index on the installed `device`, or, when that is None, a pair of a visible device and its index.
-    """
-
-    def __init__(self, machine: Machine, device: int | None) -> None:
-        self._machine = machine
-        self._device = device
-
-    def record(self, stream: Any) -> object:
-        """Record an event on a stream."""
-        machine = self._machine
-        event = machine.event()
-        if self._device is None:
-            device, index = stream
-            found = machine.devices[device].streams[index]
-        else:
-            found = machine.installed[self._device].streams[stream]
-        event.time_ns, event.stream = found.ready_ns, found
-        event.order = {**found.order, found.agent: found.epoch}
-        return event
-
-    def done(self, token: object) -> bool:
-        """Whether all work before the event is complete."""
-        return isinstance(token, Event) and (token.time_ns or 0) <= self._machine.host.now_ns
-
-    def synchronize(self, token: object) -> None:
-        """Make the host wait for the event."""
-        if isinstance(token, Event):
-            self._machine.synchronize_event(self._machine.host, token)
-
-
-class _Memory:
-    """A storage of an operation given as data."""
-
-    __slots__ = ("accesses", "block", "device")
-
-    def __init__(self) -> None:
-        self.accesses: Accesses | None = None
-        self.block: object = None
-        self.device = -1
-
-
-def copy_name(source: int, destination: int, pinned: bool) -> str:
-    """Kineto's name of a transfer between two devices (-1 is the host)."""
-    memory = "Pinned" if pinned else "Pageable"
-    if source < 0:
-        return f"Memcpy HtoD ({memory} -> Device)"
-    if destination < 0:
-        return f"Memcpy DtoH (Device -> {memory})"
-    return "Memcpy DtoD (Device -> Device)" if source == destination else "Memcpy PtoP (Device -> Device)"

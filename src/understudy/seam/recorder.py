@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
-from understudy.machine.machine import Cost, Machine, copy_name
+from understudy.machine.machine import Cost, Machine
 from understudy.machine.oom_text import OutOfMemory as AllocatorFull
 from understudy.machine.stream import Stream
+from understudy.machine.submission import copy_name
 from understudy.seam.sites import Sites
 from understudy.trace.operation import Note, Signature
 
@@ -29,6 +30,12 @@ class Work(NamedTuple):
 
     signature: Signature
     times: int = 1
+
+
+class Installed(NamedTuple):
+    """What a seam's `install` returns: how to take the GPUs away again."""
+
+    uninstall: Callable[[], None]
 
 
 class OutOfMemory(Exception):  # noqa: N818 - a signal between the recorder and a seam, never shown

@@ -30,8 +30,6 @@ def _devices(state: State) -> dict[str, Any]:
 
     def init() -> None:
         state.initialize()
-        torch.cuda.default_generators = tuple(state.generators)
-        torch.cuda._get_device_properties = lambda index: properties(state.device(index))  # type: ignore[attr-defined]
 
     def get_device_count() -> int:
         return state.device_count()
@@ -283,7 +281,7 @@ def _cuda_module(state: State) -> list[Patch]:
         Patch(cuda, "_initialized", False),
         Patch(cuda, "_cached_device_count", None),
         Patch(cuda, "_queued_calls", list(cuda._queued_calls)),
-        Patch(cuda, "default_generators", ()),
+        Patch(cuda, "default_generators", state.generators),
         Patch(cuda, "_cudart", Cudart(state)),
         Patch(cuda, "_device_count_nvml", lambda: -1),
         Patch(cuda, "_nvml_based_avail", lambda: False),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 import torch.utils._device
@@ -24,12 +24,13 @@ NEW = ("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided")
 
 def patches(state: State) -> list[Patch]:
     """The factory functions to replace, in `torch` and on `torch.Tensor`."""
-    constructors = cast("set[Any]", torch.utils._device._device_constructors())
+    constructors: Iterable[Any] = torch.utils._device._device_constructors()
+    names = {getattr(f, "__name__", ""): f for f in constructors}
     plain = [
-        (owner, f.__name__)
-        for f in filter(None, constructors)
+        (owner, name)
+        for name, f in names.items()
         for owner in (torch, torch.fft)
-        if getattr(owner, f.__name__, None) is f and f.__name__ not in FROM_DATA
+        if name not in FROM_DATA and getattr(owner, name, None) is f
     ]
     found = [Patch(owner, name, _explicit(state, getattr(owner, name))) for owner, name in sorted(plain, key=str)]
     found += [Patch(torch, name, _explicit(state, getattr(torch, name))) for name in LIKE]

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from understudy.machine.machine import copy_name
 from understudy.machine.order import Access
 from understudy.machine.stream import Stream
+from understudy.machine.submission import copy_name
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.late import extent
 from understudy.seam.torch.operators import Plan
@@ -227,17 +227,30 @@ def local_scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...
     tensor = args[0]
     device = tag_of(tensor).device
     if device >= 0:
-        wait_for(state, device, plan.name)
+        fetch(state, tensor, plan.name)
     elif state.late.pending:
         state.late.host_touch(tensor)
     return func(*args, **kwargs)
 
 
-def wait_for(state: State, device: int, name: str) -> None:
-    """Let the host wait for the current stream of a device, because of `name`."""
-    local = state.local
+def fetch(state: State, tensor: Tensor, name: str) -> None:
+    """Submit the transfer to the host that looking at a tensor's values makes, and let the host wait for it.
+
+    PyTorch fetches a scalar through pinned memory of its own (aten/src/ATen/native/cuda/CUDAScalar.cu).
+    """
+    machine, local = state.machine, state.local
+    device = tag_of(tensor).device
     stream = local.streams[device]
-    state.machine.synchronize_stream(local.host, stream, name, state.site())
+    if machine.concurrent:
+        stream = state.order.stream_of(device, stream)
+    pinned = tensor.numel() == 1
+    size = tensor.numel() * tensor.element_size()
+    site = state.site()
+    signature = Signature(copy_name(device, CPU, pinned), detail=(("cause", name),))
+    machine.copy(local.host, stream, signature, size, device, CPU, pinned, site)
+    if machine.concurrent:
+        state.order.read(tensor, stream, site)
+    machine.synchronize_stream(local.host, stream, local.reason or name, site)
     state.synchronized(name)
 
 

@@ -96,6 +96,24 @@ class Order:
         state = self.state
         state.machine.access(state.local.host, stream, reads, writes, site)
 
+    def read(self, tensor: torch.Tensor, stream: Stream, site: int) -> None:
+        """Tell the machine that a transfer to the host reads a tensor."""
+        reads: list[Range] = []
+        self._add(reads, tensor)
+        state = self.state
+        state.machine.access(state.local.host, stream, reads, [], site)
+
+    def touched(self, reads: list[torch.Tensor], writes: list[torch.Tensor], stream: Stream, site: int) -> None:
+        """Tell the machine what a collective reads and writes."""
+        read: list[Range] = []
+        written: list[Range] = []
+        for tensor in reads:
+            self._add(read, tensor)
+        for tensor in writes:
+            self._add(written, tensor)
+        state = self.state
+        state.machine.access(state.local.host, stream, read, written, site)
+
     def _add(self, ranges: list[Range], tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided or tensor.numel() == 0:
             return

@@ -87,6 +87,7 @@ class State:
         self.memory = Memory(self)
         self.history: History
         self.autocast: Any = None
+        self.groups: Any = None
         self.new_generators: Callable[[], list[Any]]
         self.wrap_stream: Callable[[Stream], Any]
         self.external: dict[tuple[int, int], Stream] = {}
@@ -112,9 +113,7 @@ class State:
         for index, device in enumerate(machine.devices):
             device.renumber(index)
         self.local.streams = [device.default_stream for device in machine.devices]
-        if not self.generators:
-            self.generators = self.new_generators()
-        self.generators = self.generators[: len(machine.devices)]
+        self.generators += self.new_generators()
 
     def _read_visible(self) -> list[int]:
         text = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import torch
 
@@ -10,6 +10,9 @@ from understudy.machine.stream import Event as MachineEvent
 from understudy.machine.stream import Stream as MachineStream
 from understudy.seam.patching import Patch
 from understudy.seam.torch.state import State
+
+TorchStream: Any = torch.Stream
+TorchEvent: Any = torch.Event
 
 CUDA_TYPE = 1
 """c10::DeviceType::CUDA, as `torch.Stream` takes it."""
@@ -27,10 +30,10 @@ def stream_of(state: State, stream: Any) -> MachineStream:
 def patches(state: State) -> list[Patch]:
     """The classes and functions of `torch.cuda` that answer for streams and events."""
     stream_class, external_class = _stream_classes(state)
-    event_class = _event_class(state, stream_class)
+    event_class = _event_class(state)
     cuda = torch.cuda
-    generic = _generic(torch.Stream, stream_class)
-    generic_event = _generic(torch.Event, event_class)
+    generic = _generic(TorchStream, stream_class)
+    generic_event = _generic(TorchEvent, event_class)
 
     def wrap(stream: MachineStream) -> Any:
         return stream_class(stream_id=stream.index, device_index=stream.device, device_type=CUDA_TYPE)
@@ -78,92 +81,166 @@ def _index(state: State, device: Any) -> int:
     return index
 
 
-def _stream_classes(state: State) -> tuple[Any, Any]:
-    stock = torch.Stream
+class StreamMethods:
+    """What `torch.cuda.Stream` adds to `torch.Stream`; `_state` is the emulation, `_us` the machine's stream."""
 
-    class Stream(stock):  # type: ignore[misc, valid-type]
+    _state: ClassVar[State]
+    _us: MachineStream
+    device_index: int
+    stream_id: int
+    device: torch.device
+
+    @property
+    def cuda_stream(self) -> int:
+        return HANDLE_BASE + (self._us.device << 20) + self._us.index * 16 if self._us.index else 0
+
+    @property
+    def priority(self) -> int:
+        return int(self._us.priority)
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The least and the greatest priority; CUDA has six since 11.7."""
+        return 0, -5
+
+    @property
+    def native_handle(self) -> int:
+        return self.cuda_stream
+
+    @property
+    def _as_parameter_(self) -> Any:
+        import ctypes
+
+        return ctypes.c_void_p(self.cuda_stream)
+
+    def wait_event(self, event: Any) -> None:
+        event.wait(self)
+
+    def wait_stream(self, stream: Any) -> None:
+        self.wait_event(stream.record_event())
+
+    def record_event(self, event: Any = None) -> Any:
+        event = torch.cuda.Event() if event is None else event
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        return self._state.machine.query_stream(self._state.local.host, self._us)
+
+    def synchronize(self) -> None:
+        self._state.machine.synchronize_stream(self._state.local.host, self._us, site=self._state.site())
+        self._state.synchronized("cudaStreamSynchronize")
+
+    def is_capturing(self) -> bool:
+        return self._state.capturing(self._us)
+
+    def __enter__(self) -> Any:
+        self._previous = [*getattr(self, "_previous", []), torch.cuda.current_stream(self.device_index)]
+        self._devices = [*getattr(self, "_devices", []), self._state.local.device]
+        torch.cuda.set_stream(cast(Any, self))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        torch.cuda.set_stream(self._previous.pop())
+        self._state.local.device = self._devices.pop()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TorchStream) and (other.stream_id, other.device_index) == (
+            self.stream_id,
+            self.device_index,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.cuda_stream, self.device))
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.cuda_stream
+
+
+class EventMethods:
+    """What `torch.cuda.Event` adds to `torch.Event`; `_us` is the machine's event."""
+
+    _state: ClassVar[State]
+    _us: MachineEvent
+    _timing: bool
+    _device: int | None
+
+    @property
+    def device(self) -> torch.device | None:
+        return None if self._device is None else self._state.cuda_devices[self._device]
+
+    @property
+    def cuda_event(self) -> int:
+        return 0 if self._device is None else HANDLE_BASE + (1 << 32) + self._us.number * 16
+
+    @property
+    def event_id(self) -> int:
+        return self.cuda_event
+
+    def record(self, stream: Any = None) -> None:
+        found = (
+            self._state.local.streams[self._state.local.device] if stream is None else stream_of(self._state, stream)
+        )
+        if self._device is not None and self._device != found.device:
+            raise RuntimeError(f"Event device {self._device} does not match recording stream's device {found.device}.")
+        self._device = found.device
+        self._state.machine.record(self._state.local.host, self._us, found, self._state.site())
+
+    def wait(self, stream: Any = None) -> None:
+        found = (
+            self._state.local.streams[self._state.local.device] if stream is None else stream_of(self._state, stream)
+        )
+        self._state.machine.wait_event(self._state.local.host, self._us, found, self._state.site())
+
+    def query(self) -> bool:
+        return self._state.machine.query_event(self._state.local.host, self._us)
+
+    def synchronize(self) -> None:
+        self._state.machine.synchronize_event(self._state.local.host, self._us, self._state.site())
+        self._state.synchronized("cudaEventSynchronize")
+
+    def elapsed_time(self, end_event: Any) -> float:
+        if not (self._timing and end_event._timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._us.time_ns is None or end_event._us.time_ns is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if not (self.query() and end_event.query()):
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        return float((end_event._us.time_ns - self._us.time_ns) / 1e6)
+
+    @classmethod
+    def from_ipc_handle(cls, device: Any, handle: bytes) -> Any:
+        raise RuntimeError("understudy cannot open CUDA IPC event handles: the processes share no emulated device.")
+
+    def ipc_handle(self) -> bytes:
+        raise RuntimeError("understudy cannot export CUDA IPC event handles: the processes share no emulated device.")
+
+    def __repr__(self) -> str:
+        if self.cuda_event:
+            return f"<torch.cuda.Event {self.cuda_event:#x}>"
+        return "<torch.cuda.Event uninitialized>"
+
+
+def _stream_classes(state: State) -> tuple[Any, Any]:
+    class Stream(StreamMethods, TorchStream):  # type: ignore[misc]
         """A queue of work on one emulated device (torch.cuda.Stream)."""
+
+        _state = state
 
         def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
             torch.cuda._lazy_init()
             if "stream_id" not in kwargs:
                 index = _index(state, device)
-                # Streams of the two priorities that CUDA has: 0 and -1 (lower numbers go first).
-                made = state.new_stream(index, max(-1, min(0, priority)))
-                kwargs = {"stream_id": made.index, "device_index": index, "device_type": CUDA_TYPE}
-            kwargs.setdefault("device_type", CUDA_TYPE)
-            return stock.__new__(cls, **kwargs)
+                least, greatest = cls.priority_range()
+                made = state.new_stream(index, max(greatest, min(least, priority)))
+                kwargs = {"stream_id": made.index, "device_index": index}
+            return TorchStream.__new__(cls, **{"device_type": CUDA_TYPE, **kwargs})
 
         def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
             self._us = stream_of(state, self)
-
-        @property
-        def cuda_stream(self) -> int:
-            return HANDLE_BASE + (self._us.device << 20) + self._us.index * 16 if self._us.index else 0
-
-        @property
-        def priority(self) -> int:
-            return int(self._us.priority)
-
-        @staticmethod
-        def priority_range() -> tuple[int, int]:
-            return 0, -1 if torch.version.hip else -5 if state.cuda_version >= (11, 7) else -1
-
-        @property
-        def native_handle(self) -> int:
-            return self.cuda_stream
-
-        @property
-        def _as_parameter_(self) -> Any:
-            import ctypes
-
-            return ctypes.c_void_p(self.cuda_stream)
-
-        def wait_event(self, event: Any) -> None:
-            event.wait(self)
-
-        def wait_stream(self, stream: Any) -> None:
-            self.wait_event(stream.record_event())
-
-        def record_event(self, event: Any = None) -> Any:
-            event = torch.cuda.Event() if event is None else event
-            event.record(self)
-            return event
-
-        def query(self) -> bool:
-            return state.machine.query_stream(state.local.host, self._us)
-
-        def synchronize(self) -> None:
-            state.machine.synchronize_stream(state.local.host, self._us, site=state.site())
-            state.synchronized("cudaStreamSynchronize")
-
-        def is_capturing(self) -> bool:
-            return state.capturing(self._us)
-
-        def __enter__(self) -> Any:
-            self._previous = [*getattr(self, "_previous", []), torch.cuda.current_stream(self.device_index)]
-            self._devices = [*getattr(self, "_devices", []), state.local.device]
-            torch.cuda.set_stream(self)
-            return self
-
-        def __exit__(self, *error: Any) -> None:
-            torch.cuda.set_stream(self._previous.pop())
-            state.local.device = self._devices.pop()
-
-        def __eq__(self, other: object) -> bool:
-            return isinstance(other, stock) and (other.stream_id, other.device_index) == (
-                self.stream_id,
-                self.device_index,
-            )
-
-        def __hash__(self) -> int:
-            return hash((self.cuda_stream, self.device))
-
-        def __repr__(self) -> str:
-            return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
-
-        def __cuda_stream__(self) -> tuple[int, int]:
-            return 0, self.cuda_stream
 
     class ExternalStream(Stream):
         """A stream that another library made (torch.cuda.ExternalStream); it waits for the default stream."""
@@ -187,16 +264,16 @@ def _stream_classes(state: State) -> tuple[Any, Any]:
     return Stream, ExternalStream
 
 
-def _event_class(state: State, stream_class: Any) -> Any:
-    stock = torch.Event
-
-    class Event(stock):  # type: ignore[misc, valid-type]
+def _event_class(state: State) -> Any:
+    class Event(EventMethods, TorchEvent):  # type: ignore[misc]
         """A mark in a stream (torch.cuda.Event); `elapsed_time` is in milliseconds."""
+
+        _state = state
 
         def __new__(
             cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
         ) -> Any:
-            return stock.__new__(cls, device="cpu")
+            return TorchEvent.__new__(cls, device="cpu")
 
         def __init__(
             self,
@@ -206,67 +283,11 @@ def _event_class(state: State, stream_class: Any) -> Any:
             external: bool = False,
         ) -> None:
             torch.cuda._lazy_init()
-            self._us: MachineEvent = state.machine.event()
+            self._us = state.machine.event()
             self._timing = enable_timing
-            self._device: int | None = None
-
-        @property
-        def device(self) -> torch.device | None:
-            return None if self._device is None else state.cuda_devices[self._device]
-
-        @property
-        def cuda_event(self) -> int:
-            return 0 if self._device is None else HANDLE_BASE + (1 << 32) + self._us.number * 16
-
-        @property
-        def event_id(self) -> int:
-            return self.cuda_event
-
-        def record(self, stream: Any = None) -> None:
-            found = state.local.streams[state.local.device] if stream is None else stream_of(state, stream)
-            if self._device is not None and self._device != found.device:
-                raise RuntimeError(
-                    f"Event device {self._device} does not match recording stream's device {found.device}."
-                )
-            self._device = found.device
-            state.machine.record(state.local.host, self._us, found, state.site())
-
-        def wait(self, stream: Any = None) -> None:
-            found = state.local.streams[state.local.device] if stream is None else stream_of(state, stream)
-            state.machine.wait_event(state.local.host, self._us, found, state.site())
-
-        def query(self) -> bool:
-            return state.machine.query_event(state.local.host, self._us)
-
-        def synchronize(self) -> None:
-            state.machine.synchronize_event(state.local.host, self._us, state.site())
-            state.synchronized("cudaEventSynchronize")
-
-        def elapsed_time(self, end_event: Any) -> float:
-            if not (self._timing and end_event._timing):
-                raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-            if self._us.time_ns is None or end_event._us.time_ns is None:
-                raise ValueError("Both events must be recorded before calculating elapsed time.")
-            if not (self.query() and end_event.query()):
-                raise RuntimeError("Both events must be completed before calculating elapsed time.")
-            return float((end_event._us.time_ns - self._us.time_ns) / 1e6)
-
-        @classmethod
-        def from_ipc_handle(cls, device: Any, handle: bytes) -> Any:
-            raise RuntimeError("understudy cannot open CUDA IPC event handles: the processes share no emulated device.")
-
-        def ipc_handle(self) -> bytes:
-            raise RuntimeError(
-                "understudy cannot export CUDA IPC event handles: the processes share no emulated device."
-            )
-
-        def __repr__(self) -> str:
-            if self.cuda_event:
-                return f"<torch.cuda.Event {self.cuda_event:#x}>"
-            return "<torch.cuda.Event uninitialized>"
+            self._device = None
 
     Event.__module__, Event.__qualname__ = "torch.cuda.streams", "Event"
-    del stream_class
     return Event
 
 

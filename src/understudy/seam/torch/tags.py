@@ -22,6 +22,7 @@ FLOATING = -3
 """Made by C++ with device=cpu inside a composite: adopts the first device that it meets."""
 
 storage_of: Callable[[torch.Tensor], Any] = torch._C.TensorBase.untyped_storage
+shape_of: Callable[[torch.Tensor], torch.Size] = torch._C.TensorBase.shape.__get__  # type: ignore[attr-defined]
 disable_torch_function = torch._C.DisableTorchFunctionSubclass
 
 

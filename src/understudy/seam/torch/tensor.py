@@ -11,7 +11,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.messages import device_name
-from understudy.seam.torch.moves import move, wait_for
+from understudy.seam.torch.moves import fetch, move
 from understudy.seam.torch.state import State
 from understudy.seam.torch.streams import stream_of
 from understudy.seam.torch.tags import CPU, HOST_TAG, device_of, storage_of, tag_of
@@ -37,7 +37,7 @@ DTYPES = {name: dtype for dtype, name in TYPE_NAMES.items()}
 
 def patches(state: State) -> list[Patch]:
     """The names of `torch.Tensor` to replace."""
-    found = [*_properties(state), *_moving(state), *_looking(state), *_sharing(state)]
+    found = [*_properties(state), *_moving(state), *_looking(state), *_exporting(state), *_sharing(state)]
     # Lazy parameters allow only methods that they list.
     mixin = UninitializedTensorMixin
     allowed = [*mixin._allowed_methods, *(patch.value for patch in found if callable(patch.value))]
@@ -167,15 +167,32 @@ def _looking(state: State) -> list[Patch]:
     def tolist(self: Tensor) -> Any:
         index = device_of(self)
         if index >= 0:
-            wait_for(state, index, "Tensor.tolist")
+            fetch(state, self, "Tensor.tolist")
         elif state.late.pending:
             state.late.host_touch(self)
         return base.tolist(self)
 
+    def representation(self: Tensor, *, tensor_contents: Any = None) -> str:
+        local = state.local
+        before, local.reason = local.reason, "Tensor.__repr__"
+        try:
+            return str(stock_repr(self, tensor_contents=tensor_contents))
+        finally:
+            local.reason = before
+
+    stock_repr: Any = Tensor.__repr__
+    return [
+        Patch(Tensor, "__repr__", representation),
+        Patch(Tensor, "numpy", overridable(numpy)),
+        Patch(Tensor, "tolist", overridable(tolist)),
+    ]
+
+
+def _exporting(state: State) -> list[Patch]:
     def array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Any:
         if has_torch_function_unary(self):
             return handle_torch_function(Tensor.__array__, (self,), self, dtype=dtype)
-        out = numpy(self)
+        out = self.numpy()
         return out if dtype is None else out.astype(dtype, copy=False)
 
     def interface(self: Tensor) -> dict[str, Any]:
@@ -202,12 +219,10 @@ def _looking(state: State) -> list[Patch]:
             from torch.utils.dlpack import DLDeviceType
 
             return DLDeviceType.kDLCUDA, index
-        return stock_dlpack_device(self)
+        return cast(tuple[Any, int], stock_dlpack_device(self))
 
-    stock_dlpack_device = Tensor.__dlpack_device__
+    stock_dlpack_device: Any = Tensor.__dlpack_device__
     return [
-        Patch(Tensor, "numpy", overridable(numpy)),
-        Patch(Tensor, "tolist", overridable(tolist)),
         Patch(Tensor, "__array__", array),
         Patch(Tensor, "__cuda_array_interface__", property(interface)),
         Patch(Tensor, "__dlpack_device__", dlpack_device),
