@@ -17,7 +17,7 @@ from understudy.errors import InstallError
 from understudy.seam.buffer_slot import BufferSlot
 from understudy.seam.jax_program import Program, collectives_of, program_of
 from understudy.seam.patching import Patch, Patches
-from understudy.seam.recorder import Holding, OutOfMemory, Recorder, Work
+from understudy.seam.recorder import Holding, Installed, OutOfMemory, Recorder, Work
 
 PREALLOCATED = 0.75
 """Part of a GPU that XLA's allocator takes for itself unless told otherwise (docs.jax.dev, GPU memory allocation)."""
@@ -25,8 +25,8 @@ PREALLOCATED = 0.75
 CUDA_PLATFORM_VERSION = "PJRT C API\ncuda 12000"
 
 
-def install(session: Any) -> Callable[[], None]:
-    """Give JAX the session's GPUs; returns the function that takes them away again.
+def install(session: Any) -> Installed:
+    """Give JAX the session's GPUs; returns what takes them away again.
 
     Call it after `import jax`. Raises InstallError when JAX already runs on real GPUs.
     """
@@ -52,7 +52,7 @@ def install(session: Any) -> Callable[[], None]:
         seam.forget()
         seam.recorder.close()
 
-    return uninstall
+    return Installed(uninstall)
 
 
 def _late(xla_bridge: Any, client: Any) -> list[Patch]:

@@ -40,6 +40,7 @@ psum psum2 psum_invariant pmax pmin all_gather all_gather_invariant reduce_scatt
 pbroadcast axis_index
 """
 _COLLECTIVES = frozenset(_COLLECTIVES_NAMES.split())
+_PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 _WITHOUT_KERNEL = _FREE | _COLLECTIVES
 _FLOPS_PER_ELEMENT = {
     "random_bits": 100, "threefry2x32": 100, "exp": 8, "log": 8, "tanh": 10, "logistic": 10, "erf": 12, "erf_inv": 20,
@@ -282,7 +283,11 @@ def _elementwise_flops(equation: _Equation) -> int:
 
 
 def _library_call(equation: _Equation) -> Signature:
-    return _signature(equation.name, equation.inputs, equation.outputs, _library_flops(equation))
+    signature = _signature(equation.name, equation.inputs, equation.outputs, _library_flops(equation))
+    # XLA uses TF32 for products of float32 unless the program asks for more precision.
+    if equation.name in _PRODUCTS and equation.source.params.get("precision") is None:
+        return signature._replace(detail=(("tf32", 1),))
+    return signature
 
 
 def _library_flops(equation: _Equation) -> int:

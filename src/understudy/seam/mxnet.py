@@ -16,7 +16,7 @@ from typing import Any
 
 from understudy.seam.mxnet_program import COPIES, Shape, backward, has_kernel, signature_of, symbol_work
 from understudy.seam.patching import Patch, Patches
-from understudy.seam.recorder import Holding, OutOfMemory, Recorder, Work
+from understudy.seam.recorder import Holding, Installed, OutOfMemory, Recorder, Work
 
 FIRST = 1000
 """The CPU context behind gpu(0)."""
@@ -30,8 +30,8 @@ _VIEWS = ("MXNDArrayReshape64", "MXNDArrayReshape", "MXNDArraySlice", "MXNDArray
           "MXNDArrayAt64", "MXNDArrayDetach", "MXNDArrayGetGrad", "MXShallowCopyNDArray")  # fmt: skip
 
 
-def install(session: Any) -> Callable[[], None]:
-    """Give MXNet the session's GPUs; returns the function that takes them away again. Call it after `import mxnet`."""
+def install(session: Any) -> Installed:
+    """Give MXNet the session's GPUs; returns what takes them away again. Call it after `import mxnet`."""
     seam = _Seam(session)
     patches = Patches()
     patches.apply(seam.patches())
@@ -40,7 +40,7 @@ def install(session: Any) -> Callable[[], None]:
         patches.restore()
         seam.recorder.close()
 
-    return uninstall
+    return Installed(uninstall)
 
 
 class _Seam:

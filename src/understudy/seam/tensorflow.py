@@ -15,7 +15,7 @@ from typing import Any
 from understudy.errors import InstallError
 from understudy.seam.buffer_slot import BufferSlot
 from understudy.seam.patching import Patch, Patches
-from understudy.seam.recorder import OutOfMemory, Recorder, Work
+from understudy.seam.recorder import Installed, OutOfMemory, Recorder, Work
 from understudy.seam.tensorflow_devices import Devices
 from understudy.seam.tensorflow_names import gpu_index, to_cpu, to_gpu
 from understudy.seam.tensorflow_program import ON_HOST, Graph, has_kernel, read, shape_of, signature_of, size_of
@@ -28,8 +28,8 @@ _RESERVED_MIB = {3: 500, 5: 500, 6: 500, 7: 1050, 8: 1536}
 """What TensorFlow leaves free, by compute capability (MinSystemMemory in gpu_device.cc); 1800 from 9 on."""
 
 
-def install(session: Any) -> Callable[[], None]:
-    """Give TensorFlow the session's GPUs; returns the function that takes them away again.
+def install(session: Any) -> Installed:
+    """Give TensorFlow the session's GPUs; returns what takes them away again.
 
     Call it after `import tensorflow` and before its first operation; raises InstallError where that is too late.
     """
@@ -44,7 +44,7 @@ def install(session: Any) -> Callable[[], None]:
         patches.restore()
         seam.recorder.close()
 
-    return uninstall
+    return Installed(uninstall)
 
 
 class _Seam:

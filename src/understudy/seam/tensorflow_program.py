@@ -76,6 +76,7 @@ def signature_of(
         _flops(name, shapes[: len(tensors)], shapes[len(tensors) :], attrs),
         sum(size_of(t, batch) for t in tensors),
         sum(size_of(t, batch) for t in results) or (size_of(tensors[-1], batch) if tensors else 0),
+        (("tf32", 1),) if "MatMul" in name or "Conv" in name else (),  # on by default where the GPU has it
     )
 
 

@@ -1,16 +1,23 @@
-"""Training at hand-tuned speed on one device or many: the Trainer, and the parts of it that stand alone."""
+"""Training at hand-tuned speed on one device or many: the Trainer, and the parts of it that stand alone.
 
-from understudy.train.board import Board
-from understudy.train.callbacks import Callback, EarlyStopping
-from understudy.train.checkpoint import load_parameters, read_checkpoint, save_parameters
-from understudy.train.checkpoints import Checkpoints
-from understudy.train.data import Tensors
-from understudy.train.loggers import CSVLogger, Logger, TensorBoardLogger
-from understudy.train.metrics import Metrics
-from understudy.train.module import HyperParameters, Module, add_to_class, set_scratch_params_device
-from understudy.train.prefetch import Prefetcher
-from understudy.train.reproducible import seed_all
-from understudy.train.trainer import Trainer
+Names are loaded when they are first used, so that the Trainer of one framework needs no other.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from understudy.train.board import Board
+    from understudy.train.callbacks import Callback, EarlyStopping
+    from understudy.train.checkpoint import load_parameters, read_checkpoint, save_parameters
+    from understudy.train.checkpoints import Checkpoints
+    from understudy.train.data import Tensors
+    from understudy.train.loggers import CSVLogger, Logger, TensorBoardLogger
+    from understudy.train.metrics import Metrics
+    from understudy.train.module import HyperParameters, Module, add_to_class, set_scratch_params_device
+    from understudy.train.prefetch import Prefetcher
+    from understudy.train.reproducible import seed_all
+    from understudy.train.trainer import Trainer
 
 __all__ = [
     "Board",
@@ -33,3 +40,32 @@ __all__ = [
     "seed_all",
     "set_scratch_params_device",
 ]
+
+_HOMES = {
+    "Board": "board",
+    "Callback": "callbacks",
+    "EarlyStopping": "callbacks",
+    "load_parameters": "checkpoint",
+    "read_checkpoint": "checkpoint",
+    "save_parameters": "checkpoint",
+    "Checkpoints": "checkpoints",
+    "Tensors": "data",
+    "CSVLogger": "loggers",
+    "Logger": "loggers",
+    "TensorBoardLogger": "loggers",
+    "Metrics": "metrics",
+    "HyperParameters": "module",
+    "Module": "module",
+    "add_to_class": "module",
+    "set_scratch_params_device": "module",
+    "Prefetcher": "prefetch",
+    "seed_all": "reproducible",
+    "Trainer": "trainer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

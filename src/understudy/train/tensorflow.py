@@ -1,0 +1,75 @@
+"""The Trainer for TensorFlow: Keras' own `fit` under the placement that `num_gpus` asks for.
+
+`Trainer(max_epochs=10, num_gpus=2).fit(make_model, data, loss=..., optimizer=...)`. Variables stay where they are made,
+so the model is given as a function that makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from understudy import tensorflow as us
+from understudy.errors import UsageError
+from understudy.train.hooks import HyperParameters, add_to_class
+
+__all__ = ["HyperParameters", "Trainer", "add_to_class"]
+
+
+class Trainer(HyperParameters):
+    """Trains a Keras model on the CPU, a GPU, or several GPUs through tf.distribute.MirroredStrategy.
+
+    max_epochs         passes over the training data.
+    num_gpus           how many GPUs to use, at most those that there are; 0 is the CPU.
+    gradient_clip_val  the largest norm of the whole gradient; 0 is off.
+    """
+
+    max_epochs: int
+    gradient_clip_val: float
+    gpus: list[Any]
+
+    def __init__(self, max_epochs: int, num_gpus: int = 0, gradient_clip_val: float = 0) -> None:
+        self.save_hyperparameters()
+        self.gpus = [us.gpu(i) for i in range(min(num_gpus, us.num_gpus()))]
+
+    @property
+    def strategy(self) -> Any:
+        """Keras' placement of model and batches: one device, or mirrored over the GPUs in use."""
+        if len(self.gpus) > 1:
+            return tf.distribute.MirroredStrategy([device.name for device in self.gpus])
+        return tf.distribute.OneDeviceStrategy((self.gpus[0] if self.gpus else us.cpu()).name)
+
+    def fit(
+        self,
+        make_model: Callable[[], Any],
+        train_data: Any,
+        val_data: Any = None,
+        *,
+        loss: Any,
+        optimizer: Callable[[], Any],
+        **options: Any,
+    ) -> list[dict[str, float]]:
+        """Train for `max_epochs` and return `history`: one dict an epoch, with Keras' names (loss, val_loss).
+
+        `train_data` is a tf.data.Dataset of (inputs, targets) batches or such a tuple of arrays; `make_model` and
+        `optimizer` are functions because both own variables; `options` go to Keras' `fit`.
+        """
+        strategy = self.strategy
+        with strategy.scope():
+            self.model = make_model()
+            made = optimizer()
+            if self.gradient_clip_val > 0:
+                made.global_clipnorm = self.gradient_clip_val
+            self.model.compile(optimizer=made, loss=loss)
+        arrays = train_data if isinstance(train_data, tuple) else (train_data,)
+        if not arrays:
+            raise UsageError("there is nothing to train on: train_data is empty.")
+        done = self.model.fit(*arrays, validation_data=val_data, epochs=self.max_epochs, verbose=0, **options)
+        names = list(done.history)
+        self.history = [
+            {"epoch": float(epoch), **{name: float(done.history[name][epoch]) for name in names}}
+            for epoch in range(self.max_epochs)
+        ]
+        return self.history
