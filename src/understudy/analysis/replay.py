@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from understudy.analysis.snapshot_file import Event, Snapshot, read
-from understudy.analysis.start_state import PAGE, addresses, start_segments
+from understudy.analysis.start_state import PAGE, start_segments
 from understudy.machine.allocator import CachingAllocator
 from understudy.machine.allocator_blocks import DEFAULT_POOL, Block, PoolId
 from understudy.machine.oom_text import OutOfMemory
@@ -185,10 +185,9 @@ class Replay:
         """The private pool of each recorded page, for recordings whose events do not say it."""
         found: dict[int, PoolId] = {}
         for segment in self.snapshot.segments:
-            pool = segment.get("segment_pool_id", DEFAULT_POOL)
-            if tuple(pool) != DEFAULT_POOL:
-                for page in range(int(segment["address"]), int(segment["address"]) + int(segment["total_size"]), PAGE):
-                    found[page // PAGE] = (int(pool[0]), int(pool[1]))
+            if segment["segment_pool_id"] != DEFAULT_POOL:
+                for page in range(segment["address"], segment["address"] + segment["total_size"], PAGE):
+                    found[page // PAGE] = segment["segment_pool_id"]
         return found
 
     def _hear(self, action: str, address: int, size: int, stream: int, block: Block | None) -> None:
@@ -298,7 +297,7 @@ class Replay:
         index = len(self.snapshot.events)
         for segment in self.snapshot.segments:
             self.result.final_segments += 1
-            found = ours.get(self._translate(int(segment["address"])))
+            found = ours.get(self._translate(segment["address"]))
             theirs = list(_shape(segment))
             self.result.final_blocks += len(theirs)
             replayed = list(_shape(found)) if found is not None else []
@@ -307,7 +306,7 @@ class Replay:
             if found is not None and found["total_size"] == segment["total_size"]:
                 self.result.final_segments_agree += 1
             if theirs != replayed:
-                event = Event("end", int(segment["address"]), int(segment["total_size"]), 0)
+                event = Event("end", segment["address"], segment["total_size"], 0)
                 self._differ(index, event, f"{len(theirs)} blocks", f"{agree} of them the same")
         extra = len(ours) - len(self.snapshot.segments)
         if extra > 0:
@@ -330,8 +329,8 @@ class Replay:
 
 def _shape(segment: Any) -> Iterator[tuple[int, int, bool]]:
     """The blocks of a segment: offset, size, whether in use."""
-    for address, block in addresses(segment):
-        yield address - int(segment["address"]), int(block["size"]), block["state"] != "inactive"
+    for block in segment["blocks"]:
+        yield block["address"] - segment["address"], block["size"], block["state"] != "inactive"
 
 
 def replay(path: str | Path, driver: Driver = "modelled") -> list[ReplayResult]:

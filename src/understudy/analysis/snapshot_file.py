@@ -16,9 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from understudy.errors import FileFormatError
 from understudy.machine.alloc_conf import MIB, UNLIMITED, Settings, parse
-from understudy.machine.allocator_blocks import PoolId
-
-_ADDRESS_KEYS = ("addr", "device_free")
+from understudy.machine.allocator_blocks import DEFAULT_POOL, PoolId
 
 
 class Event(NamedTuple):
@@ -37,7 +35,7 @@ class Snapshot(NamedTuple):
     device: int
     settings: Settings
     events: list[Event]
-    segments: list[Mapping[str, Any]]
+    segments: list[dict[str, Any]]
 
 
 class _DataUnpickler(pickle.Unpickler):
@@ -94,21 +92,43 @@ def from_dict(data: object, path: str | Path = "the snapshot") -> list[Snapshot]
             "Make one with torch.cuda.memory._dump_snapshot."
         )
     settings = _settings(data.get("allocator_settings") or {}, path)
-    traces = list(data.get("device_traces") or [])
-    devices = {int(segment["device"]) for segment in data["segments"]}
-    devices |= {index for index, trace in enumerate(traces) if trace}
     try:
-        return [
-            Snapshot(
-                device,
-                settings,
-                [_event(entry) for entry in traces[device]] if device < len(traces) else [],
-                [segment for segment in data["segments"] if int(segment["device"]) == device],
-            )
-            for device in sorted(devices)
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise FileFormatError(f"{path} has an event that is none of an allocator: {error!r}.") from None
+        segments = [_segment(entry) for entry in data["segments"]]
+        traces = [[_event(entry) for entry in trace] for trace in data.get("device_traces") or []]
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise FileFormatError(f"{path} has an entry that is none of an allocator's: {error!r}.") from None
+    devices = {segment["device"] for segment in segments} | {index for index, trace in enumerate(traces) if trace}
+    return [
+        Snapshot(
+            device,
+            settings,
+            traces[device] if device < len(traces) else [],
+            [segment for segment in segments if segment["device"] == device],
+        )
+        for device in sorted(devices)
+    ]
+
+
+def _segment(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded segment with all keys that the replay reads; older snapshots lack pools, requests and addresses."""
+    pool = entry.get("segment_pool_id", DEFAULT_POOL)
+    address = int(entry["address"])
+    blocks = []
+    for block in entry["blocks"]:
+        size = int(block["size"])
+        requested = int(block.get("requested_size", size))
+        blocks.append({"address": address, "size": size, "requested_size": requested, "state": str(block["state"])})
+        address += size
+    return {
+        "device": int(entry["device"]),
+        "address": int(entry["address"]),
+        "total_size": int(entry["total_size"]),
+        "stream": int(entry.get("stream", 0)),
+        "segment_type": str(entry["segment_type"]),
+        "segment_pool_id": (int(pool[0]), int(pool[1])),
+        "is_expandable": bool(entry.get("is_expandable", False)),
+        "blocks": blocks,
+    }
 
 
 def _event(entry: Mapping[str, Any] | Sequence[Any]) -> Event:
@@ -116,7 +136,7 @@ def _event(entry: Mapping[str, Any] | Sequence[Any]) -> Event:
         action, address, size, stream = entry[:4]
         return Event(str(action), int(address), int(size), int(stream))
     pool = entry.get("pool_id")
-    address = next(entry[key] for key in _ADDRESS_KEYS if key in entry)
+    address = entry["addr"] if "addr" in entry else entry["device_free"]
     pool_id = (int(pool[0]), int(pool[1])) if pool is not None else None
     return Event(str(entry["action"]), int(address), int(entry["size"]), int(entry["stream"]), pool_id)
 

@@ -79,32 +79,21 @@ def live_blocks(snapshot: Snapshot) -> list[LiveBlock]:
                 found.append(LiveBlock(event.address, event.size, 0, index))
             pending.discard(event.address)
     for segment in snapshot.segments:
-        for address, block in addresses(segment):
+        for block in segment["blocks"]:
+            address = block["address"]
             if block["state"] != "inactive" and address not in since and address not in pending:
-                size, requested = int(block["size"]), int(block["requested_size"])
-                found.append(LiveBlock(address, requested, size, len(snapshot.events)))
-    return found
-
-
-def addresses(segment: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
-    """A segment's blocks with their addresses, which older snapshots do not hold."""
-    found = []
-    address = int(segment["address"])
-    for block in segment["blocks"]:
-        found.append((address, block))
-        address += int(block["size"])
+                found.append(LiveBlock(address, block["requested_size"], block["size"], len(snapshot.events)))
     return found
 
 
 def _range(segment: Mapping[str, Any]) -> Range:
-    pool = segment.get("segment_pool_id", DEFAULT_POOL)
     return Range(
-        int(segment["address"]),
-        int(segment["total_size"]),
-        int(segment["stream"]),
+        segment["address"],
+        segment["total_size"],
+        segment["stream"],
         segment["segment_type"] == "small",
-        bool(segment.get("is_expandable", False)),
-        (int(pool[0]), int(pool[1])),
+        segment["is_expandable"],
+        segment["segment_pool_id"],
     )
 
 
