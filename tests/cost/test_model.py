@@ -227,6 +227,17 @@ def test_launches_of_a_list(name, lists, tensors, kernels):
         ("aten::zero_", "fill"),
         ("aten::special_erfcx", "activation"),
         ("torchvision::frobnicate", "other"),
+        ("dot_general", "matmul"),
+        ("loop_fusion", "elementwise"),
+        ("input_reduce_fusion", "reduction"),
+        ("MatMul", "matmul"),
+        ("FusedBatchNormV3", "norm"),
+        ("ResourceApplyAdam", "optimizer"),
+        ("FullyConnected", "matmul"),
+        ("_backward_FullyConnected", "matmul"),
+        ("_backward__npi_add", "elementwise"),
+        ("_npx_batch_norm", "norm"),
+        ("broadcast_mul", "elementwise"),
     ],
 )
 def test_operators_are_classified(name, operator_class):
@@ -236,6 +247,9 @@ def test_operators_are_classified(name, operator_class):
 def test_no_operator_is_in_two_classes():
     names = [name for row in operators.read("operators")["class"].values() for name in row["names"]]
     assert len(names) == len(set(names)) > 800
+    others = [name for row in operators.read("frameworks")["names"].values() for name in row]
+    assert len(others) == len(set(others)) > 200
+    assert not set(others) & set(names)
 
 
 def test_every_curve_says_where_it_is_from():

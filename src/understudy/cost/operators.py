@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 DATA = Path(__file__).parent / "data"
 _PREFIXES = ("", "_", "native_", "cudnn_", "_cudnn_", "_native_")
+_MXNET_PREFIXES = ("_backward_", "_np_", "_npi_", "_npx_", "broadcast_", "elemwise_")
 _SUFFIXES = ("", "_backward", "_forward", "_backward_data", "_double_backward", "_copy", "_out", "_jvp")
 
 
@@ -36,6 +37,8 @@ def _classes() -> tuple[dict[str, OperatorClass], dict[str, str]]:
         share = row.get("share", 1.0)
         classes[key] = OperatorClass(key, row["curve"], share, row["floor_us"], row["dispatch_us"])
         names.update((name, key) for name in row["names"])
+    for key, others in read("frameworks")["names"].items():
+        names.update((name, key) for name in others if name not in names)
     return classes, names
 
 
@@ -50,6 +53,9 @@ def classify(name: str) -> OperatorClass:
     """The class of an operator by its framework name; "other" when no rule knows it."""
     classes, names = _classes()
     bare = plain(name)
+    for prefix in _MXNET_PREFIXES:
+        if bare not in names:
+            bare = bare.removeprefix(prefix)
     if bare.startswith("_foreach"):
         return classes["foreach"]
     if bare.startswith("_fused_") and bare not in names and bare.removeprefix("_fused_") not in names:
