@@ -10,7 +10,10 @@ from understudy.errors import InstallError
 from understudy.seam.patching import Patches
 from understudy.seam.torch import (
     autocast,
+    distributed,
+    distributed_collectives,
     distributed_nccl,
+    dlpack,
     driver,
     factories,
     functional,
@@ -39,7 +42,7 @@ class Installation:
     def __init__(self, state: State) -> None:
         self.state = state
         self.patches = Patches()
-        self.mode = Dispatch(state, {**moves.HANDLERS, **plans.HANDLERS, **libraries.HANDLERS})
+        self.mode = Dispatch(state, {**moves.HANDLERS, **plans.HANDLERS, **libraries.HANDLERS, **distributed_collectives.HANDLERS})
 
     def install(self) -> None:
         """Replace PyTorch's names and enter the dispatch mode.
@@ -69,6 +72,7 @@ class Installation:
             libraries,
             parallel,
             distributed_nccl,
+            distributed,
         ):
             self.patches.apply(module.patches(state))
         self.patches.apply(threads.patches(state, self.mode))

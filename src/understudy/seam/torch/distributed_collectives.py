@@ -1,0 +1,309 @@
+"""The c10d operators in the dispatch mode: values over gloo, devices as NCCL checks them, one submission each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from understudy.machine.stream import Stream
+from understudy.seam.torch.dispatch import Dispatch, Handler
+from understudy.seam.torch.distributed_groups import Group, Groups
+from understudy.seam.torch.distributed_work import CALLS, Queued
+from understudy.seam.torch.operators import Plan, tensors_in
+from understudy.seam.torch.tags import CPU, FLOATING, tag_of
+
+Tensor = torch.Tensor
+CLOCK_TAG = 1 << 28
+"""Added to a message's tag for the sender's clock, which travels beside it."""
+
+MOST_PENDING = 4096
+"""Functional collectives that nobody waited for are forgotten beyond this many."""
+
+
+class Collective(NamedTuple):
+    """Positions of an operator's arguments: what it reads, what it writes."""
+
+    reads: int
+    writes: int
+
+
+COLLECTIVES = {
+    "c10d::allreduce_": Collective(0, 0),
+    "c10d::allreduce_coalesced_": Collective(0, 0),
+    "c10d::broadcast_": Collective(0, 0),
+    "c10d::reduce_": Collective(0, 0),
+    "c10d::allgather_": Collective(1, 0),
+    "c10d::_allgather_base_": Collective(1, 0),
+    "c10d::allgather_coalesced_": Collective(1, 0),
+    "c10d::allgather_into_tensor_coalesced_": Collective(1, 0),
+    "c10d::reduce_scatter_": Collective(1, 0),
+    "c10d::_reduce_scatter_base_": Collective(1, 0),
+    "c10d::reduce_scatter_tensor_coalesced_": Collective(1, 0),
+    "c10d::gather_": Collective(1, 0),
+    "c10d::scatter_": Collective(1, 0),
+    "c10d::alltoall_": Collective(1, 0),
+    "c10d::alltoall_base_": Collective(1, 0),
+    "c10d::barrier": Collective(0, 0),
+}
+
+FUNCTIONAL = (
+    "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "all_gather_into_tensor",
+    "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced", "reduce_scatter_tensor",
+    "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced", "all_to_all_single", "broadcast", "broadcast_",
+)  # fmt: skip
+"""Functional collectives, which DTensor and tensor parallelism use (torch.distributed._functional_collectives)."""
+
+
+def run(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A collective of all ranks of a group."""
+    groups: Groups = dispatch.state.groups
+    named = dict(zip(plan.names, args, strict=False)) | kwargs
+    group = groups.of(named["process_group"])
+    shape = COLLECTIVES[plan.name]
+    device = CPU if group is None else place(dispatch, group, args)
+    if group is None:
+        return dispatch.call(plan, func, args, kwargs, device)
+    asynchronous = bool(named.get("async_op", True))
+    reads, writes = list(tensors_in((args[shape.reads],))), list(tensors_in((args[shape.writes],)))
+    size = sum(map(_bytes, reads)) or group.size * sum(map(_bytes, writes))
+    out = _values(dispatch, plan, func, args, kwargs, device)
+    if device < 0 or not group.nccl:
+        _through_host(dispatch, group, plan.name, device, size)
+        return out
+    groups.connect(group, device)
+    stream = groups.stream(group, device, asynchronous)
+    submit(dispatch, group, stream, plan.name, 0 if plan.name == "c10d::barrier" else size, (reads, writes))
+    _hand_over(dispatch, stream, asynchronous, host=plan.name == "c10d::barrier")
+    return out
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def place(dispatch: Dispatch, group: Group, args: Iterable[Any]) -> int:
+    """The device of a collective's tensors; raises NCCL's errors for tensors that it does not take."""
+    device: int | None = None
+    floating = []
+    for tensor in tensors_in(args):
+        found = tag_of(tensor).device
+        if found == FLOATING:
+            floating.append(tensor)
+        elif found == CPU and not group.takes_cpu:
+            raise RuntimeError("No backend type associated with device type cpu")
+        elif device is not None and found != device:
+            raise RuntimeError("Tensor list input to scatter/gather must match number of collective participants")
+        else:
+            device = found
+        if found >= 0 and group.nccl and tensor.layout is torch.strided and not _dense(tensor):
+            raise ValueError("Tensors must be contiguous")
+    if device is None:
+        device = dispatch.local.device if group.nccl and not group.takes_cpu else CPU
+    if device >= 0:
+        for tensor in floating:
+            dispatch.tag(tensor, device)
+    return device
+
+
+def _dense(tensor: Tensor) -> bool:
+    return tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def _values(
+    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+) -> Any:
+    """Run it on gloo to its end; an average comes here as a sum, to be divided."""
+    out = dispatch.call(plan, func, args, kwargs, device)
+    work = dist.Work.unbox(out[-1] if isinstance(out, (tuple, list)) else out)
+    work.wait()
+    if CALLS.mean:
+        group = dist.ProcessGroup.unbox(args[plan.names.index("process_group")])
+        with torch._C._DisableTorchDispatch():
+            for tensor in tensors_in((args[COLLECTIVES[plan.name].writes],)):
+                tensor.detach().div_(group.size(), rounding_mode=None if tensor.is_floating_point() else "trunc")
+    return out
+
+
+def submit(
+    dispatch: Dispatch,
+    group: Group,
+    stream: Stream,
+    name: str,
+    size: int,
+    touched: tuple[list[Tensor], list[Tensor]] = ([], []),
+) -> None:
+    """Queue this rank's part, which starts when every rank's is ready."""
+    state = dispatch.state
+    site = state.site()
+    state.groups.meet(group, stream, name)
+    state.machine.collective(state.local.host, stream, name, size, group.size, site)
+    if state.machine.concurrent:
+        state.order.touched(*touched, stream, site)
+
+
+def _hand_over(dispatch: Dispatch, stream: Stream, asynchronous: bool, host: bool) -> None:
+    """Tell who waits: the Work that the caller gets, or, for C++ that calls collectives itself, we in its place."""
+    groups: Groups = dispatch.state.groups
+    event = groups.mark(stream, 0) if asynchronous or host else None
+    if CALLS.depth:
+        CALLS.queued = Queued(event)
+        CALLS.queued.host = host
+    elif event is not None and torch._C._current_graph_task_id() != -1:
+        # DistributedDataParallel's reducer: its buckets are waited for when backward ends.
+        _when_backward_ends(lambda: groups.wait(event))
+    elif event is not None:
+        groups.wait(event)
+
+
+def _when_backward_ends(call: Callable[[], None]) -> None:
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
+def _through_host(dispatch: Dispatch, group: Group, name: str, device: int, size: int) -> None:
+    """Gloo: tensors of a device travel through the host, which waits; the ranks leave together."""
+    state = dispatch.state
+    host = state.local.host
+    if device >= 0:
+        stream = state.local.streams[device]
+        state.machine.synchronize_stream(host, stream, name, state.site())
+        host.advance(2 * state.device(device).cost.copy_ns(size, device, CPU, True))
+    host.wait_until(group.agree(host.now_ns))
+    if CALLS.depth:
+        CALLS.queued = Queued(None)
+
+
+# ---------------------------------------------------------------------------------------------- pairs
+
+
+def send(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """c10d::send: the sender's clock goes with the message."""
+    groups: Groups = dispatch.state.groups
+    tensors, boxed, peer, tag = args
+    group = groups.of(boxed)
+    if group is None:
+        return dispatch.call(plan, func, args, kwargs, CPU)
+    device = place(dispatch, group, tensors)
+    out = dispatch.call(plan, func, args, kwargs, device)
+    stream, ready = _ready(dispatch, group, device)
+    with torch._C._DisableTorchDispatch():
+        clock = torch.tensor([ready])
+        ticket = group.carrier.send([clock], peer, tag + CLOCK_TAG)
+    if stream is not None:
+        site = dispatch.state.site()
+        size = sum(map(_bytes, tensors))
+        dispatch.machine.collective(dispatch.local.host, stream, "nccl:send", size, 2, site)
+
+    def finish() -> Any:
+        ticket.wait()
+        return None if stream is None else groups.mark(stream, 0)
+
+    return _pending(out, finish)
+
+
+def recv(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """c10d::recv_ and c10d::recv_any_source_: it ends when the sender's message, which has its clock, has arrived."""
+    groups: Groups = dispatch.state.groups
+    tensors, boxed = args[:2]
+    group = groups.of(boxed)
+    if group is None:
+        return dispatch.call(plan, func, args, kwargs, CPU)
+    device = place(dispatch, group, tensors)
+    out = dispatch.call(plan, func, args, kwargs, device)
+    work = dist.Work.unbox(out)
+    stream, _ = _ready(dispatch, group, device)
+    size = sum(map(_bytes, tensors))
+    with torch._C._DisableTorchDispatch():
+        clock = torch.zeros(1, dtype=torch.int64)
+        # Asked for at once where the sender is known: the sender's `wait` may depend on it.
+        ticket = group.carrier.recv([clock], args[2], args[-1] + CLOCK_TAG) if len(args) > 3 else None
+
+    def finish() -> Any:
+        with torch._C._DisableTorchDispatch():
+            (ticket or group.carrier.recv([clock], work._source_rank(), args[-1] + CLOCK_TAG)).wait()
+            sent = int(clock.item())
+        if stream is None:
+            dispatch.local.host.wait_until(sent)
+            return None
+        stream.ready_ns = max(stream.ready_ns, sent)
+        site = dispatch.state.site()
+        dispatch.machine.collective(dispatch.local.host, stream, "nccl:recv", size, 2, site)
+        if dispatch.machine.concurrent:
+            dispatch.state.order.touched([], list(tensors), stream, site)
+        return groups.mark(stream, 0)
+
+    return _pending(out, finish)
+
+
+def _ready(dispatch: Dispatch, group: Group, device: int) -> tuple[Stream | None, int]:
+    if device < 0 or not group.nccl:
+        return None, dispatch.local.host.now_ns
+    groups: Groups = dispatch.state.groups
+    groups.connect(group, device)
+    stream = groups.stream(group, device, True)
+    return stream, max(stream.ready_ns, dispatch.local.host.now_ns)
+
+
+def _pending(out: Any, finish: Callable[[], Any]) -> Any:
+    if CALLS.depth:
+        CALLS.queued = Queued(None, finish)
+    else:
+        dist.Work.unbox(out).wait()
+        finish()
+    return out
+
+
+# ---------------------------------------------------------------------------------------------- functional ones
+
+
+def functional(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A functional collective: new tensors on the same device, ready after `wait_tensor`."""
+    groups: Groups = dispatch.state.groups
+    group = groups.of(args[-1] if "group_name" not in kwargs else kwargs["group_name"])
+    if group is None:
+        return dispatch.call(plan, func, args, kwargs, CPU)
+    device = place(dispatch, group, args)
+    out = dispatch.call(plan, func, args, kwargs, device)
+    made = list(tensors_in((out,)))
+    with torch._C._DisableTorchDispatch():
+        for tensor in made:
+            torch.ops._c10d_functional.wait_tensor(tensor)
+    reads = list(tensors_in(args))
+    size = sum(map(_bytes, reads))
+    if device < 0 or not group.nccl:
+        _through_host(dispatch, group, plan.name, device, size)
+        if device >= 0:
+            dispatch.tag(out, device)
+        return out
+    dispatch.tag(out, device)
+    groups.connect(group, device)
+    stream = groups.stream(group, device, True)
+    submit(dispatch, group, stream, plan.name, size, (reads, made))
+    event = groups.mark(stream, 0)
+    if len(groups.pending) > MOST_PENDING:
+        groups.pending.clear()
+    for tensor in made:
+        groups.pending[id(tag_of(tensor))] = event
+    return out
+
+
+def wait_tensor(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """_c10d_functional::wait_tensor: the current stream waits for the collective that made the tensor."""
+    groups: Groups = dispatch.state.groups
+    waiting = groups.pending.pop(id(tag_of(args[0])), None)
+    if waiting is not None:
+        groups.wait(waiting)
+    return dispatch.call(plan, func, args, kwargs, max(CPU, tag_of(args[0]).device))
+
+
+HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(COLLECTIVES, run),
+    **{f"_c10d_functional::{name}": functional for name in FUNCTIONAL},
+    "_c10d_functional::wait_tensor": wait_tensor,
+    "c10d::send": send,
+    "c10d::recv_": recv,
+    "c10d::recv_any_source_": recv,
+}
+"""Operators that `Dispatch` hands on whole."""

@@ -1,0 +1,105 @@
+"""Process groups as the emulation knows them, and the time that their ranks agree on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from understudy.machine.stream import Event, Stream
+
+if TYPE_CHECKING:
+    from understudy.seam.torch.state import State
+
+
+class Group:
+    """A process group: `carrier` is the gloo backend that moves its values, `streams` its own stream a device.
+
+    `nccl` tells whether emulated tensors go to NCCL, `takes_cpu` whether CPU tensors have a backend at all.
+    """
+
+    def __init__(self, process_group: Any, carrier: Any, nccl: bool, takes_cpu: bool) -> None:
+        self.name: str = process_group.group_name
+        self.size: int = process_group.size()
+        self.rank: int = process_group.rank()
+        self.carrier = carrier
+        self.nccl = nccl
+        self.takes_cpu = takes_cpu
+        self.streams: dict[int, Stream] = {}
+        self.connected: set[int] = set()
+
+    def agree(self, time_ns: int) -> int:
+        """The latest of all ranks' times: one all-reduce of an int64, which every rank takes part in."""
+        if self.size == 1:
+            return time_ns
+        with torch._C._DisableTorchDispatch():
+            clock = torch.tensor([time_ns])
+            options = dist.AllreduceOptions()
+            options.reduceOp = dist.ReduceOp.MAX
+            self.carrier.allreduce([clock], options).wait()
+            return int(clock.item())
+
+
+class Groups:
+    """The process groups of this process, by name; groups of an ended emulation are forgotten with it."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.by_name: dict[str, Group] = {}
+        self.backends: list[Any] = []
+        self.pending: dict[int, Event] = {}  # by the identity of a result's tag, which must not be kept alive
+
+    def add(self, group: Group) -> None:
+        """Remember a group that was just made."""
+        self.by_name[group.name] = group
+
+    def of(self, boxed: Any) -> Group | None:
+        """The group behind the argument of a c10d operator; None for one that was made elsewhere."""
+        name = boxed if isinstance(boxed, str) else dist.ProcessGroup.unbox(boxed).group_name
+        return self.by_name.get(name)
+
+    # ------------------------------------------------------------------ streams and time
+
+    def connect(self, group: Group, device: int) -> None:
+        """The first collective of a group on a device makes NCCL's communicator, while the host waits."""
+        if device in group.connected:
+            return
+        group.connected.add(device)
+        state = self.state
+        state.create_context(state.device(device))
+        state.local.host.advance(state.device(device).cost.first_call_ns("collective"))
+
+    def stream(self, group: Group, device: int, asynchronous: bool) -> Stream:
+        """Where a collective runs: on the group's own stream after the current one, or on the current stream."""
+        state = self.state
+        current = state.local.streams[device]
+        if not asynchronous:
+            return current
+        own = group.streams.get(device)
+        if own is None:
+            own = group.streams[device] = state.new_stream(device, 0)
+        state.machine.barrier(state.local.host, current, own)
+        return own
+
+    def meet(self, group: Group, stream: Stream, name: str) -> None:
+        """No rank's part starts before every rank's is ready: move the stream to the latest of them."""
+        state = self.state
+        cost = state.device(stream.device).cost
+        ready = max(stream.ready_ns, state.local.host.now_ns + cost.dispatch_ns(name) + cost.launch_ns)
+        stream.ready_ns = group.agree(ready)
+
+    def mark(self, stream: Stream, site: int) -> Event:
+        """An event after the collective that was just queued."""
+        machine = self.state.machine
+        event = machine.event()
+        event.time_ns, event.stream = stream.ready_ns, stream
+        event.order = {**stream.order, stream.agent: stream.epoch}
+        return event
+
+    def wait(self, event: Event) -> None:
+        """Make the current stream of the event's device wait for it; the host goes on."""
+        state = self.state
+        if event.stream is not None:
+            current = state.local.streams[event.stream.device]
+            state.machine.wait_event(state.local.host, event, current, state.site())

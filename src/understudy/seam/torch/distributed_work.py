@@ -1,0 +1,191 @@
+"""What collectives return: a Work whose `wait` makes the current stream wait, as NCCL's does, and not the host."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from understudy.machine.stream import Event
+from understudy.seam.torch.distributed_groups import Groups
+
+METHODS = (
+    "allreduce", "allreduce_coalesced", "broadcast", "allgather", "_allgather_base", "allgather_coalesced",
+    "allgather_into_tensor_coalesced", "all_gather_single", "all_gather_single_coalesced", "reduce_scatter",
+    "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "reduce_scatter_single",
+    "reduce_scatter_single_coalesced", "reduce", "gather", "scatter", "alltoall", "alltoall_base", "all_to_all_single",
+    "barrier", "send", "recv", "recv_anysource",
+)  # fmt: skip
+"""Methods of `ProcessGroup` that return a Work, in one version of PyTorch or another."""
+
+
+class Calls(threading.local):
+    """The collective that this thread has just queued, on its way from the operator's handler to the method's caller.
+
+    `depth` tells whether a method of ours is on the stack; C++ that calls collectives itself has none. `mean`: the sum
+    asked for is to be divided by the number of ranks. `together` collects what a coalescing manager puts together.
+    """
+
+    depth = 0
+    mean = False
+    queued: Queued | None = None
+    together: list[Any] | None = None
+
+
+class Queued:
+    """A collective in the machine: the event after it, and what else its Work's `wait` must do."""
+
+    def __init__(self, event: Event | None, finish: Callable[[], Event | None] | None = None) -> None:
+        self.event = event
+        self.finish = finish
+        self.host = False
+
+
+CALLS = Calls()
+
+
+def methods(groups: Groups) -> dict[str, Callable[..., Any]]:
+    """Wrappers of the methods that return a Work."""
+    work_class = _work_class(groups)
+    owner: Any = dist.ProcessGroup
+
+    def wrap(name: str) -> Callable[..., Any]:
+        stock = getattr(owner, name)
+
+        @functools.wraps(stock)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            before, CALLS.queued = CALLS.queued, None
+            CALLS.depth += 1
+            try:
+                with _as_sum((*args, *kwargs.values())):
+                    work = stock(self, *args, **kwargs)
+                queued: Queued | None = CALLS.queued
+            finally:
+                CALLS.depth -= 1
+                CALLS.queued = before
+            if queued is None or work is None:
+                return work
+            made = work_class(work, queued)
+            if CALLS.together is not None:
+                CALLS.together.append(made)
+            return made
+
+        return method
+
+    found = {name: wrap(name) for name in METHODS if hasattr(owner, name)}
+    return found | _coalescing(groups, work_class)
+
+
+def _coalescing(groups: Groups, work_class: Any) -> dict[str, Callable[..., Any]]:
+    """What `torch.distributed._coalescing_manager` calls: one Work for all collectives between start and end."""
+    stock_start, stock_end = dist.ProcessGroup._start_coalescing, dist.ProcessGroup._end_coalescing
+
+    def start(self: Any, device: torch.device) -> None:
+        known = groups.by_name.get(self.group_name)
+        if known is None or not known.nccl:
+            stock_start(self, device)
+        else:
+            CALLS.together = []
+
+    def end(self: Any, device: torch.device) -> Any:
+        if CALLS.together is None:
+            return stock_end(self, device)
+        works, CALLS.together = CALLS.together, None
+        return work_class(None, Queued(None), works)
+
+    return {"_start_coalescing": start, "_end_coalescing": end}
+
+
+@contextmanager
+def _as_sum(arguments: tuple[Any, ...]) -> Iterator[None]:
+    """Ask for a sum where the program asks for an average, which gloo has not in every version of PyTorch."""
+    averages = [options for options in arguments if getattr(options, "reduceOp", None) == dist.ReduceOp.AVG]
+    for options in averages:
+        options.reduceOp = dist.ReduceOp.SUM
+    before, CALLS.mean = CALLS.mean, bool(averages)
+    try:
+        yield
+    finally:
+        CALLS.mean = before
+        for options in averages:
+            options.reduceOp = dist.ReduceOp.AVG
+
+
+def _work_class(groups: Groups) -> Any:
+    state = groups.state
+
+    class Work(dist.Work):
+        """torch.distributed.Work of a collective on emulated devices."""
+
+        def __init__(self, inner: Any, queued: Queued, others: Sequence[Any] = ()) -> None:
+            super().__init__()
+            self._others = others
+            self._inner = inner
+            self._queued = queued
+
+        def wait(self, timeout: Any = None) -> bool:
+            """Make the current stream wait; for a barrier, and for tensors of the host, the host waits."""
+            for other in self._others:
+                other.wait(timeout)
+            queued = self._queued
+            if queued.finish is not None:
+                self._inner.wait() if timeout is None else self._inner.wait(timeout)
+                queued.event, queued.finish = queued.finish(), None
+            if queued.event is not None:
+                groups.wait(queued.event)
+                if queued.host:
+                    state.machine.synchronize_event(state.local.host, queued.event, state.site())
+            return True
+
+        def synchronize(self) -> None:
+            """The same as `wait`."""
+            self.wait()
+
+        def block_current_stream(self) -> None:
+            """The same as `wait`."""
+            self.wait()
+
+        def is_completed(self) -> bool:
+            """Whether the devices are done with it, on the modelled clock."""
+            queued = self._queued
+            if queued.finish is not None:
+                return bool(self._inner.is_completed())
+            if not all(other.is_completed() for other in self._others):
+                return False
+            return queued.event is None or state.machine.query_event(state.local.host, queued.event)
+
+        def is_success(self) -> bool:
+            """Whether it is done without an error."""
+            return self.is_completed()
+
+        def exception(self) -> Any:
+            """The error that ended it; None here, since errors are raised where the collective is called."""
+            return None
+
+        def result(self) -> list[torch.Tensor]:
+            """The tensors that it wrote."""
+            self.wait()
+            return list(self._inner.result())
+
+        def source_rank(self) -> int:
+            """The rank that sent what was received."""
+            return int(self._inner._source_rank())
+
+        _source_rank = source_rank
+
+        def get_future(self) -> Any:
+            """A future that is complete: its callbacks run at once, on the calling thread, as with NCCL."""
+            self.wait()
+            return self._inner.get_future()
+
+        def get_future_result(self) -> Any:
+            """A future of the outcome."""
+            self.wait()
+            return self._inner.get_future_result()
+
+    return Work
