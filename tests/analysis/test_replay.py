@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from understudy.analysis.replay import replay
+from understudy.analysis.replay import Replay, replay
 from understudy.analysis.snapshot_file import from_dict, read
 from understudy.analysis.start_state import start_segments
 from understudy.analysis.what_if import what_if
@@ -113,6 +113,24 @@ def test_the_first_disagreement_is_named(tmp_path):
     assert result.first_disagreement.size == event["size"]
     assert f"differs from event {result.first_disagreement.event} on" in result.verdict
     assert json.loads(json.dumps(result.to_json()))["agrees"] is False
+
+
+def test_a_difference_of_addresses_alone_is_told_apart():
+    """Two free blocks of equal size: the lower address wins, and the recorded driver put the second segment higher."""
+    low, high = 0x7F0000000000, 0x7F0010000000
+    events = [
+        ["segment_alloc", low, 30 * MIB, 0], ["alloc", low, 30 * MIB, 0],
+        ["segment_alloc", high, 30 * MIB, 0], ["alloc", high, 30 * MIB, 0],
+        ["free_requested", low, 30 * MIB, 0], ["free_completed", low, 30 * MIB, 0],
+        ["free_requested", high, 30 * MIB, 0], ["free_completed", high, 30 * MIB, 0],
+        ["alloc", low, 30 * MIB, 0],
+    ]  # fmt: skip
+    (snapshot,) = from_dict({"segments": [], "device_traces": [events]})
+    modelled, recorded = Replay(snapshot).run(), Replay(snapshot, "recorded").run()
+    assert modelled.placements_agree == 2
+    assert recorded.placements_agree == 3
+    modelled.with_recorded_addresses = recorded
+    assert modelled.explained == recorded.agrees
 
 
 def test_a_snapshot_without_events_is_compared_with_itself(tmp_path):

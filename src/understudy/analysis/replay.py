@@ -119,12 +119,16 @@ class ReplayResult:
         return self.first_disagreement is None
 
     @property
+    def explained(self) -> bool:
+        """Whether the replay agrees, or differs only because the driver put segments elsewhere."""
+        return self.agrees or (self.with_recorded_addresses is not None and self.with_recorded_addresses.agrees)
+
+    @property
     def verdict(self) -> str:
         """One sentence: whether replay and recording agree, and if not, why."""
         if self.agrees:
             return "agrees on every placement"
-        second = self.with_recorded_addresses
-        if second is not None and second.agrees:
+        if self.explained:
             return (
                 "agrees on every placement once the driver gives the recorded addresses: "
                 "the driver's order of segments decides between free blocks of equal size"
@@ -133,7 +137,7 @@ class ReplayResult:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `--json`."""
-        data = {**asdict(self), "agrees": self.agrees, "verdict": self.verdict}
+        data = {**asdict(self), "agrees": self.agrees, "explained": self.explained, "verdict": self.verdict}
         if self.with_recorded_addresses is not None:
             data["with_recorded_addresses"] = self.with_recorded_addresses.to_json()
         return data
