@@ -18,8 +18,6 @@ import pynvml
 from understudy import __version__, launch
 
 State = Literal["ok", "absent", "problem"]
-TESTED_TORCH = ("2.13.0",)
-OLDEST_TORCH = (2, 6)
 OLDEST_PYTHON = (3, 11)
 FRAMEWORKS = {"jax": "jax", "tensorflow": "tensorflow", "mxnet": ""}
 REACHED = "import sys; print(any(type(finder).__name__ == 'ImportHook' for finder in sys.meta_path))"
@@ -67,24 +65,24 @@ def _torch() -> Iterator[Line]:
     if version is None:
         yield Line("PyTorch", "problem", "not installed", 'pip install "understudy[torch]"')
         return
-    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
-    if numbers < OLDEST_TORCH:
-        yield Line("PyTorch", "problem", f"{version} is older than 2.6", 'pip install --upgrade "torch>=2.6"')
-        return
-    from understudy.seam.torch import hooks
-
     try:
-        checked = hooks.check()
+        from understudy.seam.torch import hooks
     except ImportError as error:
         yield Line(
             "PyTorch", "problem", f"{version} cannot be imported: {error}", "pip install --force-reinstall torch"
         )
         return
-    tested = "tested with this understudy" if version.split("+")[0] in TESTED_TORCH else "not a version we test"
-    yield Line("PyTorch", "ok", f"{version} ({_build()}), {tested}")
-    for name, ok, note in checked:
-        advice = "" if ok else f"use a version of torch that is tested: pip install torch=={TESTED_TORCH[-1]}"
-        yield Line("PyTorch hook", "ok" if ok else "problem", f"{name}: {note}" if note else name, advice)
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+    advice = f"pip install torch=={hooks.TESTED[-1]}"
+    if numbers < hooks.OLDEST:
+        oldest = ".".join(map(str, hooks.OLDEST))
+        yield Line("PyTorch", "problem", f"{version} is older than {oldest}", advice)
+        return
+    tested = version.split("+")[0] in hooks.TESTED
+    known = "tested" if tested else f"not one of those tested ({', '.join(hooks.TESTED)})"
+    yield Line("PyTorch", "ok", f"{version} ({_build()}), {known}")
+    for name, ok, note in hooks.check():
+        yield Line("PyTorch hook", "ok" if ok else "problem", f"{name}: {note}", "" if ok else advice)
 
 
 def _build() -> str:

@@ -8,6 +8,8 @@ torch is imported, in worker processes and in the Pythons that tests start. With
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -79,7 +81,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     early_config.stash[KEY] = gpus
     if gpus.backend == "emulated" and gpus.spec is not None and shim.OPTIONS not in os.environ:
         os.environ.update(launch.environment({"gpus": gpus.spec}, None, os.environ))
-        shim.hook({"torch": _install})
+        shim.hook({name: functools.partial(_install, name) for name in shim.FRAMEWORKS})
 
 
 def _decide(arguments: Any) -> Gpus:
@@ -114,10 +116,10 @@ def _real_gpus() -> int:
         pynvml.nvmlShutdown()
 
 
-def _install() -> None:
+def _install(framework: str) -> None:
     from understudy.session import install_from_environment
 
-    install_from_environment()
+    install_from_environment(framework)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -167,9 +169,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @contextlib.contextmanager
 def _fresh(spec: str) -> Iterator[Session]:
     """GPUs of a test's own, in this process and in the Pythons that it starts; those of the whole run step aside."""
-    from understudy.session import emulate, install_from_environment
+    from understudy.session import emulate, running
 
-    outer = install_from_environment()
+    importlib.import_module("torch")  # with --gpus, this begins the emulation of the whole run
+    outer = running()
     if outer is not None:
         outer.end()
     variables = launch.environment({"gpus": spec}, None, os.environ)

@@ -6,7 +6,7 @@ from understudy import settings
 from understudy.cli import _options
 from understudy.session import Options
 
-NAMES = ["gpus", "cuda_version", "seed", "clock", "async_copies", "host_time", "no_data", "stacks"]
+NAMES = ["gpus", "cuda_version", "seed", "clock", "async_copies", "host_time", "no_data", "stacks", "compat"]
 
 
 def test_the_options_are_these() -> None:

@@ -11,12 +11,14 @@ import atexit
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 
 OPTIONS = "UNDERSTUDY_RUN"
 FOLDER = "UNDERSTUDY_RUN_DIR"
 PYTHON = "UNDERSTUDY_PYTHON"
 
+FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet")
 DOES_NOT_FIT = 65
 REFUSED = 66
 
@@ -64,18 +66,18 @@ def hook(callbacks: Mapping[str, Callable[[], None]]) -> ImportHook:
 
 def begin() -> None:
     """Arrange that this Python emulates GPUs as soon as it has a framework to emulate them for."""
-    hook({"torch": install})
+    atexit.register(_note_uncaught)
+    _hide_our_frames()
+    hook({name: partial(install, name) for name in FRAMEWORKS})
 
 
-def install() -> None:
+def install(framework: str) -> None:
     """Start the emulation that the environment describes; end the program with one sentence when that cannot be."""
     from understudy.errors import UnsupportedError, UsageError
     from understudy.session import install_from_environment
 
-    atexit.register(_note_uncaught)
-    _hide_our_frames()
     try:
-        install_from_environment()
+        install_from_environment(framework)
     except (UsageError, UnsupportedError) as error:
         code = REFUSED if isinstance(error, UnsupportedError) else 2
         note_outcome(code, str(error))
