@@ -62,7 +62,7 @@ def make_optimizer(
     """(optimizer, scheduler or None) from what fit was given, or from the Module's configure_optimizers.
 
     A function such as `torch.optim.Adam` or `functools.partial(torch.optim.Adam, lr=0.01)` is called with the
-    placed parameters; on a GPU Adam, AdamW and SGD are then made fused (and capturable, for CUDA graphs).
+    placed parameters; Adam, AdamW and SGD are then made fused (and on a GPU capturable, for CUDA graphs).
     """
     scheduler = None
     if optimizer is None:
@@ -87,12 +87,13 @@ def _trainable(model: nn.Module) -> list[torch.Tensor]:
 
 
 def _fast_options(maker: Any, device: torch.device, graph: bool) -> dict[str, bool]:
-    """Options for speed on a GPU, for PyTorch's own optimizers, where the user has not chosen."""
+    """Options for speed of PyTorch's own optimizers, where the user has not chosen."""
     chosen = maker.keywords if isinstance(maker, functools.partial) else {}
     cls = maker.func if isinstance(maker, functools.partial) else maker
-    if device.type != "cuda" or cls not in _FUSED or "foreach" in chosen:
+    if device.type not in ("cpu", "cuda") or cls not in _FUSED or "foreach" in chosen:
         return {}
-    options = {"fused": True} | ({"capturable": True} if graph and cls in _CAPTURABLE else {})
+    captured = graph and device.type == "cuda" and cls in _CAPTURABLE
+    options = {"fused": True} | ({"capturable": True} if captured else {})
     return {name: value for name, value in options.items() if name not in chosen}
 
 

@@ -14,11 +14,13 @@ import torch
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    Dataset,
     DistributedSampler,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
     TensorDataset,
+    default_collate,
 )
 
 from understudy import torch as us
@@ -156,7 +158,7 @@ class LoaderFeed(Feed):
         sampler = getattr(self.loader, "sampler", None)
         if isinstance(sampler, DistributedSampler):
             sampler.set_epoch(number)
-        source = iter(self.loader)
+        source = iter(gathering(self.loader))
         for _ in islice(source, batches):
             pass
         return self._items(source)
@@ -265,7 +267,8 @@ class TensorFeed(Feed):
 
     def __init__(self, data: Tensors, strategy: SingleDevice, seed: int, prepare: Callable[[Any], Any] | None) -> None:
         self.data, self.strategy, self.seed, self.prepare = data, strategy, seed, prepare
-        self.steps = len(shares(len(data), data.batch_size, strategy, data.drop_last))
+        self.plan = shares(len(data), data.batch_size, strategy, data.drop_last)
+        self.steps = len(self.plan)
         device = strategy.device
         fits = device.type != "cuda" or 2 * data.size_bytes <= us.memory(device).free_bytes
         self.resident = fits and prepare is None
@@ -273,13 +276,12 @@ class TensorFeed(Feed):
 
     def epoch(self, number: int, batches: int = 0, samples: int = 0) -> Iterator[Item]:
         data = self.data
-        plan = shares(len(data), data.batch_size, self.strategy, data.drop_last, samples)
+        plan = shares(len(data), data.batch_size, self.strategy, data.drop_last, samples) if samples else self.plan
         order = epoch_order(len(data), self.seed, number) if data.shuffle else None
-        if order is None and self.strategy.world_size > 1:
-            order = torch.arange(len(data))
-        if order is not None and self.strategy.world_size > 1:
+        if self.strategy.world_size > 1:
+            order = torch.arange(len(data)) if order is None else order
             order = torch.cat([order[share.start : share.start + share.rows] for share in plan])
-        elif order is not None:
+        elif order is not None and samples:
             order = order[samples:]
         device = self.tensors[0].device
         if order is not None and device.type == "cuda":
@@ -302,8 +304,7 @@ class TensorFeed(Feed):
                 rows = [tensor[begin:end] for tensor in self.tensors]
             else:
                 rows = [tensor.index_select(0, order[begin:end]) for tensor in self.tensors]
-            for parts in zip(*(torch.split(block, sizes) for block in rows), strict=True):
-                yield self.data.batch(parts)
+            yield from map(self.data.batch, zip(*(torch.split(block, sizes) for block in rows), strict=True))
             begin = end
 
 
@@ -339,6 +340,38 @@ def make_feed(
     if isinstance(source, DataLoader) and not _is_stream(source) and type(source.batch_sampler) is BatchSampler:
         return ShardedFeed(source, strategy, seed, prepare)
     return SplitFeed(source, strategy, prepare)
+
+
+class _Rows(Dataset[Any]):
+    """A TensorDataset that hands out the rows of a whole batch at once."""
+
+    def __init__(self, tensors: tuple[torch.Tensor, ...]) -> None:
+        self.tensors = tensors
+
+    def __getitem__(self, index: int) -> list[torch.Tensor]:
+        return [tensor[index] for tensor in self.tensors]
+
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        rows = torch.tensor(indices)
+        return [tensor.index_select(0, rows) for tensor in self.tensors]
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def gathering(loader: Iterable[Any]) -> Iterable[Any]:
+    """A loader of the same batches, bit for bit, that gathers rows where the given one would stack single samples.
+
+    That is possible for a plain TensorDataset read in this process; any other loader is returned as it is.
+    """
+    if not isinstance(loader, DataLoader) or type(loader.dataset) is not TensorDataset:
+        return loader
+    ordinary = loader.collate_fn is default_collate and loader.num_workers == 0 and not loader.pin_memory
+    if not ordinary or loader.batch_sampler is None or type(loader) is not DataLoader:
+        return loader
+    rows = _Rows(loader.dataset.tensors)
+    return DataLoader(rows, batch_sampler=loader.batch_sampler, collate_fn=_as_it_is, generator=loader.generator)
 
 
 def _is_stream(loader: Any) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
 
@@ -17,14 +18,24 @@ from understudy.train.step import Forward
 from understudy.train.strategies import SingleDevice
 
 
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Every part of the model in eval mode for a block, and then as it was, parts that stay in eval mode included."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
 def evaluate(
     model: nn.Module, forward: Forward, feed: Feed, metrics: Metrics, strategy: SingleDevice, precision: Precision
 ) -> dict[str, float]:
     """The means over all samples of all processes, with the model in eval mode. One wait, at the end."""
-    was_training = model.training
-    model.eval()
     metrics.reset()
-    with torch.no_grad():
+    with torch.no_grad(), eval_mode(model):
         for batch, size, _ in feed.epoch(0):
             with precision.autocast(strategy.device):
                 result = forward(batch)
@@ -34,7 +45,6 @@ def evaluate(
                     metrics.add(name, value, size)
                 if metrics.wants_outputs:
                     metrics.update(result.outputs, result.target, size)
-    model.train(was_training)
     return metrics.compute(strategy.sum_over_ranks)
 
 
@@ -42,14 +52,11 @@ def predict(
     model: nn.Module, call: Callable[[Any], Any], feed: Feed, strategy: SingleDevice, precision: Precision
 ) -> list[Any]:
     """The outputs of every batch on the CPU, in order, those of all processes included."""
-    was_training = model.training
-    model.eval()
     mine: list[Any] = []
-    with torch.no_grad():
+    with torch.no_grad(), eval_mode(model):
         for batch, size, total in feed.epoch(0):
             with precision.autocast(strategy.device):
                 outputs = call(batch)
             mine.append(us.to(outputs, us.cpu()) if size or not total else None)
-    model.train(was_training)
     steps = zip_longest(*strategy.gather(mine))
     return [outputs for step in steps for outputs in step if outputs is not None]

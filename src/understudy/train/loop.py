@@ -63,13 +63,13 @@ class Loop:
     def run(self) -> None:
         """Train from the position to the last epoch, or until something asks to stop."""
         trainer, position = self.trainer, self.position
+        trainer.model.train()
         while position.epoch < trainer.max_epochs and trainer.stop_reason is None:
             self._train_epoch()
             self._end_epoch()
 
     def _train_epoch(self) -> None:
         trainer = self.trainer
-        trainer.model.train()
         items = self._begin_items()
         self._plan()
         if trainer.accumulate > 1:

@@ -98,16 +98,17 @@ class Metrics:
 
         `tag` is what `arrived` will call this block; without one it is the number of scalars so far.
         """
-        devices = {value.device for value in self._values}
-        for device in devices:
-            chosen = [i for i, value in enumerate(self._values) if value.device == device]
+        places: dict[torch.device, list[int]] = {}
+        for i, value in enumerate(self._values):
+            places.setdefault(value.device, []).append(i)
+        for device, chosen in places.items():
             self._send(device, chosen, self._added if tag is None else tag)
         self._names, self._values, self._weights = [], [], []
 
     def _send(self, device: torch.device, chosen: list[int], tag: int) -> None:
-        values = [self._values[i].reshape(()) for i in chosen]
-        if len({value.dtype for value in values}) > 1:
-            values = [value.float() for value in values]
+        values = [self._values[i] for i in chosen]
+        if any(value.dim() for value in values):
+            values = [value.reshape(()) for value in values]
         stacked = torch.stack(values)
         host, arrived = stacked, None
         if device.type == "cuda":

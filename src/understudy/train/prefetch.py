@@ -64,7 +64,7 @@ class Prefetcher:
 
     def _batches(self) -> Iterator[Any]:
         source = iter(self.loader)
-        stream: Any = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        stream: Any = torch.cuda.Stream(self.device)
         stagings = [_Staging(), _Staging()]
         turn = 0
         end = object()

@@ -13,27 +13,23 @@ INTERVAL_S = 0.5
 class Progress:
     """On a terminal a bar for the epoch and a line for each one that has ended; elsewhere the lines alone (stderr).
 
-    `draw` is called where `due()` says so; it never touches the device.
+    `draw` is called once `next_draw` (by time.monotonic) is reached; it never touches the device. The bar appears
+    after half a second, so that a short training does not pay for it.
     """
 
     def __init__(self, enabled: bool, max_epochs: int, steps_per_epoch: int | None, console: Any = None) -> None:
         self.enabled = enabled
         self._max_epochs, self._steps = max_epochs, steps_per_epoch
         self._console = console
+        self._lines: list[str] = []
         self._bar: Any = None
         self._task: Any = None
-        self.next_draw = math.inf
-        if not enabled:
-            return
-        if console is None:
-            if not sys.stderr.isatty():
-                return
-            from rich.console import Console
-
-            self._console = Console(stderr=True)
-        self._begin_bar()
+        self._on_terminal = enabled and (console is not None or sys.stderr.isatty())
+        self._drawn = (time.monotonic(), 0)
+        self.next_draw = self._drawn[0] + INTERVAL_S if self._on_terminal else math.inf
 
     def _begin_bar(self) -> None:
+        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
@@ -45,19 +41,20 @@ class Progress:
             TimeRemainingColumn(),
             TextColumn("{task.fields[values]}"),
         )
-        self._bar = Bar(*columns, console=self._console, auto_refresh=False, transient=True)
+        console = self._console or Console(stderr=True)
+        self._bar = Bar(*columns, console=console, auto_refresh=False, transient=True)
         self._task = self._bar.add_task("", total=self._steps, epoch="", rate="", values="")
         self._bar.start()
-        self._drawn = (time.monotonic(), 0)
-        self.next_draw = self._drawn[0] + INTERVAL_S
 
     def draw(self, epoch: int, step_in_epoch: int, step: int, values: dict[str, float]) -> None:
         """Show `step_in_epoch` of `epoch` (counted from 0), steps per second, and the newest values on the host."""
+        if self._bar is None:
+            self._begin_bar()
         now = time.monotonic()
         elapsed = now - self._drawn[0]
         rate = f"{(step - self._drawn[1]) / elapsed:.0f}/s" if elapsed > 0 and step > self._drawn[1] else ""
         self._drawn = (now, step)
-        self.next_draw = now + INTERVAL_S
+        self._print_lines()
         self._bar.update(
             self._task,
             completed=step_in_epoch,
@@ -66,21 +63,31 @@ class Progress:
             values=_line(values),
         )
         self._bar.refresh()
+        self.next_draw = time.monotonic() + INTERVAL_S
 
     def epoch_line(self, epoch: int, values: dict[str, float]) -> None:
         if not self.enabled:
             return
-        text = f"epoch {epoch + 1}/{self._max_epochs}  {_line(values)}"
-        if self._bar is not None:
-            self._bar.console.print(text, highlight=False)
-        else:
-            print(text, file=sys.stderr)
+        self._lines.append(f"epoch {epoch + 1}/{self._max_epochs}  {_line(values)}")
+        if not self._on_terminal or time.monotonic() >= self.next_draw:
+            self._print_lines()
+
+    def _print_lines(self) -> None:
+        """Printing above a bar costs some ms: it is done once for all the lines of half a second."""
+        text = "\n".join(self._lines)
+        if self._lines and self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False)
+        elif self._lines:
+            print(text, file=self._console.file if self._console is not None else sys.stderr)
+        self._lines.clear()
 
     def note(self, text: str) -> None:
         if self.enabled:
-            print(text, file=sys.stderr)
+            self._lines.append(text)
+            self._print_lines()
 
     def close(self) -> None:
+        self._print_lines()
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -134,7 +134,7 @@ class Step:
         loss = result.loss if weight == 1 else result.loss * weight
         if self.scaler is not None:
             loss = self.scaler.scale(loss)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return result
 
     def _update(self) -> None:

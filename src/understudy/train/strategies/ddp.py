@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -52,7 +53,14 @@ class Distributed(SingleDevice):
                 "`understudy run --nproc-per-node N script.py`."
             )
         dist.init_process_group("nccl" if self.gpus else "gloo")
-        atexit.register(_end_group)
+        atexit.register(self._end_group)
+
+    def _end_group(self) -> None:
+        if not dist.is_initialized():
+            return
+        if not hasattr(sys, "last_value"):  # after an error nobody waits for the others
+            dist.barrier(group=self._control)  # a process that leaves early can make gloo abort the others
+        dist.destroy_process_group()
 
     def place(self, model: nn.Module) -> nn.Module:
         super().place(model)
@@ -89,8 +97,3 @@ class Distributed(SingleDevice):
             yield self.rank == 0
         finally:
             dist.barrier(group=self._control)
-
-
-def _end_group() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
