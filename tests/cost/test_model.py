@@ -57,6 +57,12 @@ def test_big_fp32_matmul_on_v100_reaches_80_to_90_percent(size):
     assert 0.80 <= tflops(V100, matmul(size)) / 15.7 <= 0.90
 
 
+@pytest.mark.parametrize(("size", "low_us", "high_us"), [(512, 35, 60), (1024, 180, 260), (2048, 1300, 2000)])
+def test_square_fp32_matmuls_on_v100(size, low_us, high_us):
+    """cuBLAS reaches 5 to 7, 9 to 12 and 12 to 14 TFLOPS at these sizes."""
+    assert low_us * 1000 <= V100.kernel(matmul(size)).duration_ns <= high_us * 1000
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_matmul_times_of_v100_and_h100_differ_as_their_peaks(dtype):
     """# issue 4: event timing of a matmul on V100 and H100 differs as their peaks do."""
@@ -161,6 +167,14 @@ def test_a_larger_product_never_takes_less(m, n, k, factor):
         small, large = cost_model.kernel(matmul(m, n, k)), cost_model.kernel(matmul(m * factor, n, k))
         assert 0 < small.duration_ns <= large.duration_ns
         assert 0 < small.occupancy <= large.occupancy <= 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(side=st.integers(2, 600), other=st.integers(2, 600))
+def test_one_longer_side_never_takes_less(side, other):
+    for cost_model in (V100, H100, T4):
+        small, large = (cost_model.kernel(matmul(m, other, other)).duration_ns for m in (side, side + 1))
+        assert small <= large
 
 
 @settings(max_examples=60, deadline=None)

@@ -28,6 +28,9 @@ BORROWED_BAND = 0.10
 UNKNOWN_BAND = 0.5
 
 
+_UPPER = 0.75
+
+
 class Curve(NamedTuple):
     """Knots in increasing roofline time, the band (relative half-width) at each, and where they come from."""
 
@@ -37,9 +40,18 @@ class Curve(NamedTuple):
     borrowed: bool
     source: str
 
-    def time_ns(self, roofline_ns: float, floor_ns: float, share: float) -> tuple[float, float]:
-        """(duration, band) of work with this roofline time; `share` scales the efficiency."""
+    def time_ns(self, roofline_ns: float, floor_ns: float, share: float, regular: float = 0.0) -> tuple[float, float]:
+        """(duration, band) of work with this roofline time; `share` scales the efficiency.
+
+        The timings behind a curve are of random shapes, and narrow ones spread far below the regular ones while the
+        work is small. Work that is `regular` (from 0 to 1) is therefore taken from the upper half of the spread: a quarter above the
+        median where the band is 0.44, and at the median where it is 0.11 (large work).
+        """
         knots, values = self.roofline_ns, self.efficiency
+        if regular:
+            values = tuple(
+                v * (1.0 + regular * _UPPER * max(0.0, b - 0.11)) for v, b in zip(values, self.band, strict=True)
+            )
         if roofline_ns <= knots[0]:
             first = knots[0] / (values[0] * share)
             at_floor = max(first - floor_ns, 0.0)

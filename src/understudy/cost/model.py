@@ -30,6 +30,8 @@ _LISTS = {"addcdiv": 3, "addcmul": 3, "lerp": 2, "copy": 2, "add": 2, "sub": 2, 
 _UNALIGNED = 0.5
 """Share of the tensor-core rate without alignment, from Ampere on (assumed: NVIDIA's guide says "most efficient with
 multiples of 8" and shows a factor of two and more)."""
+_REGULAR = (128, 256)
+"""The shortest side of a matrix product: up to the first number it is narrow, from the second on regular."""
 _WINOGRAD = 1.15
 _DIRECT = 0.9
 
@@ -94,7 +96,8 @@ class CostModel:
         floor_ns = 1000.0 * operator.floor_us * self._floor_scale * self._launches(operator, signature, name)
         shape = curve(operator.curve, precision, self.gpu.generation)
         roofline_ns = max(compute_ns, memory_ns)
-        duration, band = shape.time_ns(roofline_ns, floor_ns, operator.share * share)
+        regular = _regularity(signature, name) if operator.name == "matmul" else 0.0
+        duration, band = shape.time_ns(roofline_ns, floor_ns, operator.share * share, regular)
         if operator.name == "other":
             band = UNKNOWN_BAND
         bound = "launch" if 2 * floor_ns > duration else "compute" if compute_ns > memory_ns else "memory"
@@ -219,6 +222,17 @@ def _is_winograd(signature: Signature, name: str) -> bool:
     if len(weight) != 4 or weight[2:] != (3, 3) or len(x) != 4 or len(out) != 4:
         return False
     return 2 * out[-1] > x[-1] and x[1] == weight[1] >= 16
+
+
+def _regularity(signature: Signature, name: str) -> float:
+    """How far a matrix product is from a narrow one: 0 with a short side, 1 without, in between in proportion."""
+    shapes = signature.shapes[: signature.inputs] if signature.inputs else signature.shapes
+    try:
+        _, m, n, k = flops.matmul_sizes(name, shapes)
+    except IndexError:
+        return 0.0
+    narrow, regular = _REGULAR
+    return min(1.0, max(0.0, (min(m, n, k) - narrow) / (regular - narrow)))
 
 
 def _lists(signature: Signature, name: str, tensors: int) -> int:
