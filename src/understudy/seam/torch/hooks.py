@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import pkgutil
 from typing import NamedTuple
 
 import torch
@@ -56,13 +56,8 @@ def missing() -> list[str]:
 
 
 def _exists(path: str) -> bool:
-    root, *names = path.split(".")
-    return _has(__import__(root), names)
-
-
-def _has(owner: object, names: Iterable[str]) -> bool:
-    for name in names:
-        if not hasattr(owner, name):
-            return False
-        owner = getattr(owner, name)
+    try:
+        pkgutil.resolve_name(path)
+    except (ImportError, AttributeError):
+        return False
     return True
