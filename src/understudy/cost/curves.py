@@ -44,8 +44,8 @@ class Curve(NamedTuple):
         """(duration, band) of work with this roofline time; `share` scales the efficiency.
 
         The timings behind a curve are of random shapes, and narrow ones spread far below the regular ones while the
-        work is small. Work that is `regular` (from 0 to 1) is therefore taken from the upper half of the spread: a quarter above the
-        median where the band is 0.44, and at the median where it is 0.11 (large work).
+        work is small. Work that is `regular` (from 0 to 1) is therefore taken from the upper half of the spread: a
+        quarter above the median where the band is 0.44, and at the median where it is 0.11 (large work).
         """
         knots, values = self.roofline_ns, self.efficiency
         if regular:
