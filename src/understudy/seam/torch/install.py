@@ -32,6 +32,27 @@ from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.history import History
 from understudy.seam.torch.state import State
 
+PATCHED = (
+    storage,
+    tensor,
+    factories,
+    streams,
+    generators,
+    dlpack,
+    driver,
+    memory,
+    autocast,
+    functional,
+    libraries,
+    parallel,
+    distributed_nccl,
+    distributed,
+)
+"""Modules whose `patches(state)` are applied, in this order."""
+
+HANDLERS = {**moves.HANDLERS, **plans.HANDLERS, **libraries.HANDLERS, **distributed_collectives.HANDLERS}
+"""Operators that are handled whole, by name."""
+
 ACTIVE: list[State] = []
 """The emulations that are in force in this process, innermost last."""
 
@@ -42,7 +63,7 @@ class Installation:
     def __init__(self, state: State) -> None:
         self.state = state
         self.patches = Patches()
-        self.mode = Dispatch(state, {**moves.HANDLERS, **plans.HANDLERS, **libraries.HANDLERS, **distributed_collectives.HANDLERS})
+        self.mode = Dispatch(state, HANDLERS)
 
     def install(self) -> None:
         """Replace PyTorch's names and enter the dispatch mode.
@@ -59,21 +80,7 @@ class Installation:
         state = self.state
         state.history = History(state)
         torch.utils._device._device_constructors()  # a cache that must hold PyTorch's own functions
-        for module in (
-            storage,
-            tensor,
-            factories,
-            streams,
-            generators,
-            driver,
-            memory,
-            autocast,
-            functional,
-            libraries,
-            parallel,
-            distributed_nccl,
-            distributed,
-        ):
+        for module in PATCHED:
             self.patches.apply(module.patches(state))
         self.patches.apply(threads.patches(state, self.mode))
         self.mode.__enter__()  # type: ignore[no-untyped-call]

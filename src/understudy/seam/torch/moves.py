@@ -20,6 +20,7 @@ from understudy.seam.torch.tags import (
     Tag,
     device_of,
     disable_torch_function,
+    parts_of,
     storage_of,
     tag_of,
 )
@@ -100,13 +101,21 @@ def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kw
             if source >= 0:
                 dispatch.submit(plan, func, args, kwargs, out, target, None)
         else:
-            late = target == CPU and non_blocking
-            if late or pin:
-                state.pin(storage_of(out))
-            transfer(state, tensor, out, non_blocking, late=late)
+            for part, made in _dense(tensor, out):
+                late = target == CPU and non_blocking
+                if late or pin:
+                    state.pin(storage_of(made))
+                transfer(state, part, made, non_blocking, late=late)
         return out
     finally:
         local.target = None
+
+
+def _dense(tensor: Tensor, out: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """A tensor and its copy, or the dense parts that two sparse ones are made of."""
+    if tensor.layout is torch.strided:
+        return [(tensor, out)]
+    return list(zip(parts_of(tensor), parts_of(out), strict=True))
 
 
 def copy_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
