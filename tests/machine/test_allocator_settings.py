@@ -3,7 +3,7 @@
 import pytest
 
 from understudy.errors import UsageError
-from understudy.machine.alloc_conf import Settings, parse
+from understudy.machine.alloc_conf import Settings, parse, text_of
 from understudy.machine.allocator import CachingAllocator
 from understudy.machine.allocator_core import round_size
 from understudy.machine.oom_text import OutOfMemory, OutOfMemoryFacts, format_size, message
@@ -74,6 +74,18 @@ def test_only_enough_oversize_blocks_are_freed():
     allocator.malloc(70 * MIB)
     assert allocator.memory_reserved() == (30 + 60 + 70) * MIB
     assert allocator.memory_stats()["num_alloc_retries"] == 0
+
+
+def test_a_split_block_that_became_oversize_is_not_freed():
+    """The limit may come later than the split."""
+    allocator = make(total=200 * MIB)
+    first, second = allocator.malloc(100 * MIB), allocator.malloc(60 * MIB)
+    allocator.free(first)
+    piece = allocator.malloc(20 * MIB)
+    allocator.set_settings(parse("max_split_size_mb:30"))
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(120 * MIB)
+    assert (piece.size, second.size, allocator.memory_reserved()) == (20 * MIB, 60 * MIB, 160 * MIB)
 
 
 # Fraction and garbage collection
@@ -211,6 +223,13 @@ def test_a_bad_setting_raises_pytorchs_error(text, error, says):
     with pytest.raises(error) as caught:
         parse(text)
     assert str(caught.value) == says
+
+
+def test_the_older_variable_counts_first():
+    both = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:200", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:100"}
+    assert text_of(both) == "max_split_size_mb:100"
+    assert text_of({"PYTORCH_ALLOC_CONF": "max_split_size_mb:200"}) == "max_split_size_mb:200"
+    assert text_of({}) == ""
 
 
 def test_white_space_does_not_matter():

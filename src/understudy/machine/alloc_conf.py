@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 MIB = 1 << 20
@@ -41,6 +42,15 @@ class Settings:
         """Divisions between two powers of two for a request of `size` bytes (0 or 1: none)."""
         index = size.bit_length() - 21
         return self.roundup_power2_divisions[min(max(index, 0), DIVISION_CLASSES - 1)]
+
+
+VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Environment variables that hold the settings; the first that is set counts (PyTorch 2.13, asked of its binary)."""
+
+
+def text_of(environment: Mapping[str, str]) -> str:
+    """The text of the settings in an environment; empty when no variable is set."""
+    return next((environment[name] for name in VARIABLES if name in environment), "")
 
 
 def parse(text: str, base: Settings | None = None) -> Settings:

@@ -140,6 +140,8 @@ class AllocatorCore:
 
     def round_size(self, requested: int) -> int:
         """The size of the block for a request, bytes."""
+        if not self._rounding:
+            return (requested + 511) & -512
         return round_size(requested, self.settings)
 
     def segment_size(self, size: int) -> int:

@@ -69,14 +69,14 @@ class ReleasingAllocator(ExpandableAllocator):
             return False
         wanted = max(size, limit)
         block = shelf.best_fit(wanted)
-        if block is not None and not block.segment.expandable:
+        if block is not None and _whole(block):
             self._release_block(block)
             return True
         released = 0
         for block in reversed(shelf.ordered()):
             if released >= wanted or block.size < limit:
                 break
-            if not block.segment.expandable:
+            if _whole(block):
                 released += block.size
                 self._release_block(block)
         return released >= wanted
@@ -90,11 +90,7 @@ class ReleasingAllocator(ExpandableAllocator):
         if target <= 0:
             return
         searches = self._large.searches
-        candidates = [
-            block
-            for block in self._large.ordered()
-            if block.prev is None and block.next is None and not block.segment.expandable
-        ]
+        candidates = [block for block in self._large.ordered() if _whole(block)]
         reclaimed = 0
         total_age = sum(searches - block.aged_at for block in candidates)
         while candidates and reclaimed < target:
@@ -107,6 +103,11 @@ class ReleasingAllocator(ExpandableAllocator):
                 total_age -= searches - block.aged_at
                 self._release_block(block)
             candidates = [block for block in candidates if searches - block.aged_at < limit]
+
+
+def _whole(block: Block) -> bool:
+    """Whether a free block is all of a segment that `cudaFree` can take."""
+    return block.prev is None and block.next is None and not block.segment.expandable
 
 
 class PooledAllocator(ReleasingAllocator):
