@@ -44,8 +44,10 @@ def test_a_gate_fails_the_run(understudy, gate: str, code: int) -> None:
     assert done.stderr == ("understudy: failed on host-sync: 3 found, 2 allowed (<string>:5)\n" if code else "")
 
 
-def test_the_programs_own_failure_wins_over_a_gate(understudy) -> None:
-    assert understudy("run", "-q", "--fail-on", "host-sync", "-c", SYNCS + "raise SystemExit(9)").returncode == 9
+def test_the_programs_own_failure_wins_over_a_gate_and_is_reported(understudy) -> None:
+    done = understudy("run", "--fail-on", "host-sync", "-c", SYNCS + "raise SystemExit(9)")
+    assert done.returncode == 9
+    assert "the program failed (exit code 9)" in done.stderr.splitlines()[0]
 
 
 def test_what_does_not_fit_gives_65(understudy) -> None:

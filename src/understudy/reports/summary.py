@@ -228,6 +228,9 @@ def _verdict(
     trace: Trace, devices: list[Device], findings: Sequence[Finding], window_ns: int, emulated: bool
 ) -> tuple[str, str, str]:
     place = f"{'EMULATED' if emulated else 'MEASURED'} on {gpu_names(devices)}"
+    code = trace.facts.get("exit_code", 0)
+    if code:
+        place += f", the program failed (exit code {code})"
     errors = [finding for finding in findings if finding.severity == "error"]
     warnings = [finding for finding in findings if finding.severity == "warning"]
     if errors or warnings:
@@ -241,6 +244,8 @@ def _verdict(
             "the program asked no device for anything",
             "move the model and its inputs to a device (`.to('cuda')`) if it should run on one",
         )
+    if code:
+        return f"{place}: no finding explains it", _where_time_went(devices, window_ns), "see its own error message"
     return f"{place}: nothing to fix", _where_time_went(devices, window_ns), _next(trace)
 
 
