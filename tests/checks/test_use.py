@@ -54,6 +54,13 @@ def test_one_long_pause_is_set_up(program):
     assert found(program) == []
 
 
+def test_a_device_that_waits_while_another_works_does_not_wait_for_input():
+    program = Program(gpus=2)
+    for _ in range(10):
+        program.kernel(ns=2_000_000).wait("aten::_local_scalar_dense", 3).kernel(ns=4_000, device=1)
+    assert found(program, "idle-gpu") == []
+
+
 def v100(program: Program) -> Program:
     program.trace.facts["gpus"] = [
         {"name": "Tesla V100-SXM2-16GB", "compute_capability": [7, 0], "peak_flops": {"fp32": 15.7e12, "fp16": 125e12}}

@@ -16,7 +16,8 @@ import understudy
 from understudy.errors import InstallError, UnknownGpuError, UsageError
 
 MODULES = (
-    torch, torch._C, torch._C._nn, torch.cuda, torch.cuda.memory, torch.cuda.streams, torch.cuda.random, torch.cuda.graphs,
+    torch, torch._C, torch._C._nn, torch.cuda, torch.cuda.memory, torch.cuda.streams, torch.cuda.random,
+    torch.cuda.graphs, torch.autograd, torch.autograd.graph,
     torch.cuda.comm, torch.cuda.nccl, torch.accelerator, torch.backends.cuda, torch.backends.cudnn, torch.version,
     torch.nn.functional, torch.nn.parallel.comm, torch.distributed, torch.distributed.distributed_c10d,
     torch.multiprocessing, torch.utils.data.dataloader, torch.serialization, torch.storage, torch.amp.autocast_mode,

@@ -65,7 +65,8 @@ def test_a_cpu_tensor_stays_one(session: Session) -> None:
 def test_forms_of_to(session: Session) -> None:
     x = torch.arange(6.0).view(2, 3)
     for moved in (
-        x.to("cuda:1"), x.to(CUDA1), x.to(device=CUDA1), x.to(1), x.cuda(1), x.cuda("cuda:1"), x.to(CUDA1, torch.float32),
+        x.to("cuda:1"), x.to(CUDA1), x.to(device=CUDA1), x.to(1), x.cuda(1), x.cuda("cuda:1"),
+        x.to(CUDA1, torch.float32),
         x.to(CUDA1, non_blocking=True), x.to(torch.ones(1, device=CUDA1)), x.to(CUDA1, torch.float32, False, True),
     ):  # fmt: skip
         assert moved.device == CUDA1
@@ -202,7 +203,7 @@ def test_dlpack_keeps_the_device(session: Session) -> None:
     x = torch.arange(3.0, device=CUDA1)
     assert x.__dlpack_device__()[1] == 1
     assert int(x.__dlpack_device__()[0]) == 2
-    with pytest.raises(BufferError, match="Expected: 1. Current device: 0"):
+    with pytest.raises(BufferError, match=r"Expected: 1\. Current device: 0"):
         torch.from_dlpack(x)
     with torch.cuda.device(1):
         y = torch.from_dlpack(x)

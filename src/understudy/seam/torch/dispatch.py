@@ -160,6 +160,9 @@ class Dispatch(TorchDispatchMode):
         if late.pending:
             late.host_operation(plan, args, kwargs)
         out = self.call(plan, func, args, kwargs, CPU)
+        if late.sources:
+            for tensor in tensors_in([args[i] for i in plan.mutated]):
+                late.overwritten(tensor)
         if floating and plan.fresh:
             for tensor in tensors_in((out,)):
                 self.float(tensor)
@@ -222,7 +225,7 @@ class Dispatch(TorchDispatchMode):
     def _check_generator(self, generator: Any, target: int) -> None:
         if generator is None:
             return
-        found = getattr(generator, "_us_device", CPU)
+        found = self.state.generator_devices.get(generator._cdata, CPU)
         if (found >= 0) != (target >= 0):
             wanted, given = ("cuda", "cpu") if target >= 0 else ("cpu", "cuda")
             raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{given}'")

@@ -31,7 +31,10 @@ def _generator_class(state: State) -> Any:
             where = torch.device(device) if not isinstance(device, int) else torch.device("cuda", device)
             self = stock.__new__(cls, "cpu" if index >= 0 or where.type == "cpu" else device)
             self._us_device = index
+            # C++ gives its generators back in new Python objects: the address tells them apart.
+            state.generator_devices.pop(self._cdata, None)
             if index >= 0:
+                state.generator_devices[self._cdata] = index
                 self.manual_seed(DEFAULT_SEED)
             return self
 

@@ -115,8 +115,6 @@ class Late:
 
     def host_operation(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Called before an operator on host tensors runs: report what it reads too early or overwrites."""
-        if self.clock:
-            self.land()
         written = {id(t) for i in plan.mutated if i < len(args) for t in tensors_in((args[i],))}
         for tensor in tensors_in((*args, *kwargs.values())):
             if tensor.layout is torch.strided and not plan.view:
@@ -124,6 +122,8 @@ class Late:
 
     def host_touch(self, tensor: torch.Tensor, write: bool = False) -> None:
         """Report an access of the host to pinned memory that a copy still uses."""
+        if self.clock:
+            self.land()
         tag = storage_of(tensor)._us
         if tag is HOST_TAG or tag.device != CPU:
             return

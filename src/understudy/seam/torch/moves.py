@@ -71,6 +71,8 @@ def _back(state: State, grad: Tensor | None, device: int) -> Tensor | None:
 def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """aten::_to_copy: a copy to where `move` said, or, when C++ asks, a conversion where the tensor is."""
     tensor = args[0]
+    if not isinstance(tensor, Tensor):
+        return func(*args, **kwargs)  # functorch hands Python numbers on as they are
     local = dispatch.local
     state = dispatch.state
     source = tag_of(tensor).device

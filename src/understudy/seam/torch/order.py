@@ -10,6 +10,7 @@ import torch
 from understudy.machine.machine import Range
 from understudy.machine.order import Access, Accesses
 from understudy.machine.stream import Stream
+from understudy.seam.patching import Patch
 from understudy.seam.torch.late import extent
 from understudy.seam.torch.operators import Plan, tensors_in
 from understudy.seam.torch.tables import WRITES_ONLY
@@ -23,6 +24,20 @@ get_sequence = torch._C._autograd._get_sequence_nr
 MOST_NODES = 1 << 20
 
 
+def patches(state: State) -> list[Patch]:
+    """The function that runs the autograd engine: the caller's streams wait at its end."""
+    stock = torch.autograd.graph._engine_run_backward
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return stock(*args, **kwargs)
+        finally:
+            state.order.backward_ends()
+
+    owners = (torch.autograd, torch.autograd.graph)
+    return [Patch(owner, "_engine_run_backward", run_backward) for owner in owners]
+
+
 class Order:
     """Reads and writes per operator, and the stream that a backward node runs on: its forward's.
 
@@ -33,7 +48,7 @@ class Order:
     def __init__(self, state: State) -> None:
         self.state = state
         self._forward: dict[int, Stream] = {}
-        self._left: Stream | None = None
+        self._used: dict[int, list[Stream]] = {}
 
     def stream_of(self, device: int, stream: Stream) -> Stream:
         """The stream that the operator now being dispatched runs on."""
@@ -50,21 +65,22 @@ class Order:
         return found
 
     def _backward(self, found: Stream, current: Stream) -> None:
-        # The engine makes a node's stream wait for the streams of the nodes that feed it, and the caller's streams
-        # wait at the end of backward: hold both as a barrier where the stream changes.
-        last = self._left or current
-        if last is not found and last.device == found.device:
-            self.state.machine.barrier(self.state.local.host, last, found)
-        self._left = found
+        # The engine makes a node's stream wait for those of the nodes that feed it, and the first one for the
+        # caller's: hold both as a barrier where the stream changes.
+        used = self._used.setdefault(found.device, [current])
+        if used[-1] is not found:
+            self.state.machine.barrier(self.state.local.host, used[-1], found)
+            used.append(found)
 
     def backward_ends(self) -> None:
         """The caller's current streams wait for all streams that backward used."""
-        last = self._left
-        self._left = None
-        if last is not None:
-            current = self.state.local.streams[last.device]
-            if current is not last:
-                self.state.machine.barrier(self.state.local.host, last, current)
+        state = self.state
+        for device, used in self._used.items():
+            current = state.local.streams[device]
+            for stream in dict.fromkeys(used):
+                if stream is not current:
+                    state.machine.barrier(state.local.host, stream, current)
+        self._used.clear()
 
     def accesses(
         self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, stream: Stream, site: int
@@ -134,7 +150,8 @@ class Order:
         elif tag.epoch and tag.stream is not None:
             machine = self.state.machine
             lane = machine.lane(machine.host, tag.stream)
-            made.writes = [Access(tag.stream.agent, tag.epoch, 0, tag.size, True, lane, tag.site)]
+            epoch = min(tag.epoch, tag.stream.epoch)  # the kernel that was to come may not have come
+            made.writes = [Access(tag.stream.agent, epoch, 0, tag.size, True, lane, tag.site)]
         if block is not None:
             block.accesses = None
         return made

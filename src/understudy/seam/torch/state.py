@@ -78,8 +78,10 @@ class State:
         self.local = Local(self)
         self.visible: list[int] | None = None
         self.process = os.getpid()
+        self.bad_fork = False
         self.cuda_devices = [torch.device("cuda", i) for i in range(len(machine.devices))]
         self.generators: list[Any] = []
+        self.generator_devices: dict[int, int] = {}
         self.default_generator = threading.RLock()  # held while the CPU's default generator stands for another
         self.sync_debug_mode = 0
         self.late = Late(self, late_by_clock)
@@ -285,7 +287,7 @@ class State:
 
     def in_bad_fork(self) -> bool:
         """Whether this process was forked from one that had used CUDA already."""
-        return os.getpid() != self.process and self.visible is not None
+        return self.bad_fork
 
     def _ordered(self) -> None:
         if self.late.pending:

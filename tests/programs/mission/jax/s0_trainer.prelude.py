@@ -1,0 +1,2 @@
+import jax
+from d2l import jax as d2l

@@ -1,0 +1,1 @@
+"""`d2l.tensorflow`, of which the GPU listings use nothing."""

@@ -1,0 +1,92 @@
+"""Autocast with CUDA's lists, on tensors of emulated devices only."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from understudy.session import Session
+
+
+def test_lists(session: Session) -> None:
+    x = torch.randn(4, 8, device="cuda")
+    model = nn.Linear(8, 8).cuda()
+    target = torch.zeros(4, dtype=torch.long, device="cuda")
+    with torch.autocast("cuda"):
+        h = model(x)
+        assert h.dtype is torch.float16
+        assert (h @ h.t()).dtype is torch.float16
+        assert torch.relu(h).dtype is torch.float16
+        assert F.softmax(h, -1).dtype is torch.float32
+        assert F.layer_norm(h, (8,)).dtype is torch.float32
+        assert h.sum().dtype is torch.float32
+        assert F.cross_entropy(h, target).dtype is torch.float32
+        assert torch.cat([h, x]).dtype is torch.float32
+        assert torch.exp(h).dtype is torch.float32
+        with torch.autocast("cuda", enabled=False):
+            assert model(x).dtype is torch.float32
+    assert model(x).dtype is torch.float32
+
+
+def test_bfloat16_and_cpu_tensors(session: Session) -> None:
+    model, x = nn.Linear(4, 4), torch.ones(2, 4)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert nn.Linear(4, 4).cuda()(x.cuda()).dtype is torch.bfloat16
+        assert model(x).dtype is torch.float32
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert model(x).dtype is torch.bfloat16
+        assert torch.is_autocast_enabled("cuda")
+        assert not torch.is_autocast_enabled("cpu")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model(x).dtype is torch.bfloat16
+        assert torch.nn.Linear(4, 4).cuda()(x.cuda()).dtype is torch.float32
+
+
+def test_a_banned_loss(session: Session) -> None:
+    x = torch.rand(3, device="cuda")
+    with torch.autocast("cuda"), pytest.raises(RuntimeError, match="unsafe to autocast"):
+        F.binary_cross_entropy(x, x)
+
+
+def test_gradient_scaler(session: Session) -> None:
+    model = nn.Linear(4, 1).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda", init_scale=1024.0)
+    x = torch.ones(2, 4, device="cuda")
+    before = model.weight.detach().clone()
+    with torch.autocast("cuda"):
+        loss = model(x).float().sum()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert not torch.equal(before, model.weight)
+    model.weight.grad = torch.full_like(model.weight, float("inf"))
+    kept = model.weight.detach().clone()
+    scaler.scale(model(x).sum())
+    scaler.step(optimizer)
+    scaler.update()
+    assert torch.equal(kept, model.weight)
+    assert scaler.get_scale() == 512.0
+
+
+def test_old_names(session: Session) -> None:
+    with pytest.warns(FutureWarning):
+        context = torch.cuda.amp.autocast()
+    with context:
+        assert torch.ones(2, 2, device="cuda").mm(torch.ones(2, 2, device="cuda")).dtype is torch.float16
+
+
+def test_weights_are_cast_once_a_region(session: Session) -> None:
+    model = nn.Linear(1024, 1024, bias=False).cuda()
+    x = torch.ones(1, 1024, device="cuda", dtype=torch.float16)
+    model(x.float())
+    start = torch.cuda.memory_allocated()
+    with torch.autocast("cuda"):
+        model(x)
+        once = torch.cuda.memory_allocated()
+        model(x)
+        assert torch.cuda.memory_allocated() == once
+    assert once - start >= 1024 * 1024 * 2
+    assert torch.cuda.memory_allocated() == start

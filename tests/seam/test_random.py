@@ -1,0 +1,68 @@
+"""Random numbers: a generator a device, seeded together, with the CPU's values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from understudy.session import Session
+
+
+def test_a_seed_gives_the_same_numbers_again(session: Session) -> None:
+    torch.manual_seed(7)
+    first = torch.rand(4, device="cuda:1")
+    torch.manual_seed(7)
+    assert torch.equal(first, torch.rand(4, device="cuda:1"))
+
+
+def test_devices_draw_on_their_own(session: Session) -> None:
+    torch.manual_seed(7)
+    host = torch.rand(4)
+    torch.manual_seed(7)
+    torch.rand(100, device="cuda:0")
+    torch.rand(100, device="cuda:1")
+    assert torch.equal(torch.rand(4), host)
+
+
+def test_states_are_kept_and_put_back(session: Session) -> None:
+    torch.cuda.manual_seed_all(3)
+    state = torch.cuda.get_rng_state(1)
+    states = torch.cuda.get_rng_state_all()
+    first = torch.randn(3, device="cuda:1")
+    torch.cuda.set_rng_state(state, 1)
+    assert torch.equal(first, torch.randn(3, device="cuda:1"))
+    torch.cuda.set_rng_state_all(states)
+    assert torch.equal(first, torch.randn(3, device="cuda:1"))
+    assert torch.cuda.initial_seed() == 3
+
+
+def test_fork_rng(session: Session) -> None:
+    torch.cuda.manual_seed(1)
+    with torch.random.fork_rng(devices=[0]):
+        torch.cuda.manual_seed(99)
+        torch.rand(5, device="cuda")
+    first = torch.rand(3, device="cuda")
+    torch.cuda.manual_seed(1)
+    assert torch.equal(first, torch.rand(3, device="cuda"))
+
+
+def test_generators_belong_to_a_device(session: Session) -> None:
+    generator = torch.Generator(device="cuda:1").manual_seed(5)
+    assert generator.device == torch.device("cuda:1")
+    first = torch.rand(3, device="cuda:1", generator=generator)
+    generator.manual_seed(5)
+    assert torch.equal(first, torch.rand(3, device="cuda:1", generator=generator))
+    with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
+        torch.rand(3, device="cuda", generator=torch.Generator())
+    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda'"):
+        torch.rand(3, generator=generator)
+
+
+def test_dropout_draws_from_the_device(session: Session) -> None:
+    x = torch.ones(1000, device="cuda")
+    torch.manual_seed(0)
+    first = torch.nn.functional.dropout(x, 0.3)
+    torch.manual_seed(0)
+    torch.rand(7)
+    assert torch.equal(first, torch.nn.functional.dropout(x, 0.3))
+    assert 0.2 < (first == 0).float().mean().item() < 0.4

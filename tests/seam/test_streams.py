@@ -1,0 +1,195 @@
+"""Streams, events, and copies that are really late."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+import understudy
+from understudy.session import Session
+
+BIG = 2048
+
+
+def product(device: str = "cuda") -> torch.Tensor:
+    x = torch.ones(BIG, BIG, device=device)
+    return x @ x
+
+
+def codes(session: Session) -> list[str]:
+    return [finding.code for finding in session.findings() if finding.severity == "error"]
+
+
+def test_kernels_are_asynchronous(session: Session) -> None:
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    product()
+    issued = time.perf_counter() - begin
+    torch.cuda.synchronize()
+    done = time.perf_counter() - begin
+    assert issued < done / 5
+
+
+def test_events_time_kernels_in_milliseconds(session: Session) -> None:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    product()
+    end.record()
+    assert not end.query()
+    end.synchronize()
+    assert end.query()
+    flops = 2 * BIG**3
+    assert flops / 15.7e12 * 1e3 < start.elapsed_time(end) < flops / 15.7e12 * 1e3 * 2
+
+
+def test_misuse_of_events_raises_as_pytorch_does(session: Session) -> None:
+    timed, untimed = torch.cuda.Event(enable_timing=True), torch.cuda.Event()
+    with pytest.raises(ValueError, match="enable_timing=True"):
+        timed.elapsed_time(untimed)
+    with pytest.raises(ValueError, match="must be recorded"):
+        timed.elapsed_time(torch.cuda.Event(enable_timing=True))
+    assert untimed.query()
+    untimed.wait()
+
+
+def test_streams_are_what_torch_says(session: Session) -> None:
+    stream = torch.cuda.Stream()
+    assert isinstance(stream, torch.Stream)
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    with torch.cuda.stream(stream):
+        assert torch.cuda.current_stream() == stream
+        assert torch.cuda.current_stream().cuda_stream == stream.cuda_stream
+    assert torch.cuda.current_stream().cuda_stream == 0
+    other = torch.cuda.Stream(device=1)
+    with torch.cuda.stream(other):
+        assert torch.cuda.current_device() == 1
+    assert torch.cuda.current_device() == 0
+    assert "device=cuda:1" in repr(other)
+    assert torch.Stream(device="cuda") != stream
+    assert stream.priority == 0
+    assert torch.cuda.Stream(priority=-1).priority == -1
+
+
+def test_the_33rd_stream_is_the_first(session: Session) -> None:
+    streams = [torch.cuda.Stream() for _ in range(33)]
+    assert streams[32] == streams[0]
+    assert len({stream.cuda_stream for stream in streams}) == 32
+
+
+def test_reading_on_another_stream_without_waiting(session: Session) -> None:
+    stream = torch.cuda.Stream()
+    x = torch.empty(100, 100, device="cuda").normal_()
+    with torch.cuda.stream(stream):
+        torch.sum(x)
+    assert codes(session) == ["unsynchronized-access"]
+
+
+@pytest.mark.parametrize("how", ["wait_stream", "event", "synchronize", "stream.synchronize", "query"])
+def test_ordered_reads_are_silent(session: Session, how: str) -> None:
+    stream = torch.cuda.Stream()
+    x = torch.empty(100, 100, device="cuda").normal_()
+    if how == "wait_stream":
+        stream.wait_stream(torch.cuda.current_stream())
+    elif how == "event":
+        stream.wait_event(torch.cuda.current_stream().record_event())
+    elif how == "synchronize":
+        torch.cuda.synchronize()
+    elif how == "stream.synchronize":
+        torch.cuda.current_stream().synchronize()
+    else:
+        while not torch.cuda.current_stream().query():
+            pass
+    with torch.cuda.stream(stream):
+        total = torch.sum(x)
+    torch.cuda.current_stream().wait_stream(stream)
+    total.item()
+    assert codes(session) == []
+
+
+def test_backward_runs_on_the_streams_of_its_forward(session: Session) -> None:
+    stream = torch.cuda.Stream()
+    w = torch.ones(8, 8, device="cuda", requires_grad=True)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        y = (w * 2).sum()
+    torch.cuda.current_stream().wait_stream(stream)
+    y.backward()
+    assert w.grad is not None
+    w.grad.add_(1)
+    assert codes(session) == []
+
+
+def test_a_late_copy_is_stale_until_the_host_waits(session: Session) -> None:
+    x = torch.full((4,), 3.0, device="cuda")
+    host = torch.zeros(4, pin_memory=True)
+    host.copy_(x, non_blocking=True)
+    assert host.tolist() == [0.0] * 4
+    torch.cuda.synchronize()
+    assert host.tolist() == [3.0] * 4
+    assert codes(session) == ["stale-read"]
+
+
+def test_to_cpu_non_blocking_is_pinned_and_late(session: Session) -> None:
+    host = torch.full((4,), 3.0, device="cuda").to("cpu", non_blocking=True)
+    assert host.is_pinned()
+    event = torch.cuda.Event()
+    event.record()
+    event.synchronize()
+    assert host.tolist() == [3.0] * 4
+    assert codes(session) == []
+
+
+def test_an_overwritten_source_arrives_overwritten(session: Session) -> None:
+    source = torch.ones(4).pin_memory()
+    there = source.to("cuda", non_blocking=True)
+    source.fill_(9.0)
+    assert there.tolist() == [9.0] * 4
+    assert codes(session) == ["early-overwrite"]
+
+
+def test_waiting_before_the_source_is_written_is_right(session: Session) -> None:
+    source = torch.ones(4).pin_memory()
+    there = source.to("cuda", non_blocking=True)
+    torch.cuda.current_stream().synchronize()
+    source.fill_(9.0)
+    assert there.tolist() == [1.0] * 4
+    assert codes(session) == []
+
+
+def test_copies_land_by_the_clock_when_asked() -> None:
+    with understudy.emulate("V100", async_copies="clock"):
+        host = torch.zeros(4, pin_memory=True)
+        host.copy_(torch.full((4,), 3.0, device="cuda"), non_blocking=True)
+        time.sleep(1)
+        assert host.tolist() == [3.0] * 4
+
+
+def test_launch_blocking_makes_every_call_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    with understudy.emulate("V100"):
+        begin = time.perf_counter()
+        product()
+        issued = time.perf_counter() - begin
+        torch.cuda.synchronize()
+        assert time.perf_counter() - begin < issued * 1.01
+
+
+def test_a_synchronization_that_is_not_wanted_warns_or_raises(session: Session) -> None:
+    x = torch.ones(2, device="cuda")
+    torch.cuda.set_sync_debug_mode("warn")
+    with pytest.warns(UserWarning, match="called a synchronizing CUDA operation"):
+        x.sum().item()
+    torch.cuda.set_sync_debug_mode("error")
+    with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
+        x.nonzero()
+    torch.cuda.set_sync_debug_mode("default")
+
+
+def test_sleep_takes_modelled_time(session: Session) -> None:
+    real = time.monotonic
+    begin = time.time()
+    time.sleep(100)
+    assert 100 <= time.time() - begin < 101
+    assert real is time.monotonic
