@@ -24,6 +24,7 @@ from understudy.seam.torch import (
     order,
     parallel,
     plans,
+    processes,
     storage,
     streams,
     tensor,
@@ -49,6 +50,7 @@ PATCHED = (
     parallel,
     distributed_nccl,
     distributed,
+    processes,
 )
 """Modules whose `patches(state)` are applied, in this order."""
 

@@ -17,11 +17,25 @@ Storage: Any = torch.UntypedStorage
 
 def patches(state: State) -> list[Patch]:
     """The names of `torch.UntypedStorage` and `torch.TypedStorage` to replace."""
-    return [Patch(Storage, "_us", HOST_TAG), *_reading(state), *_moving(state), *_resizing(state)]
+    return [Patch(Storage, "_us", HOST_TAG), _making(state), *_reading(state), *_moving(state), *_resizing(state)]
 
 
 def _index(storage: Any) -> int:
     return max(CPU, int(storage._us.device))
+
+
+def _making(state: State) -> Patch:
+    stock = torch._C.StorageBase.__new__
+
+    def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        index = CPU if device is None else state.index(device)
+        if index < 0:
+            return stock(cls, *args, **kwargs) if device is None else stock(cls, *args, device=device, **kwargs)
+        made = stock(cls, *args, **kwargs)
+        state.place(made, index)
+        return made
+
+    return Patch(Storage, "__new__", new)
 
 
 def _reading(state: State) -> list[Patch]:
