@@ -11,7 +11,7 @@ import torch
 
 import understudy
 
-LISTINGS = Path(__file__).parents[1] / "programs" / "mission"
+LISTINGS = Path(__file__).parents[1] / "programs" / "mission" / "pytorch"
 
 
 @pytest.fixture

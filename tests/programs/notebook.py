@@ -45,7 +45,7 @@ def main(program, *arguments):
     sys.argv = [program, *arguments]
     sys.path[0] = str(path.resolve().parent)
     for part in (path.with_suffix(".prelude.py"), path, path.with_suffix(".after.py")):
-        if part.exists():
+        if part == path or part.exists():
             module.__file__ = str(part)
             for statements in cells(part.read_text(encoding="utf-8"), str(part)):
                 run_cell(statements, str(part), module.__dict__)

@@ -1,6 +1,6 @@
 """Every PyTorch listing of the mission's documents runs unchanged on emulated GPUs and prints what the document prints.
 
-`mission/NAME.py` is a listing, `NAME.expected` the output. Indentation and runs of spaces are not compared: the copies
+`mission/pytorch/NAME.py` is a listing, `NAME.expected` the output. Indentation and runs of spaces are not compared: the copies
 of the documents lost them. `{number}` in an expected line stands for a random number. docs/errata.md says what the
 preludes supply and where an expected text is not the document's.
 """
@@ -16,20 +16,21 @@ import pytest
 
 HERE = Path(__file__).parent
 NOTEBOOK = HERE / "notebook.py"
+MISSION = HERE / "mission" / "pytorch"
 GPUS = {"s3_devices": "3xV100", "s2_device_ids": "4xV100", "s2_visible_devices": "5xV100"}
 OWN_TEST = {"s0_trainer", "s2_housing", "s2_ddp"}
-LISTINGS = sorted(path.stem for path in (HERE / "mission").glob("*.py") if "." not in path.stem)
+LISTINGS = sorted(path.stem for path in MISSION.glob("*.py") if "." not in path.stem)
 NUMBER = r"-?[0-9]+\.[0-9]*(?:e[-+][0-9]+)?"
 
 
 def program(name):
     """The path of a listing."""
-    return str(HERE / "mission" / f"{name}.py")
+    return str(MISSION / f"{name}.py")
 
 
 def expected_lines(name):
     """The lines that a listing should print."""
-    return normalised((HERE / "mission" / f"{name}.expected").read_text(encoding="utf-8"))
+    return normalised((MISSION / f"{name}.expected").read_text(encoding="utf-8"))
 
 
 def normalised(text):
@@ -72,7 +73,7 @@ def test_listing_prints_what_the_document_prints(name, tmp_path):
 
 
 def test_every_listing_has_its_expected_output():
-    assert {path.stem for path in (HERE / "mission").glob("*.expected")} == set(LISTINGS)
+    assert {path.stem for path in MISSION.glob("*.expected")} == set(LISTINGS)
     assert len(LISTINGS) >= 16
 
 
@@ -114,6 +115,11 @@ def test_housing_listing_splits_every_batch_over_both_gpus(tmp_path):
     ],
 )
 def test_ddp_listing_runs_under_every_launcher(launcher, tmp_path):
+    script = tmp_path / "main.py"
+    script.write_text(
+        f"import sys\nsys.path.insert(0, {str(HERE)!r})\nimport notebook\nnotebook.main({program('s2_ddp')!r})\n",
+        encoding="utf-8",
+    )
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    stdout = understudy_run(tmp_path, *launcher, str(NOTEBOOK), program("s2_ddp"), PATH=path)
+    stdout = understudy_run(tmp_path, *launcher, str(script), PATH=path)
     assert_prints(stdout, expected_lines("s2_ddp"))

@@ -38,7 +38,8 @@ class ImportHook:
             if finder is not self and hasattr(finder, "find_spec"):
                 spec = finder.find_spec(name, path, target)
                 if spec is not None:
-                    _after_exec(spec.loader, callback)
+                    if spec.loader is not None:  # a folder that only happens to have the framework's name has none
+                        _after_exec(spec.loader, callback)
                     return spec
         return None
 

@@ -1,0 +1,2 @@
+#对模型
+net = torch.nn.DataParallel(model)

@@ -1,0 +1,1 @@
+print(torch.cuda.device_count(), net.device_ids)

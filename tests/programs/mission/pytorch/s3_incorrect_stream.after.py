@@ -1,0 +1,1 @@
+print(B.device, B.shape)
