@@ -122,7 +122,7 @@ class _Seam:
 
     def patches(self) -> list[Patch]:
         """Everything that is replaced in jax and jaxlib."""
-        from jax._src import array, hardware_utils, pjit, xla_bridge
+        from jax._src import array, dispatch, hardware_utils, pjit, xla_bridge
         from jax._src.interpreters import mlir, pxla
         from jax._src.lib import xla_client
 
@@ -144,6 +144,7 @@ class _Seam:
             Patch(pxla.MeshComputation, "compile", self._compile(pxla.MeshComputation.compile)),
             Patch(pxla.ExecuteReplicated, "__call__", self._execute(pxla.ExecuteReplicated.__call__)),
             Patch(xla_client, "batched_device_put", self._put(xla_client.batched_device_put)),
+            Patch(dispatch._DeferredShardArg, "result_handler", _keep(dispatch._DeferredShardArg.result_handler)),
             Patch(pxla, "batched_device_put", self._reuse(pxla.batched_device_put)),
             Patch(array.ArrayImpl, "_value", self._value(array.ArrayImpl._value)),
             Patch(array.ArrayImpl, "delete", self._delete(array.ArrayImpl.delete)),
@@ -367,6 +368,16 @@ class _Seam:
 
 def _tag(array: Any, held: Sequence[Holding]) -> None:
     array._us = tuple(held)
+
+
+def _keep(original: Callable[..., Any]) -> Callable[..., Any]:
+    def result_handler(deferred: Any, placed: Any) -> Any:
+        result = original(deferred, placed)
+        if not hasattr(result, "_us"):
+            _tag(result, getattr(placed, "_us", ()))
+        return result
+
+    return result_handler
 
 
 def _fresh(x: Any, result: Any) -> bool:

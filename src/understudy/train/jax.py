@@ -122,7 +122,7 @@ class Trainer(HyperParameters):
 
     def _first_state(self, batch: Batch, optimizer: optax.GradientTransformation) -> State:
         key, first = jax.random.split(jax.random.PRNGKey(self.seed))
-        params = self.model.init(first, *[np.asarray(array)[:1] for array in batch[:-1]])
+        params = self.model.init(first, *[array[:1] for array in batch[:-1]])
         further = sorted(set(params) - {"params"}) if isinstance(params, dict) else []
         if further:
             raise UsageError(

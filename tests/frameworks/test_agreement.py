@@ -1,0 +1,63 @@
+"""The four vocabularies offer the same names with the same parameters. Read from their sources: nothing is imported."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import understudy
+from understudy.vocabulary import Vocabulary
+
+PACKAGE = Path(understudy.__file__).parent
+WORDS = """
+cpu gpu num_gpus try_gpu try_all_gpus require_gpus visible_devices device_of to copy policy synchronize timer memory
+info
+"""
+NAMES = WORDS.split()
+FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet")
+
+
+def functions(module):
+    """The parameters, with defaults, of each function of a module."""
+    tree = ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
+    return {node.name: node.args for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def parameters(arguments):
+    """Parameter names and defaults as text."""
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    defaults = [ast.unparse(default) for default in arguments.defaults]
+    return list(zip(names, [None] * (len(names) - len(defaults)) + defaults, strict=True))
+
+
+def exported(module):
+    """The names in a module's `__all__`."""
+    tree = ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return ast.literal_eval(node.value)
+    return []
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_vocabulary_exports_the_name(framework, name):
+    assert name in exported(framework)
+
+
+def effective(framework, name):
+    """The parameters of a name; those of understudy.vocabulary where the module takes it from there."""
+    own = functions(framework)
+    return parameters(own[name] if name in own else functions("vocabulary")[name])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("framework", FRAMEWORKS[1:])
+def test_the_parameters_are_those_of_torch(framework, name):
+    # The timer of torch alone may say more about its clock.
+    assert effective(framework, name) == effective("torch", name)
+
+
+def test_the_protocol_names_what_all_have():
+    described = {name for name in vars(Vocabulary) if not name.startswith("_")}
+    assert described <= set(NAMES)
