@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from understudy.trace.trace import Trace
+
 SYNCS = """
 import torch
 x = torch.ones(3, device="cuda")
@@ -126,14 +128,12 @@ open(f"rank{rank}", "w").write(" ".join([os.environ["WORLD_SIZE"], os.environ["M
 
 def test_ranks_are_started_by_torchruns_agent(understudy, tmp_path: Path) -> None:
     (tmp_path / "rank.py").write_text(RANK)
-    done = understudy("run", "--nproc_per_node", "2", "--report", "r.json", "rank.py")
+    done = understudy("run", "--nproc_per_node", "2", "--report", "r.json", "--trace", "r.trace", "rank.py")
     assert done.returncode == 0, done.stderr
     assert [(tmp_path / name).read_text().split()[0] for name in ("rank0", "rank1")] == ["2", "2"]
-    reports = [json.loads((tmp_path / name).read_text()) for name in ("r.json", "r.rank1.json")]
-    assert [[device["kernels"] > 0 for device in report["devices"]] for report in reports] == [
-        [True, False],
-        [False, True],
-    ]
+    devices = json.loads((tmp_path / "r.json").read_text())["devices"]
+    assert [device["kernels"] > 0 for device in devices] == [True, True]
+    assert [Trace.load(tmp_path / name).facts["rank"] for name in ("r.trace", "r.rank1.trace")] == [0, 1]
 
 
 def test_a_program_that_uses_no_gpu_is_told_so(understudy) -> None:

@@ -13,6 +13,7 @@ from understudy.gpus import versions
 CLOCKS = ("virtual", "real")
 LANDINGS = ("late", "clock")
 HOST_TIMES = ("modelled", "measured")
+COMPATIBLE = ("d2l",)
 
 
 def _gpus(context: click.Context, parameter: click.Parameter, value: object) -> str | None:
@@ -61,6 +62,7 @@ EMULATION = (
     _choice("host-time", HOST_TIMES, "Where the host's time between operations comes from."),
     click.option("--no-data", is_flag=True, envvar="UNDERSTUDY_NO_DATA", help="Shapes and memory only, no values."),
     click.option("--stacks", is_flag=True, envvar="UNDERSTUDY_STACKS", help="Keep whole stacks, not only lines."),
+    _choice("compat", COMPATIBLE, "Answer as frameworks did when that text was printed: JAX's `x.device()`."),
 )
 
 # The name that each option has in session.Options.
@@ -73,6 +75,7 @@ FIELDS = {
     "host_time": "host_time",
     "no_data": "no_data",
     "stacks": "stacks",
+    "compat": "compat",
 }
 
 

@@ -15,6 +15,7 @@ from understudy import launch
 from understudy.cli._gates import Gate, parse_gates, violations
 from understudy.cli._options import emulation_options, given
 from understudy.errors import UsageError
+from understudy.trace.merge import merge
 
 FINDING = 64
 
@@ -157,7 +158,7 @@ class Outputs:
         return bool(self.reports or self.trace)
 
     def write(self, result: launch.Result, findings: list[Any]) -> None:
-        """Write them: the first rank's at the path itself, another rank's with its number before the suffix."""
+        """Write them. What another program reads holds one process: rank 1's is beside rank 0's, as out.rank1.trace."""
         from understudy import reports
 
         for index, trace in enumerate(result.traces):
@@ -165,7 +166,11 @@ class Outputs:
             if self.trace is not None:
                 trace.save(_for_rank(self.trace, index, rank))
             for path in self.reports:
-                reports.write(_for_rank(path, index, rank), trace, findings)
+                if getattr(reports.find(path), "PER_PROCESS", False):
+                    reports.write(_for_rank(path, index, rank), trace, findings)
+        for path in self.reports:
+            if not getattr(reports.find(path), "PER_PROCESS", False):
+                reports.write(path, merge(result.traces), findings)
 
 
 def _for_rank(path: Path, index: int, rank: int) -> Path:
@@ -227,8 +232,8 @@ def _show(result: launch.Result, findings: list[Any], code: int) -> None:
         _say(_nothing(code))
         return
     if len(result.traces) > 1:
-        _say(f"{len(result.traces)} processes used GPUs; the findings are of all, the rest is of the first")
-    show(result.traces[0], findings)
+        _say(f"{len(result.traces)} processes used GPUs; the report is of all of them")
+    show(merge(result.traces), findings)
 
 
 def _nothing(code: int) -> str:

@@ -1,7 +1,8 @@
 """What a person, another tool or a machine gets to see: one file a format, one summary for all of them.
 
 Listing this folder is the registry: a module that has a `SUFFIX` is a format, and its `render(trace, findings,
-**options)` gives the text or the bytes.
+**options)` gives the text or the bytes. A format with `PER_PROCESS = True` is written once a process of a run; the
+others show all processes together.
 """
 
 from __future__ import annotations

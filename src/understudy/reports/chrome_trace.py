@@ -16,6 +16,7 @@ from understudy.trace.operation import Kind
 from understudy.trace.trace import Record, Trace
 
 SUFFIX = ".kineto.json"
+PER_PROCESS = True  # one file a process: its readers expect one rank in each
 HOST_PID = 4_000_000  # above any GPU's index, which is the process number that Kineto gives a GPU
 DEFAULT_STREAM = 7  # the number that CUPTI gives the default stream, and tools look for
 LONGEST_CALL_NS = 50_000  # of the host's time between two rows, what one call may have taken

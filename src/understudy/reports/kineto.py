@@ -11,6 +11,7 @@ from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace
 
 SUFFIX = ".kineto.json.gz"
+PER_PROCESS = True  # one file a process: its readers expect one rank in each
 
 
 def render(trace: Trace, findings: Sequence[Finding]) -> bytes:

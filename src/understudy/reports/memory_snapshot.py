@@ -16,6 +16,7 @@ from understudy.trace.operation import Site
 from understudy.trace.trace import MemoryAction, Trace
 
 SUFFIX = ".snapshot.pickle"
+PER_PROCESS = True  # one file a process: its readers expect one rank in each
 SMALL_SEGMENT_BYTES = 2 << 20  # the allocator's small pool takes segments of this size
 
 Frames = list[dict[str, Any]]
