@@ -154,6 +154,7 @@ def _accelerator(state: State) -> dict[str, Any]:
         "getDeviceCapability": capability,
         "getStream": current,
         "setStream": lambda stream: torch.cuda.set_stream(stream),
+        "deviceCount": lambda: state.device_count(),
         "hooks_device_count": lambda: state.device_count(),
         "hooks_set_current_device": set_index,
         "hooks_get_current_device": lambda: local.device,

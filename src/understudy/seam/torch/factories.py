@@ -155,7 +155,16 @@ def _default(state: State, data: Any, args: Any, keeps: bool) -> int:
     # The default device holds for new data; as_tensor and asarray keep what memory an array already has.
     if keeps and hasattr(data, "__array_interface__"):
         return CPU
-    return state.index(torch.get_default_device())
+    return state.index(_default_device())
+
+
+def _default_device() -> torch.device:
+    """The device of the innermost `with torch.device(...)`, or the one that `set_default_device` set."""
+    if torch._C._len_torch_function_stack():
+        for mode in reversed(torch.overrides._get_current_function_mode_stack()):
+            if isinstance(mode, torch.utils._device.DeviceContext):
+                return mode.device
+    return torch.get_default_device()
 
 
 def _new_tensor(

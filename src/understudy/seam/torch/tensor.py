@@ -218,7 +218,7 @@ def _exporting(state: State) -> list[Patch]:
         if index >= 0:
             from torch.utils.dlpack import DLDeviceType
 
-            return DLDeviceType.kDLCUDA, index
+            return DLDeviceType(2), index  # kDLCUDA, which was called kDLGPU before torch 2.7
         return cast(tuple[Any, int], stock_dlpack_device(self))
 
     stock_dlpack_device: Any = Tensor.__dlpack_device__
