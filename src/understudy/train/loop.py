@@ -41,6 +41,7 @@ class Loop:
         self,
         trainer: Trainer,
         step: Step,
+        update: Callable[[Any, int, int], Result],
         feed: Feed,
         metrics: Metrics,
         validate: Callable[[], dict[str, float]],
@@ -49,6 +50,7 @@ class Loop:
         seed: int,
     ) -> None:
         self.trainer, self.step, self.feed, self.metrics = trainer, step, feed, metrics
+        self.update = update  # the step itself, or its CUDA graph
         self.validate, self.scheduler, self.schedule_every, self.seed = validate, scheduler, schedule_every, seed
         self.position = Position()
         self.strategy = trainer.placement
@@ -75,7 +77,7 @@ class Loop:
         if trainer.accumulate > 1:
             self._accumulate(items)
             return
-        step, add, position, progress = self.step, self.metrics.add, self.position, trainer.progress_bar
+        step, add, position, progress = self.update, self.metrics.add, self.position, trainer.progress_bar
         stop, wants_more, now = trainer.stop_request, self._wants_more(), time.monotonic
         for batch, size, total in items:
             result = step(batch, size, total)

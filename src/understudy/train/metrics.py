@@ -152,7 +152,7 @@ class Metrics:
         self.flush()
         while self._blocks:
             block = self._blocks.popleft()
-            if block.arrived is not None:
+            if not block.is_there():
                 block.arrived.synchronize()
             self._take(block)
 

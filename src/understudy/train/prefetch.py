@@ -20,7 +20,7 @@ class _Staging:
         self._copied: Any = None
 
     def begin(self) -> None:
-        if self._copied is not None:
+        if self._copied is not None and not self._copied.query():
             self._copied.synchronize()
         self._next = 0
 

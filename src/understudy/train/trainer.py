@@ -19,6 +19,7 @@ from understudy.train.checkpoint import newest
 from understudy.train.checkpoints import Checkpoints, make_checkpoints
 from understudy.train.data import Feed, make_feed
 from understudy.train.evaluation import evaluate, predict
+from understudy.train.graph import GraphStep, why_not
 from understudy.train.loggers import Logger, make_loggers
 from understudy.train.loop import Loop, Preempted
 from understudy.train.metrics import Metrics
@@ -94,6 +95,8 @@ class Trainer(HyperParameters):
         self._board: Board | None = Board() if board is not False else None
         self._board_path = Path("board.png" if board is True else str(board))
         self._loop: Loop | None = None
+        self._graph: GraphStep | None = None
+        self._eager_reason: str | None = "nothing has been trained yet"
         self._runner: nn.Module | None = None
 
     @property
@@ -105,6 +108,11 @@ class Trainer(HyperParameters):
     def epoch(self) -> int:
         """The running epoch, counted from 0."""
         return self._loop.position.epoch if self._loop is not None else 0
+
+    @property
+    def graph_status(self) -> str:
+        """Whether steps are replayed as a CUDA graph, and if not, why."""
+        return self._graph.status if self._graph is not None else f"eager: {self._eager_reason}"
 
     @property
     def device(self) -> torch.device:
@@ -233,7 +241,12 @@ class Trainer(HyperParameters):
                 return {}
             return evaluate(self.model, forward, validation, val_metrics, self.placement, self.precision)
 
-        return Loop(self, step, feed, train_metrics, validate, self.scheduler, every, seed)
+        scheduled = self.scheduler is not None
+        reason = why_not(step, bool(self.hparams["graph"]), self.accumulate, scheduled)
+        self._graph = GraphStep(step) if reason is None else None
+        self._eager_reason = reason
+        update = self._graph or step
+        return Loop(self, step, update, feed, train_metrics, validate, self.scheduler, every, seed)
 
     def _train(self, loop: Loop, feed: Feed) -> None:
         self._loop = loop
