@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+READ_EVENTS = """
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+print([scalar.step for scalar in EventAccumulator("logs").Reload().Scalars("train_loss_paral")])
+"""
 EMULATED = [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "2xV100"]
 
 
@@ -31,8 +34,7 @@ def test_housing_data_parallel_splits_batches_and_logs_every_epoch(tmp_path):
     whole = "Outside: input size torch.Size([128, 13]) output_size torch.Size([128, 1])\n"
     epoch = (2 * half + whole) * 3 + (2 * half + whole).replace("64", "10").replace("128", "20")
     assert stdout.endswith(")\n" + 3 * epoch)
-    events = EventAccumulator(str(tmp_path / "logs")).Reload()
-    assert [scalar.step for scalar in events.Scalars("train_loss_paral")] == [0, 1, 2]
+    assert run(tmp_path, sys.executable, "-c", READ_EVENTS) == "[0, 1, 2]\n"
 
 
 # mission 91

@@ -1,7 +1,7 @@
 """Every PyTorch listing of the mission's documents runs unchanged on emulated GPUs and prints what the document prints.
 
-`mission/pytorch/NAME.py` is a listing, `NAME.expected` the output. Indentation and runs of spaces are not compared: the copies
-of the documents lost them. `{number}` in an expected line stands for a random number. docs/errata.md says what the
+`mission/pytorch/NAME.py` is a listing, `NAME.expected` the output. Indentation and runs of spaces are not compared:
+the copies of the documents lost them. `{number}` in an expected line is a random number. docs/errata.md says what the
 preludes supply and where an expected text is not the document's.
 """
 

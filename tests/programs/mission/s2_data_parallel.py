@@ -1,2 +1,0 @@
-#对模型
-net = torch.nn.DataParallel(model)

@@ -1,1 +1,0 @@
-print(batch_idx, img.device, img.type(), label.device, label.type(), device1)

@@ -1,5 +1,0 @@
-print(next(model.parameters()).device)
-model.to(device1)
-print(next(model.parameters()).device)
-model.cuda()
-print(next(model.parameters()).device)

@@ -1,1 +1,0 @@
-print(torch.cuda.device_count(), net.device_ids)

@@ -1,1 +1,0 @@
-print(B.device, B.shape)
