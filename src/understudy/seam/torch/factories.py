@@ -158,13 +158,14 @@ def _default(state: State, data: Any, args: Any, keeps: bool) -> int:
     return state.index(_default_device())
 
 
-def _default_device() -> torch.device:
-    """The device of the innermost `with torch.device(...)`, or the one that `set_default_device` set."""
+def _default_device() -> torch.device | None:
+    """The device of the innermost `with torch.device(...)` or `set_default_device`; None for the CPU."""
     if torch._C._len_torch_function_stack():
         for mode in reversed(torch.overrides._get_current_function_mode_stack()):
             if isinstance(mode, torch.utils._device.DeviceContext):
-                return mode.device
-    return torch.get_default_device()
+                found: torch.device = mode.device
+                return found
+    return None
 
 
 def _new_tensor(
