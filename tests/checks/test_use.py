@@ -69,7 +69,7 @@ def v100(program: Program) -> Program:
 
 
 def test_matrix_products_in_full_precision(program):
-    for number in range(20):
+    for number in range(110):
         v100(program).kernel("aten::mm", ns=900_000, **MATRIX).kernel(ns=50_000).step(number, line=6)
     (finding,) = checks.run(program.trace)
     assert (finding.code, finding.site.line) == ("low-tensor-core-use", 6)
@@ -79,7 +79,7 @@ def test_matrix_products_in_full_precision(program):
 
 def test_half_precision_and_tf32_use_tensor_cores(program):
     half = MATRIX | {"dtypes": ("float16", "float16")}
-    for _ in range(20):
+    for _ in range(110):
         v100(program).kernel("aten::mm", ns=900_000, **half)
         program.kernel("aten::mm", ns=900_000, detail=(("tf32", 1),), **MATRIX)
     assert found(program) == []
@@ -87,7 +87,7 @@ def test_half_precision_and_tf32_use_tensor_cores(program):
 
 def test_sizes_that_are_no_multiples_of_eight(program):
     odd = MATRIX | {"dtypes": ("float16", "float16"), "shapes": ((512, 511), (511, 512))}
-    for _ in range(20):
+    for _ in range(110):
         v100(program).kernel("aten::mm", ns=900_000, **odd)
     (finding,) = checks.run(program.trace)
     assert "multiples of eight" in finding.message
@@ -95,7 +95,7 @@ def test_sizes_that_are_no_multiples_of_eight(program):
 
 def test_a_card_without_tensor_cores_has_none_to_use(program):
     program.trace.facts["gpus"] = [{"name": "Tesla P100-SXM2-16GB", "compute_capability": [6, 0]}]
-    for _ in range(20):
+    for _ in range(110):
         program.kernel("aten::mm", ns=900_000, **MATRIX)
     assert found(program) == []
 

@@ -14,6 +14,7 @@ from understudy.trace.trace import Record
 
 # Issuing one operation takes 2 to 30 µs in eager PyTorch; a host that takes ten times as long does something else.
 LAUNCH_GAP_NS = 100_000
+ALL = -1  # the number under which all devices together are kept
 
 
 @dataclass
@@ -39,7 +40,7 @@ class Idle:
 
 
 class Gaps:
-    """Sorts the gaps of every device."""
+    """Sorts the gaps of every device, and those of all devices together: when none of them had anything to do."""
 
     KINDS = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE, Kind.SYNCHRONIZE, Kind.STEP})
 
@@ -57,7 +58,12 @@ class Gaps:
         if record.kind == Kind.STEP:
             self.steps[record.site] += 1
             return
-        device = record.lane.device
+        if record.kind == Kind.KERNEL and record.site.file:
+            self.kernel_sites[record.site] += 1
+        self._follow(record.lane.device, record)
+        self._follow(ALL, record)
+
+    def _follow(self, device: int, record: Record) -> None:
         idle = self.devices.get(device)
         if idle is None:
             idle = self.devices[device] = Idle(device, record.start_ns, record.start_ns)
@@ -69,8 +75,6 @@ class Gaps:
         if record.kind == Kind.KERNEL:
             idle.kernels += 1
             idle.kernel_ns += record.duration_ns
-            if record.site.file:
-                self.kernel_sites[record.site] += 1
 
     def home(self) -> Site:
         """A line for what concerns the whole loop: the optimizer's step, or the line of most kernels, if known."""

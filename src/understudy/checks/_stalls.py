@@ -16,7 +16,7 @@ from understudy.trace.operation import Kind, Site
 from understudy.trace.trace import Record
 
 LOST_SHARE = 0.005  # of the time that the devices were in use: below half a percent nobody would measure a difference
-LOOP_ROUNDS = 3  # as often, with kernels in between, before a line counts as part of a loop
+LOOP_ROUNDS = 10  # as often, with kernels in between, before a line counts as part of a loop: fewer are a summary
 
 
 class Incident(NamedTuple):

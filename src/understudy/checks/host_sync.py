@@ -21,18 +21,15 @@ class Cause(NamedTuple):
 
 
 READ = "keep the value on the device (`total += loss.detach()`) and read it once, after the loop or every hundred steps"
+WHERE = "use `torch.where(mask, x, 0)` or multiply by the mask: shapes stay fixed and nothing waits"
 CAUSES = {
     "aten::_local_scalar_dense": Cause("reading one value of a tensor (`.item()`, `float()`, `if`)", READ),
     "Tensor.tolist": Cause("`tolist()`", READ),
     "Tensor.__repr__": Cause("printing a tensor", READ),
     "aten::equal": Cause("`torch.equal`", "compare on the device (`(a == b).all()`) and read the answer once"),
-    "aten::nonzero": Cause(
-        "`nonzero` or a boolean mask, whose size only the device knows",
-        "use `torch.where(mask, x, 0)` or multiply by the mask: shapes stay fixed and nothing waits",
-    ),
-    "aten::masked_select": Cause(
-        "`masked_select`, whose size only the device knows", "use `torch.where(mask, x, 0)`: shapes stay fixed"
-    ),
+    "aten::nonzero": Cause("`nonzero`, whose size only the device knows", WHERE),
+    "aten::index": Cause("indexing with a boolean mask, whose size only the device knows", WHERE),
+    "aten::masked_select": Cause("`masked_select`, whose size only the device knows", WHERE),
     "to the host": Cause(
         "a copy to the host (`.cpu()`, `.to('cpu')`)",
         "copy once after the loop, or use `.to('cpu', non_blocking=True)` and synchronize before the values are read",

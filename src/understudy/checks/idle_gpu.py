@@ -1,29 +1,29 @@
-"""The check `idle-gpu`: a device that waits for the host to prepare its input."""
+"""The check `idle-gpu`: devices that wait for the host to prepare their input."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from understudy.checks import Check
-from understudy.checks._idle import Gaps, Idle
+from understudy.checks._idle import ALL, Gaps
 from understudy.trace.finding import Finding
 from understudy.trace.operation import UNKNOWN_SITE
 from understudy.trace.trace import Record, Trace
 from understudy.trace.units import format_ns, format_share, plural
 
 MIN_PAUSES = 5  # fewer are set-up, evaluation or a checkpoint
-MIN_SHARE = 0.3  # of the device's time, without the longest pause: below that, other work hides most of it
+MIN_SHARE = 0.3  # of the time, without the longest pause: below that, other work hides most of it
 
 
 class IdleGpu(Check):
-    """A device that waits for the host to prepare its input.
+    """Devices that wait for the host to prepare their input.
 
     ## What it does
-    Adds up the long gaps (over 100 µs) between the operations of a device that no host synchronization explains, and
-    reports a device that spent more than 30 % of its time in them. The longest gap is left out: it may be set-up.
+    Adds up the long gaps (over 100 µs) in which no device has anything to do and that no host synchronization
+    explains, and reports more than 30 % of the time. The longest gap is left out: it may be set-up.
 
     ## Why it is bad
-    The device is paid for while it waits. Usually it waits for data: reading, decoding, augmenting in the main process.
+    A device is paid for while it waits. Usually it waits for data: reading, decoding, augmenting in the main process.
 
     ## Example
     ```python
@@ -51,25 +51,21 @@ class IdleGpu(Check):
         self.gaps.see(record)
 
     def findings(self, trace: Trace) -> list[Finding]:
-        """One finding: the device that idled longest."""
-        idling = [
-            idle
-            for idle in self.gaps.devices.values()
-            if idle.pauses >= MIN_PAUSES and idle.pause_ns - idle.longest_ns > MIN_SHARE * idle.window_ns
-        ]
-        return [self._finding(max(idling, key=lambda idle: idle.pause_ns))] if idling else []
-
-    def _finding(self, idle: Idle) -> Finding:
+        """One finding, at the line that ended most of the idle time."""
+        idle = self.gaps.devices.get(ALL)
+        if idle is None or idle.pauses < MIN_PAUSES or idle.pause_ns - idle.longest_ns <= MIN_SHARE * idle.window_ns:
+            return []
         sites = idle.sites.most_common(1)
-        return Finding(
-            self.code,
-            self.severity,
-            f"cuda:{idle.device} had nothing to do {format_share(idle.pause_ns / idle.window_ns)} of its time: "
-            f"{plural(idle.pauses, 'pause')} of {format_ns(idle.pause_ns / idle.pauses)} on average in which the host "
-            "was busy with something else",
-            "prepare the input in other processes (`DataLoader(num_workers=4, pin_memory=True)`), or ahead of time",
-            sites[0][0] if sites else UNKNOWN_SITE,
-            times=idle.pauses,
-            lost_ns=idle.pause_ns,
-            device=idle.device,
-        )
+        return [
+            Finding(
+                self.code,
+                self.severity,
+                f"no GPU had anything to do {format_share(idle.pause_ns / idle.window_ns)} of the time: "
+                f"{plural(idle.pauses, 'pause')} of {format_ns(idle.pause_ns / idle.pauses)} on average in which the "
+                "host was busy with something else",
+                "prepare the input in other processes (`DataLoader(num_workers=4, pin_memory=True)`), or ahead of time",
+                sites[0][0] if sites else UNKNOWN_SITE,
+                times=idle.pauses,
+                lost_ns=idle.pause_ns,
+            )
+        ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from understudy.checks import Check
-from understudy.checks._idle import Gaps, Idle
+from understudy.checks._idle import ALL, Gaps, Idle
 from understudy.trace.finding import Finding
 from understudy.trace.trace import Record, Trace
 from understudy.trace.units import format_ns, format_share, plural
@@ -57,7 +57,7 @@ class LaunchBound(Check):
         bound = [
             idle
             for idle in self.gaps.devices.values()
-            if idle.kernels >= MIN_KERNELS and idle.launch_ns > MIN_SHARE * idle.window_ns
+            if idle.device != ALL and idle.kernels >= MIN_KERNELS and idle.launch_ns > MIN_SHARE * idle.window_ns
         ]
         return [self._finding(max(bound, key=lambda idle: idle.launch_ns))] if bound else []
 

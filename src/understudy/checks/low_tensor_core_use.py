@@ -16,6 +16,8 @@ MATRIX_NAMES = ("mm", "linear", "conv", "attention", "lstm", "gru")
 FULL_PRECISION = frozenset({"float32", "fp32", "float"})
 HALF_PRECISION = frozenset({"float16", "bfloat16", "fp16", "bf16", "half"})
 MIN_SHARE = 0.5  # of the device's whole time: below that, faster matrix kernels would win less than half of it
+MIN_KERNELS = 100  # of matrix work, and
+MIN_NS = 10_000_000  # of its time: a shorter program is a test or an example
 ALIGNMENT = 8  # elements of 16 bits: what Volta's and Turing's matrix kernels need in every size
 ALIGNMENT_MATTERS_BELOW = 8  # compute capability: from Ampere on, cuBLAS uses tensor cores for any size
 
@@ -24,8 +26,13 @@ ALIGNMENT_MATTERS_BELOW = 8  # compute capability: from Ampere on, cuBLAS uses t
 class Use:
     """One device's matrix kernels, in nanoseconds."""
 
+    kernels: int = 0
     full_ns: int = 0
     unaligned_ns: int = 0
+
+    def worth(self, time_ns: int, window_ns: int) -> bool:
+        """Whether so much time is most of the device's, in a program that is long enough to judge."""
+        return self.kernels >= MIN_KERNELS and time_ns >= MIN_NS and time_ns > MIN_SHARE * window_ns
 
 
 class LowTensorCoreUse(Check):
@@ -34,7 +41,7 @@ class LowTensorCoreUse(Check):
     ## What it does
     On GPUs that have tensor cores, adds up the time of matrix products, convolutions and attention in FP32 (without
     TF32), and on Volta and Turing of those in 16 bits with a size that is no multiple of eight. More than half of the
-    device's time is reported.
+    device's time is reported, once a program has run for a while.
 
     ## Why it is bad
     Tensor cores multiply matrices several times as fast as the other cores: eight times on a V100. Only half precision,
@@ -60,7 +67,7 @@ class LowTensorCoreUse(Check):
 
     def __init__(self) -> None:
         self.gaps = Gaps()
-        self.time_ns: dict[tuple[int, int], int] = {}  # (device, id of the signature) -> ns
+        self.runs: dict[tuple[int, int], list[int]] = {}  # (device, id of the signature) -> times, ns
         self.signatures: dict[int, Signature] = {}
 
     def see(self, record: Record, trace: Trace) -> None:
@@ -69,7 +76,9 @@ class LowTensorCoreUse(Check):
         if record.kind == Kind.KERNEL and record.signature.flops:
             identity = id(record.signature)
             key = record.lane.device, identity
-            self.time_ns[key] = self.time_ns.get(key, 0) + record.duration_ns
+            run = self.runs.setdefault(key, [0, 0])
+            run[0] += 1
+            run[1] += record.duration_ns
             self.signatures[identity] = record.signature
 
     def findings(self, trace: Trace) -> list[Finding]:
@@ -78,21 +87,23 @@ class LowTensorCoreUse(Check):
         found = []
         uses = self._uses(gpus)
         for device, use in uses.items():
-            window_ns = self.gaps.devices[device].window_ns
-            if use.full_ns > MIN_SHARE * window_ns:
+            idle = self.gaps.devices[device]
+            window_ns = max(idle.window_ns, idle.kernel_ns)  # streams that overlap work for longer than time passes
+            if use.worth(use.full_ns, window_ns):
                 found.append(self._full(device, use.full_ns, window_ns, gpus[device]))
-            elif use.unaligned_ns > MIN_SHARE * window_ns:
+            elif use.worth(use.unaligned_ns, window_ns):
                 found.append(self._unaligned(device, use.unaligned_ns, window_ns))
         return found[:1]
 
     def _uses(self, gpus: list[dict[str, Any]]) -> dict[int, Use]:
         uses: dict[int, Use] = {}
-        for (device, identity), time_ns in sorted(self.time_ns.items(), key=lambda item: -item[1]):
+        for (device, identity), (times, time_ns) in sorted(self.runs.items(), key=lambda item: -item[1][1]):
             capability = gpus[device].get("compute_capability") if device < len(gpus) else None
             signature = self.signatures[identity]
             if not capability or capability[0] < 7 or not any(name in signature.name for name in MATRIX_NAMES):
                 continue
             use = uses.setdefault(device, Use())
+            use.kernels += times
             dtype = signature.dtypes[0].removeprefix("torch.") if signature.dtypes else ""
             if dtype in FULL_PRECISION and ("tf32", 1) not in signature.detail:
                 use.full_ns += time_ns

@@ -46,7 +46,7 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
 
     templates = resources.files(__package__) / "templates"
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"ns": format_ns, "size": format_bytes, "share": format_share, "short": short}
+    environment.filters |= {"ns": format_ns, "size": format_bytes, "share": format_share, "short": short, "code": _code}
     environment.globals |= {"plural": plural, "around": _source.around, "memory_words": memory_words}
     summary = summarize(trace, findings)
     groups = _charts.kernels(trace)
@@ -78,6 +78,17 @@ def _plotly() -> str:
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())
+
+
+def _code(text: str) -> Any:
+    """Our own messages with what stands in backticks as code; everything is escaped first."""
+    import markupsafe
+
+    parts = str(markupsafe.escape(text)).split("`")
+    if len(parts) % 2 == 0:
+        return markupsafe.Markup("`".join(parts))
+    marked = (f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
+    return markupsafe.Markup("".join(marked))
 
 
 def _embedded(data: dict[str, Any]) -> str:
