@@ -304,7 +304,7 @@ class Dispatch(TorchDispatchMode):
                     tag = storage_of(value)._us
                     if tag is not HOST_TAG:
                         tag.epoch = stream.epoch
-        if plan.synchronizes:
+        if plan.synchronizes or (plan.maskable and any(t.dtype == torch.bool for t in tensors_in(args[1:]))):
             machine.synchronize_stream(local.host, stream, plan.name, state.site())
             state.synchronized(plan.name)
 

@@ -24,8 +24,8 @@ class Plan:
     """
 
     __slots__ = (
-        "attributes", "builtin", "exempt", "factory", "fresh", "handler", "host_arguments", "kernel", "math", "mutated",
-        "mutated_keywords", "name", "names", "random", "resizes", "synchronizes", "view",
+        "attributes", "builtin", "exempt", "factory", "fresh", "handler", "host_arguments", "kernel", "maskable",
+        "math", "mutated", "mutated_keywords", "name", "names", "random", "resizes", "synchronizes", "view",
     )  # fmt: skip
 
     def __init__(self, func: torch._ops.OpOverload) -> None:
@@ -50,6 +50,7 @@ class Plan:
         self.exempt = name in tables.EXEMPT
         self.host_arguments = tables.HOST_ARGUMENTS.get(name)
         self.synchronizes = name in tables.SYNCHRONIZING
+        self.maskable = name in tables.MASKABLE
         self.kernel = not (self.view or name in tables.NO_KERNEL or (not returns and not written))
         self.math = name in tables.MATH
         self.attributes = name in tables.ATTRIBUTES

@@ -76,6 +76,9 @@ SYNCHRONIZING = frozenset(
 )
 """Operators whose CUDA kernels make the host wait for a result."""
 
+MASKABLE = frozenset({"aten::index", "aten::_unsafe_index"})
+"""Operators that do so when an index is a boolean mask: how many elements it selects decides the result's size."""
+
 NO_KERNEL = frozenset(
     {
         "aten::_unsafe_view",
