@@ -19,6 +19,7 @@ from understudy.seam.torch import (
     functional,
     generators,
     libraries,
+    loading,
     memory,
     moves,
     order,
@@ -51,6 +52,7 @@ PATCHED = (
     distributed_nccl,
     distributed,
     processes,
+    loading,
 )
 """Modules whose `patches(state)` are applied, in this order."""
 

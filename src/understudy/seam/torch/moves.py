@@ -187,6 +187,8 @@ def transfer(
     if of is HOST_TAG:
         # A tag of its own lets the trace tell one pageable source from another.
         of = storage_of(source)._us = Tag(CPU, 0)
+    if to is HOST_TAG:
+        to = storage_of(destination)._us = Tag(CPU, 0)
     detail: tuple[tuple[str, str | int], ...] = (
         ("non_blocking", int(non_blocking)),
         ("source", state.number(of)),
@@ -291,6 +293,10 @@ def pin_memory(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...],
         return tensor
     out = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu").copy_(tensor)
     dispatch.state.pin(storage_of(out))
+    size = tensor.numel() * tensor.element_size()
+    cost = dispatch.machine.devices[0].cost
+    # The host copies it, which is what a transfer from pageable memory takes longer.
+    dispatch.local.host.advance(max(0, cost.copy_ns(size, CPU, 0, False) - cost.copy_ns(size, CPU, 0, True)))
     return out
 
 

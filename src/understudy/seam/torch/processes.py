@@ -73,6 +73,7 @@ def _sharing(state: State) -> list[Patch]:
         if self.nbytes() == 0:
             return tag.device, None, 0, 0, None, 0, None, False
         manager, handle, size = self._share_filename_cpu_()
+        self._shared_incref()  # it stays until it is received, though the sender may drop it meanwhile
         return tag.device, (manager, handle), size, 0, None, 0, None, False
 
     def rebuild(
@@ -80,6 +81,7 @@ def _sharing(state: State) -> list[Patch]:
     ) -> Any:
         torch.cuda._lazy_init()
         made = cls._new_shared_filename_cpu(*handle, size)
+        made._shared_decref()
         # The memory is the sender's: this process's allocator does not count it.
         made._us = Tag(state.index(torch.device("cuda", device)), size)
         return made
