@@ -11,7 +11,7 @@ EXTRAS := torch,report,dev
 OLDEST_TORCH := 2.6.0
 CUDA_TORCH := 2.14.1
 
-.PHONY: help environment demo test test-all test-oldest test-cuda-wheel check format bench docs clean
+.PHONY: help environment demo test test-all test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet check format bench docs clean
 
 help:
 	@echo "make demo             train the documents' multi-GPU program on two emulated V100"
@@ -20,6 +20,7 @@ help:
 	@echo "make test-all         every test, on every version of torch that is claimed; takes long"
 	@echo "make test-oldest      the tests on torch $(OLDEST_TORCH), in an environment of its own"
 	@echo "make test-cuda-wheel  the tests on torch $(CUDA_TORCH) as pip gives it (CUDA build on Linux: several GB), no driver needed"
+	@echo "make test-jax, make test-tensorflow, make test-mxnet: the other frameworks, in environments of their own"
 	@echo "make bench            what emulation costs, as ratios to plain CPU"
 	@echo "make docs             the documentation, in site/"
 	@echo "make clean            remove environments and everything built"
@@ -33,7 +34,16 @@ demo: environment
 test: environment
 	$(RUN) -m pytest -n $(JOBS) -q $(ARGS)
 
-test-all: check test docs test-oldest test-cuda-wheel
+test-all: check test docs test-jax test-tensorflow test-mxnet test-oldest test-cuda-wheel
+
+# Each other framework has an environment of its own: they pin one another's dependencies.
+test-jax test-tensorflow: test-%:
+	@PYTHON="$(PYTHON)" tools/environment .venv-$* $*,dev
+	.venv-$*/bin/python -m pytest -q tests/$* tests/frameworks $(ARGS)
+
+test-mxnet:
+	@PYTHON="$(or $(PYTHON),python3.11 python3)" tools/environment .venv-mxnet mxnet,dev
+	.venv-mxnet/bin/python -m pytest -q tests/mxnet tests/frameworks $(ARGS)
 
 test-oldest:
 	$(MAKE) test TORCH=$(OLDEST_TORCH)
@@ -58,4 +68,4 @@ docs: environment
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 clean:
-	rm -rf .venv .venv-torch-* site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis logs runs
+	rm -rf .venv .venv-* site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis logs runs
