@@ -1,6 +1,7 @@
 """Several GPUs: DataParallel, DDP, launching, processes (items 102 to 128, 132)."""
 
 import os
+import time
 import warnings
 
 import pytest
@@ -168,6 +169,24 @@ def test_the_books_loss_compares_every_output_with_every_label(session):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         nn.MSELoss()(output, label.unsqueeze(1))
+
+
+# mission 122, 126
+def test_small_data_is_slower_on_two_gpus_than_on_one(session):
+    def milliseconds(model):
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        x, y = torch.randn(128, 13, device="cuda"), torch.randn(128, 1, device="cuda")
+        for step in range(4):
+            if step == 1:  # the first step pays for what happens once
+                torch.cuda.synchronize()
+                before = time.perf_counter()
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - before) * 1e3
+
+    assert milliseconds(nn.DataParallel(network().cuda())) > 1.5 * milliseconds(network().cuda())
 
 
 # mission 125
