@@ -11,6 +11,7 @@ from understudy.errors import FileFormatError
 NAMES = (
     "async",
     "clock",
+    "compat",
     "cuda-version",
     "fail-on",
     "gpu-backend",

@@ -230,7 +230,9 @@ def _verdict(
     place = f"{'EMULATED' if emulated else 'MEASURED'} on {gpu_names(devices)}"
     code = trace.facts.get("exit_code", 0)
     if code:
-        place += f", signal {code - 128} ended the program" if code > 128 else f", the program failed (exit code {code})"
+        place += (
+            f", signal {code - 128} ended the program" if code > 128 else f", the program failed (exit code {code})"
+        )
     errors = [finding for finding in findings if finding.severity == "error"]
     warnings = [finding for finding in findings if finding.severity == "warning"]
     if errors or warnings:
