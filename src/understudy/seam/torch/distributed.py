@@ -1,7 +1,7 @@
 """`torch.distributed` with backend "nccl": its groups run over gloo, and say that they are NCCL's.
 
-The tensors are physically on the CPU, so gloo carries their values; `distributed_collectives` keeps devices, streams and
-time. A group of NCCL alone refuses CPU tensors as NCCL does.
+The tensors are physically on the CPU, so gloo carries their values; `distributed_collectives` keeps devices, streams
+and time. A group of NCCL alone refuses CPU tensors as NCCL does.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Group:
             return time_ns
         with torch._C._DisableTorchDispatch():
             clock = torch.tensor([time_ns])
-            options = dist.AllreduceOptions()
+            options: Any = dist.AllreduceOptions()
             options.reduceOp = dist.ReduceOp.MAX
             self.carrier.allreduce([clock], options).wait()
             return int(clock.item())

@@ -15,7 +15,7 @@ from understudy.seam.torch.tags import device_of
 
 Tensor = torch.Tensor
 NCCL_VERSION = (2, 27, 5)
-"""What `torch.cuda.nccl.version()` says: NCCL of the CUDA 12 wheels of torch 2.9 (pypi.org/project/torch, requirements)."""
+"""What `torch.cuda.nccl.version()` says: the NCCL that the CUDA 12 wheels of torch 2.9 require."""
 
 REDUCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
     0: lambda stack: stack.sum(0),
@@ -115,6 +115,9 @@ def _submit(state: State, name: str, tensors: Sequence[Tensor], size: int, strea
     site = state.site()
     for stream in chosen[1:]:
         machine.barrier(host, stream, chosen[0])
+    cost = machine.devices[chosen[0].device].cost
+    last = host.now_ns + len(chosen) * cost.dispatch_ns(name) + cost.launch_ns
+    chosen[0].ready_ns = max(chosen[0].ready_ns, last)
     for stream in chosen[1:]:
         machine.barrier(host, chosen[0], stream)
     for stream in chosen:

@@ -1,7 +1,7 @@
 """DataLoader: what it does on the way to a device that the emulation must price or remark on.
 
-Its workers are processes of their own, forked or spawned (`processes`); its pin thread is a thread like any other, whose
-host clock is not waited for, as pinning overlaps with the program.
+Its workers are processes of their own, forked or spawned (`processes`); its pin thread is a thread like any other,
+whose host clock is not waited for, as pinning overlaps with the program.
 """
 
 from __future__ import annotations

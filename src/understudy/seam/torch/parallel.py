@@ -65,7 +65,7 @@ def broadcast_out(tensor: Tensor, out: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def broadcast_coalesced(tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int) -> list[list[Tensor]]:
-    """Copies of many tensors on every device, sent in pieces of up to `buffer_size` bytes; the first device's as they are."""
+    """Copies of many tensors on every device, in pieces of up to `buffer_size` bytes; the first device has its own."""
     if any(device_of(tensor) != devices[0] for tensor in tensors):
         raise RuntimeError(f"All tensors must be on devices[0]: {devices[0]}")
     outputs: list[list[Tensor]] = [list(tensors)]
@@ -92,7 +92,7 @@ def _in_order(made: list[Tensor], order: list[Tensor], tensors: Sequence[Tensor]
         return made
     places = {id(tensor): index for index, tensor in enumerate(order)}
     if len(places) < len(order):
-        return _reorder_tensors_as(made, tensors)
+        return list(_reorder_tensors_as(made, tensors))
     return [made[places[id(tensor)]] for tensor in tensors]
 
 
@@ -139,8 +139,8 @@ def scatter_out(
     sizes = [each.size(dim) for each in out]
     if sum(sizes) != tensor.size(dim):
         raise RuntimeError(
-            f"Total size for output tensors along scatter dim {dim} does not match the source tensor size at dim {dim}. "
-            f"Expected {tensor.size(dim)}, but got total size {sum(sizes)}"
+            f"Total size for output tensors along scatter dim {dim} does not match the source tensor size at dim "
+            f"{dim}. Expected {tensor.size(dim)}, but got total size {sum(sizes)}"
         )
     for index, (chunk, each) in enumerate(zip(tensor.split(sizes, dim), out, strict=True)):
         with _on_stream(streams, index, device_of(each)):
