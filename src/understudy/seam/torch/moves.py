@@ -246,8 +246,8 @@ def local_scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...
     return func(*args, **kwargs)
 
 
-def fetch(state: State, tensor: Tensor, name: str) -> None:
-    """Submit the transfer to the host that looking at a tensor's values makes, and let the host wait for it.
+def fetch(state: State, tensor: Tensor, name: str, elements: int | None = None) -> None:
+    """Submit the transfer to the host that looking at `elements` (or all) values makes, and let the host wait for it.
 
     PyTorch fetches a scalar through pinned memory of its own (aten/src/ATen/native/cuda/CUDAScalar.cu).
     """
@@ -256,8 +256,9 @@ def fetch(state: State, tensor: Tensor, name: str) -> None:
     stream = local.streams[device]
     if machine.concurrent:
         stream = state.order.stream_of(device, stream)
-    pinned = tensor.numel() == 1
-    size = tensor.numel() * tensor.element_size()
+    elements = tensor.numel() if elements is None else elements
+    pinned = elements == 1
+    size = int(elements * tensor.element_size())
     site = state.site()
     signature = Signature(copy_name(device, CPU, pinned), detail=(("cause", name),))
     machine.copy(local.host, stream, signature, size, device, CPU, pinned, site)

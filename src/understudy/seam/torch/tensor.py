@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
+from torch._tensor_str import PRINT_OPTS
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
@@ -167,7 +168,8 @@ def _looking(state: State) -> list[Patch]:
     def tolist(self: Tensor) -> Any:
         index = device_of(self)
         if index >= 0:
-            fetch(state, self, "Tensor.tolist")
+            if not state.local.reason:
+                fetch(state, self, "Tensor.tolist")
         elif state.late.pending:
             state.late.host_touch(self)
         return base.tolist(self)
@@ -175,6 +177,9 @@ def _looking(state: State) -> list[Patch]:
     def representation(self: Tensor, *, tensor_contents: Any = None) -> str:
         local = state.local
         before, local.reason = local.reason, "Tensor.__repr__"
+        if not before and device_of(self) >= 0 and tensor_contents is None and self.numel():
+            # Once for all the values that are shown, however PyTorch goes about it.
+            fetch(state, self, "Tensor.__repr__", int(min(self.numel(), PRINT_OPTS.threshold)))
         try:
             return str(stock_repr(self, tensor_contents=tensor_contents))
         finally:
