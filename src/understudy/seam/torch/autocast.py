@@ -171,10 +171,10 @@ def patches(state: State) -> list[Patch]:
             autocast.stock_set("cuda", enabled)
         autocast.stock_set("cpu", switches.cpu or switches.cuda)
 
-    def is_enabled(device: str = "cuda") -> bool:
-        if device in ("cuda", "cpu"):
-            return bool(getattr(switches, device))
-        return autocast.stock_is(device)
+    def is_enabled(device_type: str = "cuda") -> bool:
+        if device_type in ("cuda", "cpu"):
+            return bool(getattr(switches, device_type))
+        return autocast.stock_is(device_type)
 
     def clear_cache() -> None:
         autocast.cache.clear()

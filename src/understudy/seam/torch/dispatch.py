@@ -30,6 +30,7 @@ from understudy.seam.torch.tags import (
 
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
+STRIDED = torch.strided
 CPU_DEVICE = torch.device("cpu")
 Handler = Callable[["Dispatch", Plan, Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -109,7 +110,7 @@ class Dispatch(TorchDispatchMode):
             self.local.host.now_ns += VIEW_NS
             return out
         if plan.fresh:
-            if out.__class__ is Tensor:
+            if out.__class__ is Tensor and out.layout is STRIDED:
                 storage = storage_of(out)
                 if storage._us is HOST_TAG:
                     self.state.place(storage, device)
@@ -242,6 +243,10 @@ class Dispatch(TorchDispatchMode):
                 with self.state.default_generator:
                     return self._random(plan, func, args, kwargs, device)
             return func(*args, **kwargs)
+        except RuntimeError as error:
+            if device >= 0 and "DefaultCPUAllocator" in str(error):
+                self.state.host_memory_ended(error, device)
+            raise
         finally:
             local.inner = before
 

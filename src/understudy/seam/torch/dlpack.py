@@ -45,4 +45,6 @@ def patches(_: State) -> list[Patch]:
     for name in ("_to_dlpack", "_to_dlpack_versioned"):
         if hasattr(C, name):
             found.append(Patch(C, name, exporting(getattr(C, name))))
+    if hasattr(torch.utils.dlpack, "_from_dlpack"):  # before torch 2.7
+        found.append(Patch(torch.utils.dlpack, "_from_dlpack", from_dlpack))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import uuid as uuids
 from typing import Any
 
@@ -214,8 +215,9 @@ class DeviceProperties:
         )
 
 
+@functools.cache
 def properties(device: Device) -> DeviceProperties:
-    """The properties of a device, as PyTorch shows them."""
+    """The properties of a device, as PyTorch shows them: one object a device."""
     return DeviceProperties(device)
 
 

@@ -29,6 +29,7 @@ from understudy.seam.torch import (
     storage,
     streams,
     tensor,
+    tensor_types,
     threads,
 )
 from understudy.seam.torch.dispatch import Dispatch
@@ -38,6 +39,7 @@ from understudy.seam.torch.state import State
 PATCHED = (
     storage,
     tensor,
+    tensor_types,
     factories,
     streams,
     generators,

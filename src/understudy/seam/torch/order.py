@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 current_node: Callable[[], Any] = torch._C._current_autograd_node
 get_sequence = torch._C._autograd._get_sequence_nr
-MOST_NODES = 1 << 20
+MOST_NODES = 1 << 17
 
 
 def patches(state: State) -> list[Patch]:
@@ -54,15 +54,23 @@ class Order:
         """The stream that the operator now being dispatched runs on."""
         node = current_node()
         if node is None:
-            if torch.is_grad_enabled() and stream.index:
-                if len(self._forward) > MOST_NODES:
-                    self._forward.clear()
-                self._forward[get_sequence() - 1] = stream
+            if len(self._forward) > MOST_NODES:
+                self._forward.clear()
+            # The first operator after a node was made belongs to that node's forward.
+            self._forward.setdefault(get_sequence() - 1, stream)
             return stream
-        forward = self._forward.get(node._sequence_nr())
-        found = stream if forward is None or forward.device != device else forward
+        found = self._forward_stream(node, device, stream)
         self._backward(found, stream)
         return found
+
+    def current(self, device: int, stream: Stream) -> Stream:
+        """What `torch.cuda.current_stream` says: in a backward function, the stream of its forward."""
+        node = current_node()
+        return stream if node is None else self._forward_stream(node, device, stream)
+
+    def _forward_stream(self, node: Any, device: int, stream: Stream) -> Stream:
+        forward = self._forward.get(node._sequence_nr())
+        return stream if forward is None or forward.device != device else forward
 
     def _backward(self, found: Stream, current: Stream) -> None:
         # The engine makes a node's stream wait for those of the nodes that feed it, and the first one for the

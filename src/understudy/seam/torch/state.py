@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import warnings
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from understudy.errors import UnsupportedError
 from understudy.machine.alloc_conf import Settings
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
@@ -199,6 +201,18 @@ class State:
         except OutOfMemory as error:
             raise self.memory.out_of_memory(error) from None
 
+    def host_memory_ended(self, error: RuntimeError, index: int) -> None:
+        """The host cannot hold a device's tensor: out of memory there too, or more than this machine can emulate."""
+        asked = re.search(r"tried to allocate (\d+) bytes", str(error))
+        size = int(asked[1]) if asked else 0
+        device = self.machine.devices[index]
+        block = self.take(device, size, 0)
+        device.allocator.free(block)
+        raise UnsupportedError(
+            f"a tensor of {size} bytes fits on the emulated GPU but not into this machine's memory, which holds its "
+            "values: use smaller data, or a machine with more memory"
+        ) from error
+
     def resized(self, storage: Any) -> None:
         """A device's storage changed its size: it has new memory."""
         old = storage._us
@@ -250,7 +264,7 @@ class State:
     def new_stream(self, index: int, priority: int) -> Stream:
         """The next stream of a device's pool; from the first one on, accesses are ordered."""
         self.create_context(self.device(index))
-        self.machine.concurrent = True
+        self.machine.begin_streams()
         return self.device(index).pool_stream(priority)
 
     def external_stream(self, index: int, pointer: int, base: int) -> Stream:
@@ -259,8 +273,10 @@ class State:
         number = (pointer - base - (index << 20)) // 16 if pointer else 0
         if pointer == 0 or (0 < number < len(device.streams) and pointer >= base):
             return device.streams[number]
-        self.machine.concurrent = True
-        return self.external.setdefault((index, pointer), device.external_stream())
+        self.machine.begin_streams()
+        if (index, pointer) not in self.external:
+            self.external[index, pointer] = device.external_stream()
+        return self.external[index, pointer]
 
     def capturing(self, stream: Stream) -> bool:
         """Whether a CUDA graph is being captured on a stream."""

@@ -29,18 +29,21 @@ def stream_of(state: State, stream: Any) -> MachineStream:
 
 def patches(state: State) -> list[Patch]:
     """The classes and functions of `torch.cuda` that answer for streams and events."""
-    stream_class, external_class = _stream_classes(state)
-    event_class = _event_class(state)
+    generic = _generic(TorchStream)
+    generic_event = _generic(TorchEvent)
+    stream_class, external_class = _stream_classes(state, generic)
+    event_class = _event_class(state, generic_event)
+    generic._cuda_class, generic_event._cuda_class = stream_class, event_class
     cuda = torch.cuda
-    generic = _generic(TorchStream, stream_class)
-    generic_event = _generic(TorchEvent, event_class)
 
     def wrap(stream: MachineStream) -> Any:
         return stream_class(stream_id=stream.index, device_index=stream.device, device_type=CUDA_TYPE)
 
     def current_stream(device: Any = None) -> Any:
         cuda._lazy_init()
-        return wrap(state.local.streams[_index(state, device)])
+        index = _index(state, device)
+        stream = state.local.streams[index]
+        return wrap(state.order.current(index, stream) if state.machine.concurrent else stream)
 
     def default_stream(device: Any = None) -> Any:
         cuda._lazy_init()
@@ -224,8 +227,8 @@ class EventMethods:
         return "<torch.cuda.Event uninitialized>"
 
 
-def _stream_classes(state: State) -> tuple[Any, Any]:
-    class Stream(StreamMethods, TorchStream):  # type: ignore[misc]
+def _stream_classes(state: State, generic: Any) -> tuple[Any, Any]:
+    class Stream(StreamMethods, generic):  # type: ignore[misc]
         """A queue of work on one emulated device (torch.cuda.Stream)."""
 
         _state = state
@@ -264,8 +267,8 @@ def _stream_classes(state: State) -> tuple[Any, Any]:
     return Stream, ExternalStream
 
 
-def _event_class(state: State) -> Any:
-    class Event(EventMethods, TorchEvent):  # type: ignore[misc]
+def _event_class(state: State, generic: Any) -> Any:
+    class Event(EventMethods, generic):  # type: ignore[misc]
         """A mark in a stream (torch.cuda.Event); `elapsed_time` is in milliseconds."""
 
         _state = state
@@ -291,25 +294,27 @@ def _event_class(state: State) -> Any:
     return Event
 
 
-def _generic(stock: Any, cuda_class: Any) -> Any:
+def _generic(stock: Any) -> Any:
     """`torch.Stream` or `torch.Event` as a program calls it: for a CUDA device (or none) the emulated class."""
 
     class Meta(type(stock)):  # type: ignore[misc]
         def __instancecheck__(cls, instance: Any) -> bool:
-            return isinstance(instance, stock)
+            return isinstance(instance, stock) if cls is Generic else super().__instancecheck__(instance)
 
         def __subclasscheck__(cls, subclass: Any) -> bool:
-            return issubclass(subclass, stock)
+            return issubclass(subclass, stock) if cls is Generic else super().__subclasscheck__(subclass)
 
     class Generic(stock, metaclass=Meta):  # type: ignore[misc]
+        _cuda_class: ClassVar[Any] = None
+
         def __new__(cls, device: Any = None, *args: Any, **kwargs: Any) -> Any:
             if "stream_id" in kwargs or (device is not None and torch.device(device).type != "cuda"):
                 return stock(device, *args, **kwargs) if device is not None else stock(*args, **kwargs)
-            if cuda_class.__name__ == "Event":
-                made = cuda_class(*args, **kwargs)
+            if stock is TorchEvent:
+                made = cls._cuda_class(*args, **kwargs)
                 made._device = None if device is None else torch.device(device).index
                 return made
-            return cuda_class(device, *args, **kwargs)
+            return cls._cuda_class(device, *args, **kwargs)
 
     Generic.__name__ = Generic.__qualname__ = stock.__name__
     Generic.__module__ = "torch"

@@ -16,24 +16,10 @@ from understudy.seam.torch.moves import fetch, move
 from understudy.seam.torch.state import State
 from understudy.seam.torch.streams import stream_of
 from understudy.seam.torch.tags import CPU, HOST_TAG, device_of, storage_of, tag_of
+from understudy.seam.torch.tensor_types import DTYPES
 
 Tensor = torch.Tensor
 base: Any = torch._C.TensorBase
-TYPE_NAMES = {
-    torch.float32: "FloatTensor",
-    torch.float64: "DoubleTensor",
-    torch.float16: "HalfTensor",
-    torch.bfloat16: "BFloat16Tensor",
-    torch.uint8: "ByteTensor",
-    torch.int8: "CharTensor",
-    torch.int16: "ShortTensor",
-    torch.int32: "IntTensor",
-    torch.int64: "LongTensor",
-    torch.bool: "BoolTensor",
-    torch.complex64: "ComplexFloatTensor",
-    torch.complex128: "ComplexDoubleTensor",
-}
-DTYPES = {name: dtype for dtype, name in TYPE_NAMES.items()}
 
 
 def patches(state: State) -> list[Patch]:
