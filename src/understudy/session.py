@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import json
+import multiprocessing.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,18 @@ from understudy.gpus import versions
 from understudy.gpus.gpu import Gpu
 from understudy.machine.alloc_conf import Settings, parse
 from understudy.machine.allocator import CachingAllocator
+from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
 from understudy.machine.host_allocator import HostAllocator
 from understudy.machine.machine import Machine
 from understudy.machine.plan_cache import PlanCache
-from understudy.seam.patching import Patches
+from understudy.reports import smi
+from understudy.seam.patching import Patch, Patches
+from understudy.seam.sites import Sites
 from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace
+
+FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet")
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,8 @@ class Options:
     """How to emulate. The names are those of `understudy run`'s options.
 
     `gpus` is a spec such as "2xV100"; `cuda_version` "X.Y" or None for the documents' 11.2 (or the first that knows
-    the GPUs); `clock` "virtual" or "real"; `async_copies` "late" or "clock"; `host_time` "modelled" or "measured".
+    the GPUs); `clock` "virtual" or "real"; `async_copies` "late" or "clock"; `host_time` "modelled" or "measured";
+    `compat` "d2l" for what frameworks answered when that text was printed (JAX's `x.device()`).
     """
 
     gpus: str = "2"
@@ -44,6 +52,7 @@ class Options:
     host_time: str = "modelled"
     no_data: bool = False
     stacks: bool = False
+    compat: str = ""
 
 
 class Session:
@@ -57,20 +66,23 @@ class Session:
         self.trace = Trace()
         self.settings = parse(_alloc_conf())
         self.machine = build_machine(self.models, self.cuda_version, self.trace, self.settings)
+        self._devices = list(self.machine.devices)
         self.machine.blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
         self._installations: list[Any] = []
         self._patches = Patches()
+        self._began_outside = False
         self._write_facts()
 
     # ------------------------------------------------------------------ begin and end
 
     def begin(self) -> None:
-        """Install the emulation into PyTorch.
+        """Install the emulation into PyTorch and NVML.
 
         Raises:
             InstallError: PyTorch is missing, or used CUDA already, or is emulated already.
         """
         try:
+            import_module("torch")  # before the seam: under `understudy run` this begins the run's own emulation
             from understudy.seam.torch.install import Installation
             from understudy.seam.torch.state import State
         except ModuleNotFoundError as error:
@@ -79,8 +91,6 @@ class Session:
             raise InstallError(
                 "PyTorch is not installed: pip install 'understudy[torch]' brings what the emulation needs"
             ) from error
-        from understudy.seam import clock
-        from understudy.seam.sites import Sites
 
         sites = Sites(self.trace.sites, self.options.stacks)
         state = State(
@@ -93,12 +103,35 @@ class Session:
         installation = Installation(state)
         installation.install()
         self._installations.append(installation)
+        self._begin_outside(lambda: state.local.host, sites)
+
+    def attach(self, framework: str) -> None:
+        """Install the emulation into "torch", or into "jax", "tensorflow" or "mxnet", which must be imported already.
+
+        Raises:
+            InstallError: the framework has started without us, or already has GPUs of its own.
+        """
+        if framework == "torch":
+            self.begin()
+            return
+        self._installations.append(import_module(f"understudy.seam.{framework}").install(self))
+        self._begin_outside(lambda: self.machine.host, Sites(self.trace.sites, self.options.stacks))
+
+    def _begin_outside(self, host: Callable[[], HostThread], sites: Sites) -> None:
+        """What no framework owns, once: the answers of NVML and the program's clock."""
+        if self._began_outside:
+            return
+        self._began_outside = True
+        from understudy.seam import clock, nvml
+
+        self._patches.apply(Patch(*patch) for patch in nvml.patches(self.smi_host))
         if self.options.clock == "virtual":
-            self._patches.apply(clock.patches(self.machine, lambda: state.local.host, sites))
+            self._patches.apply(clock.patches(self.machine, host, sites))
 
     def end(self) -> None:
         """Put everything back and complete the trace."""
         self._patches.restore()
+        self._began_outside = False
         while self._installations:
             self._installations.pop().uninstall()
         self.complete()
@@ -122,6 +155,18 @@ class Session:
         self.complete()
         trace = self.trace.canonical()
         reports.write(Path(path), trace, checks.run(trace))
+
+    def smi_host(self) -> smi.SmiHost:
+        """The emulated GPUs as nvidia-smi sees them now, this process's memory in use."""
+        driver = versions.driver_version(self.cuda_version)
+        devices = []
+        for device in self._devices:
+            used = device.driver.occupied_bytes + device.driver.reserved_bytes
+            shown = used + versions.process_gap_bytes() if used else 0
+            made = smi.device_of(device.gpu, device.physical, device.uuid, driver, shown, devices=len(self._devices))
+            process = smi.SmiProcess(os.getpid(), sys.executable, used >> 20)
+            devices.append(replace(made, processes=(process,) if used else ()))
+        return smi.SmiHost(tuple(devices), driver, ".".join(map(str, self.cuda_version)))
 
     def _write_facts(self) -> None:
         facts = self.trace.facts
@@ -155,7 +200,7 @@ def _alloc_conf() -> str:
 
 @contextmanager
 def emulate(gpus: str | int = "2", **options: Any) -> Iterator[Session]:
-    """Emulate GPUs for what runs inside the `with` block.
+    """Emulate GPUs for what runs inside the `with` block, and in the Pythons that it starts.
 
     Args:
         gpus: a spec such as "2xV100", "V100:2", "A100,H100" or "2".
@@ -166,11 +211,34 @@ def emulate(gpus: str | int = "2", **options: Any) -> Iterator[Session]:
         InstallError: this process used CUDA already, or an emulation is active.
     """
     session = Session(_options({"gpus": str(gpus), **options}))
-    session.begin()
+    for framework in [name for name in FRAMEWORKS if name in sys.modules] or ["torch"]:
+        session.attach(framework)
     try:
-        yield session
+        with _inherited(session.options):
+            yield session
     finally:
         session.end()
+
+
+@contextmanager
+def _inherited(options: Options) -> Iterator[None]:
+    """Let child processes that are not forked emulate the same GPUs: `torch.multiprocessing.spawn` and the like."""
+    folder = str(Path(__file__).parent / "shim" / "python")
+    path = os.environ.get("PYTHONPATH")
+    changed = {
+        "UNDERSTUDY_RUN": json.dumps(asdict(options), sort_keys=True),
+        "PYTHONPATH": folder if not path else os.pathsep.join([folder, path]),
+    }
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _options(values: dict[str, Any]) -> Options:
@@ -181,28 +249,58 @@ def _options(values: dict[str, Any]) -> Options:
     return Options(**values)
 
 
-def install_from_environment() -> Session | None:
-    """Begin the emulation that UNDERSTUDY_RUN describes, once a process; None where it describes none."""
+def install_from_environment(framework: str = "torch") -> Session | None:
+    """Begin what UNDERSTUDY_RUN describes, one session a process, in a framework; None where it describes nothing."""
     text = os.environ.get("UNDERSTUDY_RUN")
-    if not text or _RUNNING:
-        return _RUNNING[0] if _RUNNING else None
+    if not text:
+        return None
+    if _RUNNING:
+        _RUNNING[0].attach(framework)
+        return _RUNNING[0]
     session = Session(_options(json.loads(text)))
-    session.begin()
+    session.attach(framework)
     _RUNNING.append(session)
     folder = os.environ.get("UNDERSTUDY_RUN_DIR")
-    atexit.register(_leave, session, folder, os.getpid())
+    if folder:
+        departure = _Departure(session, folder)
+        atexit.register(departure.leave)
+        os.register_at_fork(after_in_child=departure.forked)
+        multiprocessing.util.register_after_fork(departure, _Departure.bootstrapped)
     return session
+
+
+def running() -> Session | None:
+    """The session that `install_from_environment` began in this process."""
+    return _RUNNING[0] if _RUNNING else None
 
 
 _RUNNING: list[Session] = []
 
 
-def _leave(session: Session, folder: str | None, process: int) -> None:
-    if os.getpid() != process:
-        return
-    session.end()
-    if folder and os.path.isdir(folder):
-        session.trace.save(os.path.join(folder, f"{process}.trace"))
+class _Departure:
+    """Leaves the trace of a process in the run's folder when the process ends, whichever way it came to be."""
+
+    def __init__(self, session: Session, folder: str) -> None:
+        self.session = session
+        self.folder = folder
+        self.done = False
+
+    def leave(self) -> None:
+        """End the emulation and save its trace, once."""
+        if self.done:
+            return
+        self.done = True
+        self.session.end()
+        if len(self.session.trace) and os.path.isdir(self.folder):
+            self.session.trace.save(os.path.join(self.folder, f"{os.getpid()}.trace"))
+
+    def forked(self) -> None:
+        """What happened before a fork is the parent's to save; after it nothing can, as with CUDA."""
+        self.done = len(self.session.trace) > 0
+
+    def bootstrapped(self) -> None:
+        """A process of multiprocessing begins: it leaves by `os._exit`, after its own finalizers."""
+        multiprocessing.util.Finalize(None, self.leave, exitpriority=0)
 
 
 def _describe(gpu: Gpu) -> dict[str, Any]:
@@ -223,6 +321,7 @@ def _totals(device: Device) -> dict[str, Any]:
     stats: Any = device.allocator.memory_stats()
     return {
         "memory_bytes": device.gpu.memory_bytes,
+        "physical": device.physical,
         "peak_allocated_bytes": stats["allocated_bytes"]["all"]["peak"],
         "peak_reserved_bytes": stats["reserved_bytes"]["all"]["peak"],
         "allocated_bytes": stats["allocated_bytes"]["all"]["current"],
