@@ -52,7 +52,7 @@ def test_the_policy_watches_copies(session):
     x = jnp.ones(3)
     with (
         us.policy("error"),
-        pytest.raises(UsageError, match="us.to copies 12 bytes from cuda:0 to cuda:1"),
+        pytest.raises(UsageError, match=r"us\.to copies 12 bytes from cuda:0 to cuda:1"),
     ):
         us.to(x, us.gpu(1))
     with us.policy("warn"), pytest.warns(us.DeviceCopyWarning):

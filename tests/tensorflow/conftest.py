@@ -1,13 +1,21 @@
-"""Emulated GPUs for tests with tensorflow; without it nothing here is collected (tests/conftest.py says so)."""
+"""Emulated GPUs for tests with tensorflow; without it nothing here is collected, and a warning says so."""
 
+import warnings
 from importlib.util import find_spec
 
 import pytest
+
 from understudy.session import Options, Session
 
 FOUND = find_spec("tensorflow")
-# The folder of these tests is itself a package without files for Python: it has no origin.
-collect_ignore_glob = [] if FOUND is not None and FOUND.origin else ["test_*.py"]
+# Python takes this very folder for a package without files where it meets it on its path: that one has no origin.
+if FOUND is not None and FOUND.origin:
+    collect_ignore_glob = []
+else:
+    collect_ignore_glob = ["test_*.py"]
+    warnings.warn(
+        "tests/tensorflow is left out: tensorflow is not installed here; `make test-tensorflow` runs it", stacklevel=1
+    )
 
 
 @pytest.fixture

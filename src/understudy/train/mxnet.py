@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mxnet import autograd, gluon, np
-
 from understudy import mxnet as us
 from understudy.errors import UsageError
 from understudy.train.board import Board
@@ -45,6 +44,17 @@ class Module(gluon.nn.Block, HyperParameters):  # type: ignore[misc]
     def configure_optimizers(self) -> Any:
         """Anything with `step(batch_size)`; by default gluon's SGD with learning rate 0.1."""
         return gluon.Trainer(self.collect_params(), "sgd", {"learning_rate": 0.1})
+
+    def scratch_params(self) -> list[Any]:
+        """The plain arrays of this module and of those inside it."""
+        found: list[Any] = []
+        for value in vars(self).values():
+            for inner in value if isinstance(value, list) else [value]:
+                if isinstance(inner, np.ndarray):
+                    found.append(inner)
+                elif isinstance(inner, Module):
+                    found += inner.scratch_params()
+        return found
 
     def set_scratch_params_device(self, device: Any) -> None:
         """Move plain arrays of this module and of those inside it, and let them have gradients there."""
@@ -148,10 +158,17 @@ class Trainer(HyperParameters):
         return self._loss(self.model(*batch[:-1]), batch[-1]).mean()
 
     def clip_gradients(self, largest: float) -> None:
-        """Scale all gradients of each device so that their norm is at most `largest`."""
+        """Scale all gradients of each device so that their norm is at most `largest`, without asking the device."""
         parameters = [p for p in self.model.collect_params().values() if p.grad_req != "null"]
+        scratch = self.model.scratch_params() if isinstance(self.model, Module) else []
         for device in self.gpus or [us.cpu()]:
-            gluon.utils.clip_global_norm([parameter.grad(device) for parameter in parameters], largest)
+            gradients = [parameter.grad(device) for parameter in parameters]
+            gradients += [array.grad for array in scratch if array.grad is not None and array.ctx == device]
+            if gradients:
+                norm = np.sqrt(sum((gradient**2).sum() for gradient in gradients))
+                scale = np.minimum(largest / np.maximum(norm, 1e-12), 1.0)
+                for gradient in gradients:
+                    gradient[:] = gradient * scale
 
 
 def _by_context(losses: list[Any]) -> list[list[Any]]:

@@ -7,15 +7,21 @@ so the model is given as a function that makes it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
-
 from understudy import tensorflow as us
 from understudy.errors import UsageError
 from understudy.train.hooks import HyperParameters, add_to_class
 
 __all__ = ["HyperParameters", "Trainer", "add_to_class"]
+
+
+@cache
+def _mirrored(names: tuple[str, ...]) -> Any:
+    """One strategy for each set of devices: two of them in one process would share the keys of their collectives."""
+    return tf.distribute.MirroredStrategy(list(names))
 
 
 class Trainer(HyperParameters):
@@ -38,7 +44,7 @@ class Trainer(HyperParameters):
     def strategy(self) -> Any:
         """Keras' placement of model and batches: one device, or mirrored over the GPUs in use."""
         if len(self.gpus) > 1:
-            return tf.distribute.MirroredStrategy([device.name for device in self.gpus])
+            return _mirrored(tuple(device.name for device in self.gpus))
         return tf.distribute.OneDeviceStrategy((self.gpus[0] if self.gpus else us.cpu()).name)
 
     def fit(
