@@ -10,15 +10,13 @@ from typing import Any
 from understudy.cost.model import CostModel
 from understudy.gpus.gpu import Gpu
 from understudy.machine.allocator import CachingAllocator
+from understudy.machine.occupancy import FULL, Occupancy
 from understudy.machine.plan_cache import PlanCache
 from understudy.machine.segments import DeviceMemory
 from understudy.machine.stream import Stream
 
 POOL_STREAMS = 32
 """Streams that PyTorch keeps per priority; the 33rd that is asked for is the first again (c10/cuda/CUDAStream.cpp)."""
-
-FULL = 1000
-"""Occupancy in thousandths: what one device can run at once."""
 
 
 def uuid_of(key: str, index: int) -> str:
@@ -56,7 +54,8 @@ class Device:
         self.frees: deque[Any] = deque()
         self.streams: list[Stream] = []
         self.engine_ready_ns = {"HtoD": 0, "DtoH": 0, "DtoD": 0}
-        self.running: list[tuple[int, int]] = []  # (end, occupancy) of kernels, used once two streams are busy
+        self.occupancy = Occupancy()  # used once there are two streams
+        self.external: list[Stream] = []  # streams that wait for the default stream, and it for them
         self.context = False  # whether a CUDA context was created here
         self.launches = 0
         self._new_agent = new_agent
@@ -87,21 +86,29 @@ class Device:
 
     def external_stream(self) -> Stream:
         """A stream made outside PyTorch, which waits for the default stream as CUDA's blocking streams do."""
-        return self._make(0, blocking=True)
+        made = self._make(0, blocking=True)
+        self.external.append(made)
+        return made
 
-    def place(self, start_ns: int, duration_ns: int, occupancy: int) -> int:
-        """The earliest time from `start_ns` at which a kernel of that occupancy (thousandths) finds room."""
-        running = self.running = [entry for entry in self.running if entry[0] > start_ns]
-        running.sort()
-        used = sum(part for _, part in running)
-        start = start_ns
-        for end, part in running:
-            if used + occupancy <= FULL:
-                break
-            start = end
-            used -= part
-        running.append((start + duration_ns, occupancy))
+    def place(self, stream: Stream, issued_ns: int, start_ns: int, duration_ns: int, occupancy: int) -> int:
+        """The earliest time from `start_ns` at which a kernel of that occupancy (thousandths) finds room.
+
+        What it displaces of lower priority is charged to those streams' next work.
+        """
+        start = self.occupancy.place(issued_ns, start_ns, duration_ns, occupancy, stream.priority)
+        if len(self.occupancy.levels) > 1:
+            displaced = self.occupancy.lower(start, stream.priority) + occupancy - FULL
+            if displaced > 0:
+                for other in self.streams:
+                    if other.priority > stream.priority and other.ready_ns > start:
+                        other.ready_ns += duration_ns * min(displaced, FULL) // FULL
         return start
+
+    def blocks(self, stream: Stream) -> list[Stream]:
+        """The streams that CUDA makes `stream` wait for without being asked: an external one and the default one."""
+        if stream.blocking:
+            return [self.default_stream]
+        return self.external if stream.index == 0 else []
 
     def ready_ns(self) -> int:
         """When all that was submitted to any of its streams is done."""

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from understudy.machine.clock import HostThread
-from understudy.machine.device import FULL, Device
+from understudy.machine.device import Device
 from understudy.machine.events import MachineEvents
+from understudy.machine.occupancy import FULL
 from understudy.machine.order import HOST, Access, Accesses, VectorClock, join, knows
 from understudy.machine.stream import Event, Stream
 from understudy.machine.submission import Submission
 from understudy.trace.operation import Hazard, Kind, Lane, Note, Operation, Signature
-from understudy.trace.rows import SPILL, Row
+from understudy.trace.rows import SPILL, WIDTH, Row
 from understudy.trace.trace import Record, Trace
 
 
@@ -130,10 +131,12 @@ class Machine:
         device = self.devices[stream.device]
         issued = host.now_ns = host.now_ns + cost.dispatch_ns
         start = issued + device.cost.launch_ns
+        if self.concurrent:
+            self._wait_implicitly(host, device, stream)
         if start < stream.ready_ns:
             start = stream.ready_ns
         if self.concurrent and len(device.streams) > 1:
-            start = device.place(start, cost.duration_ns, cost.occupancy)
+            start = device.place(stream, issued, start, cost.duration_ns, cost.occupancy)
         end = stream.ready_ns = start + cost.duration_ns
         stream.epoch += 1
         lane = host.lanes.get(stream)
@@ -153,6 +156,7 @@ class Machine:
         """Queue one rank's part of a collective; returns when it ends."""
         device = self.devices[stream.device]
         issued = host.now_ns = host.now_ns + device.cost.dispatch_ns(name)
+        self._wait_implicitly(host, device, stream)
         start = max(issued + device.cost.launch_ns, stream.ready_ns)
         end = stream.ready_ns = start + device.cost.collective_ns(name, size_bytes, ranks)
         stream.epoch += 1
@@ -178,6 +182,7 @@ class Machine:
         issued = host.now_ns = host.now_ns + device.cost.dispatch_ns("aten::copy_")
         duration = device.cost.copy_ns(size_bytes, source, destination, pinned)
         direction = "HtoD" if source < 0 else "DtoH" if destination < 0 else "DtoD"
+        self._wait_implicitly(host, device, stream)
         start = max(issued + device.cost.launch_ns, stream.ready_ns, device.engine_ready_ns[direction])
         end = stream.ready_ns = device.engine_ready_ns[direction] = start + duration
         stream.epoch += 1
@@ -186,6 +191,25 @@ class Machine:
         if self.blocking:
             self._wait(host, end, stream.agent, stream.epoch, stream.order)
         return end
+
+    def _wait_implicitly(self, host: HostThread, device: Device, stream: Stream) -> None:
+        for other in device.blocks(stream) if device.external else ():
+            self.barrier(host, other, stream)
+
+    def begin_streams(self) -> None:
+        """From now on several streams may be in use: accesses are ordered, and kernels share a device's room."""
+        if self.concurrent:
+            return
+        self.concurrent = True
+        lanes, signatures, rows = self.trace.lanes, self.trace.signatures, self.trace.rows
+        rows.spill()
+        recent = rows.stored[-SPILL:]
+        for at in range(0, len(recent), WIDTH):
+            kind, lane, signature, _, issued, start, end, _ = recent[at : at + WIDTH]
+            if kind == Kind.KERNEL and end > self.host.now_ns:
+                device = self.devices[lanes[lane].device]
+                part = round(device.cost.kernel(signatures[signature]).occupancy * FULL)
+                device.occupancy.place(issued, start, end - start, max(1, min(FULL, part)))
 
     def barrier(self, host: HostThread, first: Stream, second: Stream) -> None:
         """Make `second` wait for all that was submitted to `first`, as an event between them does."""
@@ -275,8 +299,8 @@ class Machine:
     def _synchronize(
         self, host: HostThread, stream: Stream, until_ns: int, order: VectorClock, name: str, site: int
     ) -> int:
-        host.now_ns += self.devices[stream.device].cost.synchronize_ns
         begin = host.now_ns
+        host.now_ns += self.devices[stream.device].cost.synchronize_ns
         waited = host.wait_until(until_ns)
         self._row(Kind.SYNCHRONIZE, self.lane(host, stream), self._name(name), site, begin, begin, host.now_ns, 0)
         self._ordered(host, order)

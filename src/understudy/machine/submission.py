@@ -134,7 +134,7 @@ class Submission:
         streams = self.machine.devices[device].streams
         while len(streams) <= index:
             self.machine.devices[device].pool_stream()
-            self.machine.concurrent = True
+            self.machine.begin_streams()
         return streams[index]
 
     def _site(self, site: Site) -> int:

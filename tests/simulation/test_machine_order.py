@@ -1,0 +1,154 @@
+"""Random operations on a machine: streams keep their order, waits are honoured, time only goes forward."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from understudy import gpus
+from understudy.machine.alloc_conf import parse
+from understudy.machine.machine import Machine
+from understudy.machine.occupancy import FULL
+from understudy.session import build_machine
+from understudy.trace.operation import (
+    Collective,
+    Copy,
+    EventRecord,
+    EventWait,
+    Kernel,
+    Kind,
+    Operation,
+    Signature,
+    Synchronize,
+)
+from understudy.trace.trace import Record, Trace
+
+STREAMS = 5
+ON_DEVICE = (Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE)
+
+
+def operations(seed: int, count: int) -> list[Operation]:
+    """Random work for two devices of five streams each."""
+    random = Random(seed)
+    made: list[Operation] = []
+    for _ in range(count):
+        device, stream, event = random.randrange(2), random.randrange(STREAMS), random.randrange(4)
+        elements = random.choice((64, 1 << 16, 1 << 19, 1 << 22))
+        signature = Signature("aten::mul", ((elements,), (elements,)), ("float32", "float32"), 1)
+        storage = random.randrange(6)
+        made.append(
+            random.choice(
+                (
+                    Kernel("mul", stream, device, signature, random.randrange(1, 90_000), writes=frozenset({storage})),
+                    Kernel("mul", stream, device, signature, reads=frozenset({storage})),
+                    Kernel("mul", stream, device, signature, random.randrange(1, 9_000)),
+                    Copy(-1, device, elements, device, stream, random.random() < 0.5, random.random() < 0.3),
+                    Copy(device, -1, elements, device, stream, random.random() < 0.5, random.random() < 0.3),
+                    Copy(device, 1 - device, elements, device, stream),
+                    Collective("nccl:all_reduce", elements, 2, device, stream),
+                    EventRecord(event, stream, device),
+                    EventWait(event, stream, device),
+                    EventWait(event, stream, device),
+                    Synchronize(device, random.choice((None, stream))) if random.random() < 0.2
+                    else EventRecord(event, stream, device),
+                )
+            )
+        )  # fmt: skip
+    return made
+
+
+def build() -> Machine:
+    return build_machine(gpus.parse("2xV100"), (11, 2), Trace(), parse(""))
+
+
+def on_stream(records: list[Record], device: int, stream: int) -> list[Record]:
+    return [r for r in records if r.kind in ON_DEVICE and (r.lane.device, r.lane.stream) == (device, stream)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_invariants_hold(seed: int) -> None:
+    machine = build()
+    records: list[Record] = []
+    recorded: dict[int, int] = {}  # event -> when all before its latest record is done
+    not_before: dict[tuple[int, int], int] = {}
+    ends: dict[tuple[int, int], int] = {}
+    now = 0
+    for operation in operations(seed, 1_500):
+        record = machine.submit(operation)
+        assert machine.host.now_ns >= now
+        now = machine.host.now_ns
+        place = (operation.device, operation.stream or 0)  # type: ignore[union-attr]
+        match operation:
+            case EventRecord(event):
+                recorded[event] = ends.get(place, 0)
+            case EventWait(event):
+                not_before[place] = max(not_before.get(place, 0), recorded.get(event, 0))
+            case Synchronize(device, stream):
+                waited = [end for at, end in ends.items() if at[0] == device and stream in (None, at[1])]
+                assert now >= max(waited, default=0)
+            case _:
+                assert record is not None
+                assert record.issued_ns <= record.start_ns <= record.end_ns
+                assert record.start_ns >= max(ends.get(place, 0), not_before.get(place, 0))
+                ends[place] = record.end_ns
+                records.append(record)
+    assert_capacity(machine, records)
+
+
+def assert_capacity(machine: Machine, records: list[Record]) -> None:
+    """No more kernels at once than a device has room for, no two copies at once on one engine."""
+    for device in range(2):
+        changes = []
+        for record in records:
+            if record.kind == Kind.KERNEL and record.lane.device == device:
+                part = max(1, round(machine.devices[device].cost.kernel(record.signature).occupancy * FULL))
+                changes += [(record.start_ns, part), (record.end_ns, -part)]
+        used = 0
+        for _, change in sorted(changes):
+            used += change
+            assert used <= FULL
+        for direction in ("HtoD", "DtoH", "PtoP"):
+            copies = sorted(
+                (r.start_ns, r.end_ns)
+                for r in records
+                if r.kind == Kind.COPY and r.lane.device == device and direction in r.signature.name
+            )
+            assert all(later[0] >= earlier[1] for earlier, later in pairwise(copies))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_seed_gives_the_same_bytes(seed: int, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        machine = build()
+        for operation in operations(seed, 400):
+            machine.submit(operation)
+        machine.trace.save(tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_another_seed_gives_another_trace(tmp_path: Path) -> None:
+    saved = []
+    for seed in (1, 2):
+        machine = build()
+        for operation in operations(seed, 50):
+            machine.submit(operation)
+        machine.trace.save(tmp_path / "trace")
+        saved.append((tmp_path / "trace").read_bytes())
+    assert saved[0] != saved[1]
+
+
+def test_a_long_queue_costs_each_launch_the_same() -> None:
+    """The room of a device is found without looking at all that is queued."""
+    machine = build()
+    signature = Signature("aten::mul", ((64,), (64,)), ("float32", "float32"), 1)
+    machine.submit(Kernel("mul", 1, 0, signature))
+    for _ in range(20_000):
+        machine.submit(Kernel("mul", 0, 0, signature, 50_000))
+    last = machine.submit(Kernel("mul", 0, 0, signature, 50_000))
+    beside = machine.submit(Kernel("mul", 1, 0, signature, 50_000))
+    assert last is not None
+    assert beside is not None
+    assert last.start_ns - beside.start_ns > 800_000_000
