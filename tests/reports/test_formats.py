@@ -25,7 +25,7 @@ def test_text_says_what_each_device_did(training):
     rendered = text.render(training.trace, [])
     assert "memory at its peak: 3.00 MiB allocated, 4.00 MiB reserved of 16.0 GiB" in rendered
     assert "80 kernels, 21 copies" in rendered
-    assert "train.py:15 (10 x)" in rendered
+    assert "train.py:15 (10×)" in rendered
     assert "cuda:1: not used" in rendered
     assert "times are modelled" in rendered
 
@@ -59,6 +59,23 @@ def test_no_color_is_respected_on_a_terminal(training, monkeypatch):
 
 def test_little_to_say_takes_three_lines(program):
     assert len(text.render(program.trace, []).splitlines()) == 3
+
+
+def test_work_over_time_is_drawn(program):
+    for _ in range(200):
+        program.kernel(ns=30_000)
+    program.host(12_000_000).kernel()
+    bars = next(line for line in text.render(program.trace, []).splitlines() if line.startswith("  over "))
+    drawn = bars.partition("|")[2].rpartition("|")[0]
+    assert len(drawn) == 32
+    assert drawn[0] == "█"
+    assert drawn[20] == " "
+
+
+def test_a_terminal_gets_what_costs_nothing_in_one_line(training):
+    rendered = text.render(training.trace, checks.run(training.trace), max_findings=5)
+    assert "costs nothing, but worth knowing: host-sync train.py:20" in rendered
+    assert "nothing to gain here" not in rendered
 
 
 def test_json_has_the_documented_keys(training):

@@ -147,6 +147,22 @@ _ON_DEVICE = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE})
 _COUNTED = _ON_DEVICE | {Kind.SYNCHRONIZE}
 
 
+def activity(device: Device, begin_ns: int, end_ns: int, columns: int) -> list[float]:
+    """How busy a device was, as a share of each of `columns` equal stretches of time."""
+    busy = [0.0] * columns
+    width = (end_ns - begin_ns) / columns
+    if width <= 0:
+        return busy
+    for numbers in device.intervals.values():
+        for start_ns, stop_ns in zip(*([iter(numbers)] * 2), strict=True):
+            first = int((start_ns - begin_ns) / width)
+            last = min(columns - 1, int((stop_ns - begin_ns) / width))
+            for column in range(first, last + 1):
+                left = begin_ns + column * width
+                busy[column] += max(0.0, min(stop_ns, left + width) - max(start_ns, left))
+    return [min(1.0, one / width) for one in busy]
+
+
 def _devices(facts: dict[str, Any]) -> dict[int, Device]:
     devices = {}
     totals = facts.get("devices", [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import shutil
 import sys
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from understudy.reports.summary import Device, Summary, memory_words, summarize
+from understudy.reports.summary import Device, Summary, activity, memory_words, summarize
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
 from understudy.trace.trace import Trace
@@ -22,6 +23,9 @@ from understudy.trace.units import format_bytes, format_ns, format_share, plural
 SUFFIX = ".txt"
 MAX_FINDINGS = 12  # rows of the table on a terminal; the file formats hold all
 MAX_LINES = 3  # source lines named for each device's waits
+MIN_KERNELS = 100  # before a device's work over time is drawn
+BARS = " ▁▂▃▄▅▆▇█"
+COLUMNS = 32
 NARROW = 72  # columns below which a table would break its words, so findings are written as paragraphs
 COLOURS = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
@@ -41,7 +45,7 @@ def render(
         findings: what `checks.run` said of it.
         width: columns to fill.
         color: whether to use ANSI colours.
-        max_findings: how many findings to show; all when None.
+        max_findings: how many findings to show, with what costs nothing in one line at the end; all in full when None.
     """
     summary = summarize(trace, findings)
     out = io.StringIO()
@@ -84,6 +88,8 @@ def _print_devices(console: Console, summary: Summary) -> None:
         console.print(Text(f"cuda:{device.index} {device.name}", style="bold"))
         for words in _device_lines(device):
             console.print(Text(f"  {words}"))
+        if device.kernels >= MIN_KERNELS:
+            console.print(Text(f"  {_bars(device, summary)}"))
     idle = [device for device in summary.devices if device not in used]
     if idle:
         names = ", ".join(f"cuda:{device.index}" for device in idle)
@@ -105,15 +111,23 @@ def _device_lines(device: Device) -> list[str]:
     return lines
 
 
+def _bars(device: Device, summary: Summary) -> str:
+    """The device's work over time: a column for each thirty-second part, as high as its busy share."""
+    shares = activity(device, summary.begin_ns, summary.end_ns, COLUMNS)
+    top = len(BARS) - 1
+    bars = "".join(BARS[min(top, math.ceil(share * top))] for share in shares)
+    return f"over {format_ns(summary.end_ns - summary.begin_ns)}: |{bars}|"
+
+
 def sync_lines(device: Device) -> str:
-    """The source lines that made the host wait, the most expensive first: "train.py:12 (400 x)"."""
+    """The source lines that made the host wait, the most expensive first: "train.py:12 (400×)"."""
     lines: dict[str, tuple[int, int]] = {}
     for wait in device.waits.values():
         name = short(wait.site)
         times, waited = lines.get(name, (0, 0))
         lines[name] = times + wait.times, waited + wait.wait_ns
     ranked = sorted(lines.items(), key=lambda item: (-item[1][1], item[0]))
-    words = ", ".join(f"{name} ({times:,} x)" for name, (times, _) in ranked[:MAX_LINES])
+    words = ", ".join(f"{name} ({times:,}×)" for name, (times, _) in ranked[:MAX_LINES])
     return words + (f" and {plural(len(ranked) - MAX_LINES, 'more line')}" if len(ranked) > MAX_LINES else "")
 
 
@@ -132,14 +146,16 @@ def _print_findings(console: Console, summary: Summary, limit: int | None) -> No
     findings = summary.findings
     if not findings:
         return
-    shown = findings if limit is None else findings[:limit]
+    remarks = [] if limit is None else [finding for finding in findings if finding.severity == "info"]
+    graver = [finding for finding in findings if finding not in remarks]
+    shown = graver[:limit]
     console.print()
     if console.width < NARROW:
         for finding in shown:
             head = Text(f"{finding.severity} {finding.code}", style=COLOURS[finding.severity])
             console.print(head + Text(f" {short(finding.site)}", style=""))
             console.print(Text(f"  {finding.message}"))
-    else:
+    elif shown:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", expand=False)
         for title in ("finding", "line", "what"):
             table.add_column(title, overflow="fold", no_wrap=False)
@@ -150,6 +166,10 @@ def _print_findings(console: Console, summary: Summary, limit: int | None) -> No
                 Text(finding.message) + Text(f"\n{finding.advice}", style="dim"),
             )
         console.print(table)
-    if len(shown) < len(findings):
-        rest = plural(len(findings) - len(shown), "more finding")
+    if len(shown) < len(graver):
+        rest = plural(len(graver) - len(shown), "more finding")
         console.print(Text(f"{rest}: `--report run.html` or `run.json` holds all of them", style="dim"))
+    if remarks:
+        lines = ", ".join(f"{finding.code} {short(finding.site)}" for finding in remarks[:limit])
+        more = f" and {len(remarks) - (limit or 0)} more" if limit is not None and len(remarks) > limit else ""
+        console.print(Text(f"costs nothing, but worth knowing: {lines}{more}", style="dim"))

@@ -1,0 +1,147 @@
+"""The HTML report: one file, nothing from elsewhere, and nothing of the program's text that is not escaped."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import struct
+from html.parser import HTMLParser
+from importlib import util
+
+import pytest
+from traces import Program
+
+from understudy import checks, reports
+from understudy.errors import UsageError
+from understudy.reports import html
+from understudy.trace.finding import Finding
+from understudy.trace.operation import Kind, Lane, Signature, Site
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+class Elements(HTMLParser):
+    """Every start tag with its attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+
+def data_of(page: str):
+    block = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert block is not None
+    return json.loads(block[1])
+
+
+def unpacked(text: str) -> list[int]:
+    data = base64.b64decode(text)
+    return list(struct.unpack(f"<{len(data) // 4}I", data))
+
+
+def test_the_page_says_what_the_summary_says(training):
+    findings = checks.run(training.trace)
+    page = html.render(training.trace, findings)
+    assert "EMULATED" in page
+    assert page.count('class="finding') == len(findings)
+    assert "<td>train.py:15</td>" in page
+
+
+def test_the_page_loads_nothing(training):
+    elements = Elements(html.render(training.trace, [])).found
+    assert not [tag for tag, attributes in elements if "src" in attributes or tag == "link"]
+    policy = next(
+        attributes["content"] for tag, attributes in elements if "content" in attributes and "http-equiv" in attributes
+    )
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+
+
+def test_what_the_program_named_is_escaped(program, tmp_path):
+    script = tmp_path / "x.py"
+    script.write_text(f"# {HOSTILE}\n")
+    program.trace.facts["program"] = HOSTILE
+    program.row(Kind.KERNEL, Lane(0, 0), Signature(HOSTILE), Site(HOSTILE, 1, HOSTILE), 0, 10, 0)
+    program.memory("alloc", 1, 512, line=1)
+    program.trace.sites.append(Site(HOSTILE, 1))
+    findings = [
+        Finding("host-sync", "warning", f"`{HOSTILE}` {HOSTILE}", HOSTILE, Site(str(script), 1, HOSTILE)),
+        Finding("host-sync", "warning", "x", "y", Site(HOSTILE, 1, "", ((HOSTILE, 1, HOSTILE),))),
+    ]
+    page = html.render(program.trace, findings)
+    tags = [tag for tag, _ in Elements(page).found]
+    assert tags.count("script") == 3
+    assert "img" not in tags
+    assert data_of(page)["timeline"]["whats"][0][1] == HOSTILE
+
+
+def test_code_around_a_finding_is_shown(training, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("".join(f"line_{number} = {number} < 5\n" for number in range(1, 20)))
+    page = html.render(training.trace, [Finding("host-sync", "warning", "m", "a", Site(str(script), 10))])
+    assert "line_7 = 7 &lt; 5" in page
+    assert "line_13" in page
+    assert "line_14" not in page
+    assert re.search(r'class="marked"><span class="number">   10</span>  line_10', page)
+
+
+def test_the_timeline_holds_every_operation(program):
+    program.kernel("a", ns=1000).kernel("b", ns=2000, stream=1).kernel("a", ns=3000)
+    line = data_of(html.render(program.trace, []))["timeline"]
+    assert [(lane["label"], lane["count"]) for lane in line["lanes"]] == [
+        ("cuda:0 stream 0", 2),
+        ("cuda:0 stream 1", 1),
+    ]
+    first = line["lanes"][0]
+    assert unpacked(first["starts"]) == [0, 10_000]
+    assert unpacked(first["durations"]) == [1000, 3000]
+    assert [line["whats"][what][1] for what in unpacked(first["whats"])] == ["a", "a"]
+
+
+def test_long_runs_keep_their_range(program):
+    program.kernel(ns=1000).host(3_600_000_000_000).kernel(ns=1_000_000_000)
+    line = data_of(html.render(program.trace, []))["timeline"]
+    lane = next(lane for lane in line["lanes"] if lane["label"] == "cuda:0 stream 0")
+    start = unpacked(lane["starts"])[1] * line["unit_ns"]
+    assert abs(start - 3_600_000_005_000) <= 2 * line["unit_ns"]
+
+
+def test_memory_over_time_names_the_peak_s_owners(program):
+    program.kernel().memory("alloc", 1, 1000, 5, "parameter").memory("alloc", 2, 3000, 6, "activation").kernel()
+    program.memory("free_completed", 2, 3000, 6, "activation").kernel()
+    page = html.render(program.trace, [])
+    (device,) = data_of(page)["memory"]
+    assert device["peak_bytes"] == 4000
+    assert device["categories"] == {"activation": [0, 3000, 0], "parameter": [1000, 1000, 1000]}
+    assert [(owner["line"], owner["size_bytes"]) for owner in device["owners"]] == [
+        ("train.py:6", 3000),
+        ("train.py:5", 1000),
+    ]
+
+
+def test_the_peak_survives_thinning(program):
+    for number in range(5000):
+        program.memory("alloc", number, 10, 5)
+        if number == 777:
+            program.memory("alloc", 9999, 10**9, 6).memory("free_completed", 9999, 10**9, 6)
+    (device,) = data_of(html.render(program.trace, []))["memory"]
+    assert len(device["times_ms"]) <= 2000
+    assert max(device["categories"]["other"]) == device["peak_bytes"] == 778 * 10 + 10**9
+
+
+def test_a_hundred_thousand_operations_stay_below_ten_megabytes():
+    program = Program()
+    for number in range(100_000):
+        program.kernel(f"aten::op{number % 50}", line=number % 300)
+    assert len(html.render(program.trace, []).encode()) < 10 << 20
+
+
+def test_a_missing_package_is_named(training, tmp_path, monkeypatch):
+    monkeypatch.setattr(util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"understudy\[report\]"):
+        reports.write(tmp_path / "run.html", training.trace, [])

@@ -1,0 +1,156 @@
+"""The formats that other tools read: Kineto traces, memory snapshots, SARIF."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+from itertools import pairwise
+
+import pytest
+from traces import DTOH
+
+from understudy import checks, reports
+from understudy.errors import UsageError
+from understudy.reports import chrome_trace, kineto, memory_snapshot, sarif
+
+
+@pytest.fixture
+def events(training):
+    training.trace.facts["world_size"] = 2
+    document = json.loads(chrome_trace.render(training.trace, []))
+    assert document["distributedInfo"]["world_size"] == 2
+    return document["traceEvents"]
+
+
+def of(events, category):
+    return [event for event in events if event.get("cat") == category]
+
+
+def test_kineto_has_the_profiler_s_categories(events):
+    assert len(of(events, "kernel")) == 80
+    assert len(of(events, "gpu_memcpy")) == 21
+    assert {event["name"] for event in of(events, "cuda_runtime")} == {
+        "cudaLaunchKernel",
+        "cudaMemcpyAsync",
+        "cudaStreamSynchronize",
+    }
+    assert [event["name"] for event in of(events, "user_annotation")] == [f"ProfilerStep#{n}" for n in range(10)]
+
+
+def test_arrows_lead_from_the_call_to_the_kernel(events):
+    calls = {event["args"]["correlation"]: event for event in of(events, "cuda_runtime")}
+    starts = {event["id"]: event for event in of(events, "ac2g") if event["ph"] == "s"}
+    ends = {event["id"]: event for event in of(events, "ac2g") if event["ph"] == "f"}
+    work = [*of(events, "kernel"), *of(events, "gpu_memcpy")]
+    assert set(starts) == set(ends) == {event["args"]["correlation"] for event in work}
+    for event in work:
+        number = event["args"]["correlation"]
+        call = calls[number]
+        assert call["ts"] <= starts[number]["ts"] <= call["ts"] + call["dur"]
+        assert ends[number]["ts"] == event["ts"] >= starts[number]["ts"]
+        assert (ends[number]["pid"], ends[number]["tid"]) == (event["pid"], event["tid"]) == (0, 7)
+
+
+def test_calls_of_a_thread_do_not_overlap(events):
+    calls = sorted((event["ts"], event["dur"]) for event in of(events, "cpu_op"))
+    for (start, duration), (later, _) in pairwise(calls):
+        assert start + duration <= later + 1e-6
+
+
+def test_collectives_are_named_as_nccl_names_its_kernels():
+    assert chrome_trace.kernel_name("all_reduce") == "ncclDevKernel_AllReduce"
+    assert chrome_trace.kernel_name("c10d::allgather_") == "ncclDevKernel_Allgather"
+    assert chrome_trace.kernel_name("ncclAllReduce") == "ncclDevKernel_AllReduce"
+
+
+def test_the_compressed_trace_is_the_same_and_repeatable(training):
+    packed = kineto.render(training.trace, [])
+    assert gzip.decompress(packed).decode() == chrome_trace.render(training.trace, [])
+    assert packed == kineto.render(training.trace, [])
+
+
+def test_suffixes_choose_the_longest_match():
+    assert reports.find("run.kineto.json.gz") is kineto
+    assert reports.find("run.kineto.json") is chrome_trace
+    assert reports.find("run.snapshot.pickle") is memory_snapshot
+
+
+def test_memory_events_carry_the_totals(program):
+    program.memory("segment_alloc", 4096, 2 << 20, line=2).memory("alloc", 4096, 1024, line=2)
+    program.memory("free_completed", 4096, 1024, line=2)
+    events = json.loads(chrome_trace.render(program.trace, []))["traceEvents"]
+    totals = [
+        (event["args"]["Total Reserved"], event["args"]["Total Allocated"]) for event in of(events, "cpu_instant_event")
+    ]
+    assert totals == [(2 << 20, 0), (2 << 20, 1024), (2 << 20, 0)]
+
+
+def test_a_snapshot_holds_the_history_and_what_is_left(program):
+    base = 0x7F0000000000
+    program.memory("segment_alloc", base, 2 << 20, line=2).memory("alloc", base, 1024, line=3)
+    program.memory("alloc", base + 4096, 512, line=4).memory("free_requested", base, 1024, line=3)
+    program.memory("free_completed", base, 1024, line=3)
+    snapshot = pickle.loads(memory_snapshot.render(program.trace, []))
+    assert [event["action"] for event in snapshot["device_traces"][0]] == [
+        "segment_alloc",
+        "alloc",
+        "alloc",
+        "free_requested",
+        "free_completed",
+    ]
+    assert snapshot["device_traces"][0][1]["frames"] == [{"filename": "train.py", "line": 3, "name": ""}]
+    (segment,) = snapshot["segments"]
+    assert (segment["total_size"], segment["allocated_size"], segment["segment_type"]) == (2 << 20, 512, "small")
+    assert [(block["address"] - base, block["size"], block["state"]) for block in segment["blocks"]] == [
+        (0, 4096, "inactive"),
+        (4096, 512, "active_allocated"),
+        (4608, (2 << 20) - 4608, "inactive"),
+    ]
+
+
+def test_torch_s_own_tool_reads_the_snapshot(program):
+    from torch.cuda import _memory_viz
+
+    program.memory("segment_alloc", 1 << 32, 2 << 20, line=2).memory("alloc", 1 << 32, 1024, line=3)
+    snapshot = memory_snapshot.as_dict(program.trace)
+    assert "1.0KiB" in _memory_viz.trace(snapshot)
+    assert "2.0MiB" in _memory_viz.segsum(snapshot)
+    assert "MemoryViz" in _memory_viz.trace_plot(snapshot)
+
+
+def test_a_run_without_history_has_no_snapshot(training):
+    with pytest.raises(UsageError, match="_record_memory_history"):
+        memory_snapshot.render(training.trace, [])
+
+
+def test_sarif_places_findings(training, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    training.hazard("unsynchronized-access", 12, 15)
+    findings = checks.run(training.trace)
+    log = json.loads(sarif.render(training.trace, findings))
+    assert log["version"] == "2.1.0"
+    (run,) = log["runs"]
+    first = run["results"][0]
+    assert (first["ruleId"], first["level"]) == ("unsynchronized-access", "error")
+    place = first["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("train.py", 15)
+    assert first["relatedLocations"][0]["physicalLocation"]["region"]["startLine"] == 12
+    assert {result["level"] for result in run["results"]} == {"error", "warning", "note"}
+    assert all(run["tool"]["driver"]["rules"][r["ruleIndex"]]["id"] == r["ruleId"] for r in run["results"])
+
+
+def test_sarif_paths_are_uris(program, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    inside = tmp_path / "my dir" / "a#b.py"
+    for _ in range(30):
+        program.kernel().copy(DTOH, 4096, line=3)
+    (finding,) = checks.run(program.trace)
+    here = finding._replace(site=finding.site._replace(file=str(inside)))
+    there = finding._replace(site=finding.site._replace(file="/elsewhere/x y.py"))
+    log = json.loads(sarif.render(program.trace, [here, there]))
+    first, second = (
+        result["locations"][0]["physicalLocation"]["artifactLocation"] for result in log["runs"][0]["results"]
+    )
+    assert first == {"uri": "my%20dir/a%23b.py", "uriBaseId": "SRCROOT"}
+    assert second["uri"] == "file:///elsewhere/x%20y.py"
