@@ -56,5 +56,27 @@ def flatten_weights(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, 
     return buffer
 
 
-HANDLERS = {"aten::_cudnn_rnn_flatten_weight": flatten_weights}
+def convolution(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::cudnn_convolution, called by name: the convolution that it is."""
+    tensor, weight, padding, stride, dilation, groups = args[:6]
+    with dispatch:
+        return torch.ops.aten.convolution.default(
+            tensor, weight, None, stride, padding, dilation, False, [0] * len(padding), groups
+        )
+
+
+def transposed(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::cudnn_convolution_transpose, called by name."""
+    tensor, weight, padding, output_padding, stride, dilation, groups = args[:7]
+    with dispatch:
+        return torch.ops.aten.convolution.default(
+            tensor, weight, None, stride, padding, dilation, True, output_padding, groups
+        )
+
+
+HANDLERS = {
+    "aten::_cudnn_rnn_flatten_weight": flatten_weights,
+    "aten::cudnn_convolution": convolution,
+    "aten::cudnn_convolution_transpose": transposed,
+}
 """Operators that `Dispatch` hands on whole."""

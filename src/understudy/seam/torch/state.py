@@ -206,6 +206,8 @@ class State:
         asked = re.search(r"tried to allocate (\d+) bytes", str(error))
         size = int(asked[1]) if asked else 0
         device = self.machine.devices[index]
+        if size >= 1 << 60:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.") from None
         block = self.take(device, size, 0)
         device.allocator.free(block)
         raise UnsupportedError(

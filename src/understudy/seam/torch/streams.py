@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, ClassVar, cast
 
 import torch
@@ -112,8 +113,6 @@ class StreamMethods:
 
     @property
     def _as_parameter_(self) -> Any:
-        import ctypes
-
         return ctypes.c_void_p(self.cuda_stream)
 
     def wait_event(self, event: Any) -> None:
@@ -182,6 +181,10 @@ class EventMethods:
     @property
     def event_id(self) -> int:
         return self.cuda_event
+
+    @property
+    def _as_parameter_(self) -> Any:
+        return ctypes.c_void_p(self.cuda_event)
 
     def record(self, stream: Any = None) -> None:
         found = (
@@ -304,17 +307,20 @@ def _generic(stock: Any) -> Any:
         def __subclasscheck__(cls, subclass: Any) -> bool:
             return issubclass(subclass, stock) if cls is Generic else super().__subclasscheck__(subclass)
 
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            return make(*args, **kwargs) if cls is Generic else super().__call__(*args, **kwargs)
+
     class Generic(stock, metaclass=Meta):  # type: ignore[misc]
         _cuda_class: ClassVar[Any] = None
 
-        def __new__(cls, device: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if "stream_id" in kwargs or (device is not None and torch.device(device).type != "cuda"):
-                return stock(device, *args, **kwargs) if device is not None else stock(*args, **kwargs)
-            if stock is TorchEvent:
-                made = cls._cuda_class(*args, **kwargs)
-                made._device = None if device is None else torch.device(device).index
-                return made
-            return cls._cuda_class(device, *args, **kwargs)
+    def make(device: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if "stream_id" in kwargs or (device is not None and torch.device(device).type != "cuda"):
+            return stock(device, *args, **kwargs) if device is not None else stock(*args, **kwargs)
+        return (
+            Generic._cuda_class(*args, **kwargs)
+            if stock is TorchEvent
+            else Generic._cuda_class(device, *args, **kwargs)
+        )
 
     Generic.__name__ = Generic.__qualname__ = stock.__name__
     Generic.__module__ = "torch"
