@@ -111,8 +111,9 @@ class _Seam:
 
     def forget(self) -> None:
         """Empty what JAX remembers about backends and compiled functions."""
-        import jax
         from jax._src import xla_bridge
+
+        import jax
 
         for cached in (xla_bridge.get_backend, xla_bridge.local_devices, xla_bridge.process_count):
             cached.cache_clear()
@@ -269,10 +270,10 @@ class _Seam:
     def _record(self, call: Any, places: list[int], args: Sequence[Any]) -> None:
         program = self.programs.get(call)
         if program is None:
-            self.recorder.note("unseen-program", (("name", str(call.name)),))
+            self.recorder.not_modelled("program", name=str(call.name))
             return
         if program.unknown_loops:
-            self.recorder.note("unknown-loop-count", (("name", str(call.name)), ("loops", program.unknown_loops)))
+            self.recorder.not_modelled("loop", name=str(call.name))
         split = len(places) > 1 and not program.local and any(_partitioned(arg) for arg in args)
         work = program.work or (Work(_nothing(call.name)),) if len(places) == 1 else program.work
         for place in places:

@@ -47,8 +47,9 @@ class _Seam:
     """What the replaced C functions share. `held` maps an array's handle to the memory that it keeps."""
 
     def __init__(self, session: Any) -> None:
-        from mxnet import base  # type: ignore[import-not-found, import-untyped, unused-ignore]
         from mxnet.ndarray import ndarray  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+        from mxnet import base  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         self.base = base
         self.lib = base._LIB
@@ -355,6 +356,8 @@ class _Seam:
             tape = self.tape
             if not _number(args[5]):
                 self.tape = []
+            if tape:
+                self.recorder.not_modelled("backward")
             for place, work in reversed(tape):
                 self.recorder.run(place, [backward(work)])
             return code

@@ -109,6 +109,7 @@ class Recorder:
         self._costs: dict[tuple[int, Signature], Cost] = {}
         self._sites = Sites(self.machine.trace.sites, bool(getattr(session.options, "stacks", False)))
         self._generator = generator
+        self._said: set[tuple[tuple[str, str | int], ...]] = set()
 
     # ------------------------------------------------------------------ who asks
 
@@ -173,9 +174,12 @@ class Recorder:
             stream.ready_ns = ready
             self.machine.collective(host, stream, name, size_bytes, len(streams), site)
 
-    def note(self, code: str, detail: tuple[tuple[str, str | int], ...]) -> None:
-        """Record a fact for a check or a report."""
-        self.machine.note(self.host(), Note(code, self.machine.trace.sites[self._site()], detail))
+    def not_modelled(self, what: str, **facts: str | int) -> None:
+        """Say, once for each such work, that its time is not known; `what` is a kind of the check of that name."""
+        detail = (("what", what), *facts.items())
+        if detail not in self._said:
+            self._said.add(detail)
+            self.machine.note(self.host(), Note("not-modelled", self.machine.trace.sites[self._site()], detail))
 
     def _stream(self, device: int) -> Stream:
         found = self.devices[device]

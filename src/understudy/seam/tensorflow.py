@@ -232,9 +232,9 @@ class _Seam:
     def _run_graph(self, name: str, graph: Graph, place: int) -> None:
         recorder = self.recorder
         if graph.unknown_loops:
-            recorder.note("unknown-loop-count", (("name", name), ("loops", graph.unknown_loops)))
+            recorder.not_modelled("loop", name=name)
         if graph.unknown_shapes:
-            recorder.note("unknown-shape", (("name", name), ("tensors", graph.unknown_shapes), ("assumed", self.batch)))
+            recorder.not_modelled("shape", name=name, assumed=self.batch)
         waiting: dict[str, dict[int, int]] = {}
         for step in graph.steps:
             at = self._step_place(step.device, place)

@@ -1,0 +1,58 @@
+"""The check `not-modelled`: work whose size the framework does not show, so that its time is a guess."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from understudy.checks._notes import Line, NoteCheck
+from understudy.trace.finding import Severity
+from understudy.trace.operation import Note
+
+SENTENCES = {
+    "loop": "{name} contains a loop whose number of turns is decided on the device; one turn was counted",
+    "shape": "{name} has tensors of unknown shape; their unknown sizes were taken to be the batch size, {assumed}",
+    "program": "{name} ran, but what it computes is not known; no time was counted for it",
+    "backward": "the framework does not show its backward pass; its kernels were derived from the forward pass",
+}
+
+
+class NotModelled(NoteCheck):
+    """Work whose size the framework does not show, so that its time is unknown or derived.
+
+    ## What it does
+    Reports compiled functions with `while` loops (JAX, TensorFlow), functions of unknown shapes (TensorFlow), functions
+    that were compiled before the emulation saw them, and MXNet's backward pass.
+
+    ## Why it is bad
+    The reported times leave such work out, or count it once: they are too small, or less certain than the stated band.
+
+    ## Example
+    ```python
+    jax.lax.while_loop(lambda state: state.error > 1e-6, improve, state)
+    ```
+
+    ## Use instead
+    ```python
+    jax.lax.fori_loop(0, 100, lambda _, state: improve(state), state)  # to measure: a fixed number of turns
+    ```
+    """
+
+    code: ClassVar = "not-modelled"
+    severity: ClassVar[Severity] = "info"
+
+    def group(self, note: Note) -> str:
+        """One finding for each kind of gap."""
+        return str(dict(note.detail).get("what", ""))
+
+    def message(self, line: Line) -> str:
+        """What is not known."""
+        sentence = SENTENCES[line.word("what", "program")]
+        return sentence.format(name=line.word("name", "a function"), assumed=line.number("assumed"))
+
+    def advice(self, line: Line) -> str:
+        """How to make it known."""
+        if line.word("what") == "shape":
+            return "give fixed shapes (`drop_remainder=True`, `input_signature`), or read the times with care"
+        if line.word("what") == "loop":
+            return "to measure it, run a fixed number of turns (`fori_loop`, `scan`), or read the times with care"
+        return "read the times of this part with care"
