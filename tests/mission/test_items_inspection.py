@@ -26,7 +26,7 @@ def understudy(*arguments):
 def test_doctor_says_what_is_missing():
     done = understudy("doctor")
     assert "driver" in done.stdout.lower()
-    assert "torch" in done.stdout
+    assert "PyTorch" in done.stdout
 
 
 # mission 2
