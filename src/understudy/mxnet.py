@@ -102,7 +102,7 @@ def visible_devices() -> list[str]:
 
 def _contexts(x: Any) -> Iterator[Any]:
     if isinstance(x, mx.nd.NDArray):
-        yield x.context
+        yield x.ctx
     elif isinstance(x, mx.gluon.Block):
         for parameter in x.collect_params().values():
             yield from parameter.list_ctx()
@@ -143,9 +143,9 @@ def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
 
 
 def _moved(array: Any, device: Device) -> Any:
-    if array.context == device:
+    if array.ctx == device:
         return array
-    vocabulary.copied("us.to", array.context, device, _size_bytes(array))
+    vocabulary.copied("us.to", array.ctx, device, _size_bytes(array))
     return array.copyto(device)
 
 

@@ -360,9 +360,9 @@ def _shown(raw: Any) -> property:
 def _array(original: Callable[..., Any]) -> Callable[..., Any]:
     import numpy
 
-    def array(tensor: Any, *args: Any, **options: Any) -> Any:
-        # A scalar's value is a NumPy scalar, which the buffer interface used to hide.
-        return numpy.asarray(original(tensor, *args, **options))
+    def array(tensor: Any, dtype: Any = None, copy: bool | None = None) -> Any:
+        # A scalar's value is a NumPy scalar, which the buffer interface used to hide; NumPy 2 asks for `copy`.
+        return numpy.array(original(tensor, dtype), copy=bool(copy)) if copy else numpy.asarray(original(tensor, dtype))
 
     return array
 
