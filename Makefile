@@ -11,7 +11,7 @@ EXTRAS := torch,report,dev
 OLDEST_TORCH := 2.6.0
 CUDA_TORCH := 2.14.1
 
-.PHONY: help environment demo test test-all test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet check format bench docs clean
+.PHONY: help environment demo test test-all test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet check format bench bench-train docs clean
 
 help:
 	@echo "make demo             train the documents' multi-GPU program on two emulated V100"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-cuda-wheel  the tests on torch $(CUDA_TORCH) as pip gives it (CUDA build on Linux: several GB), no driver needed"
 	@echo "make test-jax, make test-tensorflow, make test-mxnet: the other frameworks, in environments of their own"
 	@echo "make bench            what emulation costs, as ratios to plain CPU"
+	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
 	@echo "make docs             the documentation, in site/"
 	@echo "make clean            remove environments and everything built"
 
@@ -62,6 +63,10 @@ format: environment
 
 bench: environment
 	$(RUN) benchmarks/bench_overhead.py $(ARGS)
+
+bench-train:
+	@PYTHON="$(PYTHON)" tools/environment .venv-bench torch,report,bench $(TORCH)
+	.venv-bench/bin/python benchmarks/bench_train.py $(ARGS)
 
 docs: environment
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)
