@@ -12,7 +12,8 @@ from understudy.trace.operation import Kind, Site
 from understudy.trace.trace import Record, Trace
 from understudy.trace.units import format_bytes, plural
 
-NEAR = 16  # kernels between leaving and coming back; offloading, which saves memory, leaves more in between
+NEAR = 4  # kernels between leaving and coming back
+MOST = 0.9  # of a line's tensors that must come straight back: of those that are offloaded to save memory few do
 REPEATS = 3  # once may be deliberate: a checkpoint, a random state
 
 
@@ -25,15 +26,16 @@ class Pair:
     device: int
     times: int = 0
     size_bytes: int = 0
+    later: int = 0  # that came back after more kernels
 
 
 class CopyBackAndForth(Check):
     """Data that goes to the host and straight back.
 
     ## What it does
-    Looks for tensors that were copied from a device to the host and, within the next 16 kernels, from there to a
-    device again, three times or more. Activations and states that are offloaded to save memory stay on the host for
-    longer and are not reported.
+    Looks for tensors that were copied from a device to the host and, within the next four kernels, from there to a
+    device again, three times or more. Activations and states that are offloaded to save memory mostly stay on the host
+    for longer; a line that does that is not reported.
 
     ## Why it is bad
     Both ways cross the slow link, and the way out makes the host wait for all work queued before it.
@@ -74,8 +76,7 @@ class CopyBackAndForth(Check):
             if source is None or source not in self.left:
                 return
             out, kernels = self.left.pop(source)
-            if self.kernels - kernels <= NEAR:
-                self._count(out, record)
+            self._count(out, record, self.kernels - kernels <= NEAR)
 
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding a pair of lines."""
@@ -93,11 +94,14 @@ class CopyBackAndForth(Check):
                 device=pair.device,
             )
             for pair in self.pairs.values()
-            if pair.times >= REPEATS
+            if pair.times >= REPEATS and pair.times >= MOST * (pair.times + pair.later)
         ]
 
-    def _count(self, out: Record, back: Record) -> None:
+    def _count(self, out: Record, back: Record, near: bool) -> None:
         key = (out.site.file, out.site.line, back.site.file, back.site.line)
         pair = self.pairs.setdefault(key, Pair(out.site, back.site, back.lane.device))
+        if not near:
+            pair.later += 1
+            return
         pair.times += 1
         pair.size_bytes += out.value + back.value

@@ -13,6 +13,7 @@ from understudy.trace.trace import Record, Trace
 from understudy.trace.units import format_bytes, format_ns, plural
 
 PIN = "`DataLoader(..., pin_memory=True)` or `.pin_memory()`"
+NUMBER_BYTES = 16  # what moves no more at a time is a number rather than data
 
 
 class PageableCopy(Check):
@@ -98,7 +99,10 @@ class PageableCopy(Check):
             f"{plural(line.times, 'copy')} ({format_bytes(line.size_bytes)}) from pageable memory made the host wait "
             f"{format_ns(line.wait_ns)}{lost}"
         )
-        return self._finding(line, costs, message, f"pin the source ({PIN}) and pass `non_blocking=True`")
+        advice = f"pin the source ({PIN}) and pass `non_blocking=True`"
+        if line.size_bytes <= NUMBER_BYTES * line.times:
+            advice = "make numbers on the device (`torch.full((), value, device=...)`), or keep them there"
+        return self._finding(line, costs, message, advice)
 
     def _finding(self, line: Line, costs: bool, message: str, advice: str) -> Finding:
         return Finding(
