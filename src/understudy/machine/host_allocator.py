@@ -9,6 +9,7 @@ of pinned memory, `torch.ones(20 * 1024)` takes 131072.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from understudy.errors import InternalError
 from understudy.machine.alloc_conf import Settings
@@ -75,7 +76,7 @@ class HostAllocator:
     """Page-locked host memory of one process.
 
     `events` records on (device, stream) pairs: its `record` gets such a pair. `alloc_ns` and `free_ns` are what one
-    call of `cudaHostAlloc` and `cudaFreeHost` costs for a size in bytes; `elapsed_ns` collects that time until the
+    call of `cudaHostAlloc` (or a function of its size in bytes) and `cudaFreeHost` costs; `elapsed_ns` collects it until the
     owner takes it. `frees` collects blocks whose storages died, on whatever thread; they are freed at the next call.
     """
 
@@ -83,14 +84,14 @@ class HostAllocator:
         self,
         settings: Settings | None = None,
         events: EventSource | None = None,
-        alloc_ns: int = 0,
+        alloc_ns: int | Callable[[int], int] = 0,
         free_ns: int = 0,
     ) -> None:
         self.settings = settings or Settings()
         self.frees: deque[HostBlock] = deque()
         self.elapsed_ns = 0
         self._events: EventSource = events or InstantEvents()
-        self._alloc_ns = alloc_ns
+        self.alloc_ns = alloc_ns
         self._free_ns = free_ns
         self._free_lists: list[list[HostBlock]] = [[] for _ in range(BUCKETS)]
         self._pending: deque[tuple[object, HostBlock]] = deque()
@@ -136,8 +137,9 @@ class HostAllocator:
         self._allocations.increase()
         self._allocated_bytes.increase(size)
         self._bucket_allocations[bucket].increase()
-        self._alloc_time.add(self._alloc_ns)
-        self.elapsed_ns += self._alloc_ns
+        duration_ns = self.alloc_ns if isinstance(self.alloc_ns, int) else self.alloc_ns(size)
+        self._alloc_time.add(duration_ns)
+        self.elapsed_ns += duration_ns
         return block
 
     def record_event(self, block: HostBlock, device: int, stream: int) -> None:

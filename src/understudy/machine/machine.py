@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from understudy.machine import graph
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
 from understudy.machine.events import MachineEvents
 from understudy.machine.occupancy import FULL
-from understudy.machine.order import HOST, Access, Accesses, VectorClock, join, knows
+from understudy.machine.order import Access, Accesses, VectorClock, join, knows
 from understudy.machine.stream import Event, Stream
 from understudy.machine.submission import Submission
 from understudy.trace.operation import Hazard, Kind, Lane, Note, Operation, Signature
@@ -132,6 +133,10 @@ class Machine:
         issued = host.now_ns = host.now_ns + cost.dispatch_ns
         start = issued + device.cost.launch_ns
         if self.concurrent:
+            if stream.capture is not None:
+                return stream.capture.add(
+                    stream, Kind.KERNEL, cost.number, site, cost.duration_ns, cost.size_bytes, cost.occupancy
+                )
             self._wait_implicitly(host, device, stream)
         if start < stream.ready_ns:
             start = stream.ready_ns
@@ -156,11 +161,14 @@ class Machine:
         """Queue one rank's part of a collective; returns when it ends."""
         device = self.devices[stream.device]
         issued = host.now_ns = host.now_ns + device.cost.dispatch_ns(name)
+        number = self.trace.signatures.number(Signature(name, detail=(("ranks", ranks),)))
+        duration = device.cost.collective_ns(name, size_bytes, ranks)
+        if stream.capture is not None:
+            return stream.capture.add(stream, Kind.COLLECTIVE, number, site, duration, size_bytes)
         self._wait_implicitly(host, device, stream)
         start = max(issued + device.cost.launch_ns, stream.ready_ns)
-        end = stream.ready_ns = start + device.cost.collective_ns(name, size_bytes, ranks)
+        end = stream.ready_ns = start + duration
         stream.epoch += 1
-        number = self.trace.signatures.number(Signature(name, detail=(("ranks", ranks),)))
         self._row(Kind.COLLECTIVE, self.lane(host, stream), number, site, issued, start, end, size_bytes)
         if self.blocking:
             self._wait(host, end, stream.agent, stream.epoch, stream.order)
@@ -182,11 +190,13 @@ class Machine:
         issued = host.now_ns = host.now_ns + device.cost.dispatch_ns("aten::copy_")
         duration = device.cost.copy_ns(size_bytes, source, destination, pinned)
         direction = "HtoD" if source < 0 else "DtoH" if destination < 0 else "DtoD"
+        number = self.trace.signatures.number(signature)
+        if stream.capture is not None:
+            return stream.capture.add(stream, Kind.COPY, number, site, duration, size_bytes, engine=direction)
         self._wait_implicitly(host, device, stream)
         start = max(issued + device.cost.launch_ns, stream.ready_ns, device.engine_ready_ns[direction])
         end = stream.ready_ns = device.engine_ready_ns[direction] = start + duration
         stream.epoch += 1
-        number = self.trace.signatures.number(signature)
         self._row(Kind.COPY, self.lane(host, stream), number, site, issued, start, end, size_bytes)
         if self.blocking:
             self._wait(host, end, stream.agent, stream.epoch, stream.order)
@@ -213,6 +223,9 @@ class Machine:
 
     def barrier(self, host: HostThread, first: Stream, second: Stream) -> None:
         """Make `second` wait for all that was submitted to `first`, as an event between them does."""
+        if first.capture is not None and first.capture is second.capture:
+            first.capture.barrier(first, second)
+            return
         second.ready_ns = max(second.ready_ns, first.ready_ns)
         join(second.order, first.order)
         second.order[first.agent] = max(second.order.get(first.agent, 0), first.epoch)
@@ -235,6 +248,10 @@ class Machine:
         """Mark where `stream` stands: the event completes when all that was submitted to it has."""
         device = self.devices[stream.device]
         host.now_ns += device.cost.event_ns
+        if stream.capture is not None:
+            stream.capture.record(event, stream)
+            return
+        event.capture = None
         event.time_ns = max(stream.ready_ns, host.now_ns + device.cost.launch_ns)
         event.stream = stream
         event.order = dict(stream.order)
@@ -246,7 +263,7 @@ class Machine:
     def wait_event(self, host: HostThread, event: Event, stream: Stream, site: int = 0) -> None:
         """Make later work on `stream` wait for the latest record of `event`; nothing when it was never recorded."""
         host.now_ns += self.devices[stream.device].cost.event_ns
-        if event.time_ns is None:
+        if graph.wait_event(event, stream) or event.time_ns is None:
             return
         stream.ready_ns = max(stream.ready_ns, event.time_ns)
         join(stream.order, event.order)
@@ -255,6 +272,7 @@ class Machine:
 
     def query_event(self, host: HostThread, event: Event) -> bool:
         """Whether the event's latest record is complete; a true answer orders the host after it."""
+        graph.refuse_event(event)
         host.now_ns += self.devices[0].cost.event_ns
         if event.time_ns is None:
             return True
@@ -265,6 +283,8 @@ class Machine:
 
     def query_stream(self, host: HostThread, stream: Stream) -> bool:
         """Whether all that was submitted to the stream is complete; a true answer orders the host after it."""
+        if stream.capture is not None:
+            raise stream.capture.fail(graph.UNSUPPORTED)
         host.now_ns += self.devices[stream.device].cost.event_ns
         if stream.ready_ns > host.now_ns:
             return False
@@ -275,6 +295,7 @@ class Machine:
 
     def synchronize_event(self, host: HostThread, event: Event, site: int = 0) -> int:
         """Let the host wait for an event; returns for how long, in ns."""
+        graph.refuse_event(event)
         if event.time_ns is None or event.stream is None:
             return 0
         return self._synchronize(host, event.stream, event.time_ns, event.order, "cudaEventSynchronize", site)
@@ -283,6 +304,8 @@ class Machine:
         self, host: HostThread, stream: Stream, name: str = "cudaStreamSynchronize", site: int = 0
     ) -> int:
         """Let the host wait for all that was submitted to a stream; returns for how long, in ns."""
+        if stream.capture is not None:
+            raise stream.capture.fail(graph.UNSUPPORTED)
         order = {**stream.order, stream.agent: stream.epoch}
         return self._synchronize(host, stream, stream.ready_ns, order, name, site)
 
@@ -292,6 +315,8 @@ class Machine:
         """Let the host wait for everything on a device; returns for how long, in ns."""
         order: VectorClock = {}
         for stream in device.streams:
+            if stream.capture is not None:
+                raise stream.capture.fail(graph.UNSUPPORTED)
             join(order, stream.order)
             order[stream.agent] = max(order.get(stream.agent, 0), stream.epoch)
         return self._synchronize(host, device.default_stream, device.ready_ns(), order, name, site)
@@ -325,6 +350,8 @@ class Machine:
         self, host: HostThread, stream: Stream, reads: Iterable[Range], writes: Iterable[Range], site: int
     ) -> list[Hazard]:
         """Order the accesses of the work last submitted to `stream`; returns the hazards, which are also recorded."""
+        if stream.capture is not None:
+            return []
         join(stream.order, host.order)
         found = []
         lane = self.lane(host, stream)
@@ -335,20 +362,6 @@ class Machine:
                 if hazard is not None:
                     found.append(hazard)
         return found
-
-    def host_access(
-        self, host: HostThread, storage: Storage, start: int, end: int, write: bool, site: int, code: str
-    ) -> Hazard | None:
-        """Order an access of the host itself to memory that a device also uses (pinned memory)."""
-        if storage.accesses is None:
-            return None
-        access = Access(HOST, 0, start, end, write, self._host_lane(host), site)
-        other = storage.accesses.conflict(access, host.order)
-        if other is None:
-            return None
-        storage.accesses.writes = [w for w in storage.accesses.writes if w is not other]
-        storage.accesses.reads = [r for r in storage.accesses.reads if r is not other]
-        return self.hazard(code, other, access)
 
     def _touch(self, storage: Storage, access: Access, order: VectorClock) -> Hazard | None:
         if storage.accesses is None:

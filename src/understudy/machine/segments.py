@@ -12,6 +12,7 @@ address and goes up (Constructor-Sun/code_location `memory_snapshot.pickle`).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -138,7 +139,8 @@ class DeviceMemory:
     """Memory of one GPU. Addresses are deterministic, 2 MiB aligned and unique per device.
 
     `total_bytes` is what `cudaMemGetInfo` calls total, `occupied_bytes` what is used by anybody but the customers of
-    this object (the CUDA context, libraries, other processes); it may be changed at any time.
+    this object (the CUDA context, libraries, other processes); it may be changed at any time. `on_call` hears of each
+    call with its name and size, so that somebody can charge its time.
     """
 
     __slots__ = (
@@ -149,6 +151,7 @@ class DeviceMemory:
         "malloc_calls",
         "map_calls",
         "occupied_bytes",
+        "on_call",
         "reserved_bytes",
         "total_bytes",
         "unmap_calls",
@@ -162,6 +165,7 @@ class DeviceMemory:
         self.free_calls = 0
         self.map_calls = 0
         self.unmap_calls = 0
+        self.on_call: Callable[[str, int], None] | None = None
         self._addresses = AddressSpace(_TOP - device * _TOP_STEP)
         self._next_reservation = _RESERVE_BASE + device * _RESERVE_STEP
         self._sizes: dict[int, int] = {}
@@ -179,6 +183,8 @@ class DeviceMemory:
         """`cudaMalloc`: the address of `size` fresh bytes (rounded up to 2 MiB), or None when they are not there."""
         self.malloc_calls += 1
         size = -(-size // PAGE_BYTES) * PAGE_BYTES
+        if self.on_call is not None:
+            self.on_call("cudaMalloc", size)
         if size > self.free_bytes:
             return None
         address = self._addresses.take(size)
@@ -195,6 +201,8 @@ class DeviceMemory:
     def free(self, address: int) -> int:
         """`cudaFree`: give a range back; its size. KeyError when the address was never handed out."""
         size = self._sizes.pop(address)
+        if self.on_call is not None:
+            self.on_call("cudaFree", size)
         self.free_calls += 1
         self.reserved_bytes -= size
         self._addresses.give(address, size)
@@ -209,6 +217,8 @@ class DeviceMemory:
     def map(self, size: int, pages: int) -> bool:
         """`cuMemCreate` and `cuMemMap` of `size` bytes in `pages` handles; False when they are not there."""
         self.map_calls += pages
+        if self.on_call is not None:
+            self.on_call("cuMemMap", size)
         if size > self.free_bytes:
             return False
         self.reserved_bytes += size
@@ -216,5 +226,7 @@ class DeviceMemory:
 
     def unmap(self, size: int, pages: int) -> None:
         """`cuMemUnmap` and `cuMemRelease` of `size` bytes in `pages` handles."""
+        if self.on_call is not None:
+            self.on_call("cuMemUnmap", size)
         self.unmap_calls += pages
         self.reserved_bytes -= size

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from understudy.machine.order import VectorClock
+
+if TYPE_CHECKING:
+    from understudy.machine.graph import Capture
 
 
 class Stream:
     """A queue of work: what is submitted to it runs in order.
 
     `agent` is its number in vector clocks, `epoch` counts its work, `order` is all that its next work is ordered
-    after. `ready_ns` is when all that was submitted so far is done.
+    after. `ready_ns` is when all that was submitted so far is done. `capture` is the CUDA graph that its work goes
+    into at the moment.
     """
 
-    __slots__ = ("agent", "blocking", "device", "epoch", "host_seen", "index", "order", "priority", "ready_ns")
+    __slots__ = (
+        "agent",
+        "blocking",
+        "capture",
+        "device",
+        "epoch",
+        "host_seen",
+        "index",
+        "order",
+        "priority",
+        "ready_ns",
+    )
 
     def __init__(self, device: int, index: int, agent: int, priority: int = 0, blocking: bool = False) -> None:
         self.device = device
@@ -24,6 +41,7 @@ class Stream:
         self.epoch = 0
         self.order: VectorClock = {}
         self.host_seen: VectorClock = {}
+        self.capture: Capture | None = None
 
     def __repr__(self) -> str:
         return f"Stream(device={self.device}, index={self.index})"
@@ -32,10 +50,11 @@ class Stream:
 class Event:
     """A mark in a stream. `time_ns` is when the latest record completes; None while it was never recorded."""
 
-    __slots__ = ("number", "order", "stream", "time_ns")
+    __slots__ = ("capture", "number", "order", "stream", "time_ns")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.time_ns: int | None = None
         self.order: VectorClock = {}
         self.stream: Stream | None = None
+        self.capture: Capture | None = None  # the CUDA graph in whose capture it was recorded last

@@ -35,6 +35,11 @@ class Sites:
 
     def number(self, depth: int = 1) -> int:
         """The number of the calling program's line in the table of sites; 0 when there is none."""
+        frame = self.frame(depth + 1)
+        return 0 if frame is None else self.of(frame)
+
+    def frame(self, depth: int = 1) -> FrameType | None:
+        """The calling program's frame: the innermost of its own, else of a library; None when there is none."""
         frame: FrameType | None = sys._getframe(depth)
         library: FrameType | None = None
         for _ in range(DEPTH):
@@ -44,18 +49,19 @@ class Sites:
             if kind is None:
                 kind = self._kind(frame.f_code)
             if kind == PROGRAM:
-                return self._of(frame)
+                return frame
             if kind == LIBRARY and library is None:
                 library = frame
             frame = frame.f_back
-        return 0 if library is None else self._of(library)
+        return library
 
     def is_program(self, frame: FrameType) -> bool:
         """Whether a frame is the program's own, not a library's."""
         kind = self._kinds.get(frame.f_code)
         return (self._kind(frame.f_code) if kind is None else kind) == PROGRAM
 
-    def _of(self, frame: FrameType) -> int:
+    def of(self, frame: FrameType) -> int:
+        """The number of a frame's line."""
         if self.stacks:
             return self.table.number(self._with_stack(frame))
         key = frame.f_code, frame.f_lineno

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.machine.machine import Cost
@@ -31,6 +32,7 @@ from understudy.seam.torch.tags import (
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 STRIDED = torch.strided
+PLAIN = torch._C._disabled_torch_dispatch_impl
 CPU_DEVICE = torch.device("cpu")
 Handler = Callable[["Dispatch", Plan, Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -64,6 +66,9 @@ class Dispatch(TorchDispatchMode):
         return plan
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types and any(t.__torch_dispatch__ is not PLAIN and t is not FakeTensor for t in types):
+            # Such subclasses take themselves apart first: what they are made of comes here again.
+            return NotImplemented
         plan = self.plans.get(func)
         if plan is None:
             plan = self.plan(func)
@@ -211,6 +216,8 @@ class Dispatch(TorchDispatchMode):
         if target == NOWHERE or (target < 0 and local.target is not None):
             target = CPU if local.target is None else local.target
         self._check_generator(kwargs.get("generator"), target)
+        if target >= 0 and plan.factory:
+            self.state.memory.expect(target, args, kwargs)
         out = self.call(plan, func, args, kwargs, target)
         if target >= 0:
             self.tag(out, target)

@@ -30,6 +30,7 @@ def _devices(state: State) -> dict[str, Any]:
     local = state.local
 
     def init() -> None:
+        state.memory.check_settings()
         state.initialize()
 
     def get_device_count() -> int:

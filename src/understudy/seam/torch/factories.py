@@ -38,7 +38,7 @@ def patches(state: State) -> list[Patch]:
     found += [Patch(torch.Tensor, name, _new(state, getattr(torch._C.TensorBase, name))) for name in NEW]
     found.append(Patch(torch.Tensor, "new_tensor", _new_tensor))
     found.append(Patch(torch.Tensor, "new", _legacy_new(state)))
-    found.append(Patch(torch, "device", _device_class()))
+    found.append(Patch(torch, "device", _device_class(state)))
     found.append(Patch(torch._C._nn, "_parse_to", _parse_to(torch._C._nn._parse_to)))
     found.append(Patch(torch, "from_numpy", _explicit(state, torch.from_numpy)))
     found.append(Patch(torch, "frombuffer", _explicit(state, torch.frombuffer)))
@@ -52,7 +52,7 @@ def _explicit(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
     def factory(*args: Any, **kwargs: Any) -> Any:
         before = local.explicit
         local.explicit = True
-        if isinstance(kwargs.get("device"), int):
+        if isinstance(kwargs.get("device"), (int, str)):
             kwargs["device"] = torch.device(kwargs["device"])
         try:
             return stock(*args, **kwargs)
@@ -62,7 +62,7 @@ def _explicit(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
     return factory
 
 
-def _device_class() -> Any:
+def _device_class(state: State) -> Any:
     """`torch.device`, for which a bare number is a CUDA device, as where there are GPUs; it makes PyTorch's own."""
     stock: Any = torch.device
 
@@ -78,7 +78,10 @@ def _device_class() -> Any:
 
         def __new__(cls, *args: Any, **kwargs: Any) -> Any:
             if len(args) == 1 and isinstance(args[0], int) and not isinstance(args[0], bool):
+                state.notes.device_named(args[0])
                 return stock("cuda", args[0])
+            if args and isinstance(args[0], str) and args[0].startswith("cuda:"):
+                state.notes.device_named(args[0])
             return stock(*args, **kwargs)
 
     device.__module__, device.__qualname__, device.__doc__ = "torch", "device", stock.__doc__

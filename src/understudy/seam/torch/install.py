@@ -18,13 +18,16 @@ from understudy.seam.torch import (
     factories,
     functional,
     generators,
+    graphs,
     libraries,
     loading,
     memory,
     moves,
+    notes,
     order,
     parallel,
     plans,
+    pools,
     processes,
     storage,
     streams,
@@ -37,6 +40,7 @@ from understudy.seam.torch.history import History
 from understudy.seam.torch.state import State
 
 PATCHED = (
+    notes,
     storage,
     tensor,
     tensor_types,
@@ -46,6 +50,8 @@ PATCHED = (
     dlpack,
     driver,
     memory,
+    pools,
+    graphs,
     autocast,
     functional,
     libraries,
@@ -92,11 +98,14 @@ class Installation:
             self.patches.apply(module.patches(state))
         self.patches.apply(threads.patches(state, self.mode))
         self.mode.__enter__()  # type: ignore[no-untyped-call]
+        state.notes.begin()
         ACTIVE.append(state)
 
     def uninstall(self) -> None:
         """Leave the mode and put everything back by identity."""
         ACTIVE.remove(self.state)
+        self.state.notes.end()
         self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self.state.autocast.unregister()
+        self.state.history.disable()
         self.patches.restore()

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from understudy.machine.graph import UNSUPPORTED
 from understudy.machine.order import Access
 from understudy.machine.stream import Stream
 from understudy.machine.submission import copy_name
@@ -27,6 +28,10 @@ from understudy.seam.torch.tags import (
 from understudy.trace.operation import Signature
 
 Tensor = torch.Tensor
+UNPINNED_IN_CAPTURE = (
+    "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. Please use "
+    "tensor.pin_memory() or allocate the tensor with pin_memory=True."
+)
 aten = torch.ops.aten
 base_to = torch._C.TensorBase.to
 
@@ -76,7 +81,8 @@ def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kw
     local = dispatch.local
     state = dispatch.state
     source = tag_of(tensor).device
-    target, local.target = local.target, None
+    asked = target = local.target
+    local.target = None
     try:
         kwargs = dict(kwargs)
         wanted = kwargs.pop("device", None)
@@ -97,6 +103,8 @@ def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kw
         out = dispatch.call(plan, func, args, kwargs, target)
         if target >= 0:
             dispatch.tag(out, target)
+            if state.history.enabled and source == CPU:
+                state.history.mark_tensor(out, "input")
         if source == FLOATING:
             dispatch.float(out)
         elif source == target:
@@ -110,7 +118,7 @@ def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kw
                 transfer(state, part, made, non_blocking, late=late)
         return out
     finally:
-        local.target = None
+        local.target = asked
 
 
 def _dense(tensor: Tensor, out: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -183,6 +191,9 @@ def transfer(
     if machine.concurrent:
         stream = state.order.stream_of(side, stream)
     pinned = of.pinned if of.device < 0 else to.pinned
+    if stream.capture is not None and not pinned and min(of.device, to.device) < 0:
+        stream.capture.fail(UNSUPPORTED)
+        raise RuntimeError(UNPINNED_IN_CAPTURE)
     site = state.site()
     if of is HOST_TAG:
         # A tag of its own lets the trace tell one pageable source from another.
@@ -204,7 +215,11 @@ def transfer(
         machine.barrier(local.host, stream, other)
     if machine.concurrent:
         state.order.copied(source, destination, stream, site)
+    if of.device < 0 and not pinned:
+        state.notes.copied_to_device(source, size)
     on_host = of.device < 0 or to.device < 0
+    if stream.capture is not None and (non_blocking or not on_host):
+        return
     if on_host and non_blocking and pinned:
         host_side, tag = (source, of) if of.device < 0 else (destination, to)
         if tag.block is not None:

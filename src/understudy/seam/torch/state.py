@@ -27,6 +27,7 @@ from understudy.seam.torch.tags import CPU, HOST_TAG, Tag
 
 if TYPE_CHECKING:
     from understudy.seam.torch.history import History
+    from understudy.seam.torch.notes import Notes
 
 VIEW_NS = 1_000
 """Host time of an operation that only makes a view: a few pointers, no launch (modelled)."""
@@ -91,11 +92,11 @@ class State:
         self.memory = Memory(self)
         self.history: History
         self.autocast: Any = None
+        self.notes: Notes
         self.groups: Any = None
         self.new_generators: Callable[[], list[Any]]
         self.wrap_stream: Callable[[Stream], Any]
         self.external: dict[tuple[int, int], Stream] = {}
-        self.captures: set[Stream] = set()
         machine.on_order = self._ordered
 
     # ------------------------------------------------------------------ devices
@@ -143,6 +144,7 @@ class State:
             return CPU
         if isinstance(device, int) and not isinstance(device, bool):
             index = device
+            self.notes.device_named(device)
         else:
             if not isinstance(device, torch.device):
                 device = torch.device(device)
@@ -282,7 +284,7 @@ class State:
 
     def capturing(self, stream: Stream) -> bool:
         """Whether a CUDA graph is being captured on a stream."""
-        return stream in self.captures
+        return stream.capture is not None
 
     # ------------------------------------------------------------------ the program's doings
 
