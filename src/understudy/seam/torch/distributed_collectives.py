@@ -151,8 +151,8 @@ def _hand_over(dispatch: Dispatch, stream: Stream, asynchronous: bool, host: boo
     if CALLS.depth:
         CALLS.queued = Queued(event)
         CALLS.queued.host = host
-    elif event is not None and torch._C._current_graph_task_id() != -1:
-        # DistributedDataParallel's reducer: its buckets are waited for when backward ends.
+    elif event is not None and torch._C._current_autograd_node() is not None:
+        # DistributedDataParallel's reducer, in a gradient's hook: its buckets are waited for when backward ends.
         _when_backward_ends(lambda: groups.wait(event))
     elif event is not None:
         groups.wait(event)
@@ -298,10 +298,16 @@ def wait_tensor(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...]
     return dispatch.call(plan, func, args, kwargs, max(CPU, tag_of(args[0]).device))
 
 
+def wrap(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """_c10d_functional::_wrap_tensor_autograd: the tensor again, for autograd; no kernel."""
+    return dispatch.call(plan, func, args, kwargs, tag_of(args[0]).device)
+
+
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(COLLECTIVES, run),
     **{f"_c10d_functional::{name}": functional for name in FUNCTIONAL},
     "_c10d_functional::wait_tensor": wait_tensor,
+    "_c10d_functional::_wrap_tensor_autograd": wrap,
     "c10d::send": send,
     "c10d::recv_": recv,
     "c10d::recv_any_source_": recv,

@@ -89,7 +89,12 @@ def tag_of(tensor: torch.Tensor) -> Any:
 
 def device_of(tensor: torch.Tensor) -> int:
     """The emulated device's index, CPU, or FLOATING."""
-    device: int = tag_of(tensor).device
+    tag = tag_of(tensor)
+    if tag is HOST_TAG and tensor.__class__ not in (torch.Tensor, torch.nn.Parameter):
+        with disable_torch_function():
+            parts = parts_of(tensor)
+        tag = tag_of(parts[0]) if parts else tag
+    device: int = tag.device
     return device
 
 
@@ -105,7 +110,7 @@ def _tag_without_storage(tensor: torch.Tensor) -> Any:
 
 
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The dense tensors that a sparse one is made of, its values first; empty for what has no parts."""
+    """The tensors that a sparse one (its values first) or a wrapper is made of; empty for what has no parts."""
     base = torch._C.TensorBase
     layout = tensor.layout
     if layout is torch.sparse_coo:
@@ -114,4 +119,5 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
         return [base.values(tensor), base.crow_indices(tensor), base.col_indices(tensor)]
     if layout in (torch.sparse_csc, torch.sparse_bsc):
         return [base.values(tensor), base.ccol_indices(tensor), base.row_indices(tensor)]
-    return []
+    flatten = getattr(tensor, "__tensor_flatten__", None)  # a wrapper: DTensor, a nested tensor, quantized weights
+    return [] if flatten is None else [getattr(tensor, name) for name in flatten()[0]]
