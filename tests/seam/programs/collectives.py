@@ -1,0 +1,136 @@
+"""Two ranks: every collective once; what each rank saw goes to the JSON file that the argument names (with the rank)."""
+
+import json
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+seen = {"backend": dist.get_backend(), "available": dist.is_nccl_available(), "size": dist.get_world_size()}
+seen["devices"] = [device.type for device in dist.group.WORLD._device_types]
+
+
+def c(*values):
+    """A float tensor on this rank's device."""
+    return torch.tensor(values, device="cuda", dtype=torch.float32)
+
+
+def record(name, call):
+    """Keep what a call returns: tensors as lists, errors as text."""
+    try:
+        result = call()
+    except (RuntimeError, ValueError) as error:
+        result = f"{type(error).__name__}: {error}"
+    if isinstance(result, torch.Tensor):
+        assert result.get_device() == rank, result
+        result = result.tolist()
+    elif isinstance(result, list):
+        result = [item.tolist() if isinstance(item, torch.Tensor) else item for item in result]
+    seen[name] = result
+
+
+def into(output, collective, *args, **kwargs):
+    """Call a collective that fills its first argument, and return that."""
+    collective(output, *args, **kwargs)
+    return output
+
+
+def pair():
+    """Send to the other rank and receive from it in one batch."""
+    received = c(0)
+    operations = [dist.P2POp(dist.isend, c(rank), 1 - rank), dist.P2POp(dist.irecv, received, 1 - rank)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return received
+
+
+def one_way(any_source):
+    """Rank 0 sends, rank 1 receives."""
+    if rank == 0:
+        dist.send(c(7), 1)
+        return "sent"
+    received = c(0)
+    source = dist.recv(received, None if any_source else 0)
+    assert source == 0
+    return received
+
+
+def objects():
+    """The object collectives."""
+    gathered = [None, None]
+    dist.all_gather_object(gathered, {"rank": rank})
+    broadcast = [rank, "x"] if rank == 0 else [None, None]
+    dist.broadcast_object_list(broadcast, 0)
+    return [gathered, broadcast]
+
+
+def asynchronous():
+    """The host goes on; the stream waits."""
+    big = torch.ones(1 << 22, device="cuda")
+    work = dist.all_reduce(big, async_op=True)
+    early = work.is_completed()
+    work.wait()
+    torch.cuda.synchronize()
+    futures = []
+    dist.all_reduce(big, async_op=True).get_future().then(lambda future: futures.append(future.value()[0][0].item()))
+    return [early, work.is_completed(), big[0].item(), *futures]
+
+
+def coalesced():
+    """Several collectives as one."""
+    first, second = c(rank), c(rank, 1)
+    with dist._coalescing_manager(device=torch.device("cuda", rank), async_ops=True) as manager:
+        dist.all_reduce(first)
+        dist.all_reduce(second)
+    manager.wait()
+    return [first, second]
+
+
+zeros = lambda count: torch.zeros(count, device="cuda")  # noqa: E731
+record("all_reduce", lambda: into(c(rank + 1), dist.all_reduce))
+record("average", lambda: into(c(rank + 1), dist.all_reduce, op=dist.ReduceOp.AVG))
+record("integer_average", lambda: into(c(rank * 3).long(), dist.all_reduce, op=dist.ReduceOp.AVG))
+record("maximum", lambda: into(c(rank + 1), dist.all_reduce, op=dist.ReduceOp.MAX))
+record("half", lambda: into(c(rank + 1).bfloat16(), dist.all_reduce))
+record("all_gather", lambda: into([zeros(1), zeros(1)], dist.all_gather, c(rank)))
+record("all_gather_into_tensor", lambda: into(zeros(4), dist.all_gather_into_tensor, c(rank, 5)))
+record("reduce_scatter", lambda: into(zeros(1), dist.reduce_scatter, [c(1), c(2)]))
+record("reduce_scatter_tensor", lambda: into(zeros(1), dist.reduce_scatter_tensor, c(rank, 2), op=dist.ReduceOp.AVG))
+record("all_to_all", lambda: into([zeros(1), zeros(1)], dist.all_to_all, [c(rank), c(rank + 10)]))
+record("all_to_all_single", lambda: into(zeros(2), dist.all_to_all_single, c(rank, rank + 10)))
+record("broadcast", lambda: into(c(rank), dist.broadcast, 1))
+record("reduce", lambda: into(c(rank + 1), dist.reduce, 0))
+record("scatter", lambda: into(zeros(1), dist.scatter, [c(5), c(6)] if rank == 0 else None))
+gathered = [zeros(1), zeros(1)] if rank == 0 else None
+record("gather", lambda: (dist.gather(c(rank), gathered), gathered)[1])
+record("pair", pair)
+record("send", lambda: one_way(any_source=False))
+record("any_source", lambda: one_way(any_source=True))
+record("objects", objects)
+record("barrier", lambda: dist.barrier(device_ids=[rank]))
+record("asynchronous", asynchronous)
+record("coalesced", coalesced)
+record("functional", lambda: functional.all_reduce(c(rank, 1), "sum", dist.group.WORLD) + 0)
+record("functional_gather", lambda: functional.all_gather_tensor(c(rank), 0, dist.group.WORLD) + 0)
+record("cpu_tensor", lambda: dist.all_reduce(torch.ones(2)))
+record("not_contiguous", lambda: dist.all_reduce(torch.ones(2, 3, device="cuda").t()))
+record("monitored_barrier", lambda: dist.monitored_barrier())
+gloo = dist.new_group([0, 1], backend="gloo")
+host = torch.ones(2)
+dist.all_reduce(host, group=gloo)
+seen["gloo"] = [dist.get_backend(gloo), host.tolist()]
+record("gloo_on_device", lambda: into(c(rank), dist.all_reduce, group=gloo))
+both = dist.new_group([0, 1], backend="cpu:gloo,cuda:nccl")
+dist.all_reduce(host, group=both)
+seen["both"] = host.tolist()
+record("both_on_device", lambda: into(c(rank), dist.all_reduce, group=both))
+alone = dist.new_group([0])
+seen["alone"] = dist.get_backend(alone) if rank == 0 else str(alone == dist.GroupMember.NON_GROUP_MEMBER)
+dist.destroy_process_group()
+with open(f"{sys.argv[1]}.{rank}", "w") as file:
+    json.dump(seen, file)

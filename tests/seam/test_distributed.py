@@ -1,0 +1,170 @@
+"""torch.distributed with backend nccl in two processes: values, devices, errors, streams, agreed time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from understudy.trace.operation import Kind
+from understudy.trace.trace import Trace
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+class Ranks:
+    """What the two ranks of a program saw, and their traces."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        out, trace = folder / "seen", folder / "run.trace"
+        options = ["-q", "--gpus", "2xV100", "--nproc-per-node", "2", "--trace", str(trace)]
+        done = subprocess.run(
+            [sys.executable, "-m", "understudy", "run", *options, str(PROGRAMS / name), str(out)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        self.seen = [json.loads(Path(f"{out}.{rank}").read_text()) for rank in (0, 1)]
+        self.traces = [Trace.load(trace), Trace.load(folder / "run.rank1.trace")]
+
+    def __getitem__(self, name):
+        """What rank 0 and rank 1 saw under a name."""
+        return self.seen[0][name], self.seen[1][name]
+
+    def collectives(self, rank):
+        """The collectives of a rank, in order."""
+        return [record for record in self.traces[rank] if record.kind == Kind.COLLECTIVE]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """The program that calls every collective once."""
+    return Ranks(tmp_path_factory.mktemp("collectives"), "collectives.py")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """The program that trains."""
+    return Ranks(tmp_path_factory.mktemp("models"), "models.py")
+
+
+def test_the_group_says_that_it_is_nccls(ranks):
+    assert ranks["backend"] == ("nccl", "nccl")
+    assert ranks["available"] == (True, True)
+    assert ranks["devices"] == (["cuda"], ["cuda"])
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        ("all_reduce", [3.0], [3.0]),
+        ("average", [1.5], [1.5]),
+        ("integer_average", [1], [1]),
+        ("maximum", [2.0], [2.0]),
+        ("half", [3.0], [3.0]),
+        ("all_gather", [[0.0], [1.0]], [[0.0], [1.0]]),
+        ("all_gather_into_tensor", [0.0, 5.0, 1.0, 5.0], [0.0, 5.0, 1.0, 5.0]),
+        ("reduce_scatter", [2.0], [4.0]),
+        ("reduce_scatter_tensor", [0.5], [2.0]),
+        ("all_to_all", [[0.0], [1.0]], [[10.0], [11.0]]),
+        ("all_to_all_single", [0.0, 1.0], [10.0, 11.0]),
+        ("broadcast", [1.0], [1.0]),
+        ("scatter", [5.0], [6.0]),
+        ("gather", [[0.0], [1.0]], None),
+        ("pair", [1.0], [0.0]),
+        ("send", "sent", [7.0]),
+        ("any_source", "sent", [7.0]),
+        ("objects", [[{"rank": 0}, {"rank": 1}], [0, "x"]], [[{"rank": 0}, {"rank": 1}], [0, "x"]]),
+        ("barrier", None, None),
+        ("coalesced", [[1.0], [1.0, 2.0]], [[1.0], [1.0, 2.0]]),
+        ("functional", [1.0, 2.0], [1.0, 2.0]),
+        ("functional_gather", [0.0, 1.0], [0.0, 1.0]),
+        ("both_on_device", [1.0], [1.0]),
+        ("gloo_on_device", [1.0], [1.0]),
+    ],
+)
+def test_collectives_give_what_nccl_gives(ranks, name, first, second):
+    assert ranks[name] == (first, second)
+
+
+def test_reduce_fills_the_root(ranks):
+    assert ranks["reduce"][0] == [3.0]
+
+
+def test_an_asynchronous_collective_is_late_and_its_future_complete(ranks):
+    assert ranks["asynchronous"][0] == [False, True, 4.0, 4.0]
+
+
+def test_errors_are_nccls(ranks):
+    assert ranks["cpu_tensor"][0] == "RuntimeError: No backend type associated with device type cpu"
+    assert ranks["not_contiguous"][0] == "ValueError: Tensors must be contiguous"
+    assert ranks["monitored_barrier"][0] == "ValueError: monitored_barrier is only implemented for GLOO backend."
+
+
+def test_other_groups(ranks):
+    assert ranks["gloo"] == (["gloo", [2.0, 2.0]], ["gloo", [2.0, 2.0]])
+    assert ranks["both"] == ([4.0, 4.0], [4.0, 4.0])
+    assert ranks["alone"] == ("nccl", "True")
+
+
+def test_both_ranks_are_in_a_collective_at_the_same_time(ranks):
+    first, second = (
+        [(record.signature.name, record.start_ns, record.end_ns) for record in ranks.collectives(rank)]
+        for rank in (0, 1)
+    )
+    together = [name for name, _, _ in first if name.startswith("c10d::")]
+    assert len(together) > 20
+    assert [entry for entry in first if entry[0].startswith("c10d::")] == [
+        entry for entry in second if entry[0].startswith("c10d::")
+    ]
+
+
+def test_an_asynchronous_one_runs_on_a_stream_of_the_group(ranks):
+    streams = {record.lane.stream for record in ranks.collectives(0)}
+    assert 0 in streams
+    assert len(streams) > 1
+    assert not ranks.traces[0].hazards
+    assert not ranks.traces[1].hazards
+
+
+def test_each_rank_uses_its_own_device(ranks):
+    for rank in (0, 1):
+        assert {record.lane.device for record in ranks.collectives(rank)} == {rank}
+
+
+@pytest.mark.parametrize("name", ["plain", "unused", "views", "static", "small_buckets", "hook", "sharded"])
+def test_two_ranks_train_as_one_process_does(models, name):
+    assert models[name] == (True, True)
+
+
+def test_no_backend_named_means_nccl(models):
+    assert models["backend"] == ("undefined", "undefined")
+    assert models.collectives(0)
+
+
+def test_no_sync_keeps_gradients_apart_until_the_next_backward(models):
+    assert models["no_sync"] == ([1.0, 2.0], [1.0, 2.0])
+
+
+def test_fully_shard_splits_the_rows(models):
+    assert models["sharded_rows"] == (4, 4)
+
+
+def test_the_sampler_splits_the_data(models):
+    assert models["rows"] == ([0.0, 2.0, 4.0, 6.0], [1.0, 3.0, 5.0, 7.0])
+
+
+def test_no_hazard_in_training(models):
+    assert [trace.hazards for trace in models.traces] == [[], []]
+
+
+def test_gradients_travel_while_backward_goes_on(models):
+    reduced = [record for record in models.collectives(0) if record.signature.name == "c10d::allreduce_"]
+    assert {record.lane.stream for record in reduced} != {0}
