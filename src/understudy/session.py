@@ -19,12 +19,13 @@ from understudy.cost.model import CostModel
 from understudy.errors import InstallError, UsageError
 from understudy.gpus import versions
 from understudy.gpus.gpu import Gpu
-from understudy.machine.alloc_conf import Settings, parse
+from understudy.machine.alloc_conf import Settings, parse, text_of
 from understudy.machine.allocator import CachingAllocator
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
 from understudy.machine.host_allocator import HostAllocator
 from understudy.machine.machine import Machine
+from understudy.machine.order import merged
 from understudy.machine.plan_cache import PlanCache
 from understudy.reports import smi
 from understudy.seam.patching import Patch, Patches
@@ -41,7 +42,8 @@ class Options:
 
     `gpus` is a spec such as "2xV100"; `cuda_version` "X.Y" or None for the documents' 11.2 (or the first that knows
     the GPUs); `clock` "virtual" or "real"; `async_copies` "late" or "clock"; `host_time` "modelled" or "measured";
-    `compat` "d2l" for what frameworks answered when that text was printed (JAX's `x.device()`).
+    `memory_history` keeps the allocators' history from the start; `compat` "d2l" for what frameworks answered when that
+    text was printed (JAX's `x.device()`).
     """
 
     gpus: str = "2"
@@ -52,6 +54,7 @@ class Options:
     host_time: str = "modelled"
     no_data: bool = False
     stacks: bool = False
+    memory_history: bool = False
     compat: str = ""
 
 
@@ -64,11 +67,12 @@ class Session:
         wanted = options.cuda_version
         self.cuda_version = versions.parse_version(wanted) if wanted else versions.default_cuda(self.models)
         self.trace = Trace()
-        self.settings = parse(_alloc_conf())
+        self.settings = _alloc_settings()
         self.machine = build_machine(self.models, self.cuda_version, self.trace, self.settings)
         self._devices = list(self.machine.devices)
         self.machine.blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
         self._installations: list[Any] = []
+        self._history: Any = None
         self._patches = Patches()
         self._began_outside = False
         self._write_facts()
@@ -102,6 +106,9 @@ class Session:
         )
         installation = Installation(state)
         installation.install()
+        self._history = state.history
+        if self.options.memory_history:
+            state.history.keep()
         self._installations.append(installation)
         self._begin_outside(lambda: state.local.host, sites)
 
@@ -138,6 +145,8 @@ class Session:
 
     def complete(self) -> None:
         """Write the totals of the devices into the trace."""
+        if self._history is not None:
+            self._history.write()
         self.trace.facts["devices"] = [_totals(device) for device in self.machine.devices]
         self.trace.facts["gpus"] = [_describe(device.gpu) for device in self.machine.devices]
         band = self.machine.band()
@@ -185,7 +194,7 @@ def build_machine(models: tuple[Gpu, ...], cuda_version: tuple[int, int], trace:
     agents = iter(range(1, 1 << 62))
     for index, gpu in enumerate(models):
         driver = live.device_memory(index, len(models), gpu.memory_bytes, os.environ.get("UNDERSTUDY_RUN_DIR"))
-        allocator = CachingAllocator(index, driver, settings, machine.events_of(index))
+        allocator = CachingAllocator(index, driver, settings, machine.events_of(index), join_accesses=merged)
         plan_cache = PlanCache(cuda_version)
         cost = CostModel(gpu, cuda_version)
         context = versions.context_bytes(gpu, cuda_version)
@@ -193,9 +202,12 @@ def build_machine(models: tuple[Gpu, ...], cuda_version: tuple[int, int], trace:
     return machine
 
 
-def _alloc_conf() -> str:
-    """The allocator's settings in the environment; the newer name wins, as in PyTorch."""
-    return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+def _alloc_settings() -> Settings:
+    """The allocator's settings in the environment; PyTorch says what is wrong with bad ones at CUDA's first use."""
+    try:
+        return parse(text_of(os.environ))
+    except (ValueError, IndexError, RuntimeError):
+        return Settings()
 
 
 @contextmanager

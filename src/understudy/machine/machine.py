@@ -370,7 +370,7 @@ class Machine:
         storage.accesses.add(access)
         if other is None:
             return None
-        return self.hazard("unsynchronized-access", other, access)
+        return self.hazard("freed-in-use" if other.freed else "unsynchronized-access", other, access)
 
     def hazard(self, code: str, first: Access, second: Access, allocated: int = 0) -> Hazard:
         """Record that two accesses met without order."""

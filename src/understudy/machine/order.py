@@ -11,6 +11,9 @@ VectorClock = dict[int, int]
 
 HOST = 0
 
+ANYWHERE = 1 << 62
+"""The end of a range in memory whose size does not matter."""
+
 
 def join(clock: VectorClock, other: VectorClock) -> None:
     """Make `clock` know all that `other` knows."""
@@ -25,9 +28,12 @@ def knows(clock: VectorClock, agent: int, epoch: int) -> bool:
 
 
 class Access:
-    """One read or write of a byte range [start, end) by an agent, at an epoch, from a line of the program."""
+    """One read or write of a byte range [start, end) by an agent, at an epoch, from a line of the program.
 
-    __slots__ = ("agent", "end", "epoch", "lane", "site", "start", "write")
+    `freed`: the memory was given back since, so that a conflict means reuse.
+    """
+
+    __slots__ = ("agent", "end", "epoch", "freed", "lane", "site", "start", "write")
 
     def __init__(self, agent: int, epoch: int, start: int, end: int, write: bool, lane: int, site: int) -> None:
         self.agent = agent
@@ -37,6 +43,7 @@ class Access:
         self.write = write
         self.lane = lane
         self.site = site
+        self.freed = False
 
 
 class Accesses:
@@ -72,6 +79,26 @@ class Accesses:
     def unordered(self, clock: VectorClock) -> list[Access]:
         """The accesses that `clock` does not know to be complete."""
         return [a for a in (*self.writes, *self.reads) if not knows(clock, a.agent, a.epoch)]
+
+
+def freed(before: Accesses) -> Accesses:
+    """The accesses to memory that was given back, as the writer of its next owner meets them: anywhere in it."""
+    made = Accesses()
+    for access in (*before.writes, *before.reads):
+        kept = Access(access.agent, access.epoch, 0, ANYWHERE, access.write, access.lane, access.site)
+        kept.freed = True
+        made.writes.append(kept)
+    return made
+
+
+def merged(one: object, other: object) -> object:
+    """The accesses of two free blocks that became one."""
+    if not (isinstance(one, Accesses) and isinstance(other, Accesses)):
+        return one or other
+    made = Accesses()
+    made.writes = [*one.writes, *other.writes]
+    made.reads = [*one.reads, *other.reads]
+    return made
 
 
 def _covers(new: Access, old: Access) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from understudy.machine.machine import Range
-from understudy.machine.order import Access, Accesses
+from understudy.machine.order import Access, Accesses, freed
 from understudy.machine.stream import Stream
 from understudy.seam.patching import Patch
 from understudy.seam.torch.late import extent
@@ -29,9 +29,14 @@ def patches(state: State) -> list[Patch]:
     stock = torch.autograd.graph._engine_run_backward
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
+        local = state.local
+        before = local.callers
+        local.callers = callers = list(local.streams)
         try:
             return stock(*args, **kwargs)
         finally:
+            local.streams[:] = callers
+            local.callers = before
             state.order.backward_ends()
 
     owners = (torch.autograd, torch.autograd.graph)
@@ -69,6 +74,9 @@ class Order:
         return stream if node is None else self._forward_stream(node, device, stream)
 
     def _forward_stream(self, node: Any, device: int, stream: Stream) -> Stream:
+        callers = self.state.local.callers
+        if callers is not None and stream is not callers[device]:
+            return stream  # the program chose another one, in a hook or a function of its own
         forward = self._forward.get(node._sequence_nr())
         return stream if forward is None or forward.device != device else forward
 
@@ -154,7 +162,7 @@ class Order:
         made = Accesses()
         block = tag.block
         if block is not None and isinstance(block.accesses, Accesses):
-            made.writes = [*block.accesses.writes, *block.accesses.reads]
+            made = freed(block.accesses)
         elif tag.epoch and tag.stream is not None:
             machine = self.state.machine
             lane = machine.lane(machine.host, tag.stream)

@@ -55,8 +55,12 @@ class Tag:
         self.category = 0
 
     def __del__(self) -> None:
-        if self.block is not None and self.frees is not None:
-            self.frees.append(self.block)
+        block = self.block
+        if block is not None and self.frees is not None:
+            # What other streams still do with the memory stays on the block, but for streams that were recorded on it.
+            if self.accesses is not None and not block.uses:
+                block.accesses = self.accesses
+            self.frees.append(block)
 
 
 class _HostTag:
