@@ -13,8 +13,7 @@ from typing import Any
 
 from understudy.errors import UsageError
 from understudy.reports import _charts, _source, _timeline
-from understudy.reports.summary import Device, Summary, memory_words, summarize
-from understudy.reports.text import short
+from understudy.reports.summary import Device, Summary, memory_words, short, summarize
 from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace
 from understudy.trace.units import format_bytes, format_ns, format_share, plural

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from understudy.reports.summary import memory_words, summarize
-from understudy.reports.text import short, sync_lines
+from understudy.reports.summary import memory_words, short, summarize
+from understudy.reports.text import sync_lines
 from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace
 from understudy.trace.units import format_bytes, format_share

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import os
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -232,6 +233,17 @@ def _program(facts: dict[str, Any]) -> str:
     return " ".join(map(str, program)) if isinstance(program, list | tuple) else str(program)
 
 
+def short(site: Site) -> str:
+    """A source line with the file's path shortened to what a person needs: from the working directory down."""
+    if not site.file:
+        return str(site)
+    file = site.file
+    if os.path.isabs(file):
+        relative = os.path.relpath(file)
+        file = relative if not relative.startswith("..") else os.path.basename(file)
+    return f"{file}:{site.line}"
+
+
 def gpu_names(devices: Sequence[Device]) -> str:
     """The devices in one phrase: "2 x Tesla V100-SXM2-16GB"."""
     counts: dict[str, int] = {}
@@ -254,7 +266,7 @@ def _verdict(
     if errors or warnings:
         counts = [plural(len(some), word) for some, word in ((errors, "error"), (warnings, "warning")) if some]
         worst = (errors or warnings)[0]
-        at = f" ({worst.site})" if worst.site.file else ""
+        at = f" ({short(worst.site)})" if worst.site.file else ""
         return f"{place}: {', '.join(counts)}", f"{worst.code}{at}: {worst.message}", worst.advice
     if not any(device.kernels or device.copies or device.collectives for device in devices):
         return (

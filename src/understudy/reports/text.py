@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from understudy.reports.summary import Device, Summary, activity, memory_words, summarize
+from understudy.reports.summary import Device, Summary, activity, memory_words, short, summarize
 from understudy.trace.finding import Finding
-from understudy.trace.operation import Site
 from understudy.trace.trace import Trace
 from understudy.trace.units import format_bytes, format_ns, format_share, plural
 
@@ -129,17 +128,6 @@ def sync_lines(device: Device) -> str:
     ranked = sorted(lines.items(), key=lambda item: (-item[1][1], item[0]))
     words = ", ".join(f"{name} ({times:,}×)" for name, (times, _) in ranked[:MAX_LINES])
     return words + (f" and {plural(len(ranked) - MAX_LINES, 'more line')}" if len(ranked) > MAX_LINES else "")
-
-
-def short(site: Site) -> str:
-    """A source line with the file's path shortened to what a person needs: from the working directory down."""
-    if not site.file:
-        return str(site)
-    file = site.file
-    if os.path.isabs(file):
-        relative = os.path.relpath(file)
-        file = relative if not relative.startswith("..") else os.path.basename(file)
-    return f"{file}:{site.line}"
 
 
 def _print_findings(console: Console, summary: Summary, limit: int | None) -> None:
