@@ -17,6 +17,7 @@ NAMES = (
     "gpu-backend",
     "gpus",
     "host-time",
+    "memory-history",
     "no-data",
     "quiet",
     "report",

@@ -6,7 +6,18 @@ from understudy import settings
 from understudy.cli import _options
 from understudy.session import Options
 
-NAMES = ["gpus", "cuda_version", "seed", "clock", "async_copies", "host_time", "no_data", "stacks", "compat"]
+NAMES = [
+    "gpus",
+    "cuda_version",
+    "seed",
+    "clock",
+    "async_copies",
+    "host_time",
+    "no_data",
+    "stacks",
+    "memory_history",
+    "compat",
+]
 
 
 def test_the_options_are_these() -> None:

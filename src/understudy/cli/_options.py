@@ -62,6 +62,12 @@ EMULATION = (
     _choice("host-time", HOST_TIMES, "Where the host's time between operations comes from."),
     click.option("--no-data", is_flag=True, envvar="UNDERSTUDY_NO_DATA", help="Shapes and memory only, no values."),
     click.option("--stacks", is_flag=True, envvar="UNDERSTUDY_STACKS", help="Keep whole stacks, not only lines."),
+    click.option(
+        "--memory-history",
+        is_flag=True,
+        envvar="UNDERSTUDY_MEMORY_HISTORY",
+        help="Keep every allocation with its line: what held memory at the peak. Snapshots and HTML reports do so too.",
+    ),
     _choice("compat", COMPATIBLE, "Answer as frameworks did when that text was printed: JAX's `x.device()`."),
 )
 
@@ -75,6 +81,7 @@ FIELDS = {
     "host_time": "host_time",
     "no_data": "no_data",
     "stacks": "stacks",
+    "memory_history": "memory_history",
     "compat": "compat",
 }
 

@@ -50,6 +50,21 @@ class Rows:
         a, b, c, d, e, f, g, h = self.stored[index * WIDTH : (index + 1) * WIDTH]
         return a, b, c, d, e, f, g, h
 
+    def put(self, index: int, column: int, value: int) -> None:
+        """Change one number of a row."""
+        position = index * WIDTH + column
+        stored = len(self.stored)
+        if position < stored:
+            self.stored[position] = value
+        else:
+            self.buffer[position - stored] = value
+
+    def get(self, index: int, column: int) -> int:
+        """One number of a row."""
+        position = index * WIDTH + column
+        stored = len(self.stored)
+        return self.stored[position] if position < stored else self.buffer[position - stored]
+
     def __iter__(self) -> Iterator[Row]:
         self.spill()
         numbers = iter(self.stored)

@@ -69,7 +69,8 @@ class MemoryAction(NamedTuple):
     """One step of an allocator's history, with torch's own names for `action`.
 
     `action` is one of alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map, segment_unmap,
-    oom, snapshot; `address`, `size_bytes` as a driver would show them; `time_ns` the host's modelled time.
+    oom, snapshot; `address`, `size_bytes` as a driver would show them; `time_ns` the host's modelled time. Of an
+    allocation `size_bytes` is what was asked for and `excess_bytes` how much larger the block is.
     """
 
     action: str
@@ -80,6 +81,7 @@ class MemoryAction(NamedTuple):
     time_ns: int
     site: Site
     category: str = ""
+    excess_bytes: int = 0
 
 
 MEMORY_ACTIONS = (
@@ -93,6 +95,9 @@ MEMORY_ACTIONS = (
     "oom",
     "snapshot",
 )
+MEMORY_EXCESS = 8
+"""Bits of the last column of a memory row that hold the category; above them is the excess, in bytes."""
+
 MEMORY_CATEGORIES = ("", "parameter", "gradient", "optimizer", "activation", "temporary", "workspace", "input")
 
 
@@ -134,7 +139,8 @@ class Trace:
                 size,
                 time,
                 self.sites[site],
-                MEMORY_CATEGORIES[category],
+                MEMORY_CATEGORIES[category & 255],
+                category >> MEMORY_EXCESS,
             )
 
     def end_ns(self) -> int:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import os
+import re
+import warnings
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from understudy.machine.alloc_conf import parse
+from understudy.machine.alloc_conf import parse, text_of
+from understudy.machine.allocator import CachingAllocator
+from understudy.machine.device import Device
 from understudy.machine.oom_text import OutOfMemory, message
 from understudy.seam.patching import Patch
 
@@ -16,6 +23,17 @@ if TYPE_CHECKING:
 
 C = torch._C
 VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
+FLATTENS_POOLS = (
+    "_format_key" in torch.cuda.memory_stats.__code__.co_varnames + torch.cuda.memory_stats.__code__.co_cellvars
+)
+"""Whether this PyTorch can show statistics by private pool; an older one stumbles over their keys."""
+
+HOPPER = (9, 0)
+DRIVER_GIVES = ("cudaMalloc", "cuMemMap")
+
+
+class Frees(deque[Any]):
+    """Blocks whose storages died. It has a `__dict__`, so that the history can watch `append` while it is kept."""
 
 
 class Memory:
@@ -26,6 +44,46 @@ class Memory:
         self.observers: list[Callable[[int, int, int, int], None]] = []
         self.workspaces: dict[tuple[int, int], Any] = {}
         self.raw: dict[int, tuple[int, Any]] = {}
+        self.caching = True
+        for device in state.machine.devices:
+            device.frees = Frees()
+            device.driver.on_call = self._price(device)
+        if state.machine.devices:
+            state.host_allocator.alloc_ns = self._page_lock
+        if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
+            self.enable_caching(False)
+
+    # ------------------------------------------------------------------ time
+
+    def _price(self, device: Device) -> Callable[[str, int], None]:
+        """What a driver's call costs the host; giving memory back also waits for the device."""
+        state = self.state
+        waited_for = 0
+
+        def call(name: str, size: int) -> None:
+            nonlocal waited_for
+            host = state.local.host
+            if name in DRIVER_GIVES:
+                host.now_ns += device.cost.malloc_ns(size)
+                return
+            submitted = sum(stream.epoch for stream in device.streams)
+            if name == "cudaFree" and submitted != waited_for:
+                waited_for = submitted
+                state.machine.synchronize_device(host, device, name, state.site())
+            host.now_ns += device.cost.free_ns(size)
+
+        return call
+
+    def _page_lock(self, size: int) -> int:
+        duration = self.state.machine.devices[0].cost.host_malloc_ns(size)
+        self.state.local.host.now_ns += duration
+        return duration
+
+    # ------------------------------------------------------------------ what PyTorch asks
+
+    def check_settings(self) -> None:
+        """Raise what PyTorch raises at CUDA's first use when the allocator's settings in the environment are bad."""
+        parse(text_of(os.environ))
 
     def info(self, index: int) -> tuple[int, int]:
         """Free and total bytes, as `cudaMemGetInfo` says."""
@@ -38,9 +96,30 @@ class Memory:
     def out_of_memory(self, error: OutOfMemory) -> torch.cuda.OutOfMemoryError:
         """PyTorch's own error for a request that cannot be served; observers hear of it first."""
         facts = error.facts
+        total = facts.device_total if facts.allowed_bytes is None else facts.allowed_bytes
         for observer in self.observers:
-            observer(facts.device, facts.alloc_size, facts.device_total, facts.device_free)
+            observer(facts.device, facts.alloc_size, total, facts.device_free)
+        self.state.notes.note(
+            "out-of-memory",
+            self.state.site(),
+            device=facts.device,
+            requested_bytes=facts.requested,
+            free_bytes=facts.device_free,
+            memory_bytes=total,
+            allocated_bytes=facts.allocated,
+            reserved_bytes=facts.reserved,
+        )
         return torch.cuda.OutOfMemoryError(message(facts, (VERSION[0], VERSION[1])))
+
+    def expect(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse a new tensor that no GPU of this model could hold, before the host tries to make its values."""
+        size = args[0] if args else kwargs.get("size")
+        if isinstance(size, (list, tuple)):
+            dtype = kwargs.get("dtype") or torch.get_default_dtype()
+            needed = math.prod(size) * dtype.itemsize
+            device = self.state.device(index)
+            if needed > device.driver.total_bytes:
+                self.state.take(device, needed, self.state.local.streams[index].index)
 
     def workspace(self, index: int, stream: int) -> None:
         """cuBLAS takes its workspace on the first matrix product of a stream, and keeps it."""
@@ -48,14 +127,90 @@ class Memory:
         if key in self.workspaces:
             return
         device = self.state.device(index)
-        size = 32 << 20 if device.gpu.compute_capability[0] == 9 else 8519680
-        self.workspaces[key] = self.state.take(device, size, stream)
+        block = self.workspaces[key] = self.state.take(device, cublas_workspace_bytes(device), stream)
+        self.state.history.mark(block, "workspace")
 
     def clear_workspaces(self) -> None:
         """Give all cuBLAS workspaces back (`torch._C._cuda_clearCublasWorkspaces`)."""
         for (index, _), block in self.workspaces.items():
-            self.state.device(index).allocator.free(block)
+            if block is not None:
+                self.state.device(index).allocator.free(block)
         self.workspaces.clear()
+
+    def enable_caching(self, value: bool) -> None:
+        """`torch.cuda.caching_allocator_enable`: with False, each tensor is a cudaMalloc of its own from now on."""
+        self.caching = value
+        for device in self.state.machine.devices:
+            if not isinstance(device.allocator, Uncached):
+                if value:
+                    continue
+                device.allocator = cast(CachingAllocator, Uncached(device.allocator, self))
+
+
+def cublas_workspace_bytes(device: Device) -> int:
+    """The workspace that PyTorch gives cuBLAS on each stream; CUBLAS_WORKSPACE_CONFIG (":KiB:count...") changes it.
+
+    Source: aten/src/ATen/cuda/CublasHandlePool.cpp: ":4096:2:16:8", and 32 MiB on Hopper.
+    """
+    default = 32 << 20 if device.gpu.compute_capability == HOPPER else 8519680
+    text = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+    if text is None:
+        return default
+    pairs = re.findall(r":([0-9]+):([0-9]+)", text)
+    if not pairs:
+        warnings.warn(
+            f"Could not parse CUBLAS_WORKSPACE_CONFIG, using default workspace size of {default} bytes.", stacklevel=2
+        )
+        return default
+    return sum(int(size) * int(count) for size, count in pairs) << 10
+
+
+class RawBlock:
+    """Memory of a tensor that was made while the caching allocator was off: one cudaMalloc."""
+
+    __slots__ = ("accesses", "address", "context", "requested", "size")
+
+    def __init__(self, address: int, size: int) -> None:
+        self.address = address
+        self.size = self.requested = size
+        self.accesses: Any = None
+        self.context: Any = None
+
+
+class Uncached:
+    """A device's allocator once caching was turned off; what was cached before stays with the caching one."""
+
+    def __init__(self, caching: CachingAllocator, memory: Memory) -> None:
+        self.__dict__.update(_caching=caching, _memory=memory)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._caching, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._caching, name, value)
+
+    def malloc(self, requested: int, stream: int = 0, context: object = None) -> Any:
+        """A block; without caching, straight from the driver and uncounted, as in PyTorch."""
+        if self._memory.caching:
+            return self._caching.malloc(requested, stream, context)
+        if requested <= 0:
+            return None
+        address = self._caching.driver.malloc(requested)
+        if address is None:
+            raise RuntimeError("CUDA error: out of memory")
+        return RawBlock(address, requested)
+
+    def free(self, block: Any) -> None:
+        """Give a block back to where it came from."""
+        if isinstance(block, RawBlock):
+            self._caching.driver.free(block.address)
+        else:
+            self._caching.free(block)
+
+    def record_stream(self, block: Any, stream: int) -> None:
+        """cudaFree waits for the device, so a block of its own needs no record."""
+        if not isinstance(block, RawBlock):
+            self._caching.record_stream(block, stream)
 
 
 def patches(state: State) -> list[Patch]:
@@ -71,10 +226,10 @@ def _statistics(state: State) -> dict[str, Any]:
     def stats(index: int) -> dict[str, Any]:
         device = state.device(index)
         state.drain(device)
-        return dict(device.allocator.memory_stats())
-
-    def snapshot(pool: Any = None) -> dict[str, Any]:
-        return state.history.snapshot(pool)
+        found = dict(device.allocator.memory_stats())
+        if not FLATTENS_POOLS:
+            del found["reserved_bytes_by_private_pools"]
+        return found
 
     def reset_peak(index: int) -> None:
         state.drain(state.device(index))
@@ -88,9 +243,9 @@ def _statistics(state: State) -> dict[str, Any]:
         "memoryStats": stats,
         "resetPeakMemoryStats": reset_peak,
         "resetAccumulatedMemoryStats": reset_accumulated,
-        "memorySnapshot": snapshot,
-        "record_memory_history": lambda *args, **kwargs: state.history.start(*args, **kwargs),
-        "record_memory_history_legacy": lambda *args, **kwargs: state.history.start_legacy(*args, **kwargs),
+        "memorySnapshot": lambda pool=None: state.history.snapshot(pool),
+        "record_memory_history": lambda *args: state.history.start(*args),
+        "record_memory_history_legacy": lambda *args: state.history.start_legacy(*args),
         "hostMemoryStats": lambda: state.host_allocator.memory_stats(),
         "resetPeakHostMemoryStats": lambda: state.host_allocator.reset_peak(),
         "resetAccumulatedHostMemoryStats": lambda: state.host_allocator.reset_accumulated(),
@@ -112,12 +267,18 @@ def _allocator(state: State) -> dict[str, Any]:
         "emptyCache": empty_cache,
         "setMemoryFraction": set_fraction,
         "getMemoryFraction": lambda index: state.device(index).allocator.memory_fraction,
-        "getAllocatorBackend": lambda: "native",
-        "cudaCachingAllocator_set_allocator_settings": lambda text: state.set_alloc_conf(parse(text)),
-        "cudaCachingAllocator_is_enabled": lambda: True,
-        "cudaCachingAllocator_enable": lambda value: None,
+        "getAllocatorBackend": lambda: state.alloc_conf.backend,
+        "cudaCachingAllocator_set_allocator_settings": lambda text: _set_settings(state, text),
+        "cudaCachingAllocator_is_enabled": lambda: state.memory.caching,
+        "cudaCachingAllocator_enable": lambda value: state.memory.enable_caching(bool(value)),
         "cudaHostAllocator": lambda: 0x7F02_0000_0000,
     }
+
+
+def _set_settings(state: State, text: str) -> None:
+    settings = parse(text, base=state.alloc_conf)
+    state.set_alloc_conf(settings)
+    state.host_allocator.settings = settings
 
 
 def _raw(state: State) -> dict[str, Any]:
@@ -152,6 +313,6 @@ def _accelerator(state: State) -> dict[str, Any]:
         "resetAccumulatedStats": lambda index: C._cuda_resetAccumulatedMemoryStats(index),
         "resetPeakStats": lambda index: C._cuda_resetPeakMemoryStats(index),
         "getMemoryInfo": lambda index: state.memory.info(index),
-        "setAllocatorSettings": lambda text: state.set_alloc_conf(parse(text)),
+        "setAllocatorSettings": lambda text: _set_settings(state, text),
         "getAllocatorSettings": lambda: state.alloc_conf.text,
     }
