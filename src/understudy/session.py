@@ -6,6 +6,7 @@ import atexit
 import json
 import multiprocessing.util
 import os
+import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,14 @@ from understudy.seam.sites import Sites
 from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace
 
+CHOICES = {
+    "clock": ("virtual", "real"),
+    "async_copies": ("late", "clock", "stale"),
+    "host_time": ("modelled", "measured"),
+    "compat": ("", "d2l"),
+}
+"""The values of the options that have few."""
+
 FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet")
 
 
@@ -41,14 +50,15 @@ class Options:
     """How to emulate. The names are those of `understudy run`'s options.
 
     `gpus` is a spec such as "2xV100"; `cuda_version` "X.Y" or None for the documents' 11.2 (or the first that knows
-    the GPUs); `clock` "virtual" or "real"; `async_copies` "late" or "clock"; `host_time` "modelled" or "measured";
+    the GPUs); `seed` for Python's, NumPy's and the framework's generators at the start, None to leave them; `clock`
+    "virtual" or "real"; `async_copies` "late" or "clock"; `host_time` "modelled" or "measured";
     `memory_history` keeps the allocators' history from the start; `compat` "d2l" for what frameworks answered when that
     text was printed (JAX's `x.device()`).
     """
 
     gpus: str = "2"
     cuda_version: str | None = None
-    seed: int = 0
+    seed: int | None = None
     clock: str = "virtual"
     async_copies: str = "late"
     host_time: str = "modelled"
@@ -104,12 +114,13 @@ class Session:
             self.cuda_version,
             self.options.async_copies == "clock",
         )
-        installation = Installation(state)
+        installation = Installation(state, self.options.host_time)
         installation.install()
         self._history = state.history
         if self.options.memory_history:
             state.history.keep()
         self._installations.append(installation)
+        _seed(self.options.seed)
         self._begin_outside(lambda: state.local.host, sites)
 
     def attach(self, framework: str) -> None:
@@ -202,6 +213,18 @@ def build_machine(models: tuple[Gpu, ...], cuda_version: tuple[int, int], trace:
     return machine
 
 
+def _seed(seed: int | None) -> None:
+    """Seed the generators that a program draws from without saying so: Python's, NumPy's and PyTorch's."""
+    if seed is None:
+        return
+    random.seed(seed)
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        numpy.random.seed(seed)
+    if torch is not None:
+        torch.manual_seed(seed)
+
+
 def _alloc_settings() -> Settings:
     """The allocator's settings in the environment; PyTorch says what is wrong with bad ones at CUDA's first use."""
     try:
@@ -258,6 +281,9 @@ def _options(values: dict[str, Any]) -> Options:
     unknown = sorted(values.keys() - known)
     if unknown:
         raise UsageError(f"there is no option {unknown[0]!r}: there are {', '.join(sorted(known))}")
+    for name, allowed in CHOICES.items():
+        if values.get(name, allowed[0]) not in allowed:
+            raise UsageError(f"{name} cannot be {values[name]!r}: it is {' or '.join(map(repr, allowed))}")
     return Options(**values)
 
 

@@ -91,4 +91,6 @@ def test_bad_options_are_refused_in_a_sentence() -> None:
         understudy.emulate("2xV1000").__enter__()
     with pytest.raises(UsageError, match="there is no option 'speed'"):
         understudy.emulate("V100", speed=3).__enter__()
+    with pytest.raises(UsageError, match="clock cannot be 'fast': it is 'virtual' or 'real'"):
+        understudy.emulate("V100", clock="fast").__enter__()
     assert not torch.cuda.is_available()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
+import understudy
 from understudy.session import Session
 
 
@@ -13,6 +16,14 @@ def test_a_seed_gives_the_same_numbers_again(session: Session) -> None:
     first = torch.rand(4, device="cuda:1")
     torch.manual_seed(7)
     assert torch.equal(first, torch.rand(4, device="cuda:1"))
+
+
+def test_a_run_can_be_seeded() -> None:
+    drawn = []
+    for _ in range(2):
+        with understudy.emulate("V100", seed=5):
+            drawn.append((torch.rand(3).tolist(), torch.rand(3, device="cuda").tolist(), random.random()))
+    assert drawn[0] == drawn[1]
 
 
 def test_devices_draw_on_their_own(session: Session) -> None:

@@ -35,7 +35,7 @@ from understudy.seam.torch import (
     tensor_types,
     threads,
 )
-from understudy.seam.torch.dispatch import Dispatch
+from understudy.seam.torch.dispatch import Dispatch, MeasuredDispatch
 from understudy.seam.torch.history import History
 from understudy.seam.torch.state import State
 
@@ -74,10 +74,10 @@ ACTIVE: list[State] = []
 class Installation:
     """One emulation in PyTorch, from `install` to `uninstall`."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, host_time: str = "modelled") -> None:
         self.state = state
         self.patches = Patches()
-        self.mode = Dispatch(state, HANDLERS)
+        self.mode = (MeasuredDispatch if host_time == "measured" else Dispatch)(state, HANDLERS)
 
     def install(self) -> None:
         """Replace PyTorch's names and enter the dispatch mode.
