@@ -134,7 +134,7 @@ class HostSync(Check):
             self.code,
             self.severity if costs else "info",
             message,
-            advice if costs else f"nothing to gain here; in a loop, {advice}",
+            advice if costs else f"little to gain here; in a longer loop, {advice}",
             line.site,
             times=line.times,
             lost_ns=line.lost_ns,
