@@ -100,10 +100,13 @@ def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> 
     gates = parse_gates(options["fail_on"])
     outputs = _outputs(options["report"], options["trace"])
     torchrun = _torchrun(options)
+    ranks = str(options["nproc_per_node"])
+    if options["gpus"] is None and ranks.isdecimal() and int(ranks) > 2:
+        options["gpus"] = ranks  # a GPU for each rank
     line = target.command() if torchrun is None else target.elastic_command(torchrun)
     with _folder() as name:
         folder = Path(name)
-        variables = launch.environment(given(options), folder, os.environ)
+        variables = launch.environment({**given(options), **outputs.needs()}, folder, os.environ)
         if torchrun is not None:
             variables.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, which also warns of it
         code = launch.run(line, variables)
@@ -156,6 +159,12 @@ class Outputs:
 
     def __bool__(self) -> bool:
         return bool(self.reports or self.trace)
+
+    def needs(self) -> dict[str, object]:
+        """The fields of `session.Options` that these files cannot be written without."""
+        from understudy import reports
+
+        return {"memory_history": True} if any(getattr(reports.find(p), "HISTORY", False) for p in self.reports) else {}
 
     def write(self, result: launch.Result, findings: list[Any]) -> None:
         """Write them. What another program reads holds one process: rank 1's is beside rank 0's, as out.rank1.trace."""

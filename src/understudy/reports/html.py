@@ -19,6 +19,7 @@ from understudy.trace.trace import Trace
 from understudy.trace.units import format_bytes, format_ns, format_share, plural
 
 SUFFIX = ".html"
+HISTORY = True  # its memory charts are made of the allocators' history
 PACKAGES = ("jinja2", "plotly")
 MAX_ROWS = 200  # of a table on the page; the JSON report holds all
 MAX_STEPS = 100

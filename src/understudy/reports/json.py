@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from understudy.reports._peak import Peak
 from understudy.reports.summary import Device, Step, Summary, summarize
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
@@ -70,6 +71,7 @@ def _device(device: Device) -> dict[str, Any]:
         "memory_bytes": device.memory_bytes,
         "peak_allocated_bytes": device.peak_allocated_bytes,
         "peak_reserved_bytes": device.peak_reserved_bytes,
+        "peak": None if device.peak is None else _peak(device.peak),
         "kernels": device.kernels,
         "kernel_ns": device.kernel_ns,
         "copies": device.copies,
@@ -92,6 +94,24 @@ def _device(device: Device) -> dict[str, Any]:
             }
             for transfer in device.transfers.values()
         ],
+    }
+
+
+def _peak(peak: Peak) -> dict[str, Any]:
+    return {
+        "time_ns": peak.time_ns,
+        "allocated_bytes": peak.allocated_bytes,
+        "categories": peak.categories,
+        "lines": [
+            {
+                **(_site(holder.site) or {}),
+                "category": holder.category,
+                "blocks": holder.blocks,
+                "size_bytes": holder.size_bytes,
+            }
+            for holder in peak.holders
+        ],
+        "other_bytes": peak.other_bytes,
     }
 
 

@@ -17,6 +17,7 @@ from understudy.trace.trace import MemoryAction, Trace
 
 SUFFIX = ".snapshot.pickle"
 PER_PROCESS = True  # one file a process: its readers expect one rank in each
+HISTORY = True  # made of the allocators' history, which a run keeps from its start for it
 SMALL_SEGMENT_BYTES = 2 << 20  # the allocator's small pool takes segments of this size
 
 Frames = list[dict[str, Any]]
@@ -35,20 +36,26 @@ def as_dict(trace: Trace) -> dict[str, Any]:
     """The snapshot as plain dicts and lists; raises UsageError when the trace holds no history."""
     if not len(trace.memory):
         raise UsageError(
-            "this run kept no history of its allocations, so there is no memory snapshot to write; begin the history "
-            "in the program (`torch.cuda.memory._record_memory_history()`) and run again"
+            "this run kept no history of its allocations, so there is no memory snapshot to write; run the program again "
+            "with --memory-history (`understudy run --report out.snapshot.pickle` does so by itself)"
         )
     devices = max(len(trace.facts.get("gpus", [])), 1 + max(action.device for action in trace.memory_actions()))
     traces: list[list[dict[str, Any]]] = [[] for _ in range(devices)]
     actions = list(trace.memory_actions())
     for action in actions:
         traces[action.device].append(_event(action))
+    known = trace.facts.get("memory_segments")
     return {
-        "segments": _segments(actions),
+        "segments": _segments(actions) if known is None else [_known(segment) for segment in known],
         "device_traces": traces,
-        "allocator_settings": {},
+        "allocator_settings": trace.facts.get("allocator_settings", {}),
         "external_annotations": [],
     }
+
+
+def _known(segment: dict[str, Any]) -> dict[str, Any]:
+    """A segment as the allocator described it at the end; what was saved as JSON has lost its tuple."""
+    return {**segment, "segment_pool_id": tuple(segment["segment_pool_id"])}
 
 
 def _event(action: MemoryAction) -> dict[str, Any]:
@@ -63,7 +70,7 @@ def _event(action: MemoryAction) -> dict[str, Any]:
 
 
 def _frames(site: Site) -> Frames:
-    stack = site.stack or ((site.file, site.line, site.function),)
+    stack = ((site.file, site.line, site.function), *site.stack)
     return [{"filename": file, "line": line, "name": name} for file, line, name in stack if file]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from understudy.reports._peak import Peak, peaks
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Kind, Site
 from understudy.trace.trace import Record, Trace
@@ -57,6 +58,7 @@ class Device:
     wait_ns: int = 0
     waits: dict[tuple[str, int, str], Waits] = field(default_factory=dict)
     transfers: dict[tuple[str, int, str], Transfers] = field(default_factory=dict)
+    peak: Peak | None = None  # what held the memory; None unless the history was kept
 
 
 @dataclass
@@ -120,6 +122,8 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
             _count(devices.setdefault(record.lane.device, Device(record.lane.device)), record)
         if step is not None:
             step = _count_step(step, steps, record)
+    for index, peak in peaks(trace).items():
+        devices.setdefault(index, Device(index)).peak = peak
     begin_ns = begin_ns or 0
     used = sorted((one for one in devices.values() if one.index >= 0), key=lambda one: one.index)
     for device in used:

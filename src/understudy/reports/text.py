@@ -102,6 +102,8 @@ def _device_lines(device: Device) -> list[str]:
         + (f"{plural(device.collectives, 'collective')}, " if device.collectives else "")
         + f"busy {format_share(device.busy_share)} of the time",
     ]
+    if device.peak is not None:
+        lines[1:1] = peak_lines(device)
     if device.synchronizations:
         lines.append(
             f"{plural(device.synchronizations, 'host synchronization')}, {format_ns(device.wait_ns)} waited: "
@@ -116,6 +118,23 @@ def _bars(device: Device, summary: Summary) -> str:
     top = len(BARS) - 1
     bars = "".join(BARS[min(top, math.ceil(share * top))] for share in shares)
     return f"over {format_ns(summary.end_ns - summary.begin_ns)}: |{bars}|"
+
+
+def peak_lines(device: Device) -> list[str]:
+    """What held the memory at its peak: by category, and the lines with most of it."""
+    peak = device.peak
+    if peak is None or not peak.allocated_bytes:
+        return []
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in peak.categories.items())
+    late = (device.peak_allocated_bytes or 0) - peak.allocated_bytes
+    if late > 0:
+        parts += f" ({format_bytes(late)} more was there before the history was kept)"
+    held = ", ".join(
+        f"{short(holder.site)} {holder.category} {format_bytes(holder.size_bytes)}"
+        + (f" in {plural(holder.blocks, 'block')}" if holder.blocks > 1 else "")
+        for holder in peak.holders[:MAX_LINES]
+    )
+    return [f"made of {parts}", f"held by {held}"]
 
 
 def sync_lines(device: Device) -> str:

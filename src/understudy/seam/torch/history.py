@@ -222,16 +222,19 @@ class History:
             self._set(row, "temporary")
         elif found == "temporary" and not (backward and passes == before):
             self._set(row, "gradient")
-        elif found == "activation" and not backward and passes == before:
-            self._set(row, "temporary")
+        elif found == "activation" and not backward and before is not None and passes - before != 1:
+            self._set(row, "temporary" if passes == before else "")
 
     def finish(self) -> None:
-        """Settle what is alive at the end: made in a backward pass and still there is a gradient."""
+        """Settle what is alive at the end: a gradient if made in a backward pass, no activation if it outlived two."""
         if not self.enabled or self._backward():
             return
-        for row in self._taken:
-            if self._category(row) == "temporary":
+        for row, before in self._taken.items():
+            found = self._category(row)
+            if found == "temporary":
                 self._set(row, "gradient")
+            elif found == "activation" and (self._backward_passes - before > 1 or not self._backward_passes):
+                self._set(row, "")
 
     def mark(self, block: Any, category: str) -> None:
         """Say what a block is for, when that is known; only while the history is kept."""
