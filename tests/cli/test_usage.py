@@ -72,6 +72,12 @@ def test_settings_come_from_pyproject_then_environment_then_flags(understudy, tm
     assert understudy("run", "--gpus", "3", *show, env=environment).stdout == '{"gpus": "3", "seed": 4}\n'
 
 
+def test_every_rank_gets_a_gpu_when_nobody_says_how_many(understudy) -> None:
+    show = ("--no-python", "sh", "-c", "echo $UNDERSTUDY_RUN")
+    assert '{"gpus": "3"}' in understudy("run", "-q", "--nproc-per-node", "3", *show).stdout
+    assert '{"gpus": "1"}' in understudy("run", "-q", "--gpus", "1", "--nproc-per-node", "3", *show).stdout
+
+
 def test_a_setting_that_does_not_exist_is_refused(understudy, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.understudy]\ngpu = 2\n")
     done = understudy("run", "-c", "1")
