@@ -37,6 +37,7 @@ from understudy.seam.torch import (
 )
 from understudy.seam.torch.dispatch import Dispatch, MeasuredDispatch
 from understudy.seam.torch.history import History
+from understudy.seam.torch.nodata import DatalessDispatch
 from understudy.seam.torch.state import State
 
 PATCHED = (
@@ -77,7 +78,8 @@ class Installation:
     def __init__(self, state: State, host_time: str = "modelled") -> None:
         self.state = state
         self.patches = Patches()
-        self.mode = (MeasuredDispatch if host_time == "measured" else Dispatch)(state, HANDLERS)
+        kind = DatalessDispatch if state.no_data else MeasuredDispatch if host_time == "measured" else Dispatch
+        self.mode: Dispatch = kind(state, HANDLERS)
 
     def install(self) -> None:
         """Replace PyTorch's names and enter the dispatch mode.

@@ -9,6 +9,8 @@ import torch
 from understudy.seam.torch.operators import Plan, tensors_in
 from understudy.seam.torch.tags import CPU, FLOATING, tag_of
 
+VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
+
 SUFFIXED = {
     "aten::mm": "wrapper_CUDA_mm",
     "aten::addmm": "wrapper_CUDA_addmm",
@@ -38,6 +40,29 @@ def device_name(index: int) -> str:
     return f"cuda:{index}" if index >= 0 else "cpu"
 
 
+def cuda_error(text: str, name: str, *, blocking: bool = False) -> RuntimeError:
+    """PyTorch's exception of a CUDA call that failed, by CUDA's text and name of the error.
+
+    `blocking` leaves out the hint about CUDA_LAUNCH_BLOCKING, as PyTorch does where that is set
+    (c10/cuda/CUDAMiscFunctions.cpp).
+    """
+    lines = [f"CUDA error: {text}"]
+    if VERSION >= (2, 9):
+        lines.append(
+            f"Search for `{name}' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more "
+            "information."
+        )
+    if not blocking:
+        lines += [
+            "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might "
+            "be incorrect.",
+            "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+        ]
+    lines.append("Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n")
+    made: RuntimeError = getattr(torch, "AcceleratorError", RuntimeError)("\n".join(lines))
+    return made
+
+
 def mismatch(plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RuntimeError:
     """The error of an operator whose tensors lie on several devices."""
     first: int | None = None
@@ -63,7 +88,7 @@ def mismatch(plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     if wrapper is None:
         return RuntimeError(text + pair)
     guilty = ARGUMENT_NAMES.get(plan.name, {}).get(guilty, guilty)
-    if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9):
+    if VERSION >= (2, 9):
         got = device_name(other)
         kept = device_name(first)
         return RuntimeError(

@@ -48,6 +48,7 @@ class Local(threading.local):
     reason = ""
     host: HostThread
     streams: list[Stream]
+    callers: list[Stream] | None = None
 
     def __init__(self, state: State) -> None:
         self.host = state.parents.pop(threading.get_ident(), state.machine.host)
@@ -70,6 +71,8 @@ class State:
         sites: Sites,
         cuda_version: tuple[int, int],
         late_by_clock: bool = False,
+        no_data: bool = False,
+        assume: float | None = None,
     ) -> None:
         State.generation += 1
         self.generation = State.generation
@@ -77,6 +80,8 @@ class State:
         self.host_allocator = host_allocator
         self.sites = sites
         self.cuda_version = cuda_version
+        self.no_data = no_data
+        self.assume = assume
         self.parents: dict[int, HostThread] = {}
         self.local = Local(self)
         self.visible: list[int] | None = None

@@ -142,6 +142,13 @@ WRITES_ONLY = frozenset(
 )
 """Operators that do not read the memory of their first argument."""
 
+HIDDEN_WRITES: dict[str, tuple[int, ...]] = {
+    "aten::native_batch_norm": (3, 4),
+    "aten::cudnn_batch_norm": (3, 4),
+    "aten::batch_norm": (3, 4),
+}
+"""Positions of arguments that an operator writes although its schema does not say so (running statistics)."""
+
 GATHERS = frozenset(
     {
         "aten::index",
