@@ -12,6 +12,7 @@ from traces import Program
 from understudy import checks
 from understudy.errors import UsageError
 from understudy.trace.finding import SEVERITIES
+from understudy.trace.operation import Kind, Lane, Signature, Site
 
 SECTIONS = ("## What it does", "## Why it is bad", "## Example", "## Use instead")
 
@@ -42,3 +43,36 @@ def test_an_empty_trace_has_no_findings():
 def test_checks_need_no_torch():
     program = "import sys, understudy.checks as c; c.all_checks(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_run_may_be_asked_at_any_moment():
+    program = Program()
+    watching = checks.Run(["unsynchronized-access"])
+    program.hazard("unsynchronized-access", 5, 7).hazard("unsynchronized-access", 15, 17)
+    counts = []
+    for record in program.trace:
+        watching.see(record, program.trace)
+        counts.append(len(watching.findings(program.trace)))
+    assert counts == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("comment", "left"),
+    [
+        ("understudy: ignore[host-sync]", []),
+        ("understudy: ignore[data-parallel, host-sync]", []),
+        ("understudy: ignore[pageable-copy]", ["host-sync"]),
+        ("understudy: ignore", ["host-sync"]),
+    ],
+)
+def test_a_line_may_ask_to_be_left_alone_by_a_code(tmp_path, comment, left):
+    script = tmp_path / "train.py"
+    script.write_text(f"x = 1\nloss.item()  # {comment}\n")
+    program = Program()
+    site = Site(str(script), 2)
+    for _ in range(30):
+        program.kernel(ns=50_000)
+        begin, program.now_ns = program.now_ns, program.now_ns + 60_000
+        signature = Signature("aten::_local_scalar_dense")
+        program.row(Kind.SYNCHRONIZE, Lane(0, 0), signature, site, begin, program.now_ns, 0)
+    assert [finding.code for finding in checks.run(program.trace)] == left

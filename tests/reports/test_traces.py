@@ -120,7 +120,7 @@ def test_torch_s_own_tool_reads_the_snapshot(program):
 
 
 def test_a_run_without_history_has_no_snapshot(training):
-    with pytest.raises(UsageError, match="_record_memory_history"):
+    with pytest.raises(UsageError, match="--memory-history"):
         memory_snapshot.render(training.trace, [])
 
 

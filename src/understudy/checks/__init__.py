@@ -11,14 +11,25 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import linecache
 import pkgutil
-from collections.abc import Callable, Iterable
-from typing import ClassVar
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar, Protocol
 
 from understudy.errors import UsageError
 from understudy.trace.finding import SEVERITIES, Finding, Severity
 from understudy.trace.operation import Kind, Site
 from understudy.trace.trace import Record, Trace
+
+
+class Part(Protocol):
+    """A reducer that several checks read: it sees each record once, before they do."""
+
+    KINDS: ClassVar[frozenset[Kind]]
+
+    def see(self, record: Record) -> object:
+        """Take notice of one record."""
 
 
 class Check:
@@ -28,6 +39,7 @@ class Check:
     severity: ClassVar[Severity] = "warning"  # the worst that it reports; what costs nothing is reported as info
     kinds: ClassVar[frozenset[Kind]] = frozenset()  # the records that it wants to see
     supersedes: ClassVar[frozenset[str]] = frozenset()  # codes that say the same of the same lines, less exactly
+    parts: ClassVar[Mapping[str, type[Part]]] = {}  # attributes that `Run` fills in, shared between checks
 
     def see(self, record: Record, trace: Trace) -> None:
         """Take notice of one record; `trace` holds the tables that the record's value may index."""
@@ -71,6 +83,50 @@ def select(codes: Iterable[str] | None = None) -> tuple[type[Check], ...]:
     return tuple(known[code] for code in known if code in wanted)
 
 
+class Run:
+    """Checks at work: feed it records, one at a time, and ask for findings at any moment."""
+
+    def __init__(self, codes: Iterable[str] | None = None) -> None:
+        """Prepare the checks of these codes, or all; raises UsageError when there is no check of one of the codes."""
+        self.checks = [check() for check in select(codes)]
+        shared: dict[type[Part], Part] = {}
+        for check in self.checks:
+            for name, kind in check.parts.items():
+                if kind not in shared:
+                    shared[kind] = kind()
+                setattr(check, name, shared[kind])
+        self.parts = {kind: [part.see for part in shared.values() if kind in part.KINDS] for kind in Kind}
+        self.readers: dict[Kind, list[Callable[[Record, Trace], None]]] = {
+            kind: [check.see for check in self.checks if kind in check.kinds] for kind in Kind
+        }
+
+    def see(self, record: Record, trace: Trace) -> None:
+        """Show one record to the checks that ask for its kind."""
+        for part in self.parts[record.kind]:
+            part(record)
+        for see in self.readers[record.kind]:
+            see(record, trace)
+
+    def findings(self, trace: Trace) -> list[Finding]:
+        """All findings, the worst and most expensive first, one an incident."""
+        results = [(check, check.findings(trace)) for check in self.checks]
+        covered = {
+            (code, _line(site))
+            for check, findings in results
+            for code in check.supersedes
+            for finding in findings
+            for site in (finding.site, finding.other)
+            if site.file
+        }
+        kept = [
+            finding
+            for _, findings in results
+            for finding in findings
+            if (finding.code, _line(finding.site)) not in covered and not suppressed(finding)
+        ]
+        return sorted(kept, key=_rank)
+
+
 def run(trace: Trace, codes: Iterable[str] | None = None) -> list[Finding]:
     """All findings of a trace, the worst and most expensive first, one an incident.
 
@@ -81,26 +137,20 @@ def run(trace: Trace, codes: Iterable[str] | None = None) -> list[Finding]:
     Raises:
         UsageError: there is no check of one of the codes.
     """
-    checks = [check() for check in select(codes)]
-    readers: dict[Kind, list[Callable[[Record, Trace], None]]] = {
-        kind: [check.see for check in checks if kind in check.kinds] for kind in Kind
-    }
+    checks = Run(codes)
+    see = checks.see
     for record in trace:
-        for see in readers[record.kind]:
-            see(record, trace)
-    results = [(check, check.findings(trace)) for check in checks]
-    covered = {
-        (code, _line(site))
-        for check, findings in results
-        for code in check.supersedes
-        for finding in findings
-        for site in (finding.site, finding.other)
-        if site.file
-    }
-    kept = [
-        finding for _, findings in results for finding in findings if (finding.code, _line(finding.site)) not in covered
-    ]
-    return sorted(kept, key=_rank)
+        see(record, trace)
+    return checks.findings(trace)
+
+
+def suppressed(finding: Finding) -> bool:
+    """Whether the finding's line says `# understudy: ignore[code]` with the finding's code; a bare ignore is none."""
+    text = linecache.getline(finding.site.file, finding.site.line) if finding.site.file else ""
+    return any(finding.code in (code.strip() for code in codes.split(",")) for codes in _IGNORE.findall(text))
+
+
+_IGNORE = re.compile(r"#\s*understudy:\s*ignore\[([^\]]*)\]")
 
 
 def _line(site: Site) -> tuple[str, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from understudy.trace.operation import UNKNOWN_SITE, Kind, Site
 from understudy.trace.trace import Record
@@ -42,7 +43,7 @@ class Idle:
 class Gaps:
     """Sorts the gaps of every device, and those of all devices together: when none of them had anything to do."""
 
-    KINDS = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE, Kind.SYNCHRONIZE, Kind.STEP})
+    KINDS: ClassVar = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE, Kind.SYNCHRONIZE, Kind.STEP})
 
     def __init__(self) -> None:
         self.devices: dict[int, Idle] = {}

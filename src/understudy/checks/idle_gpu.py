@@ -8,7 +8,7 @@ from understudy.checks import Check
 from understudy.checks._idle import ALL, Gaps
 from understudy.trace.finding import Finding
 from understudy.trace.operation import UNKNOWN_SITE
-from understudy.trace.trace import Record, Trace
+from understudy.trace.trace import Trace
 from understudy.trace.units import format_ns, format_share, plural
 
 MIN_PAUSES = 5  # fewer are set-up, evaluation or a checkpoint
@@ -41,14 +41,8 @@ class IdleGpu(Check):
     """
 
     code: ClassVar = "idle-gpu"
-    kinds: ClassVar = Gaps.KINDS
-
-    def __init__(self) -> None:
-        self.gaps = Gaps()
-
-    def see(self, record: Record, trace: Trace) -> None:
-        """Sort the gaps."""
-        self.gaps.see(record)
+    parts: ClassVar = {"gaps": Gaps}
+    gaps: Gaps
 
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding, at the line that ended most of the idle time."""

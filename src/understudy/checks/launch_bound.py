@@ -7,7 +7,7 @@ from typing import ClassVar
 from understudy.checks import Check
 from understudy.checks._idle import ALL, Gaps, Idle
 from understudy.trace.finding import Finding
-from understudy.trace.trace import Record, Trace
+from understudy.trace.trace import Trace
 from understudy.trace.units import format_ns, format_share, plural
 
 MIN_KERNELS = 2_000  # about 20 ms of launching: a shorter program is over before a change would pay
@@ -43,14 +43,8 @@ class LaunchBound(Check):
     """
 
     code: ClassVar = "launch-bound"
-    kinds: ClassVar = Gaps.KINDS
-
-    def __init__(self) -> None:
-        self.gaps = Gaps()
-
-    def see(self, record: Record, trace: Trace) -> None:
-        """Sort the gaps."""
-        self.gaps.see(record)
+    parts: ClassVar = {"gaps": Gaps}
+    gaps: Gaps
 
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding: the device that lost most."""

@@ -63,17 +63,17 @@ class LowTensorCoreUse(Check):
     """
 
     code: ClassVar = "low-tensor-core-use"
-    kinds: ClassVar = Gaps.KINDS
+    kinds: ClassVar = frozenset({Kind.KERNEL})
+    parts: ClassVar = {"gaps": Gaps}
+    gaps: Gaps
 
     def __init__(self) -> None:
-        self.gaps = Gaps()
         self.runs: dict[tuple[int, int], list[int]] = {}  # (device, id of the signature) -> times, ns
         self.signatures: dict[int, Signature] = {}
 
     def see(self, record: Record, trace: Trace) -> None:
         """Add up time by signature; signatures are shared objects, so their identity is the cheapest key."""
-        self.gaps.see(record)
-        if record.kind == Kind.KERNEL and record.signature.flops:
+        if record.signature.flops:
             identity = id(record.signature)
             key = record.lane.device, identity
             run = self.runs.setdefault(key, [0, 0])
