@@ -170,6 +170,7 @@ class Trainer(HyperParameters):
             stack.callback(self._close)
             self.stop_reason, self.history = None, []
             self.placement.setup(self.gpus)
+            self.gpus = self.placement.gpus
             if self.hparams["seed"] is not None:
                 seed_all(self.hparams["seed"] + self.placement.rank)
             found = self._found(resume)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -53,14 +53,7 @@ class Distributed(SingleDevice):
                 "`understudy run --nproc-per-node N script.py`."
             )
         dist.init_process_group("nccl" if self.gpus else "gloo")
-        atexit.register(self._end_group)
-
-    def _end_group(self) -> None:
-        if not dist.is_initialized():
-            return
-        if not hasattr(sys, "last_value"):  # after an error nobody waits for the others
-            dist.barrier(group=self._control)  # a process that leaves early can make gloo abort the others
-        dist.destroy_process_group()
+        atexit.register(_end_group)
 
     def place(self, model: nn.Module) -> nn.Module:
         super().place(model)
@@ -97,3 +90,14 @@ class Distributed(SingleDevice):
             yield self.rank == 0
         finally:
             dist.barrier(group=self._control)
+
+
+def _end_group() -> None:
+    """Leave the process group as the interpreter ends.
+
+    gloo's threads free the tensors of the last collectives, for which they need the interpreter's lock. One that asks
+    for it when the interpreter has ended aborts the process, so they are given a moment (torch 2.13, gloo/runLoop).
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
+        threading.Event().wait(0.05)

@@ -1,0 +1,288 @@
+"""Checkpoints: resumed trainings are bit-equal, damage is refused, everything moves between devices."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import kill
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from training import ADAM, housing, launch, network, weights
+
+from understudy import torch as us
+from understudy.errors import FileFormatError, UsageError
+from understudy.train import (
+    Callback,
+    Checkpoints,
+    EarlyStopping,
+    Trainer,
+    load_parameters,
+    read_checkpoint,
+    save_parameters,
+)
+from understudy.train.checkpoint import STATE, Encoder, Snapshot, decode, folders, write_checkpoint
+
+
+class Crash(Callback):
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def on_step_end(self, trainer: Trainer) -> None:
+        if trainer.step == self.at:
+            raise RuntimeError("crash")
+
+
+def loader() -> DataLoader:
+    return DataLoader(TensorDataset(*housing()), 16, shuffle=True)
+
+
+def seeded_loader() -> DataLoader:
+    generator = torch.Generator().manual_seed(4)
+    return DataLoader(list(zip(*housing(), strict=True)), 16, shuffle=True, generator=generator)
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Rows with noise that is drawn from PyTorch's generator when they are read."""
+
+    def __len__(self) -> int:
+        return 101
+
+    def __getitem__(self, index: int):
+        inputs, target = housing()
+        return inputs[index] + torch.randn(13), target[index]
+
+
+def noisy_loader() -> DataLoader:
+    return DataLoader(Noisy(), 16, shuffle=True)
+
+
+def train(data, folder: Path | None = None, crash: int | None = None, resume: bool = False, **options) -> Trainer:
+    """4 epochs of 7 steps, with dropout, a schedule and a checkpoint at every third step."""
+    model = network(0.3)
+    callbacks = [EarlyStopping("train_loss", patience=50)] + ([Crash(crash)] if crash else [])
+    checkpoint = Checkpoints(folder, every_steps=3) if folder else False
+    trainer = Trainer(4, progress=False, seed=5, checkpoint=checkpoint, callbacks=callbacks, **options)
+    schedule = functools.partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.9)
+    arguments = {"loss": nn.MSELoss(), "optimizer": ADAM, "scheduler": schedule, "batch_size": 16, "resume": resume}
+    if crash:
+        with pytest.raises(RuntimeError, match="crash"):
+            trainer.fit(model, data, housing(), **arguments)
+    else:
+        trainer.fit(model, data, housing(), **arguments)
+    return trainer
+
+
+@pytest.mark.parametrize("crash", [2, 4, 7, 16])
+@pytest.mark.parametrize("make", [loader, seeded_loader, noisy_loader, housing])
+def test_resumed_training_is_bit_equal(make, crash, tmp_path):
+    expected = train(make())
+    train(make(), tmp_path, crash=crash)
+    resumed = train(make(), tmp_path, resume=True)
+    assert torch.equal(weights(resumed.model), weights(expected.model))
+    assert resumed.history == expected.history
+
+
+@pytest.mark.parametrize("options", [{"accumulate": 2}, {"precision": "fp16"}, {"gradient_clip_val": 0.1}])
+def test_resumed_training_is_bit_equal_with(options, tmp_path):
+    expected = train(loader(), **options)
+    train(loader(), tmp_path, crash=10, **options)
+    resumed = train(loader(), tmp_path, resume=True, **options)
+    assert torch.equal(weights(resumed.model), weights(expected.model))
+    assert resumed.history == expected.history
+
+
+@pytest.mark.parametrize(("gpus", "make"), [(1, noisy_loader), (1, housing), (3, loader)])
+def test_resumed_training_on_emulated_gpus_is_bit_equal(session, gpus, make, tmp_path):
+    expected = train(make(), num_gpus=gpus)
+    train(make(), tmp_path, crash=11, num_gpus=gpus)
+    resumed = train(make(), tmp_path, resume=True, num_gpus=gpus)
+    assert torch.equal(weights(resumed.model), weights(expected.model))
+
+
+def test_resume_of_a_finished_training_changes_nothing(tmp_path):
+    done = train(housing(), tmp_path)
+    again = train(housing(), tmp_path, resume=True)
+    assert torch.equal(weights(again.model), weights(done.model))
+    assert again.history == done.history
+
+
+def test_an_earlier_training_is_not_overwritten_by_chance(tmp_path):
+    train(housing(), tmp_path)
+    with pytest.raises(UsageError, match="go on from them with fit"):
+        train(housing(), tmp_path)
+
+
+# mission 130
+@pytest.mark.parametrize(("before", "after"), [(0, 3), (3, 0), (1, 2)])
+def test_training_moves_between_numbers_of_gpus(session, before, after, tmp_path):
+    train(housing(), tmp_path, crash=10, num_gpus=before)
+    moved = train(housing(), tmp_path, resume=True, num_gpus=after)
+    assert moved.step == 28
+    assert len(moved.history) == 4
+
+
+# mission 130
+def test_training_moves_between_numbers_of_processes(tmp_path):
+    inputs, target = housing()
+    options = {"batch_size": 48, "folder": str(tmp_path / "checkpoints"), "max_epochs": 1}
+    launch(3, tmp_path, "ddp", "tensors", json.dumps(options))
+    resumed = launch(2, tmp_path, "fsdp", "tensors", json.dumps(options | {"resume": True, "max_epochs": 3}))
+    model = network()
+    trainer = Trainer(3, progress=False, gradient_clip_val=1.0)
+    from understudy.train import Tensors
+
+    trainer.fit(model, Tensors(inputs, target, batch_size=48, shuffle=False), loss=nn.MSELoss(), optimizer=ADAM)
+    torch.testing.assert_close(torch.tensor(resumed["weights"]), weights(model), rtol=1e-4, atol=1e-5)
+
+
+def test_newest_and_best_are_kept(tmp_path):
+    trainer = train(housing(), tmp_path)
+    names = [path.name for path in folders(tmp_path)]
+    assert "step-0000000028-end" in names
+    best, value = Checkpoints(tmp_path).best()
+    assert value == min(entry["val_loss"] for entry in trainer.history)
+    assert best.exists()
+    assert len(names) <= 4
+    assert list(tmp_path.glob(".*")) == []
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", STATE])
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "empty"])
+def test_damaged_checkpoint_is_refused_and_the_one_before_is_used(name, damage, tmp_path):
+    train(housing(), tmp_path)
+    *_, before, last = folders(tmp_path)
+    path = last / name
+    content = path.read_bytes()
+    middle = len(content) // 2
+    changed = {
+        "truncate": content[:-7],
+        "flip": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+        "empty": b"",
+    }
+    path.unlink() if damage == "remove" else path.write_bytes(changed[damage])
+    with pytest.raises(FileFormatError, match=r"checkpoint .*step-0000000028-end is damaged"):
+        read_checkpoint(last)
+    with pytest.warns(UserWarning, match="The checkpoint before it is used"):
+        state = Checkpoints(tmp_path).load()
+    assert state["position"] == read_checkpoint(before)["position"]
+
+
+def test_a_folder_without_a_whole_checkpoint_is_refused(tmp_path):
+    with pytest.raises(FileFormatError, match="holds no checkpoint that is whole"):
+        Trainer(1, progress=False).fit(network(), housing(), loss=nn.MSELoss(), optimizer=ADAM, resume=tmp_path)
+
+
+def test_checkpoint_of_another_model_is_refused(tmp_path):
+    train(housing(), tmp_path)
+    other = nn.Linear(13, 1)
+    with pytest.raises(UsageError, match="the checkpoint is of another model"):
+        Trainer(9, progress=False).fit(other, housing(), loss=nn.MSELoss(), optimizer=ADAM, resume=tmp_path)
+
+
+# mission 130
+def test_parameters_are_written_and_read_across_devices(session, tmp_path):
+    model = network().to("cuda:1")
+    save_parameters(model, tmp_path / "model.safetensors")
+    on_cpu = load_parameters(nn.Sequential(*network(), nn.Identity())[:4], tmp_path / "model.safetensors")
+    on_gpu = load_parameters(network().to("cuda:0"), tmp_path / "model.safetensors")
+    assert us.device_of(on_cpu) == us.cpu()
+    assert us.device_of(on_gpu) == us.gpu(0)
+    assert torch.equal(weights(on_cpu), weights(model))
+    assert torch.equal(weights(on_gpu), weights(model))
+
+
+# mission 130
+def test_parameters_are_read_from_the_newest_checkpoint(tmp_path):
+    trained = train(housing(), tmp_path).model
+    assert torch.equal(weights(load_parameters(network(), tmp_path)), weights(trained))
+
+
+def test_tied_parameters_are_kept_once(tmp_path):
+    tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    tied[1].weight = tied[0].weight
+    save_parameters(tied, tmp_path / "tied.safetensors")
+    other = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    other[1].weight = other[0].weight
+    load_parameters(other, tmp_path / "tied.safetensors")
+    assert torch.equal(other[1].weight, tied[0].weight)
+    from safetensors.torch import load_file
+
+    assert set(load_file(tmp_path / "tied.safetensors")) == {"0.weight", "0.bias", "1.bias"}
+
+
+def test_plain_data_survives():
+    value = {"a": [1, 2.5, float("inf"), None, True, "text", b"\0\1"], 3: (1, (2,)), "$odd": {}, "x": torch.arange(3)}
+    encoder = Encoder()
+    text = json.dumps(encoder.encode(value, "root"), allow_nan=False)
+    back = decode(json.loads(text), encoder.tensors)
+    assert torch.equal(back.pop("x"), value.pop("x"))
+    assert back == value
+
+
+def test_what_only_pickle_could_keep_is_refused():
+    with pytest.raises(UsageError, match=r"cannot hold rest\.callbacks\.0, a function"):
+        Encoder().encode([lambda: 0], "rest.callbacks")
+
+
+def test_a_snapshot_is_not_changed_by_later_steps(tmp_path):
+    weight = torch.zeros(3)
+    snapshot = Snapshot({"model": {"weight": weight}})
+    weight.fill_(7)
+    write_checkpoint(tmp_path / "step-1", snapshot)
+    assert torch.equal(read_checkpoint(tmp_path / "step-1")["model"]["weight"], torch.zeros(3))
+
+
+def test_an_error_of_the_writer_is_raised(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    checkpoints = Checkpoints(tmp_path / "file" / "folder")
+    checkpoints.save({"model": {}}, 1, False, {})
+    with pytest.raises(OSError, match="Not a directory"):
+        checkpoints.close()
+
+
+PROGRAM = """
+import sys, torch
+sys.path.insert(0, {helpers!r})
+from training import ADAM, housing, network
+from torch import nn
+from understudy.train import Callback, Trainer
+class Say(Callback):
+    def on_step_end(self, trainer):
+        if trainer.step == 20:
+            print("running", flush=True)
+torch.set_num_threads(1)
+Trainer(10**6, progress=False, checkpoint={folder!r}, callbacks=[Say()]).fit(
+    network(), housing(), loss=nn.MSELoss(), optimizer=ADAM, batch_size=16)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_preemption_saves_and_exits_with_a_code(number, tmp_path):
+    program = PROGRAM.format(helpers=str(Path(__file__).parent), folder=str(tmp_path / "checkpoints"))
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=os.environ)
+    assert child.stdout.readline() == "running\n"
+    child.send_signal(number)
+    assert child.wait(timeout=60) == 128 + number
+    child.stdout.close()
+    state = Checkpoints(tmp_path / "checkpoints").load()
+    assert state["position"]["step"] >= 20
+
+
+def test_former_signal_handlers_are_put_back():
+    before = signal.getsignal(signal.SIGTERM)
+    train(housing())
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_killed_trainings_lose_nothing():
+    outcome = kill.series(kills=6, seed=1, epochs=6)
+    assert outcome.kills == 6
+    assert (outcome.lost, outcome.damaged, outcome.equal) == (0, 0, True)

@@ -1,0 +1,60 @@
+"""Trains in one of several processes and writes what came out: worker.py RESULT STRATEGY DATA [options as JSON]."""
+
+import functools
+import json
+import os
+import sys
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from training import housing, network
+
+from understudy import torch as us
+from understudy.train import Checkpoints, Tensors, Trainer
+
+
+def data(kind: str, batch_size: int):
+    """101 rows as batches of `batch_size` over all processes."""
+    inputs, target = housing()
+    share = batch_size // int(os.environ.get("WORLD_SIZE", "1"))
+    if kind == "tensors":
+        return Tensors(inputs, target, batch_size=share, shuffle=False)
+    if kind == "loader":
+        return DataLoader(TensorDataset(inputs, target), share)
+    if kind == "pairs":
+        return DataLoader(list(zip(inputs, target, strict=True)), share)
+    return [(inputs[i : i + batch_size], target[i : i + batch_size]) for i in range(0, len(inputs), batch_size)]
+
+
+def main() -> None:
+    result, strategy, kind, *rest = sys.argv[1:]
+    options = json.loads(rest[0]) if rest else {}
+    torch.set_num_threads(1)
+    model = network()
+    fit = {"resume": options.pop("resume", False)}
+    batch_size = options.pop("batch_size", 48)
+    if "folder" in options:
+        options["checkpoint"] = Checkpoints(options.pop("folder"), every_steps=2)
+    trainer = Trainer(options.pop("max_epochs", 3), strategy=strategy, progress=False, gradient_clip_val=1.0, **options)
+    inputs, target = housing()
+    optimizer = functools.partial(torch.optim.Adam, lr=0.01)
+    history = trainer.fit(
+        model, data(kind, batch_size), (inputs, target), loss=nn.MSELoss(), optimizer=optimizer, batch_size=7, **fit
+    )
+    outputs = torch.cat(trainer.predict(model, inputs, batch_size=7))
+    vector = torch.cat([us.to(trainer.placement.full(p), us.cpu()).reshape(-1) for p in model.parameters()])
+    if trainer.placement.rank == 0:
+        facts = {
+            "history": history,
+            "weights": vector.tolist(),
+            "outputs": outputs.flatten().tolist(),
+            "devices": [str(device) for device in trainer.gpus],
+            "world_size": trainer.placement.world_size,
+        }
+        with open(result, "w", encoding="utf-8") as file:
+            json.dump(facts, file)
+
+
+if __name__ == "__main__":
+    main()
