@@ -1,0 +1,36 @@
+"""`understudy doctor`: what is there, what is missing, and the command that mends it."""
+
+import json
+
+import pytest
+
+from understudy import doctor
+
+
+def test_a_machine_that_can_emulate_has_no_problem(understudy) -> None:  # mission 1
+    done = understudy("doctor", "--json")
+    assert done.returncode == 0
+    lines = json.loads(done.stdout)
+    assert [line["text"] for line in lines if line["state"] == "problem"] == []
+    subjects = [line["subject"] for line in lines]
+    assert {"Python", "PyTorch", "CPU threads", "child processes", "NVIDIA driver", "GPUs"} <= set(subjects)
+    assert subjects.count("PyTorch hook") > 10
+
+
+def test_hooks_are_counted_unless_asked_for(understudy) -> None:
+    assert "private hooks are as expected" in understudy("doctor").stdout
+    assert understudy("doctor", "-v").stdout.count("PyTorch hook:") > 10
+
+
+@pytest.mark.parametrize(
+    ("version", "text", "advice"),
+    [
+        (None, "not installed", 'pip install "understudy[torch]"'),  # mission 5
+        ("2.5.1+cpu", "2.5.1+cpu is older than 2.6", "pip install torch=="),
+    ],
+)
+def test_a_missing_or_old_torch_is_named_with_what_to_do(monkeypatch, version, text, advice) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda name: version)
+    line = next(line for line in doctor.diagnose() if line.subject == "PyTorch")
+    assert (line.state, line.text) == ("problem", text)
+    assert line.advice.startswith(advice)
