@@ -36,8 +36,8 @@ def as_dict(trace: Trace) -> dict[str, Any]:
     """The snapshot as plain dicts and lists; raises UsageError when the trace holds no history."""
     if not len(trace.memory):
         raise UsageError(
-            "this run kept no history of its allocations, so there is no memory snapshot to write; run the program again "
-            "with --memory-history (`understudy run --report out.snapshot.pickle` does so by itself)"
+            "this run kept no history of its allocations, so there is no memory snapshot to write; run the program "
+            "again with --memory-history (`understudy run --report out.snapshot.pickle` does so by itself)"
         )
     devices = max(len(trace.facts.get("gpus", [])), 1 + max(action.device for action in trace.memory_actions()))
     traces: list[list[dict[str, Any]]] = [[] for _ in range(devices)]
