@@ -84,7 +84,7 @@ class Accesses:
 def freed(before: Accesses) -> Accesses:
     """The accesses to memory that was given back, as the writer of its next owner meets them: anywhere in it."""
     made = Accesses()
-    for access in (*before.writes, *before.reads):
+    for access in _latest([*before.writes, *before.reads]):
         kept = Access(access.agent, access.epoch, 0, ANYWHERE, access.write, access.lane, access.site)
         kept.freed = True
         made.writes.append(kept)
@@ -96,9 +96,19 @@ def merged(one: object, other: object) -> object:
     if not (isinstance(one, Accesses) and isinstance(other, Accesses)):
         return one or other
     made = Accesses()
-    made.writes = [*one.writes, *other.writes]
-    made.reads = [*one.reads, *other.reads]
+    made.writes = _latest([*one.writes, *other.writes])
+    made.reads = _latest([*one.reads, *other.reads])
     return made
+
+
+def _latest(accesses: list[Access]) -> list[Access]:
+    """The last access of each agent: the pieces of a block that was split come back with the same ones."""
+    found: dict[int, Access] = {}
+    for access in accesses:
+        known = found.get(access.agent)
+        if known is None or known.epoch < access.epoch:
+            found[access.agent] = access
+    return list(found.values())
 
 
 def _covers(new: Access, old: Access) -> bool:

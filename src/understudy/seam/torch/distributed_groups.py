@@ -70,10 +70,14 @@ class Groups:
         state.create_context(state.device(device))
         state.local.host.advance(state.device(device).cost.first_call_ns("collective"))
 
+    def current(self, device: int) -> Stream:
+        """The current stream of a device; in a backward function, the one of its forward."""
+        return self.state.order.current(device, self.state.local.streams[device])
+
     def stream(self, group: Group, device: int, asynchronous: bool) -> Stream:
         """Where a collective runs: on the group's own stream after the current one, or on the current stream."""
         state = self.state
-        current = state.local.streams[device]
+        current = self.current(device)
         if not asynchronous:
             return current
         own = group.streams.get(device)
@@ -101,5 +105,5 @@ class Groups:
         """Make the current stream of the event's device wait for it; the host goes on."""
         state = self.state
         if event.stream is not None:
-            current = state.local.streams[event.stream.device]
+            current = self.current(event.stream.device)
             state.machine.wait_event(state.local.host, event, current, state.site())
