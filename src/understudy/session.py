@@ -52,6 +52,7 @@ class Options:
     `gpus` is a spec such as "2xV100"; `cuda_version` "X.Y" or None for the documents' 11.2 (or the first that knows
     the GPUs); `seed` for Python's, NumPy's and the framework's generators at the start, None to leave them; `clock`
     "virtual" or "real"; `async_copies` "late" or "clock"; `host_time` "modelled" or "measured";
+    `no_data` keeps shapes and memory but no values, and `assume` is what a value read then is;
     `memory_history` keeps the allocators' history from the start; `compat` "d2l" for what frameworks answered when that
     text was printed (JAX's `x.device()`).
     """
@@ -63,6 +64,7 @@ class Options:
     async_copies: str = "late"
     host_time: str = "modelled"
     no_data: bool = False
+    assume: float | None = None
     stacks: bool = False
     memory_history: bool = False
     compat: str = ""
@@ -113,6 +115,8 @@ class Session:
             sites,
             self.cuda_version,
             self.options.async_copies == "clock",
+            self.options.no_data,
+            self.options.assume,
         )
         installation = Installation(state, self.options.host_time)
         installation.install()
@@ -281,6 +285,10 @@ def _options(values: dict[str, Any]) -> Options:
     unknown = sorted(values.keys() - known)
     if unknown:
         raise UsageError(f"there is no option {unknown[0]!r}: there are {', '.join(sorted(known))}")
+    if values.get("no_data") and values.get("host_time") == "measured":
+        raise UsageError(
+            "no_data and host_time='measured' exclude each other: without data the host's work is not a run's"
+        )
     for name, allowed in CHOICES.items():
         if values.get(name, allowed[0]) not in allowed:
             raise UsageError(f"{name} cannot be {values[name]!r}: it is {' or '.join(map(repr, allowed))}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from understudy.errors import FileFormatError
 
 NAMES = (
+    "assume",
     "async",
     "clock",
     "compat",

@@ -14,6 +14,7 @@ NAMES = [
     "async_copies",
     "host_time",
     "no_data",
+    "assume",
     "stacks",
     "memory_history",
     "compat",

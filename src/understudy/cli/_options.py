@@ -60,7 +60,19 @@ EMULATION = (
     _choice("clock", CLOCKS, "What time.time() and the like tell the program: the GPU's modelled time, or real time."),
     _choice("async", LANDINGS, "When a non_blocking copy lands: as late as CUDA allows, or by the modelled clock."),
     _choice("host-time", HOST_TIMES, "Where the host's time between operations comes from."),
-    click.option("--no-data", is_flag=True, envvar="UNDERSTUDY_NO_DATA", help="Shapes and memory only, no values."),
+    click.option(
+        "--no-data",
+        is_flag=True,
+        envvar="UNDERSTUDY_NO_DATA",
+        help="Shapes, time and memory only: no values are computed, so that any model fits on this machine.",
+    ),
+    click.option(
+        "--assume",
+        type=float,
+        metavar="VALUE",
+        envvar="UNDERSTUDY_ASSUME",
+        help="With --no-data: what the program gets where it reads a value (`.item()`, a condition).",
+    ),
     click.option("--stacks", is_flag=True, envvar="UNDERSTUDY_STACKS", help="Keep whole stacks, not only lines."),
     click.option(
         "--memory-history",
@@ -80,6 +92,7 @@ FIELDS = {
     "async": "async_copies",
     "host_time": "host_time",
     "no_data": "no_data",
+    "assume": "assume",
     "stacks": "stacks",
     "memory_history": "memory_history",
     "compat": "compat",
@@ -95,4 +108,8 @@ def emulation_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def given(options: dict[str, Any]) -> dict[str, object]:
     """The fields of `session.Options` that the person set; the others keep their defaults."""
-    return {field: options[name] for name, field in FIELDS.items() if options[name] not in (None, False)}
+    return {
+        field: options[name]
+        for name, field in FIELDS.items()
+        if options[name] is not None and options[name] is not False
+    }

@@ -9,6 +9,7 @@ import torch.utils._device
 from understudy.errors import InstallError
 from understudy.seam.patching import Patches
 from understudy.seam.torch import (
+    asserts,
     autocast,
     distributed,
     distributed_collectives,
@@ -65,7 +66,13 @@ PATCHED = (
 )
 """Modules whose `patches(state)` are applied, in this order."""
 
-HANDLERS = {**moves.HANDLERS, **plans.HANDLERS, **libraries.HANDLERS, **distributed_collectives.HANDLERS}
+HANDLERS = {
+    **asserts.HANDLERS,
+    **moves.HANDLERS,
+    **plans.HANDLERS,
+    **libraries.HANDLERS,
+    **distributed_collectives.HANDLERS,
+}
 """Operators that are handled whole, by name."""
 
 ACTIVE: list[State] = []

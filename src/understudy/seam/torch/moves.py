@@ -86,6 +86,8 @@ def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kw
     try:
         kwargs = dict(kwargs)
         wanted = kwargs.pop("device", None)
+        if wanted is not None and wanted.type == "meta" and state.no_data and source >= 0:
+            wanted = None  # what C++ takes for the tensor's own device
         if wanted is not None and wanted.type not in ("cpu", "cuda"):
             return func(*args, **{**kwargs, "device": wanted})
         pin = kwargs.pop("pin_memory", None)
@@ -221,21 +223,37 @@ def transfer(
     if stream.capture is not None and (non_blocking or not on_host):
         return
     if on_host and non_blocking and pinned:
-        host_side, tag = (source, of) if of.device < 0 else (destination, to)
-        if tag.block is not None:
-            state.host_allocator.record_event(tag.block, stream.device, stream.index)
-        start, stop = extent(host_side)
-        access = Access(stream.agent, stream.epoch, start, stop, of.device >= 0, machine.lane(local.host, stream), site)
-        if late:
-            _late(state, stream, destination, value, end, access)
-        else:
-            state.late.to_device(stream, source, destination, access)
+        _overlap(state, stream, source, destination, end, site, late, value)
+    elif on_host and non_blocking and of.device < 0:
+        local.host.wait_until(end)
     elif on_host:
-        if non_blocking and of.device < 0:
-            local.host.wait_until(end)
-        else:
-            machine.synchronize_stream(local.host, stream, "cudaMemcpy (blocking)", site)
-            state.synchronized("cudaMemcpy (blocking)")
+        machine.synchronize_stream(local.host, stream, "cudaMemcpy (blocking)", site)
+        state.synchronized("cudaMemcpy (blocking)")
+
+
+def _overlap(
+    state: State,
+    stream: Stream,
+    source: Tensor,
+    destination: Tensor,
+    end_ns: int,
+    site: int,
+    late: bool,
+    value: Tensor | None,
+) -> None:
+    """A copy with pinned memory goes on while the host does: the memory is in use until the stream is done with it."""
+    to_device = tag_of(destination).device >= 0
+    host_side = source if to_device else destination
+    tag = tag_of(host_side)
+    if tag.block is not None:
+        state.host_allocator.record_event(tag.block, stream.device, stream.index)
+    start, stop = extent(host_side)
+    lane = state.machine.lane(state.local.host, stream)
+    access = Access(stream.agent, stream.epoch, start, stop, not to_device, lane, site)
+    if late:
+        _late(state, stream, destination, value, end_ns, access)
+    else:
+        state.late.to_device(stream, source, destination, access)
 
 
 def _version(tensor: Tensor) -> int:

@@ -26,6 +26,7 @@ from understudy.seam.torch.order import Order
 from understudy.seam.torch.tags import CPU, HOST_TAG, Tag
 
 if TYPE_CHECKING:
+    from understudy.seam.torch.asserts import Failure
     from understudy.seam.torch.history import History
     from understudy.seam.torch.notes import Notes
 
@@ -102,6 +103,7 @@ class State:
         self.new_generators: Callable[[], list[Any]]
         self.wrap_stream: Callable[[Stream], Any]
         self.external: dict[tuple[int, int], Stream] = {}
+        self.failure: Failure | None = None
         machine.on_order = self._ordered
 
     # ------------------------------------------------------------------ devices
@@ -315,6 +317,8 @@ class State:
         return self.bad_fork
 
     def _ordered(self) -> None:
+        if self.failure is not None:
+            self.failure.ordered()
         if self.late.pending:
             self.late.land()
 

@@ -13,6 +13,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from understudy.seam.patching import Patch
 from understudy.seam.torch.messages import device_name
 from understudy.seam.torch.moves import fetch, move
+from understudy.seam.torch.nodata import values
 from understudy.seam.torch.state import State
 from understudy.seam.torch.streams import stream_of
 from understudy.seam.torch.tags import CPU, HOST_TAG, device_of, storage_of, tag_of
@@ -50,6 +51,7 @@ def _properties(state: State) -> list[Patch]:
     devices = state.cuda_devices
     get_device = base.device.__get__
     physically_host = base.is_cpu.__get__
+    physically_meta = base.is_meta.__get__
 
     def device(self: Tensor) -> torch.device:
         if local.inner:
@@ -66,6 +68,9 @@ def _properties(state: State) -> list[Patch]:
     def is_cpu(self: Tensor) -> bool:
         return physically_host(self) and (local.inner or device_of(self) < 0)
 
+    def is_meta(self: Tensor) -> bool:
+        return physically_meta(self) and (local.inner or device_of(self) < 0)
+
     def index(self: Tensor) -> int:
         found = CPU if local.inner else device_of(self)
         return max(found, -1)
@@ -74,6 +79,7 @@ def _properties(state: State) -> list[Patch]:
         Patch(Tensor, "device", property(device)),
         Patch(Tensor, "is_cuda", property(is_cuda)),
         Patch(Tensor, "is_cpu", property(is_cpu)),
+        Patch(Tensor, "is_meta", property(is_meta)),
         Patch(Tensor, "get_device", index),
     ]
 
@@ -81,6 +87,8 @@ def _properties(state: State) -> list[Patch]:
 def _moving(state: State) -> list[Patch]:
 
     def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if state.local.inner:
+            return cast(Tensor, base.to(self, *args, **kwargs))
         other = args[0] if args and isinstance(args[0], Tensor) else kwargs.pop("other", None)
         if other is not None:
             rest = dict(zip(("non_blocking", "copy"), args[1:], strict=False)) | kwargs
@@ -161,10 +169,12 @@ def _looking(state: State) -> list[Patch]:
                 fetch(state, self, "Tensor.tolist")
         elif state.late.pending:
             state.late.host_touch(self)
-        return base.tolist(self)
+        return base.tolist(values(state, self) if state.no_data and index >= 0 else self)
 
     def representation(self: Tensor, *, tensor_contents: Any = None) -> str:
         local = state.local
+        if state.no_data and device_of(self) >= 0:
+            return f"tensor(..., device='{self.device}', size={tuple(self.shape)}, dtype={self.dtype})"
         before, local.reason = local.reason, "Tensor.__repr__"
         if not before and device_of(self) >= 0 and tensor_contents is None and self.numel():
             # Once for all the values that are shown, however PyTorch goes about it.

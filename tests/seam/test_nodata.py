@@ -1,0 +1,75 @@
+"""Rehearsal without data: shapes and memory as with data, values only where the user gave them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import understudy
+from understudy.errors import UnsupportedError, UsageError
+
+
+def step(width: int = 64) -> tuple[int, int]:
+    """Bytes allocated after, and at the peak of, one training step of a small transformer."""
+    torch.cuda.reset_peak_memory_stats()
+    layers = [nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True) for _ in range(2)]
+    model = nn.Sequential(*layers, nn.Linear(width, 10)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.randn(8, 16, width, device="cuda")
+    y = torch.randint(0, 10, (8 * 16,), device="cuda")
+    nn.functional.cross_entropy(model(x).flatten(0, 1), y).backward()
+    optimizer.step()
+    return torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
+
+
+def test_memory_is_that_of_a_run_with_data() -> None:
+    with understudy.emulate("V100"):
+        allocated, peak = step()
+    with understudy.emulate("V100", no_data=True):
+        without, without_peak = step()
+    assert without == allocated
+    assert abs(without_peak - peak) <= 0.1 * peak  # attention takes another path without values
+
+
+def test_a_model_larger_than_this_machine_fits_where_it_should() -> None:
+    with understudy.emulate("H200", no_data=True):
+        weights = [torch.empty(1 << 30, 8, dtype=torch.bfloat16, device="cuda") for _ in range(8)]
+        assert torch.cuda.memory_allocated() == 128 << 30
+        with pytest.raises(torch.cuda.OutOfMemoryError, match="Tried to allocate 16.00 GiB"):
+            torch.empty(1 << 30, 8, dtype=torch.bfloat16, device="cuda")
+        assert all(w.is_cuda and not w.is_meta for w in weights)
+
+
+def test_reading_a_value_names_the_line() -> None:
+    with understudy.emulate("V100", no_data=True):
+        x = torch.ones(3, device="cuda")
+        for read in (lambda: x.sum().item(), x.tolist, x.cpu, lambda: bool(x[0] > 0)):
+            with pytest.raises(UnsupportedError, match=r"test_nodata.py:\d+, and a rehearsal without data has none"):
+                read()
+        for shaped in (x.nonzero, lambda: x[x > 0], lambda: torch.unique(x)):
+            with pytest.raises(UnsupportedError, match="decides a shape by values"):
+                shaped()
+        assert "size=(3,)" in repr(x)
+
+
+def test_the_answer_can_be_given() -> None:
+    with understudy.emulate("V100", no_data=True, assume=2.0):
+        x = torch.ones(3, device="cuda")
+        assert x.sum().item() == 2.0
+        assert x.tolist() == [2.0] * 3
+        assert x.cpu().equal(torch.full((3,), 2.0))
+        assert torch.zeros(3).copy_(x).sum().item() == 6.0
+
+
+def test_host_tensors_keep_their_values() -> None:
+    with understudy.emulate("V100", no_data=True):
+        host = torch.arange(3.0)
+        there = host.cuda() * 2
+        assert there.shape == (3,)
+        assert host.sum().item() == 3.0
+
+
+def test_it_does_not_go_with_measured_host_time() -> None:
+    with pytest.raises(UsageError, match="exclude each other"):
+        understudy.emulate("V100", no_data=True, host_time="measured").__enter__()
