@@ -79,7 +79,7 @@ def what_if(path: str | Path, confs: Iterable[str], memory_bytes: int | None = N
         try:
             settings.append(parse(text))
         except (ValueError, IndexError, RuntimeError) as error:
-            raise UsageError(f"The allocator settings {text!r} cannot be used: {error}.") from None
+            raise UsageError(f"The allocator settings {text!r} cannot be used: {str(error).rstrip('.')}.") from None
     snapshots = read(path)
     rows = []
     for snapshot in snapshots:

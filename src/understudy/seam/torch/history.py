@@ -62,7 +62,7 @@ class History:
         self._taken: dict[int, int] = {}  # row of a live allocation -> backward passes begun before it
         self._given: dict[int, tuple[int, bool, int]] = {}  # id of a block -> where and when its storage died
         self._backward_passes = 0
-        self._in_backward = False
+        self._pass: Any = None
         self._stepping = False
         self._modules: weakref.WeakSet[Any] = weakref.WeakSet()
         self._handles: list[Any] = []
@@ -199,12 +199,14 @@ class History:
     # ------------------------------------------------------------------ categories
 
     def _backward(self) -> bool:
-        """Whether autograd runs a node on this thread; counts the backward passes."""
-        now = torch._C._current_autograd_node() is not None
-        if now and not self._in_backward:
+        """Whether a backward pass runs on this thread; counts the passes. Each has its own list of streams."""
+        callers = self.state.local.callers
+        if not callers:
+            return False
+        if callers is not self._pass:
+            self._pass = callers
             self._backward_passes += 1
-        self._in_backward = now
-        return now
+        return True
 
     def _phase(self) -> int:
         """What an allocation of this moment is taken for."""
@@ -225,7 +227,7 @@ class History:
         elif found == "activation" and not backward and before is not None and passes - before != 1:
             self._set(row, "temporary" if passes == before else "")
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Settle what is alive at the end: a gradient if made in a backward pass, no activation if it outlived two."""
         if not self.enabled or self._backward():
             return
@@ -311,11 +313,12 @@ class History:
         rows = self.state.machine.trace.memory
         if not len(rows):
             return
-        self.finish()
-        hooks = [(device.allocator, device.allocator.on_action) for device in self.state.machine.devices]
         for device in self.state.machine.devices:
             self.state.drain(device)
-            device.allocator.on_action = None
+        self._finish()
+        hooks = [(device.allocator, device.allocator.on_action) for device in self.state.machine.devices]
+        for allocator, _ in hooks:
+            allocator.on_action = None
         segments, settings = self.segments()
         for allocator, hook in hooks:
             allocator.on_action = hook
