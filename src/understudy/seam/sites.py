@@ -72,7 +72,7 @@ class Sites:
         return number
 
     def _with_stack(self, frame: FrameType) -> Site:
-        callers = []
+        callers: list[tuple[str, int, str]] = []
         caller = frame.f_back
         while caller is not None and len(callers) < FRAMES_KEPT:
             if self._kinds.get(caller.f_code, self._kind(caller.f_code)) != HIDDEN:

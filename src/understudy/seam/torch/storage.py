@@ -25,7 +25,7 @@ def _index(storage: Any) -> int:
 
 
 def _making(state: State) -> Patch:
-    stock = torch._C.StorageBase.__new__
+    stock: Any = torch._C.StorageBase.__new__
 
     def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         index = CPU if device is None else state.index(device)
