@@ -1,4 +1,4 @@
-"""Two ranks: every collective once; what each rank saw goes to the JSON file that the argument names (with the rank)."""
+"""Two ranks: every collective once; what each saw goes to the JSON file that the argument names (with the rank)."""
 
 import json
 import os

@@ -59,7 +59,7 @@ for name, options in {
     "small_buckets": {"bucket_cap_mb": 0.0001},
 }.items():
     model = DistributedDataParallel(network().cuda(), device_ids=[rank], **options)
-    seen[name] = trained(model, lambda: model.module[0].weight.detach())
+    seen[name] = trained(model, lambda model=model: model.module[0].weight.detach())
 
 model = DistributedDataParallel(network().cuda(), device_ids=[rank])
 model.register_comm_hook(None, default_hooks.allreduce_hook)
