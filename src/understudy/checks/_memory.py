@@ -35,7 +35,7 @@ def owners(trace: Trace, device: int, until: str = "") -> list[Owner]:
         if action.device != device:
             continue
         if action.action == "alloc":
-            alive[action.address] = Owner(action.site, action.size_bytes)
+            alive[action.address] = Owner(action.site, action.size_bytes + action.excess_bytes)
         elif action.action == "free_completed":
             alive.pop(action.address, None)
     totals: Counter[Site] = Counter()
@@ -54,8 +54,8 @@ def _moment(trace: Trace, device: int, until: str) -> int:
         if action.action == until:
             return number
         if action.action == "alloc":
-            alive[action.address] = action.size_bytes
-            total += action.size_bytes
+            alive[action.address] = action.size_bytes + action.excess_bytes
+            total += alive[action.address]
         elif action.action == "free_completed":
             total -= alive.pop(action.address, 0)
         if until or total > peak:

@@ -122,12 +122,12 @@ def _growth(actions: list[MemoryAction], steps_ns: list[int]) -> Growth:
             position += 1
             if action.action == "alloc":
                 alive[action.address] = action
-                by_site[action.site] += action.size_bytes
-                total += action.size_bytes
+                by_site[action.site] += action.size_bytes + action.excess_bytes
+                total += action.size_bytes + action.excess_bytes
             elif action.address in alive:
                 freed = alive.pop(action.address)
-                by_site[freed.site] -= freed.size_bytes
-                total -= freed.size_bytes
+                by_site[freed.site] -= freed.size_bytes + freed.excess_bytes
+                total -= freed.size_bytes + freed.excess_bytes
         if number == WARM_UP:
             first = dict(by_site)
         if number >= WARM_UP:

@@ -44,12 +44,12 @@ def _device_memory(device: int, actions: list[MemoryAction], begin_ns: int) -> d
     for number, action in enumerate(actions):
         if action.action == "alloc":
             alive[action.address] = action
-            totals[action.category or "other"] += action.size_bytes
-            total += action.size_bytes
+            totals[action.category or "other"] += block_bytes(action)
+            total += block_bytes(action)
         elif action.address in alive:
             freed = alive.pop(action.address)
-            totals[freed.category or "other"] -= freed.size_bytes
-            total -= freed.size_bytes
+            totals[freed.category or "other"] -= block_bytes(freed)
+            total -= block_bytes(freed)
         if total > peak:
             peak, peak_at = total, number
         steps.append((action.time_ns, dict(totals)))
@@ -63,6 +63,11 @@ def _device_memory(device: int, actions: list[MemoryAction], begin_ns: int) -> d
         "peak_ms": (actions[peak_at].time_ns - begin_ns) / 1e6,
         "owners": _owners(actions[: peak_at + 1]),
     }
+
+
+def block_bytes(action: MemoryAction) -> int:
+    """What an allocation takes of the device: the request, and what its block is larger."""
+    return action.size_bytes + action.excess_bytes
 
 
 def _thinned(steps: list[tuple[int, dict[str, int]]]) -> list[tuple[int, dict[str, int]]]:
@@ -83,7 +88,7 @@ def _owners(actions: list[MemoryAction]) -> list[dict[str, Any]]:
             alive.pop(action.address, None)
     held: Counter[tuple[str, str]] = Counter()
     for action in alive.values():
-        held[short(action.site), action.category] += action.size_bytes
+        held[short(action.site), action.category] += block_bytes(action)
     return [
         {"line": line, "category": category, "size_bytes": size}
         for (line, category), size in held.most_common(MAX_OWNERS)

@@ -200,14 +200,20 @@ def _memory(trace: Trace) -> Iterator[Event]:
     """The allocators' totals after each action, as the profiler's `[memory]` events."""
     allocated: dict[int, int] = {}
     reserved: dict[int, int] = {}
+    sizes: dict[tuple[int, int], int] = {}  # of the blocks that are allocated
     signs = {"alloc": 1, "free_completed": -1, "segment_alloc": 1, "segment_map": 1, "segment_free": -1}
     signs["segment_unmap"] = -1
     for action in trace.memory_actions():
         sign = signs.get(action.action)
         if sign is None:
             continue
+        if action.action == "alloc":
+            sizes[action.device, action.address] = action.size_bytes + action.excess_bytes
+        size = action.size_bytes
+        if action.action in ("alloc", "free_completed"):
+            size = sizes.get((action.device, action.address), size)
         totals = reserved if action.action.startswith("segment") else allocated
-        totals[action.device] = totals.get(action.device, 0) + sign * action.size_bytes
+        totals[action.device] = totals.get(action.device, 0) + sign * size
         yield {
             "ph": "i",
             "s": "t",
@@ -219,7 +225,7 @@ def _memory(trace: Trace) -> Iterator[Event]:
             "args": {
                 "Total Reserved": reserved.get(action.device, 0),
                 "Total Allocated": allocated.get(action.device, 0),
-                "Bytes": sign * action.size_bytes,
+                "Bytes": sign * size,
                 "Addr": action.address,
                 "Device Id": action.device,
                 "Device Type": 1,

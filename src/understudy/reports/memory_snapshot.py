@@ -106,19 +106,21 @@ def _segment(
     for action, state in inside:
         if action.address > position:
             rows.append(_block(position, action.address - position, "inactive", []))
-        rows.append(_block(action.address, action.size_bytes, state, _frames(action.site)))
-        position = action.address + action.size_bytes
+        size = action.size_bytes + action.excess_bytes
+        rows.append(_block(action.address, size, state, _frames(action.site)) | {"requested_size": action.size_bytes})
+        position = action.address + size
     if position < end:
         rows.append(_block(position, end - position, "inactive", []))
-    allocated = sum(action.size_bytes for action, state in inside if state == "active_allocated")
-    active = sum(action.size_bytes for action, _ in inside)
+    sizes = [(action.size_bytes + action.excess_bytes, state) for action, state in inside]
+    allocated = sum(size for size, state in sizes if state == "active_allocated")
+    active = sum(size for size, _ in sizes)
     return {
         "device": segment.device,
         "address": segment.address,
         "total_size": segment.size_bytes,
         "allocated_size": allocated,
         "active_size": active,
-        "requested_size": allocated,
+        "requested_size": sum(action.size_bytes for action, state in inside if state == "active_allocated"),
         "stream": segment.stream,
         "segment_type": "small" if segment.size_bytes <= SMALL_SEGMENT_BYTES else "large",
         "segment_pool_id": (0, 0),

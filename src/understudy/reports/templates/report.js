@@ -130,7 +130,7 @@
 
   function drawTimeline() {
     Plotly.react(timelineChart, timelineTraces(shown), layout({
-      barmode: "overlay", bargap: 0, dragmode: "zoom", height: 110 + 40 * Math.max(1, lanes.length),
+      barmode: "overlay", bargap: 0, showlegend: true, dragmode: "zoom", height: 110 + 40 * Math.max(1, lanes.length),
       xaxis: { title: { text: "ms" }, range: shown.slice() },
       yaxis: { categoryorder: "array", categoryarray: lanes.map((lane) => lane.label).reverse(), fixedrange: true },
     }), CONFIG);

@@ -197,11 +197,7 @@ def transfer(
         stream.capture.fail(UNSUPPORTED)
         raise RuntimeError(UNPINNED_IN_CAPTURE)
     site = state.site()
-    if of is HOST_TAG:
-        # A tag of its own lets the trace tell one pageable source from another.
-        of = storage_of(source)._us = Tag(CPU, 0)
-    if to is HOST_TAG:
-        to = storage_of(destination)._us = Tag(CPU, 0)
+    of, to = _own(source, of), _own(destination, to)
     detail: tuple[tuple[str, str | int], ...] = (
         ("non_blocking", int(non_blocking)),
         ("source", state.number(of)),
@@ -277,6 +273,13 @@ def local_scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...
     elif state.late.pending:
         state.late.host_touch(tensor)
     return func(*args, **kwargs)
+
+
+def _own(tensor: Tensor, tag: Any) -> Any:
+    """A tag of the tensor's own: it lets the trace tell one pageable storage from another."""
+    if tag is HOST_TAG:
+        tag = storage_of(tensor)._us = Tag(CPU, 0)
+    return tag
 
 
 def fetch(state: State, tensor: Tensor, name: str, elements: int | None = None) -> None:
