@@ -297,6 +297,17 @@ def test_a_variable_that_says_nothing_warns(environment: pytest.MonkeyPatch) -> 
             x @ x
 
 
+def test_a_plan_of_an_awkward_length_holds_memory_until_it_leaves_the_cache(session: Session) -> None:
+    x = torch.ones(16, 1009, dtype=torch.complex64, device="cuda")
+    free, _ = cuda.mem_get_info()
+    torch.fft.fft(x)
+    torch.fft.fft(x)
+    held = free - cuda.mem_get_info()[0] - (cuda.memory_reserved() - 2 * MIB)
+    assert held == x.nbytes
+    torch.backends.cuda.cufft_plan_cache.clear()
+    assert cuda.mem_get_info()[0] == free - (cuda.memory_reserved() - 2 * MIB)
+
+
 # ---------------------------------------------------------------------------------------------- streams and time
 
 

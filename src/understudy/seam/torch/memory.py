@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -48,6 +48,7 @@ class Memory:
         for device in state.machine.devices:
             device.frees = Frees()
             device.driver.on_call = self._price(device)
+            device.plan_cache.on_evict = self._plan_leaves(device)
         if state.machine.devices:
             state.host_allocator.alloc_ns = self._page_lock
         if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
@@ -73,6 +74,14 @@ class Memory:
             host.now_ns += device.cost.free_ns(size)
 
         return call
+
+    def _plan_leaves(self, device: Device) -> Callable[[Hashable, int], None]:
+        """What a cuFFT plan holds is the driver's memory, not PyTorch's; it comes back when the plan is dropped."""
+
+        def left(key: Hashable, size: int) -> None:
+            device.driver.occupied_bytes -= size
+
+        return left
 
     def _page_lock(self, size: int) -> int:
         duration = self.state.machine.devices[0].cost.host_malloc_ns(size)

@@ -51,7 +51,9 @@ def transform(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], 
         key = (plan.name, tuple(tensor.shape), tuple(tensor.stride()), tuple(dimensions), tensor.dtype, *args[3:])
         # A plan keeps a work area of the size of its transform when a length is not a product of small primes.
         work = 0 if all(_smooth(n) for n in lengths) else math.prod(tensor.shape) * tensor.element_size()
-        dispatch.machine.devices[device].plan_cache.use(key, work)
+        found = dispatch.machine.devices[device]
+        if not found.plan_cache.use(key, work) and key in found.plan_cache:
+            found.driver.occupied_bytes += work
     return dispatch.general(plan, func, args, kwargs)
 
 

@@ -1,0 +1,134 @@
+"""`understudy run --report x.snapshot.pickle`, and `understudy memory` on such a file."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import torch
+model = torch.nn.Linear(512, 512).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(64, 512).cuda()).square().mean().backward()
+    optimizer.step()
+print(torch.cuda.max_memory_allocated())
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | int]:
+    """What one run of the program left: its snapshot, its JSON report, and the peak that it printed."""
+    import subprocess
+    import sys
+
+    folder = tmp_path_factory.mktemp("recorded")
+    (folder / "train.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "V100"]
+    reports = ["--report", "out.snapshot.pickle", "--report", "out.json", "train.py"]
+    done = subprocess.run([*command, *reports], cwd=folder, capture_output=True, text=True, check=True, timeout=120)
+    return {
+        "snapshot": (folder / "out.snapshot.pickle").read_bytes(),
+        "report": (folder / "out.json").read_bytes(),
+        "peak": int(done.stdout),
+    }
+
+
+@pytest.fixture
+def snapshot(recorded, tmp_path: Path) -> Path:
+    """The snapshot of the run, in the folder that commands run in."""
+    path = tmp_path / "out.snapshot.pickle"
+    path.write_bytes(recorded["snapshot"])
+    return path
+
+
+def test_a_snapshot_holds_the_programs_lines(recorded) -> None:
+    data = pickle.loads(recorded["snapshot"])
+    first = next(event for event in data["device_traces"][0] if event["action"] == "alloc")
+    assert (Path(first["frames"][0]["filename"]).name, first["frames"][0]["line"]) == ("train.py", 3)
+    assert first["size"] == 512 * 512 * 4
+    assert data["segments"][0]["blocks"][0]["frames"] == first["frames"]
+
+
+def test_the_report_says_what_held_the_peak(recorded) -> None:
+    peak = json.loads(recorded["report"])["devices"][0]["peak"]
+    weights = 512 * 512 * 4 + 512 * 4
+    assert peak["allocated_bytes"] == sum(peak["categories"].values()) == recorded["peak"]
+    for category in ("parameter", "gradient", "optimizer"):
+        assert peak["categories"][category] == weights
+    assert peak["categories"]["workspace"] == 8519680
+    lines = {(line["category"], line["line"]): line["size_bytes"] for line in peak["lines"]}
+    assert lines["parameter", 3] == weights
+    assert lines["optimizer", 8] == weights
+
+
+def test_our_own_snapshot_agrees(understudy, snapshot: Path) -> None:
+    done = understudy("memory", snapshot.name, "--json")
+    result = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert result["agrees"]
+    device = result["devices"][0]
+    assert device["placements_agree"] == device["allocations"] > 10
+    assert device["final_blocks_agree"] == device["final_blocks"] > 0
+    assert result["what_if"] is None
+    shown = understudy("memory", snapshot.name)
+    assert shown.stdout.startswith("cuda:0: agrees on every placement\n")
+
+
+def test_what_if_is_a_table_and_a_plot(understudy, snapshot: Path) -> None:
+    pytest.importorskip("plotly")
+    arguments = ["--alloc-conf", "expandable_segments:True", "--alloc-conf", "roundup_power2_divisions:1"]
+    done = understudy("memory", snapshot.name, *arguments, "--plot", "what-if.html")
+    assert done.returncode == 0
+    assert "defaults (recorded)" in done.stdout
+    assert "expandable_segments:True" in done.stdout
+    page = (snapshot.parent / "what-if.html").read_text()
+    assert "expandable_segments:True: reserved" in page
+    rows = json.loads(understudy("memory", snapshot.name, "--json", *arguments).stdout)["what_if"]["rows"]
+    assert [row["alloc_conf"] for row in rows] == ["", "expandable_segments:True", "roundup_power2_divisions:1"]
+    assert all(row["peak_reserved_bytes"] >= row["peak_allocated_bytes"] > 0 for row in rows)
+
+
+def test_a_limit_makes_requests_fail(understudy, snapshot: Path) -> None:
+    done = understudy("memory", snapshot.name, "--json", "--alloc-conf", "", "--memory-mib", "22")
+    rows = json.loads(done.stdout)["what_if"]["rows"]
+    assert all(row["out_of_memory"] > 0 for row in rows)
+
+
+def test_a_snapshot_that_differs_is_code_1(understudy, snapshot: Path) -> None:
+    data = pickle.loads(snapshot.read_bytes())
+    for event in data["device_traces"][0]:
+        if event["action"] == "alloc" and event["size"] == 64 * 512 * 4:
+            event["addr"] += 512
+            break
+    snapshot.write_bytes(pickle.dumps(data))
+    done = understudy("memory", snapshot.name)
+    assert done.returncode == 1
+    assert "first difference: event" in done.stdout
+    assert not json.loads(understudy("memory", snapshot.name, "--json").stdout)["agrees"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["junk"], "junk is not a pickle of plain data"),
+        (["none.pickle"], "none.pickle cannot be read: No such file"),
+        (["out.snapshot.pickle", "--alloc-conf", "nonsense:1"], "Unrecognized key 'nonsense'"),
+        (["out.snapshot.pickle", "--plot", "x.png"], "should end in .html"),
+    ],
+)
+def test_what_cannot_be_is_code_2(understudy, snapshot: Path, arguments: list[str], sentence: str) -> None:
+    (snapshot.parent / "junk").write_text("junk")
+    done = understudy("memory", *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert sentence in done.stderr
+
+
+def test_a_pickle_with_code_in_it_is_refused(understudy, snapshot: Path) -> None:
+    snapshot.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    done = understudy("memory", snapshot.name)
+    assert done.returncode == 2
+    assert "plain data only" in done.stderr
