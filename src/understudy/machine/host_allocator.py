@@ -76,8 +76,9 @@ class HostAllocator:
     """Page-locked host memory of one process.
 
     `events` records on (device, stream) pairs: its `record` gets such a pair. `alloc_ns` and `free_ns` are what one
-    call of `cudaHostAlloc` (or a function of its size in bytes) and `cudaFreeHost` costs; `elapsed_ns` collects it until the
-    owner takes it. `frees` collects blocks whose storages died, on whatever thread; they are freed at the next call.
+    call of `cudaHostAlloc` (or a function of its size in bytes) and `cudaFreeHost` costs; `elapsed_ns` collects it
+    until the owner takes it. `frees` collects blocks whose storages died, on whatever thread; they are freed at the
+    next call.
     """
 
     def __init__(
