@@ -8,6 +8,7 @@ what the capture allocated holds zeros. A replay runs the captured operators aga
 from __future__ import annotations
 
 import warnings
+import weakref
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ from understudy.seam.torch.messages import cuda_error
 from understudy.seam.torch.operators import Plan, tensors_in
 from understudy.seam.torch.state import State
 from understudy.seam.torch.tables import HIDDEN_WRITES, NO_KERNEL
-from understudy.seam.torch.tags import CPU, HOST_TAG, storage_of, tag_of
+from understudy.seam.torch.tags import CPU, Tag, storage_of, tag_of
 
 Tensor = torch.Tensor
 C: Any = torch._C
@@ -107,8 +108,8 @@ class CaptureMode(TorchDispatchMode):
         self.plans: dict[Any, Plan] = {}
         self.saved: dict[int, tuple[Any, Tensor]] = {}
         self.own: list[Any] = []
-        self.reads: dict[int, StorageWeakRef] = {}
-        self.writes: dict[int, StorageWeakRef] = {}
+        self.reads: weakref.WeakKeyDictionary[Tag, None] = weakref.WeakKeyDictionary()
+        self.writes: weakref.WeakKeyDictionary[Tag, None] = weakref.WeakKeyDictionary()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -185,11 +186,9 @@ class CaptureMode(TorchDispatchMode):
             kwargs["device"] = torch.device("cpu")
         self.steps.append(Step(plan, func, self._slots(args), self._slots(kwargs), results))
 
-    def _use(self, tensor: Tensor, where: dict[int, StorageWeakRef]) -> None:
+    def _use(self, tensor: Tensor, where: weakref.WeakKeyDictionary[Tag, None]) -> None:
         if _has_storage(tensor) and tag_of(tensor).device >= 0:
-            storage = storage_of(tensor)
-            if storage._cdata not in where:
-                where[storage._cdata] = StorageWeakRef(storage)
+            where[tag_of(tensor)] = None
 
     def _slots(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -338,7 +337,8 @@ class Graph:
         site = state.site()
         end = machine_graph.replay(state.machine, local.host, stream, self._capture, site)
         self._compute(stream, end, site)
-        state.order.touched(_alive(self._mode.reads), _alive(self._mode.writes), stream, site)
+        reads, writes = (state.order.whole(tags) for tags in (self._mode.reads, self._mode.writes))
+        state.machine.access(local.host, stream, reads, writes, site)
 
     def _compute(self, stream: Stream, end_ns: int, site: int) -> None:
         local = self._state.local
@@ -422,15 +422,6 @@ class Graph:
 
 def _before(last: dict[int, int], line: int) -> list[int]:
     return [last[line]] if line in last else []
-
-
-def _alive(references: dict[int, StorageWeakRef]) -> list[Tensor]:
-    found = []
-    for reference in references.values():
-        storage: Any = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
-        if storage is not None and storage._us is not HOST_TAG:
-            found.append(_bytes(storage))
-    return found
 
 
 def capture_error(text: str) -> RuntimeError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -145,6 +145,16 @@ class Order:
             self._add(written, tensor)
         state = self.state
         state.machine.access(state.local.host, stream, read, written, site)
+
+    def whole(self, tags: Iterable[Any]) -> list[Range]:
+        """All the memory of storages on devices, by their tags."""
+        ranges: list[Range] = []
+        for tag in tags:
+            if tag.device >= 0:
+                if tag.accesses is None:
+                    tag.accesses = self._earlier(tag)
+                ranges.append((tag, 0, tag.size))
+        return ranges
 
     def _add(self, ranges: list[Range], tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided or tensor.numel() == 0:

@@ -162,6 +162,38 @@ GATHERS = frozenset(
 )
 """Operators that read of their first argument only as much as they give back."""
 
+ASSERTING = (
+    "aten::index",
+    "aten::index_put",
+    "aten::index_put_",
+    "aten::_index_put_impl_",
+    "aten::index_select",
+    "aten::index_add",
+    "aten::index_add_",
+    "aten::index_copy",
+    "aten::index_copy_",
+    "aten::index_fill",
+    "aten::index_fill_",
+    "aten::gather",
+    "aten::scatter",
+    "aten::scatter_",
+    "aten::scatter_add",
+    "aten::scatter_add_",
+    "aten::scatter_reduce",
+    "aten::scatter_reduce_",
+    "aten::take",
+    "aten::embedding",
+    "aten::embedding_dense_backward",
+    "aten::_embedding_bag",
+    "aten::_embedding_bag_forward_only",
+    "aten::nll_loss_forward",
+    "aten::nll_loss2d_forward",
+    "aten::binary_cross_entropy",
+    "aten::multinomial",
+    "aten::bernoulli",
+)
+"""Operators whose CUDA kernels assert that indices, targets or probabilities are in range, where the CPU's raise."""
+
 MATH = frozenset(
     {
         "aten::mm",
