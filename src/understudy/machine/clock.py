@@ -13,13 +13,14 @@ class HostThread:
     parent up to the child's. `order` is what the host knows to be complete; all threads of a process share it.
     """
 
-    __slots__ = ("index", "lanes", "now_ns", "order", "storages")
+    __slots__ = ("events", "index", "lanes", "now_ns", "order", "storages")
 
     def __init__(self, index: int, now_ns: int, order: VectorClock) -> None:
         self.index = index
         self.now_ns = now_ns
         self.order = order
         self.lanes: dict[object, int] = {}
+        self.events = 0
         self.storages = 0  # how many storages this thread has numbered
 
     def advance(self, duration_ns: int) -> None:

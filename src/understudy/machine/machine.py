@@ -68,7 +68,6 @@ class Machine:
         self.blocking = False
         self.concurrent = False
         self.on_order: Callable[[], None] | None = None
-        self.site: Callable[[], int] = lambda: 0
         self.bands: dict[int, float] = {}
         self._events = 0
         self._submission = Submission(self)
@@ -78,8 +77,7 @@ class Machine:
     def fork(self, parent: HostThread) -> HostThread:
         """A new host thread that starts where `parent` stands; it takes the place of one that was joined."""
         if self._joined:
-            child = min(self._joined, key=lambda host: host.index)
-            self._joined.remove(child)
+            child = self._joined.pop()
             child.now_ns = max(child.now_ns, parent.now_ns)
             return child
         self._hosts += 1
@@ -88,7 +86,7 @@ class Machine:
     def join(self, parent: HostThread, child: HostThread) -> None:
         """Let `parent` wait for `child` to end; do this once."""
         parent.wait_until(child.now_ns)
-        self._joined.append(child)
+        self._joined = sorted([*self._joined, child], key=lambda host: -host.index)
 
     def events_of(self, device: int) -> MachineEvents:
         """The events of a device, as its allocators ask for them."""
@@ -239,10 +237,13 @@ class Machine:
 
     # ------------------------------------------------------------------ events
 
-    def event(self) -> Event:
+    def event(self, host: HostThread | None = None) -> Event:
         """A new event, never recorded."""
-        self._events += 1
-        return Event(self._events)
+        if host is None:  # one that no row will name
+            self._events -= 1
+            return Event(self._events)
+        host.events += 1  # by thread, so that it does not depend on which one happens to come first
+        return Event((host.index << 32) + host.events)
 
     def record(self, host: HostThread, event: Event, stream: Stream, site: int = 0) -> None:
         """Mark where `stream` stands: the event completes when all that was submitted to it has."""

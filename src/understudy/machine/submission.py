@@ -127,7 +127,7 @@ class Submission:
 
     def _event(self, number: int) -> Event:
         if number not in self._events:
-            self._events[number] = self.machine.event()
+            self._events[number] = self.machine.event(self.machine.host)
         return self._events[number]
 
     def _stream(self, device: int, index: int) -> Stream:

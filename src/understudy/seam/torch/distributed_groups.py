@@ -96,7 +96,7 @@ class Groups:
     def mark(self, stream: Stream, site: int) -> Event:
         """An event after the collective that was just queued."""
         machine = self.state.machine
-        event = machine.event()
+        event = machine.event(self.state.local.host)
         event.time_ns, event.stream = stream.ready_ns, stream
         event.order = {**stream.order, stream.agent: stream.epoch}
         return event

@@ -289,7 +289,7 @@ def _event_class(state: State, generic: Any) -> Any:
             external: bool = False,
         ) -> None:
             torch.cuda._lazy_init()
-            self._us = state.machine.event()
+            self._us = state.machine.event(state.local.host)
             self._timing = enable_timing
             self._device = None
 
