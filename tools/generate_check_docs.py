@@ -1,7 +1,7 @@
 """Write docs/checks/ from the checks' docstrings: one page a check, and a table of all.
 
-    python tools/generate_check_docs.py          # write the pages
-    python tools/generate_check_docs.py --check  # exit 1 when a page is not what it would write
+python tools/generate_check_docs.py          # write the pages
+python tools/generate_check_docs.py --check  # exit 1 when a page is not what it would write
 """
 
 from __future__ import annotations
