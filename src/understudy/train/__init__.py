@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from understudy.train.checkpoint import load_parameters, read_checkpoint, save_parameters
     from understudy.train.checkpoints import Checkpoints
     from understudy.train.data import Tensors
+    from understudy.train.hooks import HyperParameters, add_to_class
     from understudy.train.loggers import CSVLogger, Logger, TensorBoardLogger
     from understudy.train.metrics import Metrics
-    from understudy.train.module import HyperParameters, Module, add_to_class, set_scratch_params_device
+    from understudy.train.module import Module, set_scratch_params_device
     from understudy.train.prefetch import Prefetcher
     from understudy.train.reproducible import seed_all
     from understudy.train.trainer import Trainer
@@ -54,9 +55,9 @@ _HOMES = {
     "Logger": "loggers",
     "TensorBoardLogger": "loggers",
     "Metrics": "metrics",
-    "HyperParameters": "module",
+    "HyperParameters": "hooks",
     "Module": "module",
-    "add_to_class": "module",
+    "add_to_class": "hooks",
     "set_scratch_params_device": "module",
     "Prefetcher": "prefetch",
     "seed_all": "reproducible",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,38 +9,10 @@ from torch import nn
 
 from understudy.errors import UsageError
 from understudy.train.board import Board
+from understudy.train.hooks import HyperParameters
 
 if TYPE_CHECKING:
     from understudy.train.trainer import Trainer
-
-
-def add_to_class(cls: type) -> Callable[[Any], Any]:
-    """Decorator that makes a function a method of a class that exists already (`@add_to_class(Trainer)`)."""
-
-    def register(function: Any) -> Any:
-        setattr(cls, function.__name__, function)
-        return function
-
-    return register
-
-
-class HyperParameters:
-    """Base of classes that keep the arguments of their `__init__`."""
-
-    hparams: dict[str, Any]
-
-    def save_hyperparameters(self, ignore: Iterable[str] = ()) -> None:
-        """Called in `__init__`: set each of its arguments as an attribute, and all of them as the dict `hparams`."""
-        frame = inspect.currentframe()
-        caller = frame.f_back if frame is not None else None
-        if caller is None:
-            raise UsageError("save_hyperparameters reads its caller's arguments: call it from Python, in __init__.")
-        names, _, keywords, values = inspect.getargvalues(caller)
-        arguments = {name: values[name] for name in names} | dict(values.get(keywords or "", {}))
-        left_out = {"self", *ignore}
-        self.hparams = {name: value for name, value in arguments.items() if name not in left_out}
-        for name, value in self.hparams.items():
-            setattr(self, name, value)
 
 
 class Module(nn.Module, HyperParameters):

@@ -21,9 +21,10 @@ from understudy.train.data import Feed, make_feed
 from understudy.train.evaluation import evaluate, predict
 from understudy.train.graph import GraphStep, why_not
 from understudy.train.loggers import Logger, make_loggers
+from understudy.train.hooks import HyperParameters
 from understudy.train.loop import Loop, Preempted
 from understudy.train.metrics import Metrics
-from understudy.train.module import HyperParameters, Module, set_scratch_params_device
+from understudy.train.module import Module, set_scratch_params_device
 from understudy.train.precision import Precision, PrecisionName
 from understudy.train.progress import Progress
 from understudy.train.reproducible import deterministic_algorithms, seed_all
