@@ -20,8 +20,8 @@ from understudy.train.checkpoints import Checkpoints, make_checkpoints
 from understudy.train.data import Feed, make_feed
 from understudy.train.evaluation import evaluate, predict
 from understudy.train.graph import GraphStep, why_not
-from understudy.train.loggers import Logger, make_loggers
 from understudy.train.hooks import HyperParameters
+from understudy.train.loggers import Logger, make_loggers
 from understudy.train.loop import Loop, Preempted
 from understudy.train.metrics import Metrics
 from understudy.train.module import Module, set_scratch_params_device
