@@ -87,6 +87,27 @@ def test_launch_blocking_makes_the_host_wait(monkeypatch):
     assert hosts[1] > 2 * hosts[0]
 
 
+# mission 72
+@pytest.mark.parametrize("blocking", ["0", "1"])
+def test_a_kernels_error_surfaces_at_the_next_synchronization(blocking, monkeypatch):
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", blocking)
+    with understudy.emulate("V100"):
+        x, index = torch.zeros(3, device="cuda"), torch.tensor([5], device="cuda")
+        reached = []
+
+        def program():
+            x[index]
+            reached.append("the line after the error")
+            torch.cuda.synchronize()
+            reached.append("the line after the synchronization")
+
+        with pytest.raises(RuntimeError, match="CUDA error: device-side assert triggered"):
+            program()
+        assert reached == (["the line after the error"] if blocking == "0" else [])
+        with pytest.raises(RuntimeError, match="CUDA error: device-side assert triggered"):
+            torch.ones(1, device="cuda").item()
+
+
 # mission 73
 def test_timing_without_synchronization_is_wrong_and_with_it_right(session):
     multiply(1)
