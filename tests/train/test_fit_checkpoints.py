@@ -99,11 +99,11 @@ def test_resumed_training_is_bit_equal_with(options, tmp_path):
     assert resumed.history == expected.history
 
 
-@pytest.mark.parametrize(("gpus", "make"), [(1, noisy_loader), (1, housing), (3, loader)])
-def test_resumed_training_on_emulated_gpus_is_bit_equal(session, gpus, make, tmp_path):
-    expected = train(make(), num_gpus=gpus)
-    train(make(), tmp_path, crash=11, num_gpus=gpus)
-    resumed = train(make(), tmp_path, resume=True, num_gpus=gpus)
+@pytest.mark.parametrize(("count", "make"), [(1, noisy_loader), (1, housing), (3, loader)])
+def test_resumed_training_on_emulated_gpus_is_bit_equal(session, count, make, tmp_path):
+    expected = train(make(), num_gpus=count)
+    train(make(), tmp_path, crash=11, num_gpus=count)
+    resumed = train(make(), tmp_path, resume=True, num_gpus=count)
     assert torch.equal(weights(resumed.model), weights(expected.model))
 
 

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from understudy import torch as us
 from understudy.errors import UsageError
+from understudy.trace.operation import Kind
 from understudy.train import Prefetcher
 
 Pair = collections.namedtuple("Pair", "inputs target")
@@ -38,10 +39,10 @@ def test_nested_batches_arrive_in_order_on_the_gpu(session):
 
 @pytest.mark.parametrize("pin_memory", [False, True])
 def test_no_check_finds_anything(session, pin_memory):  # mission 101
-    data = TensorDataset(torch.randn(4096, 256), torch.randint(10, (4096,)))
+    data = TensorDataset(torch.randn(1024, 256), torch.randint(10, (1024,)))
     weight = torch.randn(256, 2048, device="cuda")
     total = torch.zeros((), device="cuda")
-    for inputs, _ in Prefetcher(DataLoader(data, 512, pin_memory=pin_memory), us.gpu(0)):
+    for inputs, _ in Prefetcher(DataLoader(data, 128, pin_memory=pin_memory), us.gpu(0)):
         for _ in range(8):
             total += (inputs @ weight).square().mean()
     assert total.item() > 0
@@ -50,16 +51,16 @@ def test_no_check_finds_anything(session, pin_memory):  # mission 101
 
 # mission 42, 100
 def test_copies_overlap_with_compute(session):
-    data = [torch.randn(2048, 1024) for _ in range(6)]
+    data = [torch.randn(256, 1024) for _ in range(6)]
     weight = torch.randn(1024, 1024, device="cuda")
     begin = len(session.trace)
     for inputs in Prefetcher(data, us.gpu(0)):
-        for _ in range(40):
+        for _ in range(12):
             inputs = inputs @ weight
     us.synchronize()
     records = list(session.trace)[begin:]
-    copies = [r for r in records if type(r.operation).__name__ == "Copy"]
-    kernels = [r for r in records if type(r.operation).__name__ == "Kernel"]
+    copies = [record for record in records if record.kind == Kind.COPY]
+    kernels = [record for record in records if record.kind == Kind.KERNEL]
     overlapping = [c for c in copies if any(k.start_ns < c.end_ns and c.start_ns < k.end_ns for k in kernels)]
     assert len(copies) == 6
     assert len(overlapping) >= 4
