@@ -116,76 +116,88 @@ def _as_sum(arguments: tuple[Any, ...]) -> Iterator[None]:
             options.reduceOp = dist.ReduceOp.AVG
 
 
-def _work_class(groups: Groups) -> Any:
-    state = groups.state
+class Waiting:
+    """What a Work of emulated devices does in place of gloo's."""
 
-    class Work(dist.Work):
+    _groups: Groups
+    _inner: Any
+    _queued: Queued
+    _others: Sequence[Any]
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Make the current stream wait; for a barrier, and for tensors of the host, the host waits."""
+        for other in self._others:
+            other.wait(timeout)
+        queued = self._queued
+        if queued.finish is not None:
+            self._inner.wait() if timeout is None else self._inner.wait(timeout)
+            queued.event, queued.finish = queued.finish(), None
+        if queued.event is not None:
+            self._groups.wait(queued.event)
+            if queued.host:
+                self._groups.state.machine.synchronize_event(
+                    self._groups.state.local.host, queued.event, self._groups.state.site()
+                )
+        return True
+
+    def synchronize(self) -> None:
+        """The same as `wait`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """The same as `wait`."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether the devices are done with it, on the modelled clock."""
+        queued = self._queued
+        if queued.finish is not None:
+            return bool(self._inner.is_completed())
+        if not all(other.is_completed() for other in self._others):
+            return False
+        return queued.event is None or self._groups.state.machine.query_event(
+            self._groups.state.local.host, queued.event
+        )
+
+    def is_success(self) -> bool:
+        """Whether it is done without an error."""
+        return self.is_completed()
+
+    def exception(self) -> Any:
+        """The error that ended it; None here, since errors are raised where the collective is called."""
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that it wrote."""
+        self.wait()
+        return list(self._inner.result())
+
+    def source_rank(self) -> int:
+        """The rank that sent what was received."""
+        return int(self._inner._source_rank())
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Any:
+        """A future that is complete: its callbacks run at once, on the calling thread, as with NCCL."""
+        self.wait()
+        return self._inner.get_future()
+
+    def get_future_result(self) -> Any:
+        """A future of the outcome."""
+        self.wait()
+        return self._inner.get_future_result()
+
+
+def _work_class(groups: Groups) -> Any:
+    class Work(Waiting, dist.Work):
         """torch.distributed.Work of a collective on emulated devices."""
 
         def __init__(self, inner: Any, queued: Queued, others: Sequence[Any] = ()) -> None:
-            super().__init__()
-            self._others = others
+            dist.Work.__init__(self)
+            self._groups = groups
             self._inner = inner
             self._queued = queued
-
-        def wait(self, timeout: Any = None) -> bool:
-            """Make the current stream wait; for a barrier, and for tensors of the host, the host waits."""
-            for other in self._others:
-                other.wait(timeout)
-            queued = self._queued
-            if queued.finish is not None:
-                self._inner.wait() if timeout is None else self._inner.wait(timeout)
-                queued.event, queued.finish = queued.finish(), None
-            if queued.event is not None:
-                groups.wait(queued.event)
-                if queued.host:
-                    state.machine.synchronize_event(state.local.host, queued.event, state.site())
-            return True
-
-        def synchronize(self) -> None:
-            """The same as `wait`."""
-            self.wait()
-
-        def block_current_stream(self) -> None:
-            """The same as `wait`."""
-            self.wait()
-
-        def is_completed(self) -> bool:
-            """Whether the devices are done with it, on the modelled clock."""
-            queued = self._queued
-            if queued.finish is not None:
-                return bool(self._inner.is_completed())
-            if not all(other.is_completed() for other in self._others):
-                return False
-            return queued.event is None or state.machine.query_event(state.local.host, queued.event)
-
-        def is_success(self) -> bool:
-            """Whether it is done without an error."""
-            return self.is_completed()
-
-        def exception(self) -> Any:
-            """The error that ended it; None here, since errors are raised where the collective is called."""
-            return None
-
-        def result(self) -> list[torch.Tensor]:
-            """The tensors that it wrote."""
-            self.wait()
-            return list(self._inner.result())
-
-        def source_rank(self) -> int:
-            """The rank that sent what was received."""
-            return int(self._inner._source_rank())
-
-        _source_rank = source_rank
-
-        def get_future(self) -> Any:
-            """A future that is complete: its callbacks run at once, on the calling thread, as with NCCL."""
-            self.wait()
-            return self._inner.get_future()
-
-        def get_future_result(self) -> Any:
-            """A future of the outcome."""
-            self.wait()
-            return self._inner.get_future_result()
+            self._others = others
 
     return Work
