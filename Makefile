@@ -22,6 +22,7 @@ help:
 	@echo "make test-cuda-wheel  the tests on torch $(CUDA_TORCH) as pip gives it (CUDA build on Linux: several GB), no driver needed"
 	@echo "make test-jax, make test-tensorflow, make test-mxnet: the other frameworks, in environments of their own"
 	@echo "make bench            what emulation costs, as ratios to plain CPU"
+	@echo "make bench-memory     peak memory of ResNet-50, bert-large and GPT-2, with what it is made of"
 	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
 	@echo "make docs             the documentation, in site/"
 	@echo "make clean            remove environments and everything built"
@@ -67,6 +68,9 @@ bench: environment
 bench-train:
 	@PYTHON="$(PYTHON)" tools/environment .venv-bench torch,report,bench $(TORCH)
 	.venv-bench/bin/python benchmarks/bench_train.py $(ARGS)
+
+bench-memory: environment
+	$(RUN) benchmarks/bench_memory.py $(ARGS)
 
 docs: environment
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)

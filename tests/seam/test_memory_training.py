@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import understudy
 from understudy.session import Session
 
 cuda = torch.cuda
@@ -89,3 +90,24 @@ def test_a_training_returns_to_its_starting_bytes(session: Session, build: Model
     assert cuda.memory_allocated() == 0
     cuda.empty_cache()
     assert cuda.memory_reserved() == 0
+
+
+def test_without_data_the_numbers_are_the_same() -> None:
+    found = []
+    for no_data in (False, True):
+        with understudy.emulate("V100", no_data=no_data):
+            model, batch = _mlp()
+            model.cuda()
+            optimizer = torch.optim.Adam(model.parameters())
+            for _ in range(2):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    scores = model(batch.cuda())
+                assert scores.dtype == torch.float16
+                scores.float().square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            found.append(
+                (cuda.max_memory_allocated(), cuda.memory_allocated(), cuda.memory_stats()["allocation.all.peak"])
+            )
+            del model, optimizer, scores
+    assert found[0] == found[1]

@@ -170,6 +170,8 @@ def patches(state: State) -> list[Patch]:
         if device == "cuda":
             autocast.stock_set("cuda", enabled)
         autocast.stock_set("cpu", switches.cpu or switches.cuda)
+        if state.no_data:  # meta tensors have no autocast key of their own
+            C._dispatch_tls_set_dispatch_key_included(KEY, switches.cuda)
 
     def is_enabled(device_type: str = "cuda") -> bool:
         if device_type in ("cuda", "cpu"):
