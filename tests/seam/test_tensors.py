@@ -137,6 +137,44 @@ def test_two_devices_in_one_operator(session: Session) -> None:
         x.add_(y)
 
 
+def test_texts_of_their_own(session: Session) -> None:
+    conv, image = nn.Conv2d(1, 1, 1), torch.ones(1, 1, 2, 2)
+    with pytest.raises(RuntimeError) as error:
+        conv.to(CUDA0)(image)
+    assert str(error.value) == (
+        "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same "
+        "or input should be a MKLDNN tensor and weight is a dense tensor"
+    )
+    with pytest.raises(
+        RuntimeError, match=r"Input type \(torch.cuda.FloatTensor\) and weight type \(torch.FloatTensor\)"
+    ):
+        conv.cpu()(image.to(CUDA0))
+    with pytest.raises(RuntimeError, match=r"on the same device as the indexed tensor \(cpu\)"):
+        torch.arange(4.0)[torch.tensor([1], device=CUDA0)]
+
+
+def test_old_tensor_types(session: Session) -> None:
+    x = torch.cuda.FloatTensor([1.0, 2.0])
+    assert isinstance(x, torch.cuda.FloatTensor)
+    assert not isinstance(x.cpu(), torch.cuda.FloatTensor)
+    assert isinstance(x.long(), torch.cuda.LongTensor)
+    assert torch.cuda.HalfTensor(2, 3).shape == (2, 3)
+    assert torch.ones(2).type(torch.cuda.DoubleTensor).dtype is torch.float64
+    torch.set_default_tensor_type(torch.cuda.FloatTensor)
+    try:
+        assert torch.ones(2).is_cuda
+    finally:
+        torch.set_default_tensor_type(torch.FloatTensor)
+    assert torch.ones(2).is_cpu
+
+
+def test_nvtx_ranges_nest(session: Session) -> None:
+    assert torch.cuda.nvtx.range_push("outer") == 0
+    assert torch.cuda.nvtx.range_push("inner") == 1
+    assert torch.cuda.nvtx.range_pop() == 1
+    assert torch.cuda.nvtx.range_pop() == 0
+
+
 def test_host_scalars_mix(session: Session) -> None:
     x = torch.ones(3, device=CUDA0)
     assert torch.equal((x + torch.tensor(2.0)).cpu(), torch.full((3,), 3.0))

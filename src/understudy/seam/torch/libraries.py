@@ -23,6 +23,42 @@ CUDNN_VERSIONS = (
 """The cuDNN that PyTorch's wheels carry, by the first CUDA version that has it (torch.backends.cudnn.version())."""
 
 
+class Nvtx:
+    """Ranges for profilers that nobody watches: only their depth and numbers are kept."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._ranges = 0
+
+    def rangePushA(self, message: str) -> int:  # noqa: N802 - NVTX's own name
+        """Open a nested range; returns its depth from 0."""
+        self._depth += 1
+        return self._depth - 1
+
+    def rangePop(self) -> int:  # noqa: N802
+        """Close the innermost range; returns its depth."""
+        self._depth -= 1
+        return self._depth
+
+    def rangeStartA(self, message: str) -> int:  # noqa: N802
+        """Open a range that may end anywhere; returns its number."""
+        self._ranges += 1
+        return self._ranges
+
+    def rangeEnd(self, number: int) -> None:  # noqa: N802
+        """Close a range."""
+
+    def markA(self, message: str) -> None:  # noqa: N802
+        """Mark a moment."""
+
+    def deviceRangeStart(self, message: str, stream: int) -> object:  # noqa: N802
+        """Open a range on a stream."""
+        return message
+
+    def deviceRangeEnd(self, handle: object, stream: int) -> None:  # noqa: N802
+        """Close a range on a stream."""
+
+
 def patches(state: State) -> list[Patch]:
     """`torch.backends.cudnn` says that cuDNN is there."""
     cudnn = torch.backends.cudnn
@@ -37,6 +73,7 @@ def patches(state: State) -> list[Patch]:
         Patch(cudnn, "version", lambda: version),
         Patch(cudnn, "is_acceptable", is_acceptable),
         Patch(torch._C, "_has_cudnn", True),
+        Patch(torch.cuda.nvtx, "_nvtx", Nvtx()),
     ]
 
 

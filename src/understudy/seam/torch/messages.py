@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from understudy.seam.torch.operators import Plan, tensors_in
 from understudy.seam.torch.tags import CPU, FLOATING, tag_of
+from understudy.seam.torch.type_names import TYPE_NAMES
 
 VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 
@@ -27,7 +29,6 @@ SUFFIXED = {
     "aten::native_layer_norm": "wrapper_CUDA__native_layer_norm",
     "aten::native_batch_norm": "wrapper_CUDA__native_batch_norm",
     "aten::dot": "wrapper_CUDA__dot",
-    "aten::where": "wrapper_CUDA__where",
 }
 """Operators whose generated CUDA wrapper checks each argument and names the one that is elsewhere (torch >= 2.0)."""
 
@@ -65,6 +66,8 @@ def cuda_error(text: str, name: str, *, blocking: bool = False) -> RuntimeError:
 
 def mismatch(plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RuntimeError:
     """The error of an operator whose tensors lie on several devices."""
+    if plan.name in SPECIAL:
+        return RuntimeError(SPECIAL[plan.name](dict(zip(plan.names, args, strict=False)) | kwargs))
     first: int | None = None
     other: int | None = None
     guilty = ""
@@ -96,3 +99,37 @@ def mismatch(plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
             f"(when checking argument in method {wrapper})"
         )
     return RuntimeError(f"{text}{pair} (when checking argument for argument {guilty} in method {wrapper})")
+
+
+def _type_name(tensor: torch.Tensor) -> str:
+    name = TYPE_NAMES.get(tensor.dtype, "Tensor")
+    return f"torch.cuda.{name}" if tag_of(tensor).device >= 0 else f"torch.{name}"
+
+
+def _convolution(given: dict[str, Any]) -> str:
+    # aten/src/ATen/native/Convolution.cpp, check_input_same_type_as_parameters
+    tensor, weight = given["input"], given["weight"]
+    what, other = ("weight", weight)
+    if tag_of(weight).device == tag_of(tensor).device and given.get("bias") is not None:
+        what, other = "bias", given["bias"]
+    text = f"Input type ({_type_name(tensor)}) and {what} type ({_type_name(other)}) should be the same"
+    if tag_of(tensor).device < 0:
+        text += f" or input should be a MKLDNN tensor and {what} is a dense tensor"
+    return text
+
+
+def _index(given: dict[str, Any]) -> str:
+    # aten/src/ATen/native/TensorAdvancedIndexing.cpp
+    where = device_name(tag_of(given["self"]).device)
+    return f"indices should be either on cpu or on the same device as the indexed tensor ({where})"
+
+
+SPECIAL: dict[str, Callable[[dict[str, Any]], str]] = {
+    "aten::convolution": _convolution,
+    "aten::_convolution": _convolution,
+    "aten::index": _index,
+    "aten::index_put": _index,
+    "aten::index_put_": _index,
+    "aten::_index_put_impl_": _index,
+}
+"""Operators with a text of their own."""

@@ -104,8 +104,8 @@ class StreamMethods:
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        """The least and the greatest priority; CUDA has six since 11.7."""
-        return 0, -5
+        """The least and the greatest priority: PyTorch uses four at most (c10/cuda/CUDAStream.h)."""
+        return 0, -3
 
     @property
     def native_handle(self) -> int:

@@ -17,7 +17,7 @@ from understudy.seam.torch.nodata import values
 from understudy.seam.torch.state import State
 from understudy.seam.torch.streams import stream_of
 from understudy.seam.torch.tags import CPU, HOST_TAG, device_of, storage_of, tag_of
-from understudy.seam.torch.tensor_types import DTYPES
+from understudy.seam.torch.type_names import DTYPES
 
 Tensor = torch.Tensor
 base: Any = torch._C.TensorBase

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,27 +10,26 @@ import torch
 from understudy.seam.patching import Patch
 from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import device_of
-
-TYPE_NAMES = {
-    torch.float32: "FloatTensor",
-    torch.float64: "DoubleTensor",
-    torch.float16: "HalfTensor",
-    torch.bfloat16: "BFloat16Tensor",
-    torch.uint8: "ByteTensor",
-    torch.int8: "CharTensor",
-    torch.int16: "ShortTensor",
-    torch.int32: "IntTensor",
-    torch.int64: "LongTensor",
-    torch.bool: "BoolTensor",
-    torch.complex64: "ComplexFloatTensor",
-    torch.complex128: "ComplexDoubleTensor",
-}
-DTYPES = {name: dtype for dtype, name in TYPE_NAMES.items()}
+from understudy.seam.torch.type_names import DTYPES, TYPE_NAMES
 
 
 def patches(state: State) -> list[Patch]:
     """One class a dtype, in `torch.cuda`."""
-    return [Patch(torch.cuda, name, _tensor_type(name, dtype)) for dtype, name in TYPE_NAMES.items()]
+    found = [Patch(torch.cuda, name, _tensor_type(name, dtype)) for dtype, name in TYPE_NAMES.items()]
+    return [*found, Patch(torch, "set_default_tensor_type", _set_default(torch.set_default_tensor_type))]
+
+
+def _set_default(stock: Callable[[Any], None]) -> Callable[[Any], None]:
+    def set_default_tensor_type(t: Any) -> None:
+        name = t if isinstance(t, str) else getattr(t, "_us_name", "")
+        if not name.startswith("torch.cuda."):
+            torch.set_default_device(None)
+            stock(t)
+            return
+        torch.set_default_dtype(DTYPES[name.rsplit(".", 1)[1]])
+        torch.set_default_device("cuda")
+
+    return set_default_tensor_type
 
 
 def _tensor_type(name: str, dtype: torch.dtype) -> Any:
