@@ -155,6 +155,9 @@ def test_context_and_gap():
     assert versions.context_bytes(v100, (11, 2)) == 1343 << 20
     assert versions.context_bytes(v100, (12, 4)) == 300 << 20
     assert versions.context_bytes(h100, (12, 4)) == 400 << 20
+    assert versions.communicator_bytes(v100, 2) == 544 << 20
+    assert versions.communicator_bytes(h100, 8) == 688 << 20
+    assert versions.communicator_bytes(v100, 1) == 0
     assert versions.process_gap_bytes() == 3 << 20
 
 

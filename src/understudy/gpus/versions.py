@@ -61,6 +61,15 @@ def context_bytes(gpu: Gpu, cuda: Version) -> int:
     return 400 << 20
 
 
+def communicator_bytes(gpu: Gpu, ranks: int) -> int:
+    """The device memory that NCCL takes for a communicator of so many ranks, in bytes; 0 where it is not known."""
+    for row in _table("communicators")["communicator"]:
+        first, end = row["ranks"]
+        if first <= ranks < end and row["nvlink"] == (gpu.nvlink_bandwidth_bytes_per_s > 0):
+            return int(row["mib"]) << 20
+    return 0
+
+
 def process_gap_bytes() -> int:
     """How much more nvidia-smi counts for a device than for the processes on it, in bytes."""
     return int(_table("contexts")["process_gap_mib"]) << 20

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from understudy.gpus import versions
 from understudy.machine.stream import Event, Stream
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ class Groups:
         group.connected.add(device)
         state = self.state
         state.create_context(state.device(device))
-        state.local.host.advance(state.device(device).cost.first_call_ns("collective"))
+        found = state.device(device)
+        found.driver.occupied_bytes += versions.communicator_bytes(found.gpu, group.size)
+        state.local.host.advance(found.cost.first_call_ns("collective"))
 
     def current(self, device: int) -> Stream:
         """The current stream of a device; in a backward function, the one of its forward."""
