@@ -41,11 +41,11 @@ test-all: check test docs test-jax test-tensorflow test-mxnet test-oldest test-c
 # Each other framework has an environment of its own: they pin one another's dependencies.
 test-jax test-tensorflow: test-%:
 	@PYTHON="$(PYTHON)" tools/environment .venv-$* $*,dev
-	.venv-$*/bin/python -m pytest -q tests/$* tests/frameworks $(ARGS)
+	.venv-$*/bin/python -m pytest -q tests/on_$* tests/frameworks $(ARGS)
 
 test-mxnet:
 	@PYTHON="$(or $(PYTHON),python3.11 python3)" tools/environment .venv-mxnet mxnet,dev
-	.venv-mxnet/bin/python -m pytest -q tests/mxnet tests/frameworks $(ARGS)
+	.venv-mxnet/bin/python -m pytest -q tests/on_mxnet tests/frameworks $(ARGS)
 
 test-oldest:
 	$(MAKE) test TORCH=$(OLDEST_TORCH)

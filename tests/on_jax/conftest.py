@@ -1,4 +1,4 @@
-"""Emulated GPUs for tests with tensorflow; without it nothing here is collected, and a warning says so."""
+"""Emulated GPUs for tests with jax; without it nothing here is collected, and a warning says so."""
 
 import warnings
 from importlib.util import find_spec
@@ -7,21 +7,19 @@ import pytest
 
 from understudy.session import Options, Session
 
-FOUND = find_spec("tensorflow")
+FOUND = find_spec("jax")
 # Python takes this very folder for a package without files where it meets it on its path: that one has no origin.
 if FOUND is not None and FOUND.origin:
     collect_ignore_glob = []
 else:
     collect_ignore_glob = ["test_*.py"]
-    warnings.warn(
-        "tests/tensorflow is left out: tensorflow is not installed here; `make test-tensorflow` runs it", stacklevel=1
-    )
+    warnings.warn("tests/on_jax is left out, for want of jax: `make test-jax` runs it", stacklevel=1)
 
 
 @pytest.fixture
 def session():
-    """Two emulated V100, in tensorflow only."""
+    """Two emulated V100, in jax only."""
     session = Session(Options(gpus="2xV100", clock="real"))
-    session.attach("tensorflow")
+    session.attach("jax")
     yield session
     session.end()

@@ -13,7 +13,7 @@ if FOUND is not None and FOUND.origin:
     collect_ignore_glob = []
 else:
     collect_ignore_glob = ["test_*.py"]
-    warnings.warn("tests/mxnet is left out, for want of mxnet: `make test-mxnet` runs it", stacklevel=1)
+    warnings.warn("tests/on_mxnet is left out, for want of mxnet: `make test-mxnet` runs it", stacklevel=1)
 
 
 @pytest.fixture
