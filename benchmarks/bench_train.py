@@ -3,7 +3,10 @@
 Every contender trains the same model on the same data, in one process and one thread, in turns (interleaved), so that
 a change of the machine's speed hits all. Printed: the median over the rounds of each round's ratio to the bare loop.
 
-    python benchmarks/bench_train.py [--rounds 9] [--json FILE] [--startup]
+With --emulated the same is asked of an emulated V100, in modelled time: a loop with `loss.item()` in every step and
+pageable copies against the Trainer.
+
+    python benchmarks/bench_train.py [--rounds 9] [--clock cpu] [--json FILE] [--startup] [--emulated]
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from collections.abc import Callable
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("KERAS_BACKEND", "torch")
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+if "--emulated" not in sys.argv:
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import torch
 from rich.console import Console
@@ -239,6 +243,53 @@ def show_progress_on_a_terminal() -> None:
     trainer_module.Progress = Shown
 
 
+def emulated(gpus: str = "1xV100", epochs: int = 12) -> None:
+    """Print modelled microseconds a step on one emulated GPU, and what the findings are."""
+    import understudy
+    from understudy import torch as us
+
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(1024, 1, 28, 28, generator=generator)
+    labels = torch.randint(10, (1024,), generator=generator)
+    case = Case("convolutional net 28x28, batch 64", images, labels, 64, epochs)
+    batches = list(zip(images.split(64), labels.split(64), strict=True))
+
+    def naive() -> None:
+        model = case.model().cuda()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for _ in range(epochs):
+            for inputs, target in batches:
+                loss = case.loss(model(inputs.cuda()), target.cuda())
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                loss.item()
+
+    def trained(data: object, graph: bool) -> None:
+        maker = functools.partial(torch.optim.Adam, lr=0.01)
+        with_gpu = Trainer(epochs, num_gpus=1, progress=False, graph=graph)
+        with_gpu.fit(case.model(), data, loss=case.loss, optimizer=maker, batch_size=64)
+
+    runs: dict[str, Callable[[], None]] = {
+        "naive loop": naive,
+        "Trainer, batches": functools.partial(trained, batches, False),
+        "Trainer, tensors": functools.partial(trained, (images, labels), False),
+        "Trainer, tensors, graph": functools.partial(trained, (images, labels), True),
+    }
+    base = 0.0
+    print(f"{case.name}, {epochs} epochs, EMULATED {gpus}: modelled")
+    for name, run in runs.items():
+        with understudy.emulate(gpus) as session:
+            us.synchronize(us.gpu(0))  # begins CUDA, which takes its time once
+            begin = time.perf_counter()
+            run()
+            us.synchronize()
+            seconds = (time.perf_counter() - begin) / (epochs * case.steps)
+            findings = sorted({finding.code for finding in session.findings()})
+        base = base or seconds
+        print(f"{name:24} {seconds * 1e6:6.0f} us a step, ratio {seconds / base:.2f}, findings: {', '.join(findings)}")
+
+
 def startup(repeats: int = 5) -> dict[str, float]:
     """Seconds of a fresh Python: importing torch, and that plus the Trainer with a first step."""
     first_step = (
@@ -265,8 +316,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: time of this process alone")
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--emulated", action="store_true", help="only the modelled comparison on an emulated V100")
     parser.add_argument("--startup", action="store_true", help="also time the start of a fresh process")
     arguments = parser.parse_args()
+    if arguments.emulated:
+        emulated()
+        return
     clock = time.perf_counter if arguments.clock == "wall" else time.process_time
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -292,9 +347,10 @@ def main() -> None:
             results[case.name][name] = {"us": statistics.median(values) * 1e6, "ratio": middle}  # type: ignore[index]
     if arguments.startup:
         seconds = startup()
-        beyond = seconds["Trainer first step"] - seconds["import torch"]
+        beyond = {name: seconds[name] - seconds["import torch"] for name in ("Trainer first step", "bare first step")}
         print("\n" + ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items()))
-        print(f"start-up of the Trainer beyond import torch: {beyond:.2f} s")
+        print("beyond import torch: " + ", ".join(f"{name} {value:.2f} s" for name, value in beyond.items()))
+        print("(the bare first step is PyTorch's own: making an optimizer imports torch._dynamo)")
         results["startup"] = seconds
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
