@@ -164,8 +164,7 @@ def wait_event(event: Event, stream: Stream) -> bool:
 def replay(machine: Machine, host: HostThread, stream: Stream, graph: Capture, site: int = 0) -> int:
     """Launch a captured graph on a stream; returns when its last node ends."""
     device = machine.devices[stream.device]
-    on_host, _ = device.cost.graph_launch_ns(len(graph.nodes))
-    _, gap = device.cost.graph_launch_ns(1)
+    on_host, gap = device.cost.graph_launch_ns(1)
     issued = host.now_ns = host.now_ns + on_host
     begin = max(issued + device.cost.launch_ns, stream.ready_ns)
     lanes = [machine.lane(host, stream), *(machine.lane(host, other) for other in graph.streams[1:])]
@@ -173,7 +172,7 @@ def replay(machine: Machine, host: HostThread, stream: Stream, graph: Capture, s
     ends: list[int] = []
     rows = machine.trace.rows
     for node in graph.nodes:
-        start = max(ready[node.line], *(ends[number] for number in node.after), 0) + gap
+        start = max(ready[node.line], *(ends[number] for number in node.after), 0) + (gap if ends else 0)
         if node.engine:
             start = max(start, device.engine_ready_ns[node.engine])
         elif node.kind == Kind.KERNEL:

@@ -1,0 +1,98 @@
+"""`understudy compare`: two runs side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import click
+
+from understudy.analysis.compare import MOST_OPERATORS, Comparison, Difference, Numbers, compare, load
+from understudy.trace.units import format_bytes, format_ns, format_share
+
+DIFFERS = 1
+
+ROWS = (
+    ("time on the devices", "duration_ns"),
+    ("median step", "step_ns"),
+    ("busy share", "busy_share"),
+    ("kernels", "kernels"),
+    ("time in kernels", "kernel_ns"),
+    ("copies", "copies"),
+    ("bytes copied", "copied_bytes"),
+    ("collectives", "collectives"),
+    ("synchronizations", "synchronizations"),
+    ("host waited", "wait_ns"),
+    ("peak allocated", "peak_allocated_bytes"),
+    ("peak reserved", "peak_reserved_bytes"),
+)
+
+
+@click.command("compare")
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="PERCENT",
+    help="Differences up to this much of A's number do not count.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+def command(first: str, second: str, tolerance: float, as_json: bool) -> int:
+    """Compare two runs: traces of `understudy run --trace`, or JSON reports.
+
+    The exit code is 0 when nothing differs by more than the tolerance, and 1 when something does.
+
+    \b
+    understudy compare before.trace after.trace --tolerance 2
+    """
+    result = compare(load(first), load(second), tolerance / 100)
+    click.echo(json.dumps(result.to_json(), indent=1) if as_json else "\n".join(_lines(first, second, result)))
+    return 0 if result.same else DIFFERS
+
+
+def _lines(first: str, second: str, result: Comparison) -> Iterator[str]:
+    changed = {difference.name: difference for difference in result.differences}
+    table = [("", "A", "B", "change")]
+    for words, name in ROWS:
+        one, other = getattr(result.first, name), getattr(result.second, name)
+        if one or other:
+            table.append((words, _show(name, one), _show(name, other), _change(changed.get(name))))
+    for operator in _operators(result):
+        one, other = (numbers.operators.get(operator.name, (0, 0))[1] for numbers in (result.first, result.second))
+        table.append((operator.name, _show("_ns", one), _show("_ns", other), _change(operator)))
+    yield f"A: {first} ({_gpus(result.first)})"
+    yield f"B: {second} ({_gpus(result.second)})"
+    widths = [max(len(row[column]) for row in table) for column in range(4)]
+    for row in table:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        yield "  ".join(cells).rstrip()
+    yield "nothing differs" if result.same else f"{len(result.differences) + len(result.operators)} numbers differ"
+
+
+def _operators(result: Comparison) -> list[Difference]:
+    if result.operators:
+        return list(result.operators[:MOST_OPERATORS])
+    top = sorted(result.first.operators.items(), key=lambda item: -item[1][1])[:MOST_OPERATORS]
+    return [Difference(name, spent, spent, 0.0) for name, (_, spent) in top]
+
+
+def _gpus(numbers: Numbers) -> str:
+    return ", ".join(f"{numbers.gpus.count(name)} x {name}" for name in dict.fromkeys(numbers.gpus)) or "no GPU"
+
+
+def _show(name: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if name.endswith("_ns"):
+        return format_ns(value)
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    return format_share(value) if name == "busy_share" else f"{value:,.0f}"
+
+
+def _change(difference: Difference | None) -> str:
+    if difference is None or difference.change == 0.0:
+        return "same"
+    return "new" if difference.change is None else f"{100 * difference.change:+.1f} %"

@@ -1,0 +1,216 @@
+"""Saved traces on other GPUs, and two runs side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from understudy import gpus
+from understudy.analysis import compare as comparing
+from understudy.analysis.compare import Numbers, measure
+from understudy.analysis.retime import does_not_fit, retime
+from understudy.cli import group
+from understudy.errors import FileFormatError, UsageError
+from understudy.machine import graph
+from understudy.machine.alloc_conf import parse
+from understudy.machine.machine import Machine
+from understudy.session import build_machine
+from understudy.trace.operation import (
+    Collective,
+    Copy,
+    EventRecord,
+    EventWait,
+    Kernel,
+    Kind,
+    Operation,
+    Signature,
+    Synchronize,
+)
+from understudy.trace.trace import Trace
+
+MIB = 1 << 20
+PRODUCT = Signature("aten::mm", ((2048, 2048),) * 3, ("float32",) * 3, 2, 2 * 2048**3, 32 * MIB, 16 * MIB)
+SUM = Signature("aten::sum", ((1 << 24,), ()), ("float32", "float32"), 1, 0, 64 * MIB, 4)
+SMALL = Signature("aten::mul", ((64,), (64,)), ("float32", "float32"), 1, 0, 256, 256)
+
+PROGRAMS: dict[str, list[Operation]] = {
+    "one stream": [
+        Kernel("mm", signature=PRODUCT),
+        Kernel("sum", signature=SUM),
+        Synchronize(),
+        Kernel("mm", signature=PRODUCT),
+    ],
+    "copies": [
+        Copy(-1, 0, 8 * MIB),
+        Copy(-1, 0, 8 * MIB, pinned=True, blocking=False),
+        Kernel("mm", signature=PRODUCT),
+        Copy(0, 1, 8 * MIB),
+        Copy(0, -1, 8 * MIB),
+        Kernel("mul", signature=SMALL),
+    ],
+    "two streams": [
+        Kernel("mm", 0, signature=PRODUCT),
+        Kernel("mul", 1, signature=SMALL),
+        EventRecord(1, 0),
+        EventWait(1, 1),
+        Kernel("sum", 1, signature=SUM),
+        Kernel("mm", 0, signature=PRODUCT),
+        Synchronize(event=1),
+        Synchronize(stream=1),
+    ],
+    "two devices": [
+        Kernel("mm", device=0, signature=PRODUCT),
+        Kernel("mm", device=1, signature=PRODUCT),
+        Collective("nccl:all_reduce", 8 * MIB, 2, device=0),
+        Synchronize(device=1),
+        Synchronize(device=0),
+    ],
+}  # fmt: skip
+
+
+def build() -> Machine:
+    machine = build_machine(gpus.parse("2xV100"), (11, 2), Trace(), parse(""))
+    machine.trace.facts["gpus"] = [{"key": device.gpu.key, "name": device.gpu.name} for device in machine.devices]
+    machine.trace.facts["devices"] = [
+        {"memory_bytes": device.gpu.memory_bytes, "peak_reserved_bytes": 12 << 30, "context_bytes": 300 * MIB}
+        for device in machine.devices
+    ]
+    return machine
+
+
+def run(name: str) -> Trace:
+    machine = build()
+    for operation in PROGRAMS[name]:
+        machine.submit(operation)
+    return machine.trace
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_on_the_same_gpu_nothing_changes(name: str) -> None:
+    trace = run(name)
+    assert list(retime(trace, gpus.parse("V100")).rows) == list(trace.rows)
+
+
+def test_on_the_same_gpu_a_graph_replays_alike() -> None:
+    machine = build()
+    machine.begin_streams()
+    stream = machine.devices[0].pool_stream()
+    capture = graph.Capture(stream, RuntimeError)
+    for _ in range(4):
+        machine.submit(Kernel("mm", 1, signature=PRODUCT))
+    capture.end()
+    for _ in range(3):
+        graph.replay(machine, machine.host, machine.devices[0].default_stream, capture)
+    assert list(retime(machine.trace, gpus.parse("V100")).rows) == list(machine.trace.rows)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_another_gpu_gives_what_running_there_gives(name: str) -> None:
+    machine = build_machine(gpus.parse("2xH100"), (12, 4), Trace(), parse(""))
+    for operation in PROGRAMS[name]:
+        machine.submit(operation)
+    assert list(retime(run(name), gpus.parse("H100")).rows) == list(machine.trace.rows)
+
+
+def test_the_facts_are_the_new_gpus() -> None:
+    facts = retime(run("one stream"), gpus.parse("H100")).facts
+    assert {gpu["key"] for gpu in facts["gpus"]} == {"H100-SXM5-80GB"}
+    assert facts["retimed_from"] == ["V100-SXM2-16GB"] * 2
+    assert facts["band"] > 0
+
+
+def test_each_device_may_have_its_own() -> None:
+    made = retime(run("two devices"), gpus.parse("V100,H100"))
+    first, second = [record.duration_ns for record in made if record.kind == Kind.KERNEL]
+    assert first > 2 * second
+
+
+def test_too_many_gpus_are_refused() -> None:
+    with pytest.raises(UsageError, match="has 2 devices"):
+        retime(run("one stream"), gpus.parse("3xV100"))
+
+
+def test_a_trace_without_gpus_is_refused() -> None:
+    with pytest.raises(FileFormatError, match="does not say of which GPUs"):
+        retime(Trace(), gpus.parse("V100"))
+
+
+def test_what_does_not_fit_is_told() -> None:
+    assert does_not_fit(retime(run("one stream"), gpus.parse("H100"))) == []
+    assert does_not_fit(retime(run("one stream"), gpus.parse("K80"))) == [0, 1]
+
+
+# ------------------------------------------------------------------------------------------ compare
+
+
+def test_the_numbers_of_a_trace() -> None:
+    numbers = measure(run("copies"))
+    assert (numbers.kernels, numbers.copies, numbers.copied_bytes) == (2, 4, 32 * MIB)
+    assert numbers.operators["aten::mm"][0] == 1
+    assert 0 < numbers.busy_share <= 1
+    assert numbers.peak_reserved_bytes == 12 << 30
+
+
+def test_a_trace_is_like_itself() -> None:
+    assert comparing.compare(measure(run("copies")), measure(run("copies"))).same
+
+
+def test_differences_are_named_and_sorted() -> None:
+    result = comparing.compare(measure(run("one stream")), measure(retime(run("one stream"), gpus.parse("H100"))))
+    assert not result.same
+    assert [one.name for one in result.operators] == ["aten::mm", "aten::sum"]
+    (duration,) = [one for one in result.differences if one.name == "duration_ns"]
+    assert duration.change is not None
+    assert duration.change < -0.5
+
+
+def test_a_tolerance_is_a_share_of_the_first() -> None:
+    first, second = Numbers(duration_ns=100), Numbers(duration_ns=104)
+    assert not comparing.compare(first, second, 0.03).same
+    assert comparing.compare(first, second, 0.04).same
+
+
+# ------------------------------------------------------------------------------------------ commands
+
+
+@pytest.fixture
+def invoke() -> Callable[..., tuple[int, str]]:
+    def call(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(group, list(arguments), standalone_mode=False)
+        if result.exception is not None:
+            raise result.exception
+        return int(result.return_value or 0), result.stdout
+
+    return call
+
+
+def test_commands_retime_and_compare(invoke: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    first, second, report = (str(tmp_path / name) for name in ("v100.trace", "h100.trace", "h100.json"))
+    run("copies").save(first)
+    code, text = invoke("retime", first, "--gpu", "H100", "--trace", second)
+    assert code == 0
+    assert "H100" in text
+    invoke("retime", first, "--gpu", "H100", "--report", report)
+    code, text = invoke("compare", first, second)
+    assert code == 1
+    assert "aten::mm" in text
+    assert invoke("compare", second, second)[0] == 0
+    code, text = invoke("compare", first, report, "--json")
+    assert code == 1
+    assert json.loads(text)["same"] is False
+    assert invoke("compare", second, report)[0] == 0
+
+
+def test_a_gpu_that_is_too_small_ends_with_65(invoke: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    run("copies").save(tmp_path / "v100.trace")
+    assert invoke("retime", str(tmp_path / "v100.trace"), "--gpu", "K80")[0] == 65
+
+
+def test_what_is_neither_trace_nor_report_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"a": 1}')
+    with pytest.raises(FileFormatError, match="no report"):
+        comparing.load(tmp_path / "x.json")
