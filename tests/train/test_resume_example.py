@@ -1,0 +1,27 @@
+"""The example that dies and goes on."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_resume.py"
+
+
+def run(*arguments: str, emulated: bool = True) -> subprocess.CompletedProcess:
+    start = ["-m", "understudy", "run", "--gpus", "V100"] if emulated else []
+    command = [sys.executable, *start, str(EXAMPLE), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+# mission 108, 130
+def test_a_killed_example_goes_on_to_the_same_loss(tmp_path):
+    whole = run("--folder", str(tmp_path / "whole"), "--epochs", "4")
+    killed = run("--folder", str(tmp_path / "killed"), "--epochs", "4", "--die", "17", emulated=False)
+    resumed = run("--folder", str(tmp_path / "killed"), "--epochs", "4", emulated=False)
+    alone = run("--folder", str(tmp_path / "alone"), "--epochs", "4", emulated=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert resumed.stdout == alone.stdout
+    assert whole.stdout.startswith("4 epochs, 28 steps, loss 0.")
