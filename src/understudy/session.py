@@ -51,7 +51,7 @@ class Options:
 
     `gpus` is a spec such as "2xV100"; `cuda_version` "X.Y" or None for the documents' 11.2 (or the first that knows
     the GPUs); `seed` for Python's, NumPy's and the framework's generators at the start, None to leave them; `clock`
-    "virtual" or "real"; `async_copies` "late" or "clock"; `host_time` "modelled" or "measured";
+    "virtual" or "real"; `async_copies` "late", "clock" or "stale"; `host_time` "modelled" or "measured";
     `no_data` keeps shapes and memory but no values, and `assume` is what a value read then is;
     `memory_history` keeps the allocators' history from the start; `compat` "d2l" for what frameworks answered when that
     text was printed (JAX's `x.device()`).
@@ -118,6 +118,7 @@ class Session:
             self.options.no_data,
             self.options.assume,
         )
+        state.stale = self.options.async_copies == "stale"
         installation = Installation(state, self.options.host_time)
         installation.install()
         self._history = state.history

@@ -11,7 +11,7 @@ from understudy import gpus
 from understudy.gpus import versions
 
 CLOCKS = ("virtual", "real")
-LANDINGS = ("late", "clock")
+LANDINGS = ("late", "clock", "stale")
 HOST_TIMES = ("modelled", "measured")
 COMPATIBLE = ("d2l",)
 
@@ -58,7 +58,12 @@ EMULATION = (
     cuda_version_option,
     click.option("--seed", type=int, metavar="N", envvar="UNDERSTUDY_SEED", help="Seed of all that is random in it."),
     _choice("clock", CLOCKS, "What time.time() and the like tell the program: the GPU's modelled time, or real time."),
-    _choice("async", LANDINGS, "When a non_blocking copy lands: as late as CUDA allows, or by the modelled clock."),
+    _choice(
+        "async",
+        LANDINGS,
+        "When a non_blocking copy lands: as late as CUDA allows, or by the modelled clock; stale: late, and streams that "
+        "forgot to wait read old values.",
+    ),
     _choice("host-time", HOST_TIMES, "Where the host's time between operations comes from."),
     click.option(
         "--no-data",

@@ -39,6 +39,7 @@ from understudy.seam.torch import (
 from understudy.seam.torch.dispatch import Dispatch, MeasuredDispatch
 from understudy.seam.torch.history import History
 from understudy.seam.torch.nodata import DatalessDispatch
+from understudy.seam.torch.stale import StaleMode
 from understudy.seam.torch.state import State
 
 PATCHED = (
@@ -87,6 +88,7 @@ class Installation:
         self.patches = Patches()
         kind = DatalessDispatch if state.no_data else MeasuredDispatch if host_time == "measured" else Dispatch
         self.mode: Dispatch = kind(state, HANDLERS)
+        self.stale = StaleMode(self.mode) if state.stale and not state.no_data else None
 
     def install(self) -> None:
         """Replace PyTorch's names and enter the dispatch mode.
@@ -107,6 +109,8 @@ class Installation:
             self.patches.apply(module.patches(state))
         self.patches.apply(threads.patches(state, self.mode))
         self.mode.__enter__()  # type: ignore[no-untyped-call]
+        if self.stale is not None:
+            self.stale.__enter__()  # type: ignore[no-untyped-call]
         state.notes.begin()
         ACTIVE.append(state)
 
@@ -114,6 +118,8 @@ class Installation:
         """Leave the mode and put everything back by identity."""
         ACTIVE.remove(self.state)
         self.state.notes.end()
+        if self.stale is not None:
+            self.stale.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self.state.autocast.unregister()
         self.state.history.disable()

@@ -104,6 +104,7 @@ class State:
         self.wrap_stream: Callable[[Stream], Any]
         self.external: dict[tuple[int, int], Stream] = {}
         self.failure: Failure | None = None
+        self.stale = False  # whether readers that are not ordered after a write get the bytes from before it
         machine.on_order = self._ordered
 
     # ------------------------------------------------------------------ devices
