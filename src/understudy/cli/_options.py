@@ -61,8 +61,8 @@ EMULATION = (
     _choice(
         "async",
         LANDINGS,
-        "When a non_blocking copy lands: as late as CUDA allows, or by the modelled clock; stale: late, and streams that "
-        "forgot to wait read old values.",
+        "When a non_blocking copy lands: as late as CUDA allows, or by the modelled clock; stale: as late, and streams "
+        "that forgot to wait read old values.",
     ),
     _choice("host-time", HOST_TIMES, "Where the host's time between operations comes from."),
     click.option(
