@@ -78,8 +78,8 @@ def test_reading_never_waits(session):
     metrics = Metrics(every=1)
     heavy = torch.randn(1024, 1024, device="cuda")
     before = session.findings()
-    for _ in range(20):
-        heavy = heavy @ heavy
+    for _ in range(2):
+        heavy = heavy @ heavy / 1024
         metrics.add("norm", heavy.norm())
     assert metrics.read() == {}
     assert [f for f in session.findings() if f.code == "host-sync"] == [f for f in before if f.code == "host-sync"]

@@ -24,4 +24,4 @@ def test_a_killed_example_goes_on_to_the_same_loss(tmp_path):
     alone = run("--folder", str(tmp_path / "alone"), "--epochs", "4", emulated=False)
     assert killed.returncode == -signal.SIGKILL
     assert resumed.stdout == alone.stdout
-    assert whole.stdout.startswith("4 epochs, 28 steps, loss 0.")
+    assert whole.stdout.startswith("4 epochs, 28 steps, loss ")
