@@ -76,10 +76,13 @@ def test_a_thousand_values_are_read_in_one_transfer(session):
 # mission 49
 def test_reading_never_waits(session):
     metrics = Metrics(every=1)
-    heavy = torch.randn(1024, 1024, device="cuda")
+    metrics.add("norm", torch.ones((), device="cuda"))
+    metrics.compute()  # the first pinned buffer takes its time
+    metrics.reset()
+    heavy = torch.randn(2048, 2048, device="cuda")
     before = session.findings()
-    for _ in range(2):
-        heavy = heavy @ heavy / 1024
+    for _ in range(3):
+        heavy = heavy @ heavy / 2048
         metrics.add("norm", heavy.norm())
     assert metrics.read() == {}
     assert [f for f in session.findings() if f.code == "host-sync"] == [f for f in before if f.code == "host-sync"]
