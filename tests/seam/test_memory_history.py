@@ -129,21 +129,24 @@ def test_what_cannot_be_chosen(session: Session, arguments: dict[str, str], text
         memory._record_memory_history(**arguments)
 
 
-@pytest.mark.skipif(not hasattr(memory, "_set_memory_metadata"), reason="newer than this PyTorch")
 def test_metadata_goes_with_the_events(session: Session) -> None:
-    memory._record_memory_history(skip_actions=["segment_alloc"])
-    memory._set_memory_metadata("warm-up")
+    memory._record_memory_history()
+    torch._C._cuda_setMemoryMetadata("warm-up")  # torch.cuda.memory._set_memory_metadata, where it is there
     x = torch.ones(10, device="cuda")
-    memory._set_memory_metadata("")
+    torch._C._cuda_setMemoryMetadata("")
     y = torch.ones(10, device="cuda")
     events = memory._snapshot()["device_traces"][0]
-    assert [(e["action"], e["user_metadata"]) for e in events] == [
-        ("alloc", "warm-up"),
-        ("alloc", ""),
-        ("snapshot", ""),
-    ]
+    found = [(event["action"], event["user_metadata"]) for event in events]
+    assert found == [("segment_alloc", "warm-up"), ("alloc", "warm-up"), ("alloc", ""), ("snapshot", "")]
     assert x.is_cuda
     assert y.is_cuda
+
+
+def test_actions_can_be_left_out(session: Session) -> None:
+    torch._C._cuda_record_memory_history("all", "all", "python", 100, False, False, False, ["segment_alloc"])
+    x = torch.ones(10, device="cuda")
+    assert actions() == ["alloc", "snapshot"]
+    assert x.is_cuda
 
 
 def test_out_of_memory_is_an_event(session: Session) -> None:
