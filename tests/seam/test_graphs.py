@@ -383,3 +383,14 @@ def test_a_second_emulation_captures_on_a_stream_of_its_own() -> None:
             graph, y = captured(lambda x=x: x + 1)
             graph.replay()
             assert y.tolist() == [1.0, 1.0]
+
+
+def test_graphs_need_no_data() -> None:
+    with understudy.emulate("V100", no_data=True) as session:
+        x = torch.zeros(1 << 20, device="cuda")
+        graph, y = captured(lambda: x.add_(1) * 2)
+        before = len(session.trace)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert [record.kind for record in session.trace][before:] == [Kind.KERNEL, Kind.KERNEL, Kind.SYNCHRONIZE]
+        assert y.shape == x.shape

@@ -205,3 +205,14 @@ def test_sleep_takes_modelled_time(session: Session) -> None:
     time.sleep(100)
     assert 100 <= time.time() - begin < 101
     assert real is time.monotonic
+
+
+def test_running_statistics_are_written(session: Session) -> None:
+    norm = torch.nn.BatchNorm1d(4).cuda()
+    x = torch.randn(8, 4, device="cuda")
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        norm(x)
+    norm.running_mean.sum()
+    assert "unsynchronized-access" in codes(session)

@@ -128,6 +128,10 @@ class CaptureMode(TorchDispatchMode):
         if plan.random and generator is not None and not any(generator._cdata == one._cdata for one in self.generators):
             raise RuntimeError(UNREGISTERED)
         written = _written(plan, args, kwargs)
+        if self.dispatch.state.no_data:
+            out = func(*args, **kwargs)
+            self._use_all(plan, args, kwargs, out, written)
+            return out
         for tensor in written:
             self._save(tensor)
         given = {id(storage_of(t)._us) for t in tensors_in((*args, *kwargs.values())) if _has_storage(t)}
@@ -173,18 +177,20 @@ class CaptureMode(TorchDispatchMode):
     # ------------------------------------------------------------------ the record
 
     def _write_down(self, plan: Plan, func: Any, args: Any, kwargs: Any, out: Any, written: list[Tensor]) -> None:
-        mutated = {id(tensor) for tensor in written}
-        for tensor in tensors_in((*args, *kwargs.values())):
-            self._use(tensor, self.writes if id(tensor) in mutated else self.reads)
-        results = []
-        if plan.fresh:
-            for tensor in tensors_in((out,)):
-                self._use(tensor, self.writes)
-                results.append(self._slot(tensor))
+        self._use_all(plan, args, kwargs, out, written)
+        results = [self._slot(tensor) for tensor in tensors_in((out,))] if plan.fresh else []
         kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         if isinstance(kwargs.get("device"), torch.device):
             kwargs["device"] = torch.device("cpu")
         self.steps.append(Step(plan, func, self._slots(args), self._slots(kwargs), results))
+
+    def _use_all(self, plan: Plan, args: Any, kwargs: Any, out: Any, written: list[Tensor]) -> None:
+        """Note the memory that the graph reads and writes."""
+        mutated = {id(tensor) for tensor in written}
+        for tensor in tensors_in((*args, *kwargs.values())):
+            self._use(tensor, self.writes if id(tensor) in mutated else self.reads)
+        for tensor in tensors_in((out,)) if plan.fresh else ():
+            self._use(tensor, self.writes)
 
     def _use(self, tensor: Tensor, where: weakref.WeakKeyDictionary[Tag, None]) -> None:
         if _has_storage(tensor) and tag_of(tensor).device >= 0:

@@ -36,6 +36,12 @@ NEEDED = (
     ("torch.cuda._queued_calls", "CUDA's first use"),
     ("torch.nn.parameter.UninitializedTensorMixin._allowed_methods", "lazy modules"),
     ("threading.Thread._bootstrap_inner", "threads"),
+    ("torch._C._to_dlpack", "CUDA graphs"),
+    ("torch._C._from_dlpack", "CUDA graphs"),
+    ("torch._C._DisableAutocast", "CUDA graphs"),
+    ("torch.UntypedStorage._new_with_weak_ptr", "CUDA graphs"),
+    ("torch.multiprocessing.reductions.StorageWeakRef", "CUDA graphs"),
+    ("torch.utils._python_dispatch._get_current_dispatch_mode_stack", "CUDA graphs"),
 )
 
 

@@ -13,7 +13,7 @@ from understudy.machine.stream import Stream
 from understudy.seam.patching import Patch
 from understudy.seam.torch.late import extent
 from understudy.seam.torch.operators import Plan, tensors_in
-from understudy.seam.torch.tables import WRITES_ONLY
+from understudy.seam.torch.tables import HIDDEN_WRITES, WRITES_ONLY
 from understudy.seam.torch.tags import storage_of
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ class Order:
         self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, stream: Stream, site: int
     ) -> None:
         """Tell the machine what the operator just submitted reads and writes."""
-        mutated = {id(t) for i in plan.mutated if i < len(args) for t in tensors_in((args[i],))}
+        positions = (*plan.mutated, *HIDDEN_WRITES.get(plan.name, ()))
+        mutated = {id(t) for i in positions if i < len(args) for t in tensors_in((args[i],))}
         mutated |= {id(t) for name in plan.mutated_keywords for t in tensors_in((kwargs.get(name),))}
         skip = 1 if plan.name in WRITES_ONLY else 0
         reads: list[Range] = []
