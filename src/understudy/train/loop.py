@@ -201,7 +201,7 @@ class Loop:
 
     def _end_epoch(self) -> None:
         trainer, position = self.trainer, self.position
-        means = self.metrics.compute(self.strategy.sum_over_ranks)
+        means = self.metrics.compute(self.strategy.sum_over_ranks if self.strategy.world_size > 1 else None)
         values = {f"train_{name}": value for name, value in means.items()}
         values |= {f"val_{name}": value for name, value in self.validate().items()}
         if self.scheduler is not None and self.schedule_every == "epoch":

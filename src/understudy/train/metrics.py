@@ -98,15 +98,20 @@ class Metrics:
 
         `tag` is what `arrived` will call this block; without one it is the number of scalars so far.
         """
-        places: dict[torch.device, list[int]] = {}
-        for i, value in enumerate(self._values):
-            places.setdefault(value.device, []).append(i)
-        for device, chosen in places.items():
-            self._send(device, chosen, self._added if tag is None else tag)
+        tag = self._added if tag is None else tag
+        names, values, weights = self._names, self._values, self._weights
         self._names, self._values, self._weights = [], [], []
+        places = [value.get_device() for value in values]  # numbers compare faster than devices
+        if len(set(places)) == 1:
+            self._send(names, values, weights, tag)
+            return
+        for place in dict.fromkeys(places):
+            chosen = [i for i, its_place in enumerate(places) if its_place == place]
+            its = ([names[i] for i in chosen], [values[i] for i in chosen], [weights[i] for i in chosen])
+            self._send(*its, tag)
 
-    def _send(self, device: torch.device, chosen: list[int], tag: int) -> None:
-        values = [self._values[i] for i in chosen]
+    def _send(self, names: list[str], values: list[torch.Tensor], weights: list[float], tag: int) -> None:
+        device = values[0].device
         if any(value.dim() for value in values):
             values = [value.reshape(()) for value in values]
         stacked = torch.stack(values)
@@ -115,7 +120,6 @@ class Metrics:
             host = torch.empty(stacked.shape, dtype=stacked.dtype, pin_memory=True)
             host.copy_(stacked, non_blocking=True)
             arrived = us.recorded_event(device)
-        names, weights = [self._names[i] for i in chosen], [self._weights[i] for i in chosen]
         self._blocks.append(_Block(tag, names, weights, host, arrived, stacked))
 
     def read(self) -> dict[str, float]:
@@ -162,12 +166,15 @@ class Metrics:
         `reduce` sums a dict of numbers over all processes (a strategy's `sum_over_ranks`).
         """
         self.drain()
-        totals = {f"sum {name}": value for name, value in self._sums.items()}
-        totals |= {f"count {name}": value for name, value in self._counts.items()}
+        sums, counts = self._sums, self._counts
         if reduce is not None:
-            totals = reduce(totals)
-        names = [key.removeprefix("count ") for key in totals if key.startswith("count ")]
-        means = {name: totals[f"sum {name}"] / totals[f"count {name}"] for name in names if totals[f"count {name}"]}
+            totals = {f"sum {name}": value for name, value in sums.items()}
+            totals = reduce(totals | {f"count {name}": value for name, value in counts.items()})
+            sums, counts = (
+                {key.removeprefix(part): value for key, value in totals.items() if key.startswith(part)}
+                for part in ("sum ", "count ")
+            )
+        means = {name: value / counts[name] for name, value in sums.items()}
         return means | {name: float(item.compute()) for name, item in self._objects.items()}
 
     def state_dict(self) -> dict[str, Any]:
