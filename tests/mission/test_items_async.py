@@ -108,6 +108,18 @@ def test_a_kernels_error_surfaces_at_the_next_synchronization(blocking, monkeypa
             torch.ones(1, device="cuda").item()
 
 
+# mission 72
+def test_errors_of_a_kernel_surface_at_a_later_line(session):
+    logits, targets = torch.randn(4, 10, device="cuda"), torch.tensor([1, 5, 10, 2], device="cuda")
+    asked = test_errors_of_a_kernel_surface_at_a_later_line.__code__.co_firstlineno + 3
+    loss = torch.nn.functional.cross_entropy(logits, targets)
+    doubled = loss * 2
+    with pytest.raises(RuntimeError, match="device-side assert triggered"):
+        doubled.item()
+    (finding,) = [finding for finding in session.findings() if finding.code == "device-assert"]
+    assert finding.site.line == asked
+
+
 # mission 73
 def test_timing_without_synchronization_is_wrong_and_with_it_right(session):
     multiply(1)
@@ -217,6 +229,17 @@ def test_the_incorrect_stream_program_is_found(session):
     (finding,) = [finding for finding in session.findings() if finding.code == "unsynchronized-access"]
     assert Path(finding.site.file).name == Path(finding.other.file).name == Path(__file__).name
     assert finding.site.line == finding.other.line + 2
+
+
+# mission 78
+def test_the_incorrect_stream_program_can_print_the_wrong_number():
+    with understudy.emulate("V100", async_copies="stale"):
+        s = torch.cuda.Stream()
+        A = torch.empty((100, 100), device="cuda").normal_(0.0, 1.0)
+        with torch.cuda.stream(s):
+            B = torch.sum(A)
+        torch.cuda.synchronize()
+        assert B.item() != pytest.approx(A.sum().item())
 
 
 # mission 78

@@ -1,11 +1,11 @@
 """JAX on emulated GPUs: devices, arrays, transfers, kernels, memory, several devices, and how it all ends."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-import jax
 from understudy.errors import InstallError
 from understudy.session import Options, Session
 from understudy.trace.operation import Kind

@@ -1,11 +1,11 @@
 """understudy.train.jax: the same numbers on one GPU, on two, and on the CPU."""
 
+import jax
 import numpy as np
 import optax
 import pytest
 from flax import linen as nn
 
-import jax
 from understudy import jax as us
 from understudy.errors import UsageError
 from understudy.trace.operation import Kind

@@ -1,11 +1,11 @@
 """understudy.jax: the vocabulary on emulated GPUs and without any."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
 
-import jax
 from understudy import jax as us
 from understudy.errors import UsageError
 

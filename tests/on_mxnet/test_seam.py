@@ -1,11 +1,11 @@
 """MXNet on emulated GPUs: contexts, arrays, copies, kernels, memory, gluon on two GPUs, and the end."""
 
+import mxnet as mx
 import numpy
 import pytest
+from mxnet import autograd, gluon, np, npx
 from mxnet.gluon import nn
 
-import mxnet as mx
-from mxnet import autograd, gluon, np, npx
 from understudy.session import Options, Session
 from understudy.trace.operation import Kind
 

@@ -1,11 +1,11 @@
 """understudy.mxnet: the vocabulary on emulated GPUs and without any; and the Trainer."""
 
+import mxnet as mx
 import numpy
 import pytest
+from mxnet import gluon, np, npx
 from mxnet.gluon import nn
 
-import mxnet as mx
-from mxnet import gluon, np, npx
 from understudy import mxnet as us
 from understudy.errors import UsageError
 from understudy.train.mxnet import Module, Trainer

@@ -14,7 +14,8 @@ if FOUND is not None and FOUND.origin:
 else:
     collect_ignore_glob = ["test_*.py"]
     warnings.warn(
-        "tests/on_tensorflow is left out: tensorflow is not installed here; `make test-tensorflow` runs it", stacklevel=1
+        "tests/on_tensorflow is left out: tensorflow is not installed here; `make test-tensorflow` runs it",
+        stacklevel=1,
     )
 
 

@@ -4,8 +4,8 @@ import threading
 
 import numpy as np
 import pytest
-
 import tensorflow as tf
+
 from understudy.errors import InstallError, UnsupportedError
 from understudy.session import Options, Session
 from understudy.trace.operation import Kind

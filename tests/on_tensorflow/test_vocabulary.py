@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-
 import tensorflow as tf
+
 from understudy import tensorflow as us
 from understudy.errors import UsageError
 from understudy.train.tensorflow import Trainer
