@@ -109,9 +109,9 @@ def test_a_kernels_error_surfaces_at_the_next_synchronization(blocking, monkeypa
 
 
 # mission 72
-def test_errors_of_a_kernel_surface_at_a_later_line(session):
+def test_the_report_names_the_request_that_the_stack_trace_does_not_show(session):
     logits, targets = torch.randn(4, 10, device="cuda"), torch.tensor([1, 5, 10, 2], device="cuda")
-    asked = test_errors_of_a_kernel_surface_at_a_later_line.__code__.co_firstlineno + 3
+    asked = test_the_report_names_the_request_that_the_stack_trace_does_not_show.__code__.co_firstlineno + 3
     loss = torch.nn.functional.cross_entropy(logits, targets)
     doubled = loss * 2
     with pytest.raises(RuntimeError, match="device-side assert triggered"):
