@@ -8,7 +8,6 @@ UnderstudyError
 │   ├── InstallError      the emulation cannot start here (too late, nested wrongly, real GPUs in use)
 │   └── FileFormatError   a trace, snapshot or settings file that is not what it should be
 ├── UnsupportedError      the program met something that the emulation must refuse
-├── EndedError            a tensor of an emulated device is used after its emulation ended
 ├── GateError             a finding that the user asked to fail on
 └── InternalError         a bug in understudy; the text says how to report it
 """
@@ -38,10 +37,6 @@ class FileFormatError(UsageError):
 
 class UnsupportedError(UnderstudyError):
     """The program met something that the emulation cannot do and must not pretend to do."""
-
-
-class EndedError(UnderstudyError):
-    """A tensor that lived on an emulated device is used after its emulation ended."""
 
 
 class GateError(UnderstudyError):
