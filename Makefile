@@ -11,7 +11,7 @@ EXTRAS := torch,report,dev
 OLDEST_TORCH := 2.6.0
 CUDA_TORCH := 2.14.1
 
-.PHONY: help environment demo test test-all test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet check format bench bench-train docs clean
+.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet check format bench bench-train docs clean
 
 help:
 	@echo "make demo             train the documents' multi-GPU program on two emulated V100"
@@ -36,7 +36,7 @@ demo: environment
 test: environment
 	$(RUN) -m pytest -n $(JOBS) -q $(ARGS)
 
-test-all: check test docs test-jax test-tensorflow test-mxnet test-oldest test-cuda-wheel
+test-all: check test docs test-kill test-jax test-tensorflow test-mxnet test-oldest test-cuda-wheel
 
 # Each other framework has an environment of its own: they pin one another's dependencies.
 test-jax test-tensorflow: test-%:
@@ -46,6 +46,9 @@ test-jax test-tensorflow: test-%:
 test-mxnet:
 	@PYTHON="$(or $(PYTHON),python3.11 python3)" tools/environment .venv-mxnet mxnet,dev
 	.venv-mxnet/bin/python -m pytest -q tests/on_mxnet tests/frameworks $(ARGS)
+
+test-kill: environment
+	$(RUN) tests/train/kill.py --kills 200
 
 test-oldest:
 	$(MAKE) test TORCH=$(OLDEST_TORCH)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+import mxnet as mx
 import numpy as np
 
-import mxnet as mx
 from understudy import vocabulary
 from understudy.errors import UsageError
 from understudy.vocabulary import (

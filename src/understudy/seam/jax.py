@@ -111,9 +111,8 @@ class _Seam:
 
     def forget(self) -> None:
         """Empty what JAX remembers about backends and compiled functions."""
-        from jax._src import xla_bridge
-
         import jax
+        from jax._src import xla_bridge
 
         for cached in (xla_bridge.get_backend, xla_bridge.local_devices, xla_bridge.process_count):
             cached.cache_clear()

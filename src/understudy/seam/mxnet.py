@@ -47,9 +47,8 @@ class _Seam:
     """What the replaced C functions share. `held` maps an array's handle to the memory that it keeps."""
 
     def __init__(self, session: Any) -> None:
-        from mxnet.ndarray import ndarray  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
         from mxnet import base  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        from mxnet.ndarray import ndarray  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         self.base = base
         self.lib = base._LIB

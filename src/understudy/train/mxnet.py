@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mxnet import autograd, gluon, np
+
 from understudy import mxnet as us
 from understudy.errors import UsageError
 from understudy.train.board import Board

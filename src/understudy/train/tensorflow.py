@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import tensorflow as tf
+
 from understudy import tensorflow as us
 from understudy.errors import UsageError
 from understudy.train.hooks import HyperParameters, add_to_class
