@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 
 import pytest
@@ -67,6 +68,14 @@ def test_generators_belong_to_a_device(session: Session) -> None:
         torch.rand(3, device="cuda", generator=torch.Generator())
     with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda'"):
         torch.rand(3, generator=generator)
+
+
+def test_a_generator_can_be_pickled(session: Session) -> None:
+    generator = torch.Generator(device="cuda:1").manual_seed(5)
+    twin = pickle.loads(pickle.dumps(generator))
+    assert twin.device == torch.device("cuda:1")
+    first = torch.rand(3, device="cuda:1", generator=generator)
+    assert torch.equal(first, torch.rand(3, device="cuda:1", generator=twin))
 
 
 def test_dropout_draws_from_the_device(session: Session) -> None:

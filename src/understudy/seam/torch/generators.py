@@ -63,7 +63,7 @@ def _generator_class(state: State) -> Any:
         def set_offset(self, offset: int) -> None:
             self._us_offset = offset
 
-    Generator.__module__, Generator.__qualname__, Generator.__name__ = "torch._C", "Generator", "Generator"
+    Generator.__module__, Generator.__qualname__, Generator.__name__ = "torch", "Generator", "Generator"
     return Generator
 
 
