@@ -22,6 +22,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -147,7 +148,7 @@ def lightning(case: Case, quiet: bool = True) -> Run:
     off = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 
     def run(epochs: int) -> None:
-        options = off if quiet else {"default_root_dir": "/tmp/bench_train_lightning"}
+        options = off if quiet else {"default_root_dir": tempfile.gettempdir()}
         pl.Trainer(max_epochs=epochs, accelerator="cpu", devices=1, **options).fit(model, loader)
 
     return run
