@@ -11,7 +11,7 @@ EXTRAS := torch,report,dev
 OLDEST_TORCH := 2.6.0
 CUDA_TORCH := 2.14.1
 
-.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet check format bench bench-train docs clean
+.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet check format bench bench-train bench-memory calibrate accuracy docs clean
 
 help:
 	@echo "make demo             train the documents' multi-GPU program on two emulated V100"
@@ -23,6 +23,8 @@ help:
 	@echo "make test-jax, make test-tensorflow, make test-mxnet: the other frameworks, in environments of their own"
 	@echo "make bench            what emulation costs, as ratios to plain CPU"
 	@echo "make bench-memory     peak memory of ResNet-50, bert-large and GPT-2, with what it is made of"
+	@echo "make calibrate        fit the cost model's curves on the published timings again"
+	@echo "make accuracy         predicted against published training throughput"
 	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
 	@echo "make docs             the documentation, in site/"
 	@echo "make clean            remove environments and everything built"
@@ -71,6 +73,12 @@ bench: environment
 bench-train:
 	@PYTHON="$(PYTHON)" tools/environment .venv-bench torch,report,bench $(TORCH)
 	.venv-bench/bin/python benchmarks/bench_train.py $(ARGS)
+
+calibrate: environment
+	$(RUN) tools/calibrate_cost.py $(ARGS)
+
+accuracy: environment
+	$(RUN) tools/accuracy.py $(ARGS)
 
 bench-memory: environment
 	$(RUN) benchmarks/bench_memory.py $(ARGS)
