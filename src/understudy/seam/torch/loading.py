@@ -6,6 +6,7 @@ whose host clock is not waited for, as pinning overlaps with the program.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,9 @@ import torch.utils.data
 from understudy.seam.patching import Patch
 from understudy.seam.torch.state import State
 from understudy.trace.operation import Note
+
+SHARES_ITSELF = ("understudy", "accelerate")
+"""Packages that read a plain loader on every rank and give each its share of the batches."""
 
 
 def patches(state: State) -> list[Patch]:
@@ -36,6 +40,7 @@ def _remarking(state: State) -> Callable[..., Any]:
             and dist.is_initialized()
             and dist.get_world_size() > 1
             and dist.get_backend() == "nccl"
+            and str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0] not in SHARES_ITSELF
         ):
             site = state.machine.trace.sites[state.site()]
             detail = (("what", "ddp-sampler"), ("rank", dist.get_rank()))
