@@ -82,6 +82,9 @@ def _backend_class(groups: Groups) -> Any:
         def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
             pass
 
+        def _shutdown(self) -> None:
+            """Give the group's resources back (called so before torch 2.7); gloo has nothing to give."""
+
         def _group_start(self) -> None:
             pass
 
