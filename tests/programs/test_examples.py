@@ -61,7 +61,9 @@ def test_shapes_cnn_learns_on_an_emulated_gpu(tmp_path):
 
 
 # mission 123
-@pytest.mark.parametrize("launcher", [["--nproc-per-node", "2"], ["--no-python", "torchrun", "--nproc-per-node", "2"]])
+@pytest.mark.parametrize(
+    "launcher", [["--nproc-per-node", "2"], ["--no-python", "torchrun", "--standalone", "--nproc-per-node", "2"]]
+)
 def test_ddp_trains_the_same_model_in_two_processes(launcher, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     stdout = run(tmp_path, *EMULATED, *launcher, str(EXAMPLES / "housing_ddp.py"), "--epochs", "5")

@@ -109,8 +109,8 @@ def test_housing_listing_splits_every_batch_over_both_gpus(tmp_path):
 @pytest.mark.parametrize(
     "launcher",
     [
-        pytest.param(["-m", "torch.distributed.launch", "--nproc-per-node", "1"], id="launch"),
-        pytest.param(["--no-python", "torchrun", "--nproc-per-node", "1"], id="torchrun"),
+        pytest.param(["-m", "torch.distributed.launch", "--standalone", "--nproc-per-node", "1"], id="launch"),
+        pytest.param(["--no-python", "torchrun", "--standalone", "--nproc-per-node", "1"], id="torchrun"),
         pytest.param(["--nproc-per-node", "1"], id="understudy"),
     ],
 )

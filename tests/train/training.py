@@ -38,7 +38,7 @@ def launch(processes: int, folder: Path, *arguments: str, gpus: bool = False) ->
     if gpus:
         start = ["-m", "understudy", "run", "--gpus", f"{processes}xV100", "--nproc-per-node", str(processes)]
     else:
-        start = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+        start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, *start, worker, str(result), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
