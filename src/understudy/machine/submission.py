@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from understudy.errors import InternalError
 from understudy.machine.allocator_blocks import Block
 from understudy.machine.clock import HostThread
-from understudy.machine.order import Accesses
+from understudy.machine.order import ANYWHERE, Accesses
 from understudy.machine.stream import Event, Stream
 from understudy.trace.operation import (
     Allocate,
@@ -26,9 +26,6 @@ from understudy.trace.operation import (
 
 if TYPE_CHECKING:
     from understudy.machine.machine import Machine, Range
-
-EVERYTHING = 1 << 62
-"""The end of a range that covers a whole storage."""
 
 
 class Memory:
@@ -120,7 +117,7 @@ class Submission:
         if isinstance(what, tuple):
             storage, start, end = what
             return self._memory(storage), start, end
-        return self._memory(what), 0, EVERYTHING
+        return self._memory(what), 0, ANYWHERE
 
     def _memory(self, name: object) -> Memory:
         return self._storages.setdefault(name, Memory())

@@ -187,15 +187,11 @@ class Dispatch(TorchDispatchMode):
                     floating.append(tensor)
                 elif found == device or (found == CPU and (tensor.dim() == 0 or (host and name in host))):
                     continue
-                elif device == NOWHERE or (device == CPU and self._all_host_ok(plan, args, kwargs, found)):
-                    device = found
+                elif device == NOWHERE or (device == CPU and plan.exempt):
+                    device = found  # what came before lay on the host, which such an operator allows
                 elif not plan.exempt and not tensor.is_meta:
                     raise messages.mismatch(plan, func, args, kwargs)
         return device, floating
-
-    def _all_host_ok(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], found: int) -> bool:
-        # The first tensors seen lay on the host; only an exempt operator, or a meta tensor, makes that right.
-        return plan.exempt and found >= 0
 
     def create(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
         """Run an operator that says where its result shall be."""
