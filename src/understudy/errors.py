@@ -2,14 +2,14 @@
 
 Errors that a framework would raise on real hardware are the framework's own classes and are not here.
 
-UnderstudyError
-├── UsageError            the caller asked for something that cannot be: say what, why, what to do
-│   ├── UnknownGpuError   no GPU of that name in the catalogue
-│   ├── InstallError      the emulation cannot start here (too late, nested wrongly, real GPUs in use)
-│   └── FileFormatError   a trace, snapshot or settings file that is not what it should be
-├── UnsupportedError      the program met something that the emulation must refuse
-├── GateError             a finding that the user asked to fail on
-└── InternalError         a bug in understudy; the text says how to report it
+    UnderstudyError
+    ├── UsageError            the caller asked for something that cannot be: say what, why, what to do
+    │   ├── UnknownGpuError   no GPU of that name in the catalogue
+    │   ├── InstallError      the emulation cannot start here (too late, nested wrongly, real GPUs in use)
+    │   └── FileFormatError   a trace, snapshot or settings file that is not what it should be
+    ├── UnsupportedError      the program met something that the emulation must refuse
+    ├── GateError             a finding that the user asked to fail on
+    └── InternalError         a bug in understudy; the text says how to report it
 """
 
 from __future__ import annotations

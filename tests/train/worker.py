@@ -6,6 +6,7 @@ import os
 import sys
 
 import torch
+import torchmetrics
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from training import housing, network
@@ -34,6 +35,8 @@ def main() -> None:
     model = network()
     fit = {"resume": options.pop("resume", False)}
     batch_size = options.pop("batch_size", 48)
+    if options.pop("torchmetrics", False):
+        fit["metrics"] = {"error": torchmetrics.MeanAbsoluteError()}
     if "folder" in options:
         options["checkpoint"] = Checkpoints(options.pop("folder"), every_steps=2)
     trainer = Trainer(options.pop("max_epochs", 3), strategy=strategy, progress=False, gradient_clip_val=1.0, **options)

@@ -39,9 +39,9 @@ class State(NamedTuple):
 class Trainer(HyperParameters):
     """Trains a model on the CPU, a GPU or several GPUs with the same few lines.
 
-    max_epochs         passes over the training data.
-    num_gpus           how many GPUs to use, at most those that there are; 0 is the CPU.
-    gradient_clip_val  the largest norm of the whole gradient; 0 is off.
+    - `max_epochs`: passes over the training data.
+    - `num_gpus`: how many GPUs to use, at most those that there are; 0 is the CPU.
+    - `gradient_clip_val`: the largest norm of the whole gradient; 0 is off.
 
     `prepare_batch`, `prepare_model` and `__init__` may be overridden as the documents do. After `fit`, `params` holds
     the parameters and `history` one dict an epoch.

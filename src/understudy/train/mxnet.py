@@ -72,9 +72,9 @@ class Module(gluon.nn.Block, HyperParameters):  # type: ignore[misc]
 class Trainer(HyperParameters):
     """Trains a model on the CPU, a GPU or several GPUs.
 
-    max_epochs         passes over the training data.
-    num_gpus           how many GPUs to use, at most those that there are; 0 is the CPU.
-    gradient_clip_val  the largest norm of the whole gradient; 0 is off.
+    - `max_epochs`: passes over the training data.
+    - `num_gpus`: how many GPUs to use, at most those that there are; 0 is the CPU.
+    - `gradient_clip_val`: the largest norm of the whole gradient; 0 is off.
 
     `prepare_batch`, `prepare_model` and `__init__` may be overridden as the documents do.
     """

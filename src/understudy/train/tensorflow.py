@@ -28,9 +28,9 @@ def _mirrored(names: tuple[str, ...]) -> Any:
 class Trainer(HyperParameters):
     """Trains a Keras model on the CPU, a GPU, or several GPUs through tf.distribute.MirroredStrategy.
 
-    max_epochs         passes over the training data.
-    num_gpus           how many GPUs to use, at most those that there are; 0 is the CPU.
-    gradient_clip_val  the largest norm of the whole gradient; 0 is off.
+    - `max_epochs`: passes over the training data.
+    - `num_gpus`: how many GPUs to use, at most those that there are; 0 is the CPU.
+    - `gradient_clip_val`: the largest norm of the whole gradient; 0 is off.
     """
 
     max_epochs: int

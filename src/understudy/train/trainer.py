@@ -21,6 +21,7 @@ from understudy.train.data import Feed, make_feed
 from understudy.train.evaluation import evaluate, predict
 from understudy.train.graph import GraphStep, why_not
 from understudy.train.hooks import HyperParameters
+from understudy.train.layout import wants_channels_last
 from understudy.train.loggers import Logger, make_loggers
 from understudy.train.loop import Loop, Preempted
 from understudy.train.metrics import Metrics
@@ -36,22 +37,23 @@ from understudy.train.strategies import SingleDevice, choose
 class Trainer(HyperParameters):
     """Trains a model on the CPU, a GPU, several GPUs, or several machines, with the same few lines.
 
-    max_epochs         passes over the training data.
-    num_gpus           how many GPUs to use, at most those that there are; 0 is the CPU. One a process under torchrun.
-    gradient_clip_val  the largest norm of the whole gradient; 0 is off.
-    precision          "fp32", "tf32", "bf16" or "fp16".
-    strategy           "auto", "single", "dp", "ddp", "fsdp", or an object of understudy.train.strategies.
-    accumulate         batches to an update.
-    compile            torch.compile the model.
-    graph              on a GPU, replay whole steps as a CUDA graph where that is possible; `graph_status` says.
-    checkpoint         True ("checkpoints"), a folder, or Checkpoints(...); False is none.
-    logger             True ("logs"), a folder (CSV and TensorBoard), a Logger or a list of them; False is none.
-    progress           a bar on a terminal, a line an epoch elsewhere; False is silence.
-    board              a live plot in a notebook, else a PNG: True ("board.png") or a path; False is none.
-    callbacks          objects of Callback: EarlyStopping and your own.
-    seed               seeds every random generator when `fit` begins (use `seed_all` before making the model).
-    deterministic      PyTorch's deterministic algorithms.
-    log_every          steps between two readings of losses from the device.
+    - `max_epochs`: passes over the training data.
+    - `num_gpus`: how many GPUs to use, at most those that there are; 0 is the CPU. One a process under torchrun.
+    - `gradient_clip_val`: the largest norm of the whole gradient; 0 is off.
+    - `precision`: "fp32", "tf32", "bf16" or "fp16".
+    - `strategy`: "auto", "single", "dp", "ddp", "fsdp", or an object of understudy.train.strategies.
+    - `accumulate`: batches to an update.
+    - `compile`: torch.compile the model.
+    - `graph`: on a GPU, replay whole steps as a CUDA graph where that is possible; `graph_status` says.
+    - `checkpoint`: True ("checkpoints"), a folder, or Checkpoints(...); False is none.
+    - `logger`: True ("logs"), a folder (CSV and TensorBoard), a Logger or a list of them; False is none.
+    - `progress`: a bar on a terminal, a line an epoch elsewhere; False is silence.
+    - `board`: a live plot in a notebook, else a PNG: True ("board.png") or a path; False is none.
+    - `callbacks`: objects of Callback: EarlyStopping and your own.
+    - `seed`: seeds every random generator when `fit` begins (use `seed_all` before making the model).
+    - `deterministic`: PyTorch's deterministic algorithms.
+    - `channels_last`: the memory format of 2-d convolutions; None takes it where tensor cores gain by it.
+    - `log_every`: steps between two readings of losses from the device.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Trainer(HyperParameters):
         callbacks: Iterable[Callback] = (),
         seed: int | None = None,
         deterministic: bool = False,
+        channels_last: bool | None = None,
         log_every: int = 50,
     ) -> None:
         for name, value in (("accumulate", accumulate), ("log_every", log_every)):
@@ -210,6 +213,8 @@ class Trainer(HyperParameters):
     def _prepare(self, model: nn.Module, feed: Feed, loss: Any, optimizer: Any, scheduler: Any) -> Step:
         self.prepare_model(model)
         build.materialize(model, lambda: next(feed.epoch(0))[0])
+        if wants_channels_last(self.hparams["channels_last"], model, self.placement, self.precision):
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         runner = self._place(model, loss)
         graph = bool(self.hparams["graph"])
         self.optimizer, own_scheduler = build.make_optimizer(optimizer, model, self.device, graph)
