@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tensorflow": {"vocabulary"},
     "mxnet": {"vocabulary"},
     "train": VOCABULARY,
-    "experiments": VOCABULARY | {"train", "reports"},
+    "experiments": VOCABULARY | {"train", "reports", "gpus", "trace"},
     "session": BELOW_SESSION,
     "launch": BELOW_SESSION | {"session", "shim"},
     "doctor": BELOW_SESSION | {"session", "launch"},

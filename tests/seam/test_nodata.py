@@ -62,6 +62,16 @@ def test_the_answer_can_be_given() -> None:
         assert torch.zeros(3).copy_(x).sum().item() == 6.0
 
 
+def test_copies_with_pinned_memory() -> None:
+    with understudy.emulate("V100", no_data=True, assume=2.0):
+        x = torch.ones(3).pin_memory().to("cuda", non_blocking=True)
+        landed = torch.zeros(3, pin_memory=True)
+        landed.copy_(x, non_blocking=True)
+        assert landed.sum().item() == 0.0
+        torch.cuda.synchronize()
+        assert landed.sum().item() == 6.0
+
+
 def test_host_tensors_keep_their_values() -> None:
     with understudy.emulate("V100", no_data=True):
         host = torch.arange(3.0)

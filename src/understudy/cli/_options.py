@@ -38,13 +38,19 @@ def _variable(name: str) -> str:
     return f"UNDERSTUDY_{name.replace('-', '_').upper()}"
 
 
-gpus_option = click.option(
-    "--gpus",
-    metavar="SPEC",
-    envvar="UNDERSTUDY_GPUS",
-    callback=_gpus,
-    help="GPUs to emulate: 2xV100, V100:2, V100,A100 or a bare number (of V100-SXM2-16GB); 0 for none.  [default: 2]",
-)
+def _gpus_option(default: str) -> Callable[..., Any]:
+    what = "GPUs to emulate: 2xV100, V100:2, V100,A100 or a bare number (of V100-SXM2-16GB); 0 for none."
+    return click.option(
+        "--gpus",
+        metavar="SPEC",
+        envvar="UNDERSTUDY_GPUS",
+        callback=_gpus,
+        help=f"{what}  [default: {default}]",
+    )
+
+
+gpus_option = _gpus_option("2")
+experiment_gpus_option = _gpus_option("this machine's own")
 cuda_version_option = click.option(
     "--cuda-version",
     metavar="X.Y",

@@ -14,6 +14,7 @@ import click
 from understudy import launch
 from understudy.cli._gates import Gate, parse_gates, violations
 from understudy.cli._options import emulation_options, given
+from understudy.cli._paths import require_writable
 from understudy.errors import UsageError
 from understudy.trace.merge import merge
 
@@ -196,22 +197,8 @@ def _outputs(report_paths: Sequence[str], trace: str | None) -> Outputs:
         for path in report_paths:
             reports.find(path)
     for path in [*report_paths, *([trace] if trace else [])]:
-        _probe(Path(path))
+        require_writable(Path(path))
     return Outputs(report_paths, trace)
-
-
-def _probe(path: Path) -> None:
-    """Make sure that a file can be written, leaving none behind; its folder is made as it will be needed."""
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder: name a file")
-    new = not path.exists()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("ab").close()
-        if new:
-            path.unlink()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Outputs, quiet: bool) -> int:

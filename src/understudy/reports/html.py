@@ -6,13 +6,11 @@ block by writing `<` as an escape of JSON.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from importlib import resources, util
+from importlib import resources
 from typing import Any
 
-from understudy.errors import UsageError
-from understudy.reports import _charts, _source, _timeline
+from understudy.reports import _charts, _source, _timeline, page
 from understudy.reports.summary import Device, Summary, memory_words, short, summarize
 from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace
@@ -20,19 +18,9 @@ from understudy.trace.units import format_bytes, format_ns, format_share, plural
 
 SUFFIX = ".html"
 HISTORY = True  # its memory charts are made of the allocators' history
-PACKAGES = ("jinja2", "plotly")
 MAX_ROWS = 200  # of a table on the page; the JSON report holds all
 MAX_STEPS = 100
-
-
-def require() -> None:
-    """Raise UsageError when a package that the page is made with is missing."""
-    missing = [name for name in PACKAGES if util.find_spec(name) is None]
-    if missing:
-        raise UsageError(
-            f"an HTML report is made with {' and '.join(missing)}, which is not installed: "
-            "pip install 'understudy[report]' brings it, or ask for a .json, .md or .txt report"
-        )
+require = page.require
 
 
 def render(trace: Trace, findings: Sequence[Finding]) -> str:
@@ -42,11 +30,9 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
         UsageError: jinja2 or plotly is not installed.
     """
     require()
-    import jinja2
-
     templates = resources.files(__package__) / "templates"
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"ns": format_ns, "size": format_bytes, "share": format_share, "short": short, "code": _code}
+    environment = page.environment()
+    environment.filters |= {"ns": format_ns, "size": format_bytes, "share": format_share, "short": short, "code": code}
     environment.globals |= {"plural": plural, "around": _source.around, "memory_words": memory_words}
     summary = summarize(trace, findings)
     groups = _charts.kernels(trace)
@@ -67,20 +53,14 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
         versions=trace.facts.get("versions", {}),
         max_steps=MAX_STEPS,
         max_rows=MAX_ROWS,
-        style=(templates / "report.css").read_text("utf-8"),
+        style=page.stylesheet(),
         script=(templates / "report.js").read_text("utf-8"),
-        plotly=_plotly(),
-        data_json=_embedded(data),
+        plotly=page.plotly(),
+        data_json=page.embedded(data),
     )
 
 
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
-
-
-def _code(text: str) -> Any:
+def code(text: str) -> Any:
     """Our own messages with what stands in backticks as code; everything is escaped first."""
     import markupsafe
 
@@ -89,11 +69,6 @@ def _code(text: str) -> Any:
         return markupsafe.Markup("`".join(parts))
     marked = (f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
     return markupsafe.Markup("".join(marked))
-
-
-def _embedded(data: dict[str, Any]) -> str:
-    """JSON that may stand inside a script element: no `<`, so neither an end tag nor a comment begins in it."""
-    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _waits(devices: Sequence[Device]) -> list[dict[str, Any]]:

@@ -69,12 +69,16 @@ def render(
 def show(trace: Trace, findings: Sequence[Finding], file: TextIO | None = None) -> None:
     """Print the report on `file` (stderr by default), as wide as the terminal and coloured where that is wanted."""
     file = sys.stderr if file is None else file
-    color = file.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     width = shutil.get_terminal_size((100, 24)).columns
-    text = render(trace, findings, width=width, color=color, max_findings=MAX_FINDINGS)
+    text = render(trace, findings, width=width, color=is_coloured(file), max_findings=MAX_FINDINGS)
     encoding = getattr(file, "encoding", None) or "utf-8"
     file.write(text.encode(encoding, "replace").decode(encoding))
     file.flush()
+
+
+def is_coloured(file: TextIO) -> bool:
+    """Whether colours are wanted on `file`: on a terminal that has them, unless NO_COLOR is set."""
+    return file.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _print_devices(console: Console, summary: Summary) -> None:

@@ -25,6 +25,8 @@ READ_NS = 50
 CLOCKS = ("time", "monotonic", "perf_counter")
 REAL = (sys.stdlib_module_names - {"timeit", "__main__"}) | {"torch", "understudy", "tensorboard", "_pytest", "xdist"}
 """Packages whose calls are answered with real time."""
+PROGRAMS = "understudy.experiments."
+"""But these modules of ours are programs, which time what they do as a user's program does."""
 
 
 def patches(machine: Machine, host: Callable[[], HostThread], sites: Sites) -> list[Patch]:
@@ -69,7 +71,8 @@ def patches(machine: Machine, host: Callable[[], HostThread], sites: Sites) -> l
 
 
 def _is_modelled(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in REAL
+    name = str(frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0] not in REAL or name.startswith(PROGRAMS)
 
 
 def _with_timer(timer: Callable[[], float]) -> tuple[object, ...]:

@@ -11,6 +11,8 @@ from understudy.trace.operation import Site
 from understudy.trace.trace import Table
 
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+PROGRAMS = os.path.join(OURS, "experiments") + os.sep
+"""What comes with us and is a program like any other."""
 STANDARD = tuple(os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib"))
 PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 DEPTH = 60
@@ -85,7 +87,9 @@ class Sites:
 
     def _kind(self, code: CodeType) -> int:
         file = code.co_filename
-        if file.startswith(("<frozen", OURS)) or f"{os.sep}torch{os.sep}" in file:
+        if file.startswith(PROGRAMS):
+            kind = PROGRAM
+        elif file.startswith(("<frozen", OURS)) or f"{os.sep}torch{os.sep}" in file:
             kind = HIDDEN
         elif any(part in file for part in PACKAGES):
             kind = LIBRARY

@@ -254,6 +254,10 @@ class Dispatch(TorchDispatchMode):
         finally:
             local.inner = before
 
+    def taken(self, tensor: Tensor) -> Tensor:
+        """The values of a device tensor as they are now, for a copy that lands later."""
+        return tensor.detach().clone()
+
     def _random(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
         if device < 0:
             return func(*args, **kwargs)

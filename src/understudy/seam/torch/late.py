@@ -17,6 +17,8 @@ from understudy.seam.torch.tags import CPU, HOST_TAG, storage_of
 if TYPE_CHECKING:
     from understudy.seam.torch.state import State
 
+_PHYSICAL: Any = vars(torch._C.StorageBase)["device"]
+
 
 class Landing(NamedTuple):
     """A copy on its way into pinned memory: `value` will be written into `destination`."""
@@ -44,8 +46,11 @@ class Source(NamedTuple):
 
 def alias(tensor: torch.Tensor) -> torch.Tensor:
     """The same bytes under a version counter of their own, so that writing them is invisible to autograd."""
-    plain = torch.empty(0, dtype=tensor.dtype)
-    return plain.set_(storage_of(tensor), tensor.storage_offset(), tensor.shape, tensor.stride())
+    storage = storage_of(tensor)
+    physical = _PHYSICAL.__get__(storage)  # "meta" in a rehearsal without data
+    with torch._C._DisableTorchDispatch():
+        plain = torch.empty(0, dtype=tensor.dtype, device=physical)
+    return plain.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def extent(tensor: torch.Tensor) -> tuple[int, int]:

@@ -158,16 +158,11 @@ def copy_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwar
         return out
     non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
     if to == CPU and non_blocking and tag_of(destination).pinned:
-        value = source.detach().clone() if source.requires_grad else _clone(source)
-        transfer(state, source, destination, True, late=True, value=value)
+        transfer(state, source, destination, True, late=True, value=dispatch.taken(source))
         return destination
     out = dispatch.call(plan, func, args, kwargs, to)
     transfer(state, source, destination, non_blocking, late=False)
     return out
-
-
-def _clone(tensor: Tensor) -> Tensor:
-    return tensor.clone()
 
 
 def transfer(

@@ -1,0 +1,47 @@
+"""A result as one HTML page that needs no network: conclusion, plots with their words, tables, what it is about."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+from understudy import __version__
+from understudy.experiments import _plotly, _text
+from understudy.experiments._result import Result, Table
+from understudy.reports import page
+from understudy.reports.html import code
+
+
+def render(result: Result, documentation: str) -> str:
+    """The page of a result, below it the experiment's own `documentation`.
+
+    Raises:
+        UsageError: jinja2 or plotly is not installed.
+    """
+    page.require()
+    templates = resources.files(__package__) / "templates"
+    environment = page.environment()
+    environment.filters["code"] = code
+    title, _, about = documentation.partition("\n")
+    figures = [_plotly.figure(result, plot) for plot in result.plots]
+    words = [_text.spoken(result, plot) for plot in result.plots]
+    return environment.from_string((templates / "experiment.html.j2").read_text("utf-8")).render(
+        title=title,
+        result=result,
+        plots=[{"figure": figure, "spoken": spoken} for figure, spoken in zip(figures, words, strict=True)],
+        tables=[_table(result, table) for table in result.tables],
+        paragraphs=[part for part in about.split("\n\n") if part.strip()],
+        version=__version__,
+        style=page.stylesheet(),
+        plotly=page.plotly(),
+        script=(templates / "experiment.js").read_text("utf-8"),
+        data_json=page.embedded(figures),
+    )
+
+
+def _table(result: Result, table: Table) -> dict[str, Any]:
+    heads = []
+    for index, column in enumerate(table.columns):
+        name, origin = _text.heading(result, column)
+        heads.append({"name": name, "origin": origin, "number": _text.is_number(table, index)})
+    return {"title": table.title, "heads": heads, "rows": _text.cells(table)}

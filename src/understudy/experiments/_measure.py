@@ -1,0 +1,73 @@
+"""What the experiments share: names of devices, the wall clock, peaks from the catalogue."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from understudy import gpus
+from understudy import torch as us
+from understudy.errors import UnknownGpuError
+from understudy.experiments._result import Origin
+
+LONGEST_MEASUREMENT_S = 0.5
+MOST_REPEATS = 100
+
+
+def devices() -> dict[Origin, str]:
+    """The names of the CPU, with PyTorch's threads, and of the GPUs that there are."""
+    threads = torch.get_num_threads()
+    found: dict[Origin, str] = {"cpu": f"{cpu_name()} ({threads} thread{'s' if threads != 1 else ''})"}
+    models = [torch.cuda.get_device_name(i) for i in range(us.num_gpus())]
+    if models:
+        counts = {model: models.count(model) for model in models}
+        found["gpu"] = ", ".join(f"{count} x {model}" if count > 1 else model for model, count in counts.items())
+    return found
+
+
+def cpu_name() -> str:
+    """The model of this machine's CPU, or its architecture where the system does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, "") or platform.processor() or platform.machine()
+
+
+def wall_s(work: Callable[[], Any], warmup: int = 1, repeats: int = 1) -> float:
+    """The median time of `work` on host and GPUs together, in seconds: from an idle machine to an idle machine."""
+    times = []
+    for _ in range(warmup):
+        work()
+    for _ in range(repeats):
+        us.synchronize()
+        begin = time.perf_counter()
+        work()
+        us.synchronize()
+        times.append(time.perf_counter() - begin)
+    return sorted(times)[len(times) // 2]
+
+
+def cpu_s(work: Callable[[], Any]) -> float:
+    """The median time of `work` on the CPU, in seconds, over 3 to 100 runs, as many as fit into half a second."""
+    timer = us.timer(us.cpu())
+    once = timer.measure(work, warmup=0, repeats=1).median_s
+    if once > LONGEST_MEASUREMENT_S:
+        return once
+    again = max(3, min(MOST_REPEATS, int(LONGEST_MEASUREMENT_S / max(once, 1e-9))))
+    return timer.measure(work, warmup=1, repeats=again).median_s
+
+
+def peak_flops(device: torch.device, *precisions: str) -> float | None:
+    """The catalogue's peak of a GPU at the first of these precisions that it has, in operations a second, else None."""
+    try:
+        peaks = gpus.find(torch.cuda.get_device_name(device)).peak_flops
+    except UnknownGpuError:
+        return None
+    return next((peaks[precision] for precision in precisions if precision in peaks), None)

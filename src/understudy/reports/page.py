@@ -1,0 +1,48 @@
+"""What pages of HTML share: one file that needs no network, with Jinja2's escaping and plotly's script in it."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources, util
+from typing import TYPE_CHECKING, Any
+
+from understudy.errors import UsageError
+
+if TYPE_CHECKING:
+    import jinja2
+
+PACKAGES = ("jinja2", "plotly")
+
+
+def require() -> None:
+    """Raise UsageError when a package that a page is made with is missing."""
+    missing = [name for name in PACKAGES if util.find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"an HTML report is made with {' and '.join(missing)}, which is not installed: "
+            "pip install 'understudy[report]' brings it, or ask for a .json, .md or .txt report"
+        )
+
+
+def environment() -> jinja2.Environment:
+    """Jinja2, with everything escaped that a template does not call safe."""
+    import jinja2
+
+    return jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+
+
+def stylesheet() -> str:
+    """The style of every page, for light and dark screens."""
+    return (resources.files(__package__) / "templates" / "report.css").read_text("utf-8")
+
+
+def plotly() -> str:
+    """plotly.js, whole."""
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
+
+
+def embedded(data: Any) -> str:
+    """JSON that may stand inside a script element: no `<`, so neither an end tag nor a comment begins in it."""
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
