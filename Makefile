@@ -14,7 +14,7 @@ CUDA_TORCH := 2.14.1
 .PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet check format bench bench-train bench-memory calibrate accuracy docs clean
 
 help:
-	@echo "make demo             train the documents' multi-GPU program on two emulated V100"
+	@echo "make demo             train the documents' multi-GPU program on two emulated V100, with a report in runs/demo.html"
 	@echo "make test             the tests that a change must pass"
 	@echo "make check            ruff and mypy"
 	@echo "make test-all         every test, on every version of torch that is claimed; takes long"
@@ -33,7 +33,9 @@ environment:
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) $(EXTRAS) $(TORCH)
 
 demo: environment
-	PATH="$(abspath $(VENV))/bin:$$PATH" understudy run --gpus 2xV100 examples/housing_data_parallel.py $(ARGS)
+	@mkdir -p runs
+	PATH="$(abspath $(VENV))/bin:$$PATH" understudy run --gpus 2xV100 --report runs/demo.html \
+		examples/housing_data_parallel.py --logs runs/logs $(ARGS)
 
 test: environment
 	$(RUN) -m pytest -n $(JOBS) -q $(ARGS)

@@ -77,6 +77,13 @@ def test_our_own_snapshot_agrees(understudy, snapshot: Path) -> None:
     assert shown.stdout.startswith("cuda:0: agrees on every placement\n")
 
 
+def test_what_died_after_the_last_operation_is_in_the_history(understudy, tmp_path: Path) -> None:
+    source = "import torch\ndef main():\n    x = torch.ones(4).cuda() + 1\n    print(x.sum().item())\nmain()\n"
+    (tmp_path / "train.py").write_text(source)
+    assert understudy("run", "-q", "--report", "own.snapshot.pickle", "train.py").returncode == 0
+    assert understudy("memory", "own.snapshot.pickle").returncode == 0
+
+
 def test_what_if_is_a_table_and_a_plot(understudy, snapshot: Path) -> None:
     pytest.importorskip("plotly")
     arguments = ["--alloc-conf", "expandable_segments:True", "--alloc-conf", "roundup_power2_divisions:1"]

@@ -141,6 +141,7 @@ class History:
         while self._handles:
             self._handles.pop().remove()
         for device in self.state.machine.devices:
+            self.state.drain(device)  # what died until now belongs to the history
             device.allocator.on_action = None
             device.frees.__dict__.pop("append", None)
 

@@ -1,0 +1,88 @@
+"""README.md and README.zh-CN.md: the same commands and programs, and all of them work from a clone."""
+
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ENGLISH, CHINESE = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md"))
+LINKS = sorted(set(re.findall(r"\]\(((?!http)[^)#]+)", ENGLISH + CHINESE)))
+
+
+def blocks(text):
+    """The code blocks as (language, lines), without the comments, which are in the reader's language."""
+    found = re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)
+    return [(language, [line.partition(" #")[0].rstrip() for line in code.splitlines()]) for language, code in found]
+
+
+PROGRAMS = {
+    lines[0].removeprefix("# "): "\n".join(lines) for language, lines in blocks(ENGLISH) if language == "python"
+}
+COMMANDS = [shlex.split(line) for language, lines in blocks(ENGLISH) if language == "console" for line in lines]
+OURS = [command[1:] for command in COMMANDS if command[0] == "understudy"]
+
+
+def run(folder, *command):
+    """The finished command, which must end well, in a folder that has the page's programs."""
+    for name, text in PROGRAMS.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_both_languages_carry_the_same_commands_and_programs():
+    assert blocks(ENGLISH) == blocks(CHINESE)
+    assert [command for command in COMMANDS if command[0] == "make"]
+
+
+def test_both_languages_link_to_each_other():
+    assert "(README.zh-CN.md)" in ENGLISH
+    assert "(README.md)" in CHINESE
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_link_leads_somewhere(link):
+    assert (ROOT / link).exists()
+
+
+@pytest.mark.parametrize("words", OURS, ids=" ".join)
+def test_a_command_takes_these_options(words):
+    command = importlib.import_module(f"understudy.cli.{words[0]}").command
+    context = command.make_context(words[0], words[1:])
+    program = context.params.get("program")
+    assert program is None or program in PROGRAMS or (ROOT / program).is_file()
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words[0] == "python"], ids=" ".join)
+def test_a_program_exists(words):
+    assert words[1] in PROGRAMS or (ROOT / words[1]).is_file()
+
+
+def test_the_first_program_trains_with_a_gpu_and_without(tmp_path):
+    first = r"training on {}\nloss [\d.]+, then [\d.]+\n"
+    assert re.fullmatch(first.format("cuda:0"), run(tmp_path, "-m", "understudy", "run", "--gpus", "V100", "first.py"))
+    assert re.fullmatch(first.format("cpu"), run(tmp_path, "-m", "understudy", "run", "--gpus", "0", "first.py"))
+
+
+def test_the_test_passes(tmp_path):
+    assert "1 passed" in run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_copy.py")
+
+
+def test_the_picture_is_small_enough_for_a_page():
+    (image,) = re.findall(r"\]\((docs/images/\S+\.png)\)", ENGLISH)
+    assert 20_000 < (ROOT / image).stat().st_size < 300_000
