@@ -13,6 +13,7 @@ from traces import DTOH
 from understudy import checks, reports
 from understudy.errors import UsageError
 from understudy.reports import chrome_trace, kineto, memory_snapshot, sarif
+from understudy.trace import kineto as trace_kineto
 
 
 @pytest.fixture
@@ -59,9 +60,9 @@ def test_calls_of_a_thread_do_not_overlap(events):
 
 
 def test_collectives_are_named_as_nccl_names_its_kernels():
-    assert chrome_trace.kernel_name("all_reduce") == "ncclDevKernel_AllReduce"
-    assert chrome_trace.kernel_name("c10d::allgather_") == "ncclDevKernel_Allgather"
-    assert chrome_trace.kernel_name("ncclAllReduce") == "ncclDevKernel_AllReduce"
+    assert trace_kineto.kernel_name("all_reduce") == "ncclDevKernel_AllReduce"
+    assert trace_kineto.kernel_name("c10d::allgather_") == "ncclDevKernel_Allgather"
+    assert trace_kineto.kernel_name("ncclAllReduce") == "ncclDevKernel_AllReduce"
 
 
 def test_the_compressed_trace_is_the_same_and_repeatable(training):

@@ -11,26 +11,16 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from understudy.trace import kineto
 from understudy.trace.finding import Finding
+from understudy.trace.kineto import ON_DEVICE, RUNTIME, SHORTEST_CALL_NS, Event, complete, meta
 from understudy.trace.operation import Kind
 from understudy.trace.trace import Record, Trace
 
 SUFFIX = ".kineto.json"
 PER_PROCESS = True  # one file a process: its readers expect one rank in each
 HOST_PID = 4_000_000  # above any GPU's index, which is the process number that Kineto gives a GPU
-DEFAULT_STREAM = 7  # the number that CUPTI gives the default stream, and tools look for
 LONGEST_CALL_NS = 50_000  # of the host's time between two rows, what one call may have taken
-SHORTEST_CALL_NS = 1_000
-ON_DEVICE = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE})
-RUNTIME = {
-    Kind.KERNEL: "cudaLaunchKernel",
-    Kind.COLLECTIVE: "cudaLaunchKernel",
-    Kind.COPY: "cudaMemcpyAsync",
-    Kind.EVENT_RECORD: "cudaEventRecord",
-    Kind.EVENT_WAIT: "cudaStreamWaitEvent",
-}
-
-Event = dict[str, Any]
 
 
 def render(trace: Trace, findings: Sequence[Finding]) -> str:
@@ -46,7 +36,7 @@ def _head(trace: Trace) -> dict[str, Any]:
     number = version[0] * 1000 + version[1] * 10
     head: dict[str, Any] = {
         "schemaVersion": 1,
-        "deviceProperties": [_properties(index, gpu) for index, gpu in enumerate(facts.get("gpus", []))],
+        "deviceProperties": [kineto.device_properties(index, gpu) for index, gpu in enumerate(facts.get("gpus", []))],
         "cuda_runtime_version": number,
         "cuda_driver_version": number,
         "displayTimeUnit": "ms",
@@ -67,18 +57,6 @@ def _head(trace: Trace) -> dict[str, Any]:
     return head
 
 
-def _properties(index: int, gpu: dict[str, Any]) -> dict[str, Any]:
-    capability = gpu.get("compute_capability") or [0, 0]
-    return {
-        "id": index,
-        "name": gpu.get("name", ""),
-        "totalGlobalMem": gpu.get("memory_bytes", 0),
-        "computeMajor": capability[0],
-        "computeMinor": capability[1],
-        "numSms": gpu.get("sm_count", 0),
-    }
-
-
 def _events(trace: Trace) -> Iterator[Event]:
     yield from _names(trace)
     hosts: dict[int, int] = {}  # thread -> when its latest call ended
@@ -89,54 +67,35 @@ def _events(trace: Trace) -> Iterator[Event]:
             start_ns = _call_start(record, hosts.get(thread, 0))
             yield from _call(record, number, start_ns)
             if record.kind in ON_DEVICE:
-                yield from _work(record, number)
+                yield from kineto.work(record, number, number)
             hosts[thread] = record.issued_ns
         elif record.kind == Kind.SYNCHRONIZE:
             yield from _wait(record, number)
             hosts[thread] = record.end_ns
         elif record.kind == Kind.STEP:
             name = f"ProfilerStep#{record.value}"
-            yield _complete("user_annotation", name, HOST_PID, thread, step_start_ns, record.issued_ns, {})
+            yield complete("user_annotation", name, HOST_PID, thread, step_start_ns, record.issued_ns, {})
             step_start_ns = record.issued_ns
         elif record.kind == Kind.HOST:
             start_ns, end_ns = record.start_ns, max(record.end_ns, record.start_ns + record.value)
             name = record.signature.name or "host"
-            yield _complete("user_annotation", name, HOST_PID, thread, start_ns, end_ns, {"line": str(record.site)})
+            yield complete("user_annotation", name, HOST_PID, thread, start_ns, end_ns, {"line": str(record.site)})
     yield from _memory(trace)
 
 
 def _names(trace: Trace) -> Iterator[Event]:
     stamp = "EMULATED" if trace.facts.get("source", "modelled") == "modelled" else "measured"
     gpus = trace.facts.get("gpus", [])
-    yield _meta("process_name", HOST_PID, 0, name="python")
-    yield _meta("process_labels", HOST_PID, 0, labels=f"CPU ({stamp})")
-    yield _meta("process_sort_index", HOST_PID, 0, sort_index=-1)
+    yield meta("process_name", HOST_PID, 0, name="python")
+    yield meta("process_labels", HOST_PID, 0, labels=f"CPU ({stamp})")
+    yield meta("process_sort_index", HOST_PID, 0, sort_index=-1)
     for device in sorted({lane.device for lane in trace.lanes if lane.device >= 0}):
         name = gpus[device].get("name", "") if device < len(gpus) else ""
-        yield _meta("process_name", device, 0, name="python")
-        yield _meta("process_labels", device, 0, labels=f"GPU {device} {name} ({stamp})")
-        yield _meta("process_sort_index", device, 0, sort_index=5_000_000 + device)
+        yield from kineto.process_name(device, name, stamp)
     for thread in sorted({lane.thread for lane in trace.lanes}):
-        yield _meta("thread_name", HOST_PID, thread, name=f"thread {thread} (python)")
+        yield meta("thread_name", HOST_PID, thread, name=f"thread {thread} (python)")
     for device, stream in sorted({(lane.device, lane.stream) for lane in trace.lanes if lane.device >= 0}):
-        yield _meta("thread_name", device, _stream(stream), name=f"stream {_stream(stream)}")
-
-
-def _meta(name: str, pid: int, tid: int, /, **args: Any) -> Event:
-    return {"ph": "M", "name": name, "ts": 0, "pid": pid, "tid": tid, "args": args}
-
-
-def _complete(category: str, name: str, pid: int, tid: int, start_ns: int, end_ns: int, args: dict[str, Any]) -> Event:
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": pid,
-        "tid": tid,
-        "ts": start_ns / 1000,
-        "dur": max(0, end_ns - start_ns) / 1000,
-        "args": args,
-    }
+        yield kineto.stream_name(device, stream)
 
 
 def _call_start(record: Record, host_ns: int) -> int:
@@ -147,7 +106,7 @@ def _call_start(record: Record, host_ns: int) -> int:
 def _call(record: Record, number: int, start_ns: int) -> Iterator[Event]:
     """The framework's operator and, as its last part, the call into CUDA."""
     thread, issued_ns = record.lane.thread, record.issued_ns
-    runtime_ns = issued_ns - min(SHORTEST_CALL_NS, (issued_ns - start_ns) // 2)
+    runtime_ns = kineto.runtime_start(record, start_ns)
     if record.kind in ON_DEVICE:
         name = "aten::copy_" if record.kind == Kind.COPY else record.signature.name
         args: dict[str, Any] = {"External id": number, "Call stack": str(record.site) if record.site.file else ""}
@@ -155,45 +114,22 @@ def _call(record: Record, number: int, start_ns: int) -> Iterator[Event]:
         if shapes:
             args["Input Dims"] = [list(shape) for shape in shapes]
             args["Input type"] = list(record.signature.dtypes[: len(shapes)])
-        yield _complete("cpu_op", name, HOST_PID, thread, start_ns, issued_ns, args)
+        yield complete("cpu_op", name, HOST_PID, thread, start_ns, issued_ns, args)
     args = {"External id": number, "correlation": number}
-    yield _complete("cuda_runtime", RUNTIME[record.kind], HOST_PID, thread, runtime_ns, issued_ns, args)
+    yield complete("cuda_runtime", RUNTIME[record.kind], HOST_PID, thread, runtime_ns, issued_ns, args)
     if record.kind in ON_DEVICE:
-        yield _arrow("s", number, HOST_PID, thread, runtime_ns)
-
-
-def _work(record: Record, number: int) -> Iterator[Event]:
-    """The kernel or copy on its stream, at the end of an arrow."""
-    device, stream = record.lane.device, _stream(record.lane.stream)
-    args: dict[str, Any] = {
-        "External id": number,
-        "correlation": number,
-        "device": device,
-        "context": 1,
-        "stream": stream,
-    }
-    if record.kind == Kind.COPY:
-        category, name = "gpu_memcpy", record.signature.name
-        args["bytes"] = record.value
-        args["memory bandwidth (GB/s)"] = round(record.value / max(1, record.duration_ns), 3)
-    elif record.kind == Kind.COLLECTIVE:
-        category, name = "kernel", kernel_name(record.signature.name)
-        args |= {"Collective name": record.signature.name, "In msg nelems": record.value}
-    else:
-        category, name = "kernel", record.signature.name
-    yield _complete(category, name, device, stream, record.start_ns, record.end_ns, args)
-    yield _arrow("f", number, device, stream, record.start_ns)
+        yield kineto.arrow("s", number, HOST_PID, thread, runtime_ns)
 
 
 def _wait(record: Record, number: int) -> Iterator[Event]:
     name = record.signature.name
-    runtime = name if name.startswith("cuda") and " " not in name else "cudaStreamSynchronize"
+    runtime = kineto.wait_name(record)
     thread, args = record.lane.thread, {"External id": number, "correlation": number}
     if runtime != name:
         outer = "aten::copy_" if name.startswith("cudaMemcpy") else name
         call = args | {"Call stack": str(record.site)}
-        yield _complete("cpu_op", outer, HOST_PID, thread, record.start_ns, record.end_ns, call)
-    yield _complete("cuda_runtime", runtime, HOST_PID, thread, record.start_ns, record.end_ns, args)
+        yield complete("cpu_op", outer, HOST_PID, thread, record.start_ns, record.end_ns, call)
+    yield complete("cuda_runtime", runtime, HOST_PID, thread, record.start_ns, record.end_ns, args)
 
 
 def _memory(trace: Trace) -> Iterator[Event]:
@@ -231,18 +167,3 @@ def _memory(trace: Trace) -> Iterator[Event]:
                 "Device Type": 1,
             },
         }
-
-
-def _arrow(phase: str, number: int, pid: int, tid: int, time_ns: int) -> Event:
-    arrow = {"ph": phase, "id": number, "pid": pid, "tid": tid, "ts": time_ns / 1000, "cat": "ac2g", "name": "ac2g"}
-    return arrow | {"bp": "e"} if phase == "f" else arrow
-
-
-def _stream(stream: int) -> int:
-    return DEFAULT_STREAM + stream
-
-
-def kernel_name(collective: str) -> str:
-    """The kernel's name as NCCL's begin, by which tools know communication: "ncclDevKernel_AllReduce"."""
-    words = collective.rpartition("::")[2].removeprefix("nccl").strip("_").replace("-", "_").split("_")
-    return "ncclDevKernel_" + "".join(word[:1].upper() + word[1:] for word in words)

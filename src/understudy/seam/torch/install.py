@@ -30,6 +30,7 @@ from understudy.seam.torch import (
     plans,
     pools,
     processes,
+    profiler,
     storage,
     streams,
     tensor,
@@ -64,6 +65,7 @@ PATCHED = (
     distributed,
     processes,
     loading,
+    profiler,
 )
 """Modules whose `patches(state)` are applied, in this order."""
 

@@ -44,6 +44,7 @@ class Local(threading.local):
     device = 0
     inner = False
     explicit = False
+    marked = False
     target: int | None = None
     non_blocking = False
     reason = ""

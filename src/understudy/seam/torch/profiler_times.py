@@ -1,0 +1,90 @@
+"""From the profiler's clock to the modelled one: marks say at which moments they stood where."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+MARK = "understudy:"
+"""How the names of marks in the profiler's own record begin; a number follows."""
+
+SPREAD_NS = 500
+"""Over how much modelled time events of one modelled instant are spread, so that their nesting still shows."""
+
+
+class Mark:
+    """Something that the seam did: on which thread, the host's time before and after, and the rows that it left."""
+
+    __slots__ = ("after_ns", "before_ns", "first", "last", "thread")
+
+    def __init__(self, thread: int, before_ns: int, first: int) -> None:
+        self.thread = thread
+        self.before_ns = self.after_ns = before_ns
+        self.first = self.last = first
+
+
+class Taken(NamedTuple):
+    """What a storage took on a device: a block's size and address, and what the device had reserved then, in bytes."""
+
+    device: int
+    size_bytes: int
+    address: int
+    reserved_bytes: int
+
+
+class Timeline:
+    """One thread of a window.
+
+    `points` are moments of which both times are known: (the profiler's ns, modelled ns), ascending. Between two of them
+    time passes evenly. With no device work there is nothing modelled and the profiler's own times hold.
+    """
+
+    def __init__(self, points: list[tuple[int, int]]) -> None:
+        self._real = [real for real, _ in points]
+        self._modelled = [modelled for _, modelled in points]
+
+    def at(self, real_ns: int) -> int:
+        """The modelled time of a moment; before the first and after the last point, theirs."""
+        after = bisect_right(self._real, real_ns)
+        if after == 0:
+            return self._modelled[0]
+        before = after - 1
+        if after == len(self._real):
+            return self._modelled[before]
+        begin, end = self._real[before], self._real[after]
+        low, high = self._modelled[before], self._modelled[after]
+        return low + (high - low) * (real_ns - begin) // max(1, end - begin)
+
+
+class Spans:
+    """Disjoint stretches of one thread's time, in the profiler's ns."""
+
+    def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in sorted(spans):
+            if self._ends and start <= self._ends[-1]:
+                self._ends[-1] = max(end, self._ends[-1])
+            else:
+                self._starts.append(start)
+                self._ends.append(end)
+
+    def __contains__(self, time_ns: int) -> bool:
+        before = bisect_right(self._starts, time_ns) - 1
+        return before >= 0 and time_ns <= self._ends[before]
+
+
+def spread(times: Iterable[int], at: Callable[[int], int]) -> dict[int, int]:
+    """Where the ends of a thread's events lie in modelled time: in the same order, and apart where there is room."""
+    ordered = sorted(set(times))
+    groups: dict[int, list[int]] = {}
+    for real in ordered:
+        groups.setdefault(at(real), []).append(real)
+    found: dict[int, int] = {}
+    latest = 0
+    for modelled, group in groups.items():
+        room = min(len(group), SPREAD_NS)
+        for position, real in enumerate(group):
+            latest = found[real] = max(latest, modelled + position * room // len(group))
+    return found

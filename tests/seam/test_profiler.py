@@ -1,0 +1,216 @@
+"""`torch.profiler` with CUDA activity: device times are the machine's."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile, record_function, schedule, tensorboard_trace_handler
+
+import understudy
+from understudy.session import Session
+
+BOTH = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+BIG = 2048
+
+
+def squares(times: int = 1) -> None:
+    x = torch.ones(BIG, BIG, device="cuda")
+    for _ in range(times):
+        x @ x
+
+
+def row(prof: Any, name: str, device: Any = DeviceType.CPU) -> Any:
+    return next(e for e in prof.key_averages() if e.key == name and e.device_type == device)
+
+
+def exported(prof: Any, path: Path) -> list[dict[str, Any]]:
+    prof.export_chrome_trace(str(path))
+    events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    return events
+
+
+def test_cuda_is_an_activity(session: Session) -> None:
+    assert torch.profiler.supported_activities() >= set(BOTH)
+
+
+def test_device_times_are_those_of_cuda_events(session: Session) -> None:
+    squares()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with profile(activities=BOTH) as prof:
+        torch.cuda.synchronize()
+        x = torch.ones(BIG, BIG, device="cuda")
+        start.record()
+        x @ x
+        end.record()
+    product = row(prof, "aten::mm")
+    assert product.self_device_time_total == pytest.approx(start.elapsed_time(end) * 1000, rel=0.05)
+    assert row(prof, "aten::matmul").device_time_total == product.device_time_total
+    assert row(prof, "aten::mm", DeviceType.CUDA).self_device_time_total == product.self_device_time_total
+
+
+def test_the_host_spends_modelled_time(session: Session) -> None:
+    squares()
+    with profile(activities=BOTH) as prof:
+        for _ in range(3):
+            torch.zeros(1, device="cuda").add_(1)
+        torch.cuda._sleep(10_000_000)
+        torch.cuda.synchronize()
+    assert row(prof, "aten::add_").count == 3
+    assert 1 < row(prof, "aten::add_").cpu_time < 50  # µs: a launch on real hardware, not an emulated one
+    assert row(prof, "cudaDeviceSynchronize").cpu_time_total > 5_000
+
+
+def test_the_emulation_does_not_show(session: Session) -> None:
+    with profile(activities=BOTH, with_stack=True, profile_memory=True) as prof:
+        squares()
+    names = Counter(event.name for event in prof.events() if event.device_type == DeviceType.CPU)
+    assert names["aten::mm"] == names["aten::matmul"] == 1
+    assert not any("understudy" in name for name in names)
+    assert any("test_profiler.py" in name for name in names)
+
+
+def test_the_table_shows_cuda_times(session: Session) -> None:
+    with profile(activities=BOTH, record_shapes=True, with_flops=True) as prof:
+        squares(2)
+    table = prof.key_averages(group_by_input_shape=True).table(sort_by="self_device_time_total", row_limit=5)
+    assert "Self CUDA" in table
+    assert "Self CUDA time total: 2.7" in table
+    assert f"[[{BIG}, {BIG}], [{BIG}, {BIG}]]" in table
+    assert "GFLOPs" in table
+
+
+def test_ranges_show_on_the_host_and_on_the_device(session: Session) -> None:
+    with profile(activities=BOTH) as prof, record_function("forward"):
+        squares()
+    host, device = row(prof, "forward"), row(prof, "forward", DeviceType.CUDA)
+    assert host.device_time_total == row(prof, "aten::mm").device_time_total + row(prof, "aten::ones").device_time_total
+    assert device.is_user_annotation
+    assert device.self_device_time_total >= 1_300
+
+
+def test_backward_operators_carry_their_kernels(session: Session) -> None:
+    x = torch.ones(64, 64, device="cuda", requires_grad=True)
+    with profile(activities=BOTH) as prof:
+        (x @ x).sum().backward()
+    node = row(prof, "autograd::engine::evaluate_function: MmBackward0")
+    assert node.device_time_total > 0
+
+
+def test_memory_of_devices_and_of_the_host(session: Session) -> None:
+    with profile(activities=BOTH, profile_memory=True) as prof:
+        x = torch.ones(1000, device="cuda")
+        y = torch.ones(1000)
+        x + x
+    assert row(prof, "aten::ones").device_memory_usage == 4096
+    assert row(prof, "aten::ones").cpu_memory_usage == 4000
+    assert row(prof, "aten::add").self_device_memory_usage == 4096
+    assert y.device.type == "cpu"
+
+
+def test_the_exported_trace_has_kernels_copies_and_arrows(session: Session, tmp_path: Path) -> None:
+    with profile(activities=BOTH, profile_memory=True) as prof:
+        squares()
+        torch.ones(10).cuda(1).cpu()
+    events = exported(prof, tmp_path / "trace.json")
+    found = Counter(event.get("cat") for event in events)
+    kernels = [event for event in events if event.get("cat") == "kernel"]
+    assert [kernel["name"] for kernel in kernels] == ["aten::ones", "aten::mm"]
+    assert found["gpu_memcpy"] == 2
+    assert found["ac2g"] == 2 * (2 + 2)
+    assert {event["name"] for event in events if event.get("cat") == "cuda_runtime"} >= {
+        "cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaDeviceSynchronize",
+    }  # fmt: skip
+    operator = next(e for e in events if e.get("cat") == "cpu_op" and e["name"] == "aten::mm")
+    call = next(
+        e
+        for e in events
+        if e.get("cat") == "cuda_runtime" and e["args"]["External id"] == operator["args"]["External id"]
+    )
+    assert operator["ts"] <= call["ts"]
+    assert call["ts"] + call["dur"] <= operator["ts"] + operator["dur"] + 0.01
+    assert call["args"]["correlation"] == kernels[1]["args"]["correlation"]
+    memory = [event["args"] for event in events if event["name"] == "[memory]" and event["args"]["Device Type"] == 1]
+    assert memory[0]["Bytes"] == BIG * BIG * 4 == memory[0]["Total Allocated"]
+
+
+def test_a_schedule_writes_a_trace_a_cycle(session: Session, tmp_path: Path) -> None:
+    handler = tensorboard_trace_handler(str(tmp_path), worker_name="w")
+    with profile(
+        activities=BOTH, schedule=schedule(wait=1, warmup=1, active=2, repeat=2), on_trace_ready=handler
+    ) as prof:
+        for _ in range(8):
+            squares()
+            prof.step()
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 2
+    for file in files:
+        events = json.loads(file.read_text())["traceEvents"]
+        assert sum(event.get("cat") == "kernel" and event["name"] == "aten::mm" for event in events) == 2
+        assert (
+            sum(event["name"].startswith("ProfilerStep#") and event["cat"] == "user_annotation" for event in events)
+            == 2
+        )
+
+
+def test_device_work_alone(session: Session) -> None:
+    with profile(activities=[ProfilerActivity.CUDA]) as prof:
+        squares()
+    names = {event.name for event in prof.events() if event.device_type == DeviceType.CPU}
+    assert names <= {"cudaLaunchKernel", "cudaDeviceSynchronize"}
+    assert row(prof, "aten::mm", DeviceType.CUDA).count == 1
+
+
+def test_collection_can_be_switched(session: Session) -> None:
+    with profile(activities=BOTH) as prof:
+        squares()
+        prof.toggle_collection_dynamic(False, [ProfilerActivity.CUDA])
+        squares()
+        prof.toggle_collection_dynamic(True, [ProfilerActivity.CUDA])
+        squares()
+    assert row(prof, "aten::mm").count == 3
+    assert row(prof, "aten::mm", DeviceType.CUDA).count == 2
+
+
+def test_the_older_profiler_times_operators_by_events(session: Session) -> None:
+    with torch.autograd.profiler.profile(use_device="cuda") as prof:
+        squares()
+    assert 1_300 < row(prof, "aten::matmul").device_time_total < 1_500
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        with torch.autograd.profiler.profile(use_cuda=True) as prof:
+            squares()
+    assert row(prof, "aten::mm").device_time_total > 1_300
+
+
+def test_nvtx_ranges_and_the_external_profiler(session: Session) -> None:
+    with torch.cuda.profiler.profile(), torch.autograd.profiler.emit_nvtx(record_shapes=True) as emitted:
+        squares()
+    assert emitted is not None
+    torch.cuda.profiler.start()
+    torch.cuda.profiler.stop()
+    with torch.cuda.nvtx.range("step {}", 1):
+        assert torch.cuda.nvtx.range_push("inner") == 1
+        assert torch.cuda.nvtx.range_pop() == 1
+
+
+def test_work_on_the_host_alone_keeps_the_profilers_own_times(session: Session) -> None:
+    with profile(activities=[ProfilerActivity.CPU]) as prof:
+        torch.ones(300, 300) @ torch.ones(300, 300)
+    assert row(prof, "aten::mm").count == 1
+    assert row(prof, "aten::mm").cpu_time_total > 10
+
+
+def test_nothing_of_it_stays() -> None:
+    before = torch.autograd.profiler._enable_profiler, torch.autograd._supported_activities
+    with understudy.emulate("V100") as session, profile(activities=BOTH):
+        squares()
+        machine = session.machine
+    assert (torch.autograd.profiler._enable_profiler, torch.autograd._supported_activities) == before
+    assert "launch" not in vars(machine)
