@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function, schedule, tensorboard_trace_handler
 
 import understudy
@@ -208,9 +208,10 @@ def test_work_on_the_host_alone_keeps_the_profilers_own_times(session: Session) 
 
 
 def test_nothing_of_it_stays() -> None:
-    before = torch.autograd.profiler._enable_profiler, torch.autograd._supported_activities
+    names = vars(torch.autograd.profiler)
+    before = names["_enable_profiler"], names["_supported_activities"]
     with understudy.emulate("V100") as session, profile(activities=BOTH):
         squares()
         machine = session.machine
-    assert (torch.autograd.profiler._enable_profiler, torch.autograd._supported_activities) == before
+    assert (names["_enable_profiler"], names["_supported_activities"]) == before
     assert "launch" not in vars(machine)

@@ -319,7 +319,7 @@ class Dispatch(TorchDispatchMode):
                         tag.epoch = stream.epoch
         if plan.synchronizes or (plan.maskable and any(t.dtype == torch.bool for t in tensors_in(args[1:]))):
             machine.synchronize_stream(local.host, stream, plan.name, state.site())
-            state.synchronized(plan.name)
+            state.synchronized(plan.name, stream)
 
     def tag(self, out: Any, device: int) -> None:
         """Give every new storage in a result memory on `device`."""

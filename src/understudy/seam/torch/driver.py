@@ -49,6 +49,7 @@ def _devices(state: State) -> dict[str, Any]:
         machine = state.machine
         machine.synchronize_device(local.host, machine.devices[local.device], site=state.site())
         state.synchronized("cudaDeviceSynchronize")
+        state.gpu_trace.synchronized_device()
 
     return {
         "init": init,

@@ -19,6 +19,7 @@ from understudy.seam.torch import (
     factories,
     functional,
     generators,
+    gpu_trace,
     graphs,
     libraries,
     loading,
@@ -53,6 +54,7 @@ PATCHED = (
     generators,
     dlpack,
     driver,
+    gpu_trace,
     memory,
     pools,
     graphs,
@@ -110,9 +112,10 @@ class Installation:
         for module in PATCHED:
             self.patches.apply(module.patches(state))
         self.patches.apply(threads.patches(state, self.mode))
-        self.mode.__enter__()  # type: ignore[no-untyped-call]
-        if self.stale is not None:
-            self.stale.__enter__()  # type: ignore[no-untyped-call]
+        with gpu_trace.Lifted():
+            self.mode.__enter__()  # type: ignore[no-untyped-call]
+            if self.stale is not None:
+                self.stale.__enter__()  # type: ignore[no-untyped-call]
         state.notes.begin()
         ACTIVE.append(state)
 
@@ -120,9 +123,10 @@ class Installation:
         """Leave the mode and put everything back by identity."""
         ACTIVE.remove(self.state)
         self.state.notes.end()
-        if self.stale is not None:
-            self.stale.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        with gpu_trace.Lifted():
+            if self.stale is not None:
+                self.stale.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self.state.autocast.unregister()
         self.state.history.disable()
         self.patches.restore()

@@ -219,7 +219,7 @@ def transfer(
         local.host.wait_until(end)
     elif on_host:
         machine.synchronize_stream(local.host, stream, "cudaMemcpy (blocking)", site)
-        state.synchronized("cudaMemcpy (blocking)")
+        state.synchronized("cudaMemcpy (blocking)", stream)
 
 
 def _overlap(
@@ -296,7 +296,7 @@ def fetch(state: State, tensor: Tensor, name: str, elements: int | None = None) 
     if machine.concurrent:
         state.order.read(tensor, stream, site)
     machine.synchronize_stream(local.host, stream, local.reason or name, site)
-    state.synchronized(name)
+    state.synchronized(name, stream)
 
 
 def record_stream(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

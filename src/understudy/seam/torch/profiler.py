@@ -55,6 +55,7 @@ class Recording:
         self._mode: Dispatch | None = None
         self._kind: type[Dispatch] = Dispatch
         self._active = False
+        self._place: Any = None  # what another listener had put there
 
     def begin(self) -> None:
         """From now on mark what the seam does on this thread."""
@@ -70,6 +71,7 @@ class Recording:
                 mode.__class__ = _profiled(self, self._kind)
         for name in VERBS:
             setattr(state.machine, name, self._marking(getattr(state.machine, name)))
+        self._place = vars(state).get("place")
         vars(state)["place"] = self._placing(state.place)
         self.rows = (len(state.machine.trace.rows), 0)
         self.host_ns = (state.local.host.now_ns, 0)
@@ -80,8 +82,11 @@ class Recording:
         self._active = False
         self.host_ns = (self.host_ns[0], state.local.host.now_ns)
         self.rows = (self.rows[0], len(state.machine.trace.rows))
-        for name in (*VERBS, "place"):
-            vars(state if name == "place" else state.machine).pop(name)
+        for name in VERBS:
+            vars(state.machine).pop(name)
+        vars(state).pop("place")
+        if self._place is not None:
+            vars(state)["place"] = self._place
         if self._mode is not None:
             self._mode.__class__ = self._kind
 

@@ -20,6 +20,7 @@ from understudy.machine.machine import Machine
 from understudy.machine.oom_text import OutOfMemory
 from understudy.machine.stream import Stream
 from understudy.seam.sites import Sites
+from understudy.seam.torch.gpu_trace import GpuTrace
 from understudy.seam.torch.late import Late
 from understudy.seam.torch.memory import Memory
 from understudy.seam.torch.order import Order
@@ -94,6 +95,7 @@ class State:
         self.generator_devices: dict[int, int] = {}
         self.default_generator = threading.RLock()  # held while the CPU's default generator stands for another
         self.sync_debug_mode = 0
+        self.gpu_trace = GpuTrace(self)
         self.late = Late(self, late_by_clock)
         self.order = Order(self)
         self.memory = Memory(self)
@@ -278,7 +280,12 @@ class State:
         """The next stream of a device's pool; from the first one on, accesses are ordered."""
         self.create_context(self.device(index))
         self.machine.begin_streams()
-        return self.device(index).pool_stream(priority)
+        device = self.device(index)
+        known = len(device.streams)
+        found = device.pool_stream(priority)
+        if len(device.streams) > known:
+            self.gpu_trace.made(self.wrap_stream(found).cuda_stream)
+        return found
 
     def external_stream(self, index: int, pointer: int, base: int) -> Stream:
         """The stream behind a raw handle: one of ours, or one that another library made."""
@@ -301,8 +308,10 @@ class State:
         """The number of the program's line that is running."""
         return self.sites.number(2)
 
-    def synchronized(self, name: str) -> None:
-        """The host waited because of `name`: warn or raise when the program asked for that."""
+    def synchronized(self, name: str, stream: Stream | None = None) -> None:
+        """The host waited, for `stream`, because of `name`: warn or raise when the program asked for that."""
+        if stream is not None and self.gpu_trace.active:
+            self.gpu_trace.synchronized_stream(self.wrap_stream(stream).cuda_stream)
         if not self.sync_debug_mode or name in EXPLICIT_WAITS:
             return
         if self.sync_debug_mode == 1:

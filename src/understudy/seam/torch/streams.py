@@ -22,6 +22,11 @@ HANDLE_BASE = 0x5581_0000_0000
 """Where the emulated driver's stream handles begin: any non-zero address will do."""
 
 
+def handle(stream: MachineStream) -> int:
+    """What the emulated driver calls a stream; 0 for the default stream."""
+    return HANDLE_BASE + (stream.device << 20) + stream.index * 16 if stream.index else 0
+
+
 def stream_of(state: State, stream: Any) -> MachineStream:
     """The machine's stream behind one of PyTorch's, whichever class it came back as."""
     found: MachineStream = state.device(stream.device_index).streams[stream.stream_id]
@@ -96,7 +101,7 @@ class StreamMethods:
 
     @property
     def cuda_stream(self) -> int:
-        return HANDLE_BASE + (self._us.device << 20) + self._us.index * 16 if self._us.index else 0
+        return handle(self._us)
 
     @property
     def priority(self) -> int:
@@ -131,7 +136,7 @@ class StreamMethods:
 
     def synchronize(self) -> None:
         self._state.machine.synchronize_stream(self._state.local.host, self._us, site=self._state.site())
-        self._state.synchronized("cudaStreamSynchronize")
+        self._state.synchronized("cudaStreamSynchronize", self._us)
 
     def is_capturing(self) -> bool:
         return self._state.capturing(self._us)
@@ -168,7 +173,7 @@ class EventMethods:
     _state: ClassVar[State]
     _us: MachineEvent
     _timing: bool
-    _device: int | None
+    _device: int | None = None
 
     @property
     def device(self) -> torch.device | None:
@@ -192,14 +197,16 @@ class EventMethods:
         )
         if self._device is not None and self._device != found.device:
             raise RuntimeError(f"Event device {self._device} does not match recording stream's device {found.device}.")
-        self._device = found.device
+        first, self._device = self._device is None, found.device
         self._state.machine.record(self._state.local.host, self._us, found, self._state.site())
+        self._state.gpu_trace.recorded(self, handle(found), first)
 
     def wait(self, stream: Any = None) -> None:
         found = (
             self._state.local.streams[self._state.local.device] if stream is None else stream_of(self._state, stream)
         )
         self._state.machine.wait_event(self._state.local.host, self._us, found, self._state.site())
+        self._state.gpu_trace.waited(self, handle(found))
 
     def query(self) -> bool:
         return self._state.machine.query_event(self._state.local.host, self._us)
@@ -207,6 +214,11 @@ class EventMethods:
     def synchronize(self) -> None:
         self._state.machine.synchronize_event(self._state.local.host, self._us, self._state.site())
         self._state.synchronized("cudaEventSynchronize")
+        self._state.gpu_trace.synchronized_event(self)
+
+    def __del__(self) -> None:
+        if self._device is not None:
+            self._state.gpu_trace.deleted(self)
 
     def elapsed_time(self, end_event: Any) -> float:
         if not (self._timing and end_event._timing):
