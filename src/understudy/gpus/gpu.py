@@ -38,6 +38,7 @@ class Gpu:
     aliases: tuple[str, ...]
     generation: str
     compute_capability: tuple[int, int]
+    release_year: int
     sm_count: int
     clock_mhz: int
     memory_clock_mhz: int
