@@ -11,7 +11,7 @@ EXTRAS := torch,report,dev
 OLDEST_TORCH := 2.6.0
 CUDA_TORCH := 2.14.1
 
-.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet check format bench bench-train bench-memory calibrate accuracy docs clean
+.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet test-together check format bench bench-train bench-memory calibrate accuracy docs clean
 
 help:
 	@echo "make demo             train the documents' multi-GPU program on two emulated V100, with a report in runs/demo.html"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-oldest      the tests on torch $(OLDEST_TORCH), in an environment of its own"
 	@echo "make test-cuda-wheel  the tests on torch $(CUDA_TORCH) as pip gives it (CUDA build on Linux: several GB), no driver needed"
 	@echo "make test-jax, make test-tensorflow, make test-mxnet: the other frameworks, in environments of their own"
+	@echo "make test-together    PyTorch, JAX and TensorFlow in one process (3 GB)"
 	@echo "make bench            what emulation costs, as ratios to plain CPU"
 	@echo "make bench-memory     peak memory of ResNet-50, bert-large and GPT-2, with what it is made of"
 	@echo "make calibrate        fit the cost model's curves on the published timings again"
@@ -40,7 +41,7 @@ demo: environment
 test: environment
 	$(RUN) -m pytest -n $(JOBS) -q $(ARGS)
 
-test-all: check test docs test-kill test-jax test-tensorflow test-mxnet test-oldest test-cuda-wheel
+test-all: check test docs test-kill test-jax test-tensorflow test-mxnet test-together test-oldest test-cuda-wheel
 
 # Each other framework has an environment of its own: they pin one another's dependencies.
 test-jax test-tensorflow: test-%:
@@ -50,6 +51,10 @@ test-jax test-tensorflow: test-%:
 test-mxnet:
 	@PYTHON="$(or $(PYTHON),python3.11 python3)" tools/environment .venv-mxnet mxnet,dev
 	.venv-mxnet/bin/python -m pytest -q tests/on_mxnet tests/frameworks $(ARGS)
+
+test-together:
+	@PYTHON="$(PYTHON)" tools/environment .venv-together all,dev
+	.venv-together/bin/python -m pytest -q tests/together $(ARGS)
 
 test-kill: environment
 	$(RUN) tests/train/kill.py --kills 200

@@ -36,6 +36,7 @@ __all__ = [
     "copy",
     "cpu",
     "device_of",
+    "from_dlpack",
     "gpu",
     "info",
     "memory",
@@ -163,6 +164,25 @@ def copy(x: T, device: Device) -> T:
 
     result: T = jax.tree.map(duplicate, x)
     return result
+
+
+def from_dlpack(x: Any, device: Device | None = None, copy: bool | None = None) -> Any:
+    """An array of another framework (or NumPy) as a JAX array, on `device`, by default where it is.
+
+    The memory is shared where the device stays, unless `copy` is True; a write through one is seen by the other. `x`
+    is anything that speaks DLPack, or an MXNet array. Raises UsageError where JAX cannot share it (the reason is
+    named), and with `copy=False` where it would have to move. Source: `from_dlpack` of the array API standard.
+    """
+    shared = vocabulary.taken(x, jax.dlpack.from_dlpack, "JAX")
+    place = device_of(shared) if device is None else device
+    if _is_there(shared, place):
+        return _copy(shared, place) if copy else shared
+    if copy is False:
+        raise vocabulary.must_copy(device_of(shared), place)
+    return to(shared, place)
+
+
+_copy = copy
 
 
 class _Guarded(Policy):

@@ -38,6 +38,7 @@ __all__ = [
     "copy",
     "cpu",
     "device_of",
+    "from_dlpack",
     "gpu",
     "info",
     "memory",
@@ -171,6 +172,25 @@ def copy(x: T, device: Device) -> T:
     """A copy of `x` on `device`, freshly allocated even where `x` is there already."""
     result: T = _mapped(lambda array: array.copyto(device), x)
     return result
+
+
+def from_dlpack(x: Any, device: Device | None = None, copy: bool | None = None) -> Any:
+    """An array of another framework (or NumPy) as an array, on `device`, by default where it is.
+
+    The memory is shared where the device stays, unless `copy` is True; a write through one is seen by the other. `x`
+    is anything that speaks DLPack, or an MXNet array. Raises UsageError where MXNet cannot share it (the reason is
+    named), and with `copy=False` where it would have to move. Source: `from_dlpack` of the array API standard.
+    """
+    shared = vocabulary.taken(x, lambda source: mx.nd.from_dlpack(source.__dlpack__()), "MXNet").as_np_ndarray()
+    place = shared.ctx if device is None else device
+    if place == shared.ctx:
+        return _copy(shared, place) if copy else shared
+    if copy is False:
+        raise vocabulary.must_copy(shared.ctx, place)
+    return to(shared, place)
+
+
+_copy = copy
 
 
 def synchronize(device: Device | None = None) -> None:

@@ -36,6 +36,7 @@ __all__ = [
     "copy",
     "cpu",
     "device_of",
+    "from_dlpack",
     "gpu",
     "info",
     "memory",
@@ -176,6 +177,28 @@ def copy(x: T, device: Device) -> T:
 
     result: T = tf.nest.map_structure(duplicate, x)
     return result
+
+
+def from_dlpack(x: Any, device: Device | None = None, copy: bool | None = None) -> Any:
+    """An array of another framework (or NumPy) as a tensor, on `device`, by default where it is.
+
+    The memory is shared where the device stays, unless `copy` is True; a write through one is seen by the other. `x`
+    is anything that speaks DLPack, or an MXNet array. Raises UsageError where TensorFlow cannot share it (the reason is
+    named), and with `copy=False` where it would have to move. Source: `from_dlpack` of the array API standard.
+    """
+    capsules = tf.experimental.dlpack
+    shared = vocabulary.taken(
+        x, lambda source: capsules.from_dlpack(source.__dlpack__()), "TensorFlow", (tf.errors.OpError,)
+    )
+    place = _placed(shared.device) if device is None else _placed(device)
+    if place == _placed(shared.device):
+        return _copy(shared, place) if copy else shared
+    if copy is False:
+        raise vocabulary.must_copy(_placed(shared.device).name, place.name)
+    return to(shared, place)
+
+
+_copy = copy
 
 
 class _Placing(Policy):

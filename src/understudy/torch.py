@@ -10,6 +10,7 @@ import copy as _copy
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import TracebackType
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ import psutil
 import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils import dlpack
 
 from understudy import vocabulary
 from understudy.errors import UsageError
@@ -36,6 +38,7 @@ __all__ = [
     "cpu",
     "device_of",
     "fft_plan_cache",
+    "from_dlpack",
     "gpu",
     "info",
     "map_tensors",
@@ -175,6 +178,28 @@ def copy(x: T, device: Device) -> T:
 
     result: T = _mapped(duplicate, _copy.deepcopy(x) if isinstance(x, nn.Module) else x, target)
     return result
+
+
+def from_dlpack(x: Any, device: Device | None = None, copy: bool | None = None) -> torch.Tensor:
+    """An array of another framework (or NumPy) as a tensor, on `device`, by default where it is.
+
+    The memory is shared where the device stays, unless `copy` is True; a write through one is seen by the other. `x`
+    is anything that speaks DLPack, or an MXNet array. Raises UsageError where PyTorch cannot share it (the reason is
+    named), and with `copy=False` where it would have to move. Source: `from_dlpack` of the array API standard.
+    """
+    shared = vocabulary.taken(x, dlpack.from_dlpack, "PyTorch")
+    place = shared.device if device is None else _placed(device)
+    if place == shared.device:
+        return shared.clone() if copy else shared
+    if copy is False:
+        raise vocabulary.must_copy(shared.device, place)
+    return to(shared, place)
+
+
+def current(tensor: torch.Tensor) -> AbstractContextManager[Any]:
+    """Makes the tensor's GPU the current device for a block; nothing for a tensor of the CPU."""
+    context: AbstractContextManager[Any] = _cuda.device_of(tensor)
+    return context
 
 
 def _placed(device: Device) -> torch.device:

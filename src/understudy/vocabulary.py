@@ -8,13 +8,15 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 from understudy.errors import UsageError
 
 PolicyMode = Literal["silent", "warn", "error"]
+T = TypeVar("T")
 
 
 class DeviceCopyWarning(UserWarning):
@@ -33,6 +35,7 @@ class Vocabulary(Protocol):
     def device_of(self, x: Any) -> Any: ...
     def to(self, x: Any, device: Any) -> Any: ...
     def copy(self, x: Any, device: Any) -> Any: ...
+    def from_dlpack(self, x: Any, device: Any = None, copy: bool | None = None) -> Any: ...
     def synchronize(self, device: Any = None) -> None: ...
 
 
@@ -80,6 +83,57 @@ def _depth_of_caller() -> int:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("understudy."):
         level, frame = level + 1, frame.f_back
     return level
+
+
+def _lending(x: Any) -> AbstractContextManager[Any]:
+    """What its framework wants in force while `x` is exported: PyTorch, that its device is the current one."""
+    if type(x).__module__.split(".")[0] != "torch":
+        return nullcontext()
+    from understudy.torch import current
+
+    return current(x)
+
+
+class _MXNetArray:
+    """An array of MXNet 1.9, which is older than the protocol, as one that speaks it."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._array.to_dlpack_for_read()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        context = self._array.ctx
+        return (_DLPACK_CUDA, int(context.device_id)) if context.device_type == "gpu" else (_DLPACK_CPU, 0)
+
+
+_REFUSALS: tuple[type[Exception], ...] = (BufferError, RuntimeError, TypeError, ValueError)
+_DLPACK_CPU, _DLPACK_CUDA = 1, 2  # DLDeviceType of dlpack.h
+
+
+def taken(x: Any, take: Callable[[Any], T], framework: str, refusals: tuple[type[Exception], ...] = ()) -> T:
+    """`take(x)`, an array that shares the memory of `x`. Raises UsageError, which says why, where it cannot.
+
+    `refusals` are errors of the framework's own, besides Python's, that mean it cannot.
+    """
+    source = _MXNetArray(x) if hasattr(x, "to_dlpack_for_read") else x
+    if not hasattr(source, "__dlpack__"):
+        raise UsageError(f"a {type(x).__name__} does not speak DLPack (`__dlpack__`): make an array of it first.")
+    try:
+        with _lending(x):
+            return take(source)
+    except (*_REFUSALS, *refusals) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UsageError(
+            f"{framework} cannot share the memory of this {type(x).__module__.split('.')[0]} array ({reason}): copy it "
+            "first, through the host, as a contiguous NumPy array."
+        ) from error
+
+
+def must_copy(source: object, destination: object) -> UsageError:
+    """The error of from_dlpack(copy=False) where the array is on another device."""
+    return UsageError(f"from_dlpack(copy=False) shares memory, and moving from {source} to {destination} is a copy.")
 
 
 @dataclass(frozen=True)

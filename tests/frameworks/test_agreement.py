@@ -10,8 +10,8 @@ from understudy.vocabulary import Vocabulary
 
 PACKAGE = Path(understudy.__file__).parent
 WORDS = """
-cpu gpu num_gpus try_gpu try_all_gpus require_gpus visible_devices device_of to copy policy synchronize timer memory
-info
+cpu gpu num_gpus try_gpu try_all_gpus require_gpus visible_devices device_of to copy from_dlpack policy synchronize
+timer memory info
 """
 NAMES = WORDS.split()
 FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet")

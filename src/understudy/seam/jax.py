@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from understudy.errors import InstallError
+from understudy.seam import jax_exchange
 from understudy.seam.buffer_slot import BufferSlot
 from understudy.seam.jax_program import Program, collectives_of, program_of
 from understudy.seam.patching import Patch, Patches
@@ -152,7 +153,8 @@ class _Seam:
             Patch(xla_client, "batched_block_until_ready", self._block_all(xla_client.batched_block_until_ready)),
             Patch(BufferSlot(array.ArrayImpl), "function", None),
         ]
-        return [*calls, *self._device_names()]
+        exchange = jax_exchange.patches(lambda array: self.places(array)[0], self.index)
+        return [*calls, *self._device_names(), *exchange]
 
     def _device_names(self) -> list[Patch]:
         from jaxlib import _jax  # type: ignore[import-untyped, unused-ignore]

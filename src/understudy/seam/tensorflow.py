@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from understudy.errors import InstallError
+from understudy.seam import tensorflow_exchange
 from understudy.seam.buffer_slot import BufferSlot
 from understudy.seam.patching import Patch, Patches
 from understudy.seam.recorder import Installed, OutOfMemory, Recorder, Work
@@ -123,6 +124,7 @@ class _Seam:
         tensor, base = ops.EagerTensor, ops._EagerTensorBase
         return [
             *self.devices.patches(self.context),
+            *tensorflow_exchange.patches(self.place),
             Patch(device_util, "current", _answered(device_util.current)),
             Patch(self.context, "get_device_name", _answered(self.context.get_device_name)),
             Patch(scope, "__init__", self._scope(scope.__init__)),

@@ -7,6 +7,7 @@ read once an epoch. The model is a flax.linen module, or anything with its `init
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -17,10 +18,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from understudy import jax as us
 from understudy.errors import UsageError
+from understudy.train import parameters
 from understudy.train.board import Board
 from understudy.train.hooks import HyperParameters, add_to_class
 
-__all__ = ["HyperParameters", "State", "Trainer", "add_to_class"]
+__all__ = ["HyperParameters", "State", "Trainer", "add_to_class", "load_parameters", "save_parameters"]
 
 Batch = Sequence[Any]
 Loss = Callable[[Any, Any], Any]
@@ -178,3 +180,25 @@ class Trainer(HyperParameters):
     def predict(self, *inputs: Any) -> Any:
         """The model's outputs for one batch of inputs, on the device."""
         return self.model.apply(self.params, *self.prepare_batch(inputs))
+
+
+def save_parameters(params: Any, path: str | Path) -> None:
+    """Write a pytree of arrays, wherever they are, to one safetensors file, atomically."""
+    parameters.write(path, {name: np.asarray(leaf) for name, leaf in _named(params).items()})
+
+
+def load_parameters(params: Any, path: str | Path) -> Any:
+    """The pytree `params` with the file's values, each leaf with the placement and type that it has in `params`.
+
+    Raises FileFormatError where the file is damaged, UsageError where its names or shapes are not those of `params`.
+    """
+    leaves = _named(params)
+    arrays = parameters.read(path, {name: np.shape(leaf) for name, leaf in leaves.items()})
+    placed = [jax.device_put(arrays[name].astype(leaf.dtype), leaf.sharding) for name, leaf in leaves.items()]
+    return jax.tree.unflatten(jax.tree.structure(params), placed)
+
+
+def _named(params: Any) -> dict[str, Any]:
+    """The leaves in the tree's order, under names such as "params.Dense_0.kernel"."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}

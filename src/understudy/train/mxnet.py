@@ -7,16 +7,18 @@ to `fit`, or a `Module` that has both. Losses stay on the device and are read on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from mxnet import autograd, gluon, np
+from mxnet import autograd, gluon, nd, np, util
 
 from understudy import mxnet as us
 from understudy.errors import UsageError
+from understudy.train import parameters
 from understudy.train.board import Board
 from understudy.train.hooks import HyperParameters, add_to_class
 
-__all__ = ["HyperParameters", "Module", "Trainer", "add_to_class"]
+__all__ = ["HyperParameters", "Module", "Trainer", "add_to_class", "load_parameters", "save_parameters"]
 
 Batch = Sequence[Any]
 
@@ -177,3 +179,27 @@ def _by_context(losses: list[Any]) -> list[list[Any]]:
     for loss in losses:
         groups.setdefault(loss.ctx, []).append(loss)
     return list(groups.values())
+
+
+def save_parameters(model: Any, path: str | Path) -> None:
+    """Write the parameters of a gluon block, wherever they are, to one safetensors file, atomically."""
+    parameters.write(path, {name: value.list_data()[0].asnumpy() for name, value in _named(model).items()})
+
+
+def load_parameters(model: Any, path: str | Path) -> Any:
+    """Read a safetensors file into an initialized gluon block, on whatever devices it is; returns the block.
+
+    Raises FileFormatError where the file is damaged, UsageError where its names or shapes are not the block's.
+    """
+    found = _named(model)
+    arrays = parameters.read(path, {name: tuple(value.shape) for name, value in found.items()})
+    array = np.array if util.is_np_array() else nd.array
+    for name, value in found.items():
+        value.set_data(array(arrays[name], dtype=value.dtype))
+    return model
+
+
+def _named(model: Any) -> dict[str, Any]:
+    """The parameters by number and kind ("0.weight"); gluon counts the blocks of a process in their names."""
+    items = model.collect_params().items()
+    return {f"{number}.{name.rpartition('_')[2]}": value for number, (name, value) in enumerate(items)}

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from understudy import tensorflow as us
 from understudy.errors import UsageError
+from understudy.train import parameters
 from understudy.train.hooks import HyperParameters, add_to_class
 
-__all__ = ["HyperParameters", "Trainer", "add_to_class"]
+__all__ = ["HyperParameters", "Trainer", "add_to_class", "load_parameters", "save_parameters"]
 
 
 @cache
@@ -80,3 +82,25 @@ class Trainer(HyperParameters):
             for epoch in range(self.max_epochs)
         ]
         return self.history
+
+
+def save_parameters(model: Any, path: str | Path) -> None:
+    """Write the weights of a Keras model, wherever they are, to one safetensors file, atomically."""
+    parameters.write(path, {name: weight.numpy() for name, weight in _named(model).items()})
+
+
+def load_parameters(model: Any, path: str | Path) -> Any:
+    """Read a safetensors file into a built Keras model, whose weights stay where they are; returns the model.
+
+    Raises FileFormatError where the file is damaged, UsageError where its names or shapes are not the model's.
+    """
+    weights = _named(model)
+    arrays = parameters.read(path, {name: tuple(weight.shape) for name, weight in weights.items()})
+    for name, weight in weights.items():
+        weight.assign(arrays[name])
+    return model
+
+
+def _named(model: Any) -> dict[str, Any]:
+    """The weights by number and name: "0.kernel", "1.bias"; Keras counts the layers of a process in paths."""
+    return {f"{number}.{weight.name}": weight for number, weight in enumerate(model.weights)}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
 
+from understudy.seam.exports import lend, place_at
 from understudy.seam.patching import Patch
 from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import HOST_TAG, Tag, storage_of
@@ -16,14 +16,13 @@ C: Any = torch._C
 
 def patches(_: State) -> list[Patch]:
     """The functions that make capsules and read them."""
-    tags: weakref.WeakValueDictionary[int, Tag] = weakref.WeakValueDictionary()
     pointer = torch._C.StorageBase.data_ptr  # type: ignore[attr-defined]
 
     def exporting(stock: Any) -> Any:
         def to_dlpack(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             storage = storage_of(tensor)
             if storage._us is not HOST_TAG:
-                tags[pointer(storage)] = storage._us
+                lend(pointer(storage), storage._us)
             return stock(tensor, *args, **kwargs)
 
         return to_dlpack
@@ -33,11 +32,10 @@ def patches(_: State) -> list[Patch]:
     def from_dlpack(capsule: Any) -> torch.Tensor:
         made: torch.Tensor = stock_from(capsule)
         storage = storage_of(made)
-        # The storage behind a capsule begins at the tensor's first element, so the nearest pointer below it counts.
-        begin = pointer(storage)
-        known = [(base, tag) for base, tag in tags.items() if base <= begin < base + max(1, tag.size)]
-        if known:
-            storage._us = max(known, key=lambda entry: entry[0])[1]
+        lent = place_at(pointer(storage))  # the storage behind a capsule begins at the tensor's first element
+        if lent is not None:
+            # What another framework lends is its own: this process's PyTorch does not count it.
+            storage._us = lent if isinstance(lent, Tag) else Tag(lent.device, lent.size)
         return made
 
     found = [Patch(C, "_from_dlpack", from_dlpack), Patch(torch.utils.dlpack, "to_dlpack", exporting(C._to_dlpack))]

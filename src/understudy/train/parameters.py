@@ -1,0 +1,51 @@
+"""Parameters on disk, whatever the framework: one safetensors file of NumPy arrays, written atomically.
+
+`understudy.train.jax`, `.tensorflow` and `.mxnet` have `save_parameters` and `load_parameters` on top of it. The file
+knows no device: what a GPU wrote is read on a machine without one, and by every library that reads safetensors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from understudy.errors import FileFormatError, UsageError
+
+
+def write(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write `arrays` by name; the file is there as a whole or not at all."""
+    path = Path(path)
+    draft = path.with_name(f".draft-{path.name}-{os.getpid()}")
+    try:
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, draft)
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def read(path: str | Path, expected: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """The arrays of a file by name. `expected` maps the names of the model to their shapes.
+
+    Raises FileFormatError where the file is missing or damaged, UsageError where it is of another model.
+    """
+    try:
+        arrays: dict[str, np.ndarray] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise FileFormatError(f"{path} cannot be read as safetensors: {error}.") from error
+    found = {name: tuple(array.shape) for name, array in arrays.items()}
+    for name in sorted({*found, *expected}):
+        if found.get(name) != expected.get(name):
+            there, wanted = (_shape(shapes.get(name)) for shapes in (found, expected))
+            raise UsageError(f"{path} is of another model: {name!r} is {there} in the file and {wanted} in the model.")
+    return arrays
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else f"of shape {shape}"
