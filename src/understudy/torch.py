@@ -10,7 +10,6 @@ import copy as _copy
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import TracebackType
 from typing import Any, TypeVar
@@ -194,12 +193,6 @@ def from_dlpack(x: Any, device: Device | None = None, copy: bool | None = None) 
     if copy is False:
         raise vocabulary.must_copy(shared.device, place)
     return to(shared, place)
-
-
-def current(tensor: torch.Tensor) -> AbstractContextManager[Any]:
-    """Makes the tensor's GPU the current device for a block; nothing for a tensor of the CPU."""
-    context: AbstractContextManager[Any] = _cuda.device_of(tensor)
-    return context
 
 
 def _placed(device: Device) -> torch.device:

@@ -89,9 +89,8 @@ def _lending(x: Any) -> AbstractContextManager[Any]:
     """What its framework wants in force while `x` is exported: PyTorch, that its device is the current one."""
     if type(x).__module__.split(".")[0] != "torch":
         return nullcontext()
-    from understudy.torch import current
-
-    return current(x)
+    context: AbstractContextManager[Any] = sys.modules["torch"].cuda.device_of(x)
+    return context
 
 
 class _MXNetArray:
