@@ -25,6 +25,7 @@ def test_every_number_says_where_it_comes_from(result):
     assert result.sources.get("gpu", "modelled").startswith("modelled")
     wanted = {origin for table in result.tables for column in table.columns for origin in column.of}
     assert wanted <= set(result.devices)
+    assert len(result.provenance()) == len(result.used()) >= len(wanted)
 
 
 def test_rows_are_as_long_as_their_headings(result):

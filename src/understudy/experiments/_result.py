@@ -158,16 +158,22 @@ class Result:
     @property
     def emulated(self) -> bool:
         """Whether some of the numbers are of GPUs that are not there."""
-        return any(source.startswith("modelled") for source in self.sources.values())
+        return any(self.sources.get(origin, "").startswith("modelled") for origin in self.used())
 
     def origin(self, of: tuple[Origin, ...]) -> str:
         """How the numbers of a column or series came about: "measured", "modelled", or "" for what was chosen."""
         kinds = [self.sources.get(one, "").partition(",")[0] for one in of]
         return " / ".join(dict.fromkeys(kind for kind in kinds if kind))
 
+    def used(self) -> tuple[Origin, ...]:
+        """The devices that some number is of."""
+        columns = [column for table in self.tables for column in table.columns]
+        drawn = [one for plot in self.plots for one in ([plot] if isinstance(plot, Timeline) else plot.series)]
+        return tuple(origin for origin in self.devices if any(origin in one.of for one in [*columns, *drawn]))
+
     def provenance(self) -> tuple[str, ...]:
-        """One sentence for each device: what it is, and where its numbers come from."""
-        return tuple(f"{origin.upper()}: {name}, {self.sources[origin]}." for origin, name in self.devices.items())
+        """One sentence for each device that some number is of: what it is, and where its numbers come from."""
+        return tuple(f"{origin.upper()}: {self.devices[origin]}, {self.sources[origin]}." for origin in self.used())
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dicts and lists, for JSON. Numbers are in the units of their columns, unrounded."""

@@ -63,8 +63,8 @@ def render(result: Result, title: str, *, width: int = 100, color: bool = False)
 def _grid(result: Result, table: Table) -> Grid:
     grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=False)
     for index, column in enumerate(table.columns):
-        justify = "right" if is_number(table, index) else "left"
-        grid.add_column("\n".join(part for part in heading(result, column) if part), justify=justify)  # type: ignore[arg-type]
+        title = "\n".join(part for part in heading(result, column) if part)
+        grid.add_column(title, justify="right" if is_number(table, index) else "left", overflow="fold")
     for row in cells(table):
         grid.add_row(*(Text(cell) for cell in row))
     return grid
