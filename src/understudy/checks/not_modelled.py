@@ -12,6 +12,7 @@ SENTENCES = {
     "loop": "{name} contains a loop whose number of turns is decided on the device; one turn was counted",
     "shape": "{name} has tensors of unknown shape; their unknown sizes were taken to be the batch size, {assumed}",
     "program": "{name} ran, but what it computes is not known; no time was counted for it",
+    "compile": "torch.compile ran {name} and all else eagerly: the times are those of single operators",
     "backward": "the framework does not show its backward pass; its kernels were derived from the forward pass",
 }
 
@@ -21,7 +22,8 @@ class NotModelled(NoteCheck):
 
     ## What it does
     Reports compiled functions with `while` loops (JAX, TensorFlow), functions of unknown shapes (TensorFlow), functions
-    that were compiled before the emulation saw them, and MXNet's backward pass.
+    that were compiled before the emulation saw them, MXNet's backward pass, and the first use of `torch.compile`, which
+    runs eagerly.
 
     ## Why it is bad
     The reported times leave such work out, or count it once: they are too small, or less certain than the stated band.
@@ -53,6 +55,8 @@ class NotModelled(NoteCheck):
         """How to make it known."""
         if line.word("what") == "shape":
             return "give fixed shapes (`drop_remainder=True`, `input_signature`), or read the times with care"
+        if line.word("what") == "compile":
+            return "read the times as those of the uncompiled program"
         if line.word("what") == "loop":
             return "to measure it, run a fixed number of turns (`fori_loop`, `scan`), or read the times with care"
         return "read the times of this part with care"

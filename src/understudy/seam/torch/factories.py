@@ -84,6 +84,7 @@ def _device_class(state: State) -> Any:
                 state.notes.device_named(args[0])
             return stock(*args, **kwargs)
 
+    device.__wrapped__ = stock  # type: ignore[attr-defined]
     device.__module__, device.__qualname__, device.__doc__ = "torch", "device", stock.__doc__
     return device
 

@@ -26,6 +26,7 @@ def patches(state: State) -> list[Patch]:
         return torch.native_dropout(input, p, True)[0] if _fused(input, p, train) else stock_torch(input, p, train)
 
     dropout.__doc__ = stock.__doc__
+    dropout.__prepare_scriptable__ = lambda: stock  # type: ignore[attr-defined]  # what torch.jit compiles
     return [Patch(F, "dropout", dropout), Patch(torch, "dropout", torch_dropout)]
 
 

@@ -11,6 +11,8 @@ from understudy.seam.patching import Patches
 from understudy.seam.torch import (
     asserts,
     autocast,
+    batch_norm,
+    compiling,
     distributed,
     distributed_collectives,
     distributed_nccl,
@@ -68,6 +70,7 @@ PATCHED = (
     processes,
     loading,
     profiler,
+    compiling,
 )
 """Modules whose `patches(state)` are applied, in this order."""
 
@@ -76,6 +79,7 @@ HANDLERS = {
     **moves.HANDLERS,
     **plans.HANDLERS,
     **libraries.HANDLERS,
+    **batch_norm.HANDLERS,
     **distributed_collectives.HANDLERS,
 }
 """Operators that are handled whole, by name."""

@@ -1,0 +1,92 @@
+"""torch.compile runs eagerly and says so once; torch.jit on emulated tensors."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import understudy
+from understudy.session import Session
+
+
+def noise(x: Tensor) -> Tensor:
+    if bool(x.sum() > 0):
+        return x * 2
+    return F.dropout(x, 0.5) + torch.rand(3, device="cuda") + torch.ones(3, device=x.device)
+
+
+def model() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)).cuda()
+
+
+def test_compile_runs_eagerly_and_says_so_once(session: Session) -> None:
+    compiled = torch.compile(model())
+    compiled(torch.ones(2, 3, device="cuda")).sum().backward()
+    double = torch.compile(lambda x: x * 2, fullgraph=True)
+    assert double(torch.ones(1, device="cuda")).item() == 2
+    found = [finding for finding in session.findings() if finding.code == "not-modelled"]
+    assert [finding.severity for finding in found] == ["info"]
+    assert "torch.compile ran Sequential" in found[0].message
+
+
+def test_a_compiled_model_has_the_names_of_one(session: Session) -> None:
+    stock = model()
+    compiled = torch.compile(stock)
+    assert next(iter(compiled.state_dict())) == "_orig_mod.0.weight"
+    assert compiled._orig_mod is stock
+    assert next(compiled.parameters()).is_cuda
+
+
+def test_compile_as_a_decorator_and_in_place(session: Session) -> None:
+    @torch.compile(mode="max-autotune")
+    def increase(x: Tensor) -> Tensor:
+        return x + 1
+
+    stock = model()
+    stock.compile()
+    assert increase(torch.zeros(1, device="cuda")).item() == 1
+    assert stock(torch.ones(2, 3, device="cuda")).shape == (2, 2)
+    with pytest.raises(RuntimeError, match="Either mode or options can be specified"):
+        torch.compile(stock, mode="default", options={"max_autotune": True})
+
+
+def test_scripts_may_call_what_the_seam_replaces(session: Session) -> None:
+    scripted = torch.jit.script(noise)
+    assert scripted(torch.ones(3, device="cuda")).tolist() == [2, 2, 2]
+    out = scripted(-torch.ones(3, device="cuda"))
+    assert out.is_cuda
+    assert out.shape == (3,)
+
+
+def test_scripted_and_traced_models(session: Session) -> None:
+    eager = model().eval()
+    x = torch.ones(2, 3, device="cuda")
+    for compiled in (torch.jit.script(eager), torch.jit.trace(eager, x), torch.jit.freeze(torch.jit.script(eager))):
+        assert torch.equal(compiled(x), eager(x))
+        assert compiled(x).is_cuda
+
+
+def test_a_saved_script_remembers_its_devices(session: Session) -> None:
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.script(model().cuda(1)), buffer, _extra_files={"note.txt": b"kept"})
+    for location, device in ((None, "cuda:1"), ("cuda:0", "cuda:0"), ("cpu", "cpu")):
+        buffer.seek(0)
+        extra = {"note.txt": ""}
+        loaded = torch.jit.load(buffer, map_location=location, _extra_files=extra)
+        assert {str(parameter.device) for parameter in loaded.parameters()} == {device}
+        assert extra == {"note.txt": b"kept"}
+        assert str(loaded(torch.ones(2, 3, device=device)).device) == device
+
+
+def test_scripts_compile_after_an_emulation() -> None:
+    with understudy.emulate("V100"):
+        torch.jit.script(noise)
+    assert torch.jit.script(lambda_free)(torch.ones(2)).tolist() == [1, 1]
+
+
+def lambda_free(x: Tensor) -> Tensor:
+    return x + torch.zeros(2)
