@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 import torch
@@ -35,7 +36,7 @@ def test_compile_runs_eagerly_and_says_so_once(session: Session) -> None:
 
 def test_a_compiled_model_has_the_names_of_one(session: Session) -> None:
     stock = model()
-    compiled = torch.compile(stock)
+    compiled: Any = torch.compile(stock)
     assert next(iter(compiled.state_dict())) == "_orig_mod.0.weight"
     assert compiled._orig_mod is stock
     assert next(compiled.parameters()).is_cuda
@@ -75,7 +76,7 @@ def test_a_saved_script_remembers_its_devices(session: Session) -> None:
     torch.jit.save(torch.jit.script(model().cuda(1)), buffer, _extra_files={"note.txt": b"kept"})
     for location, device in ((None, "cuda:1"), ("cuda:0", "cuda:0"), ("cpu", "cpu")):
         buffer.seek(0)
-        extra = {"note.txt": ""}
+        extra: dict[str, Any] = {"note.txt": ""}
         loaded = torch.jit.load(buffer, map_location=location, _extra_files=extra)
         assert {str(parameter.device) for parameter in loaded.parameters()} == {device}
         assert extra == {"note.txt": b"kept"}

@@ -124,15 +124,14 @@ def _handler(compute: Callable[..., Any]) -> Handler:
     return handle
 
 
-HANDLERS = {
-    f"aten::batch_norm_{name}": _handler(compute)
-    for name, compute in {
-        "stats": stats,
-        "gather_stats": gather,
-        "gather_stats_with_counts": gather_with_counts,
-        "elemt": elemt,
-        "backward_reduce": backward_reduce,
-        "backward_elemt": backward_elemt,
-    }.items()
+COMPUTED: dict[str, Callable[..., Any]] = {
+    "stats": stats,
+    "gather_stats": gather,
+    "gather_stats_with_counts": gather_with_counts,
+    "elemt": elemt,
+    "backward_reduce": backward_reduce,
+    "backward_elemt": backward_elemt,
 }
+
+HANDLERS = {f"aten::batch_norm_{name}": _handler(compute) for name, compute in COMPUTED.items()}
 """Operators that `Dispatch` hands on whole."""

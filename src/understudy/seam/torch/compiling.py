@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.jit._builtins as builtins_table
 import torch.jit._serialization
-from torch.jit import RecursiveScriptModule
+from torch.jit._script import RecursiveScriptModule
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.moves import move
@@ -57,7 +57,7 @@ def _compile(state: State) -> Callable[..., Any]:
             name = getattr(model, "__qualname__", type(model).__name__)
             state.notes.note("not-modelled", state.site(), what="compile", name=name)
         # What runs a model without the compiler, under the names that a compiled one has (`_orig_mod`).
-        disabled = importlib.import_module("torch._dynamo.eval_frame").DisableContext()
+        disabled: Any = importlib.import_module("torch._dynamo.eval_frame").DisableContext()
         return disabled(model)
 
     return compile
@@ -91,7 +91,7 @@ def _saving(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _load(state: State) -> Callable[..., Any]:
-    stock = torch.jit.load
+    stock: Any = torch.jit.load
 
     @functools.wraps(stock)
     def load(f: Any, map_location: Any = None, _extra_files: Any = None, **kwargs: Any) -> Any:
