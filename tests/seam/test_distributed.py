@@ -168,3 +168,18 @@ def test_no_hazard_in_training(models):
 def test_gradients_travel_while_backward_goes_on(models):
     reduced = [record for record in models.collectives(0) if record.signature.name == "c10d::allreduce_"]
     assert {record.lane.stream for record in reduced} != {0}
+
+
+def test_dtensors_know_their_device_and_draw_random_numbers(tmp_path):
+    program = PROGRAMS / "dtensors.py"
+    done = subprocess.run(
+        [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "2xV100", "--nproc-per-node", "2", str(program)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"rank {i}: [[0.0, 1.0]] cuda:{i}" for i in (0, 1)]

@@ -86,3 +86,30 @@ def test_dropout_draws_from_the_device(session: Session) -> None:
     torch.rand(7)
     assert torch.equal(first, torch.nn.functional.dropout(x, 0.3))
     assert 0.2 < (first == 0).float().mean().item() < 0.4
+
+
+def test_a_state_is_a_seed_and_an_offset_as_on_cuda(session: Session) -> None:
+    torch.cuda.manual_seed(5)
+    torch.rand(3, device="cuda")
+    assert torch.cuda.get_rng_state().tolist() == [5, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]
+    generator = torch.Generator("cuda").manual_seed(5)
+    torch.empty(1 << 20, device="cuda").normal_(generator=generator)
+    # V100: 80 SMs of 2048 threads make 640 blocks of 256, so a thread makes ceil(2**20 / (163840 * 4)) = 2 calls of 4.
+    assert (generator.initial_seed(), generator.get_offset()) == (5, 8)
+
+
+def test_an_offset_stands_for_the_same_numbers_in_every_process(session: Session) -> None:
+    generator = torch.Generator("cuda").manual_seed(11)
+    torch.rand(3, device="cuda", generator=generator)
+    second = torch.rand(3, device="cuda", generator=generator)
+    other = torch.Generator("cuda").manual_seed(11)
+    other.set_offset(4)
+    assert torch.equal(second, torch.rand(3, device="cuda", generator=other))
+
+
+def test_a_state_that_is_none_is_refused(session: Session) -> None:
+    torch.cuda.init()
+    with pytest.raises(RuntimeError, match="RNG state is wrong size"):
+        torch.cuda.set_rng_state(torch.zeros(5056, dtype=torch.uint8))
+    with pytest.raises(TypeError, match=r"RNG state must be a torch\.ByteTensor"):
+        torch.Generator("cuda").set_state(torch.zeros(16))

@@ -35,6 +35,10 @@ Parameter = torch.nn.Parameter
 STRIDED = torch.strided
 PLAIN = torch._C._disabled_torch_dispatch_impl
 CPU_DEVICE = torch.device("cpu")
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+FAKE = torch._C._TorchDispatchModeKey.FAKE
+get_mode = torch._C._get_dispatch_mode
+KERNELS = (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CompositeExplicitAutograd)
 Handler = Callable[["Dispatch", Plan, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -60,14 +64,22 @@ class Dispatch(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
+    supports_higher_order_operators = True
+
     def plan(self, func: Any) -> Plan:
         """The plan of an operator, made on its first use."""
-        plan = self.plans[func] = Plan(func)
+        plan = self.plans[func] = Plan(func) if hasattr(func, "_schema") else HigherOrderPlan()
+        if plan.handler is not None:
+            return plan
         plan.handler = self.handlers.get(plan.name)
+        if plan.handler is None and plan.composite:
+            plan.handler = composite
         return plan
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if types and any(t.__torch_dispatch__ is not PLAIN and t is not FakeTensor for t in types):
+        if types and any(t.__torch_dispatch__ is not PLAIN for t in types):
+            if FakeTensor in types:
+                return func(*args, **(kwargs or {}))  # shapes alone: nothing happens on a device
             # Such subclasses take themselves apart first: what they are made of comes here again.
             return NotImplemented
         plan = self.plans.get(func)
@@ -196,6 +208,11 @@ class Dispatch(TorchDispatchMode):
     def create(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
         """Run an operator that says where its result shall be."""
         kwargs = dict(kwargs)
+        if get_mode(FAKE) is not None:
+            # FakeTensorMode comes after every other mode. Its shapes have no memory, and no driver to ask for a guard.
+            if getattr(kwargs.get("device"), "type", "") == "cuda":
+                kwargs["device"] = CPU_DEVICE
+            return func(*args, **kwargs)
         wanted = kwargs.get("device")
         pinned = kwargs.get("pin_memory")
         if pinned:
@@ -243,7 +260,7 @@ class Dispatch(TorchDispatchMode):
         before = local.inner
         local.inner = True
         try:
-            if plan.random and kwargs.get("generator") is None:
+            if plan.random and (device >= 0 or kwargs.get("generator") is None):
                 with self.state.default_generator:
                     return self._random(plan, func, args, kwargs, device)
             return func(*args, **kwargs)
@@ -261,17 +278,24 @@ class Dispatch(TorchDispatchMode):
     def _random(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
         if device < 0:
             return func(*args, **kwargs)
-        generator = self.state.generators[device]
+        state = self.state
+        generator = kwargs.get("generator") or state.generators[device]
+        position = state.positions[generator._cdata]
         if plan.random != RANDOM_STATE:
-            return func(*args, **{**kwargs, "generator": generator})
-        default = torch.default_generator
-        saved = default.get_state()
-        default.set_state(generator.get_state())
-        try:
-            return func(*args, **kwargs)
-        finally:
-            generator.set_state(default.get_state())
-            default.set_state(saved)
+            position.start(generator)
+            out = func(*args, **{**kwargs, "generator": generator})
+        else:
+            default = torch.default_generator
+            saved = default.get_state()
+            position.start(default)
+            try:
+                out = func(*args, **kwargs)
+            finally:
+                default.set_state(saved)
+        gpu = state.device(device).gpu
+        drawn = next(tensors_in((out,)), None)
+        position.advance(0 if drawn is None else drawn.numel(), gpu.sm_count * gpu.max_threads_per_sm)
+        return out
 
     def submit(
         self,
@@ -351,6 +375,30 @@ class Dispatch(TorchDispatchMode):
                 self.state.resized(storage)
 
 
+class HigherOrderPlan(Plan):
+    """How an operator that takes operators is handled: its CUDA kernel is Python, and what that calls comes here."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.handler = higher_order
+
+
+def higher_order(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a higher-order operator's kernel, `run_dtensor_rng_op` for one, under the mode."""
+    kernel = next((func.py_kernels[key] for key in KERNELS if key in func.py_kernels), None)
+    if kernel is None:
+        raise NotImplementedError(f"could not find kernel for HigherOrderOperator {func.name()} on CUDA")
+    with dispatch:
+        return kernel(*args, **kwargs)
+
+
+def composite(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Take a composite operator apart as autograd does; under `torch.inference_mode` it comes here whole."""
+    with dispatch:
+        return func._op_dk(COMPOSITE, *args, **kwargs)
+
+
 class MeasuredDispatch(Dispatch):
     """The same, with the program's own time between operators as it passes on this machine.
 
@@ -363,7 +411,9 @@ class MeasuredDispatch(Dispatch):
         self._left_ns = clock_ns()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.local.host.now_ns += max(0, clock_ns() - self._left_ns)
+        now_ns = clock_ns()
+        self.local.host.now_ns += max(0, now_ns - self._left_ns)
+        self._left_ns = now_ns  # an operator that is taken apart comes back with its parts
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
         finally:

@@ -49,6 +49,9 @@ COLLECTIVES = {
     "c10d::barrier": Collective(0, 0),
 }
 
+FLAT = frozenset({"c10d::_allgather_base_", "c10d::_reduce_scatter_base_"})
+"""Collectives of which NCCL compares the number of elements, gloo the shapes as well."""
+
 FUNCTIONAL = (
     "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "all_gather_into_tensor",
     "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced", "reduce_scatter_tensor",
@@ -69,6 +72,8 @@ def run(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs
     asynchronous = bool(named.get("async_op", True))
     reads, writes = list(tensors_in((args[shape.reads],))), list(tensors_in((args[shape.writes],)))
     size = sum(map(_bytes, reads)) or group.size * sum(map(_bytes, writes))
+    if group.nccl and plan.name in FLAT:
+        args = (*(tensor.view(-1) for tensor in args[:2]), *args[2:])
     out = _values(dispatch, plan, func, args, kwargs, device)
     if device < 0 or not group.nccl:
         _through_host(dispatch, group, plan.name, device, size)

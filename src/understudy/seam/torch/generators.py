@@ -1,7 +1,13 @@
-"""Random numbers of emulated devices: one generator a device, with the values of a CPU generator of its seed."""
+"""Random numbers of emulated devices: one generator a device, whose state is a seed and an offset, as CUDA's is.
+
+CUDA's Philox generator makes the numbers of each kernel from (seed, offset) alone and then moves the offset on
+(ATen/cuda/CUDAGeneratorImpl.h). Here a CPU generator seeded with the two together makes them, so a state of 16 bytes
+that a program saves, moves by hand (DTensor does) or gives to another process stands for the same numbers.
+"""
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import torch
@@ -20,6 +26,37 @@ def patches(state: State) -> list[Patch]:
     return [Patch(torch, "Generator", generator_class)]
 
 
+class Position:
+    """Where a device's generator is: its seed, and how far the kernels so far have moved it on."""
+
+    __slots__ = ("offset", "seed")
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.offset = 0
+
+    def start(self, generator: Any) -> None:
+        """Make a physical generator ready for one operator's numbers; at offset 0 they are the CPU's of that seed."""
+        stock_manual_seed(generator, (self.seed ^ (self.offset * MIXER)) & MASK)
+
+    def advance(self, elements: int, threads: int) -> None:
+        """Move on by what a kernel for so many elements uses up on a device of so many threads in all.
+
+        Four numbers a call of curand4, one call a thread and round (ATen/native/cuda/DistributionTemplates.h,
+        calc_execution_policy).
+        """
+        if elements:
+            blocks = min(-(-elements // BLOCK), max(1, threads // BLOCK))
+            self.offset += ((elements - 1) // (BLOCK * blocks * UNROLL) + 1) * UNROLL
+
+
+stock_manual_seed: Any = torch._C.Generator.manual_seed
+BLOCK, UNROLL = 256, 4
+MASK = (1 << 64) - 1
+MIXER = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, which keeps the seeds of neighbours apart
+STATE = struct.Struct("<Qq")
+
+
 def _generator_class(state: State) -> Any:
     stock: Any = torch.Generator
 
@@ -33,9 +70,10 @@ def _generator_class(state: State) -> Any:
             self._us_device = index
             # C++ gives its generators back in new Python objects: the address tells them apart.
             state.generator_devices.pop(self._cdata, None)
+            state.positions.pop(self._cdata, None)
             if index >= 0:
                 state.generator_devices[self._cdata] = index
-                self.manual_seed(DEFAULT_SEED)
+                state.positions[self._cdata] = Position(DEFAULT_SEED)
             return self
 
         def __init__(self, device: Any = "cpu") -> None:
@@ -45,6 +83,38 @@ def _generator_class(state: State) -> Any:
         def device(self) -> torch.device:
             index = self._us_device
             return state.cuda_devices[index] if index != CPU else stock.device.__get__(self)
+
+        @property
+        def _us_position(self) -> Position | None:
+            return state.positions.get(self._cdata)
+
+        def manual_seed(self, seed: int) -> Any:
+            if self._us_position is None:
+                return stock.manual_seed(self, seed)
+            state.positions[self._cdata] = Position(int(seed) & MASK)
+            return self
+
+        def seed(self) -> int:
+            made = int(stock.seed(self))
+            if self._us_position is not None:
+                self.manual_seed(made)
+            return made
+
+        def initial_seed(self) -> int:
+            position = self._us_position
+            return int(stock.initial_seed(self)) if position is None else position.seed
+
+        def get_state(self) -> torch.Tensor:
+            position = self._us_position
+            if position is None:
+                return stock.get_state(self)  # type: ignore[no-any-return]
+            return _bytes_of(position)
+
+        def set_state(self, new_state: torch.Tensor) -> Any:
+            if self._us_position is None:
+                return stock.set_state(self, new_state)
+            state.positions[self._cdata] = _position_of(new_state)
+            return self
 
         def __reduce__(self) -> Any:
             return torch.Generator, (self.device,), self.get_state()
@@ -57,11 +127,26 @@ def _generator_class(state: State) -> Any:
             made.set_state(self.get_state())
             return made
 
-        def get_offset(self) -> int:
-            return int(getattr(self, "_us_offset", 0))
+        def graphsafe_get_state(self) -> Any:
+            made = type(self)(self.device)
+            return made.graphsafe_set_state(self)
 
-        def set_offset(self, offset: int) -> None:
-            self._us_offset = offset
+        def graphsafe_set_state(self, other: Any) -> Any:
+            state.positions[self._cdata] = state.positions[other._cdata]
+            return self
+
+        def get_offset(self) -> int:
+            position = self._us_position
+            return int(stock.get_offset(self)) if position is None else position.offset
+
+        def set_offset(self, offset: int) -> Any:
+            position = self._us_position
+            if position is None:
+                return stock.set_offset(self, offset)
+            if offset % 4:
+                raise RuntimeError("offset must be a multiple of 4")
+            position.offset = offset
+            return self
 
     Generator.__module__, Generator.__qualname__, Generator.__name__ = "torch", "Generator", "Generator"
     return Generator
@@ -69,3 +154,18 @@ def _generator_class(state: State) -> Any:
 
 DEFAULT_SEED = 67280421310721
 """c10::detail's default seed of every generator (c10/core/GeneratorImpl.h: default_rng_seed_val)."""
+
+
+def _bytes_of(position: Position) -> torch.Tensor:
+    return torch.tensor(list(STATE.pack(position.seed, position.offset)), dtype=torch.uint8, device="cpu")
+
+
+def _position_of(saved: Any) -> Position:
+    if not isinstance(saved, torch.Tensor) or saved.dtype != torch.uint8 or saved.device.type != "cpu":
+        raise TypeError("RNG state must be a torch.ByteTensor")
+    if saved.numel() != STATE.size:
+        raise RuntimeError("RNG state is wrong size")
+    seed, offset = STATE.unpack(bytes(saved.tolist()))
+    made = Position(seed)
+    made.offset = offset
+    return made

@@ -20,12 +20,13 @@ class Plan:
     """How one OpOverload is handled.
 
     `view`: only makes views. `fresh`: may return new storages. `mutated`: positions of arguments that it writes.
-    `resizes`: may change a storage's size. `reads_none`: makes tensors from nothing. `handler`: replaces it all.
+    `resizes`: may change a storage's size. `reads_none`: makes tensors from nothing. `composite`: has no kernel of its
+    own, but is written in other operators. `handler`: replaces it all.
     """
 
     __slots__ = (
-        "attributes", "builtin", "exempt", "factory", "fresh", "handler", "host_arguments", "kernel", "maskable",
-        "math", "mutated", "mutated_keywords", "name", "names", "random", "resizes", "synchronizes", "view",
+        "attributes", "builtin", "composite", "exempt", "factory", "fresh", "handler", "host_arguments", "kernel",
+        "maskable", "math", "mutated", "mutated_keywords", "name", "names", "random", "resizes", "synchronizes", "view",
     )  # fmt: skip
 
     def __init__(self, func: torch._ops.OpOverload) -> None:
@@ -55,6 +56,8 @@ class Plan:
         self.math = name in tables.MATH
         self.attributes = name in tables.ATTRIBUTES
         self.builtin = func.namespace in tables.BUILT_IN
+        kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key
+        self.composite = kernel_for(func.name(), "CompositeImplicitAutograd") and not kernel_for(func.name(), "CPU")
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:

@@ -28,6 +28,7 @@ from understudy.seam.torch.tags import CPU, HOST_TAG, Tag
 
 if TYPE_CHECKING:
     from understudy.seam.torch.asserts import Failure
+    from understudy.seam.torch.generators import Position
     from understudy.seam.torch.history import History
     from understudy.seam.torch.notes import Notes
 
@@ -93,6 +94,7 @@ class State:
         self.cuda_devices = [torch.device("cuda", i) for i in range(len(machine.devices))]
         self.generators: list[Any] = []
         self.generator_devices: dict[int, int] = {}
+        self.positions: dict[int, Position] = {}  # where a device's generator is, by the generator's address
         self.default_generator = threading.RLock()  # held while the CPU's default generator stands for another
         self.sync_debug_mode = 0
         self.gpu_trace = GpuTrace(self)

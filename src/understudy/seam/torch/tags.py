@@ -97,7 +97,8 @@ def device_of(tensor: torch.Tensor) -> int:
     if tag is HOST_TAG and tensor.__class__ not in (torch.Tensor, torch.nn.Parameter):
         with disable_torch_function():
             parts = parts_of(tensor)
-        tag = tag_of(parts[0]) if parts else tag
+        if parts:
+            return device_of(parts[0])  # which may be made of parts itself: DTensor of an AsyncCollectiveTensor
     device: int = tag.device
     return device
 

@@ -16,7 +16,7 @@ from understudy.seam.torch.moves import fetch, move
 from understudy.seam.torch.nodata import values
 from understudy.seam.torch.state import State
 from understudy.seam.torch.streams import stream_of
-from understudy.seam.torch.tags import CPU, HOST_TAG, device_of, storage_of, tag_of
+from understudy.seam.torch.tags import CPU, HOST_TAG, Tag, device_of, storage_of, tag_of
 from understudy.seam.torch.type_names import DTYPES
 
 Tensor = torch.Tensor
@@ -26,6 +26,7 @@ base: Any = torch._C.TensorBase
 def patches(state: State) -> list[Patch]:
     """The names of `torch.Tensor` to replace."""
     found = [*_properties(state), *_moving(state), *_looking(state), *_exporting(state), *_sharing(state)]
+    found.append(Patch(Tensor, "_make_wrapper_subclass", staticmethod(_wrapper_maker(state))))
     # Lazy parameters allow only methods that they list.
     mixin = UninitializedTensorMixin
     allowed = [*mixin._allowed_methods, *(patch.value for patch in found if callable(patch.value))]
@@ -60,6 +61,8 @@ def _properties(state: State) -> list[Patch]:
             index = storage_of(self)._us.device
         except (NotImplementedError, RuntimeError, ValueError):
             index = device_of(self)
+        if index < 0 and self.__class__ is not Tensor:
+            index = device_of(self)  # of a tensor around tensors, what it is made of
         return devices[index] if index >= 0 else cast(torch.device, get_device(self))
 
     def is_cuda(self: Tensor) -> bool:
@@ -231,6 +234,25 @@ def _exporting(state: State) -> list[Patch]:
         Patch(Tensor, "__cuda_array_interface__", property(interface)),
         Patch(Tensor, "__dlpack_device__", dlpack_device),
     ]
+
+
+def _wrapper_maker(state: State) -> Callable[..., Any]:
+    """`Tensor._make_wrapper_subclass`, which makes tensors around tensors: physically on the host, as their parts are.
+
+    C++ asks a tensor's device for its streams as soon as autograd meets it, and aborts where there is no driver.
+    """
+    stock: Any = base._make_wrapper_subclass
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        index = CPU if state.local.inner else state.index(kwargs.get("device"))
+        if index < 0:
+            return stock(*args, **kwargs)
+        made = stock(*args, **{**kwargs, "device": "cpu"})
+        if not hasattr(made, "__tensor_flatten__"):  # nothing else tells where it is
+            storage_of(made)._us = Tag(index, 0)
+        return made
+
+    return make
 
 
 def _sharing(state: State) -> list[Patch]:
