@@ -11,7 +11,7 @@ EXTRAS := torch,report,dev
 OLDEST_TORCH := 2.6.0
 CUDA_TORCH := 2.14.1
 
-.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet test-together check format bench bench-train bench-memory calibrate accuracy docs clean
+.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet test-together check format bench bench-train bench-memory calibrate accuracy docs programs clean
 
 help:
 	@echo "make demo             train the documents' multi-GPU program on two emulated V100, with a report in runs/demo.html"
@@ -27,6 +27,7 @@ help:
 	@echo "make calibrate        fit the cost model's curves on the published timings again"
 	@echo "make accuracy         predicted against published training throughput"
 	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
+	@echo "make programs         other people's programs (Hugging Face, accelerate, Lightning, timm, ...) on emulated GPUs"
 	@echo "make docs             the documentation, in site/"
 	@echo "make clean            remove environments and everything built"
 
@@ -89,6 +90,11 @@ accuracy: environment
 
 bench-memory: environment
 	$(RUN) benchmarks/bench_memory.py $(ARGS)
+
+# What only a git checkout gives runs with ARGS="--sources DIR"; see docs/programs.md.
+programs:
+	@PYTHON="$(PYTHON)" tools/environment .venv-programs$(if $(TORCH),-torch-$(TORCH)) torch,report $(TORCH)
+	.venv-programs$(if $(TORCH),-torch-$(TORCH))/bin/python tools/programs.py $(ARGS)
 
 docs: environment
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)

@@ -1,0 +1,91 @@
+"""`tools/programs.py`: its table is sound, its data are what programs read, and outcomes are judged by the output."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+TOOLS = Path(__file__).parents[2] / "tools"
+sys.path.insert(0, str(TOOLS))
+
+from program_data import MAKERS  # noqa: E402
+
+import programs  # noqa: E402
+
+ROWS, VERSIONS = programs.rows()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row_names_what_exists(row):
+    assert set(row.packages) <= set(VERSIONS)
+    assert not row.prepare or row.prepare in MAKERS
+    assert not row.script or (TOOLS / "programs" / row.script).is_file()
+    assert row.script or row.command
+    assert bool(row.checkout) == bool(row.folder)
+
+
+def test_names_are_unique():
+    names = [row.name for row in ROWS]
+    assert len(set(names)) == len(names)
+
+
+def test_a_program_is_run_in_a_folder_of_its_own_and_judged(tmp_path):
+    checkout = tmp_path / "sources" / "some"
+    checkout.mkdir(parents=True)
+    checkout.joinpath("train.py").write_text(
+        "import torch\n"
+        "weight = torch.ones(4, device='cuda', requires_grad=True)\n"
+        "optimizer = torch.optim.SGD([weight], lr=0.1)\n"
+        "for _ in range(3):\n"
+        "    weight.sum().backward()\n"
+        "    optimizer.step()\n"
+        "open('left', 'w').close()\n"
+        "print('trained on', weight.device)\n",
+        encoding="utf-8",
+    )
+    row = programs.Row("some", "trains", "V100", ("train.py",), checkout="who/some", folder=".", prints="on cuda:0")
+    outcome = programs.run(row, tmp_path / "sources", tmp_path / "log", 1)
+    assert str(outcome) == "runs"
+    assert outcome.step.endswith("µs")
+    assert outcome.peak == "0.0 MiB"
+    assert not checkout.joinpath("left").exists()
+    assert "trained on cuda:0" in (tmp_path / "log").read_text(encoding="utf-8")
+
+
+def test_a_program_that_never_ends_is_stopped_when_it_has_shown_enough(tmp_path):
+    code = "import time\nwhile True:\n    print('step 4', flush=True)\n    time.sleep(0.01)"
+    row = programs.Row("endless", "loops", "V100", ("-c", code), until="step 4")
+    assert str(programs.run(row, None, tmp_path / "log", 1)) == "runs: stopped after a few steps"
+
+
+def test_a_failure_says_why(tmp_path):
+    row = programs.Row("wrong", "fails", "V100", ("-c", "import torch; torch.ones(1, device='cuda:1')"), prints="done")
+    outcome = programs.run(row, None, tmp_path / "log", 1)
+    assert not outcome.good
+    assert "CUDA error: invalid device ordinal" in str(outcome)
+
+
+def test_what_needs_a_checkout_says_so(tmp_path):
+    row = programs.Row("some", "trains", "V100", ("train.py",), checkout="who/some", folder=".")
+    assert str(programs.run(row, None, tmp_path, 1)) == "not run: needs a checkout of who/some: --sources DIR"
+
+
+def test_tests_are_counted():
+    outcome = programs._judge_tests("...\n== 3 failed, 5 passed, 2 skipped in 4.2s ==\n")
+    assert str(outcome) == "fails: 5 passed, 3 failed, 2 skipped"
+
+
+def test_data_have_the_formats_that_programs_read(tmp_path):
+    folder = tmp_path / "program"
+    folder.mkdir()
+    for maker in MAKERS.values():
+        maker(folder)
+    train = np.fromfile(folder / "data" / "local" / "train.bin", dtype=np.uint16)
+    assert len(train) > 10_000
+    assert train.max() < 40
+    images = (tmp_path / "data" / "FashionMNIST" / "raw" / "train-images-idx3-ubyte").read_bytes()
+    assert len(images) == 16 + 512 * 784
+    assert len((folder / "text" / "valid.txt").read_text(encoding="utf-8").splitlines()) == 30

@@ -1,0 +1,56 @@
+"""Small local data in the formats that other people's programs read, so that nothing is downloaded."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import random
+import struct
+from pathlib import Path
+
+WORDS = ["the", "of", "and", "to", "in", "is", "it", "that", "was", "for", "are", "with", "his", "they", "this", "from"]
+
+
+def text(folder: Path) -> None:
+    """`text/train.txt`, `valid.txt` and `test.txt`: sentences of common words, as word_language_model reads them."""
+    draw = random.Random(0)
+    (folder / "text").mkdir()
+    for name, lines in {"train": 120, "valid": 30, "test": 30}.items():
+        sentences = [" ".join(draw.choices(WORDS, k=12)) for _ in range(lines)]
+        (folder / "text" / f"{name}.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
+
+
+def characters(folder: Path) -> None:
+    """`data/local/train.bin`, `val.bin`, `meta.pkl`: characters as 16-bit numbers, as nanoGPT's prepare.py has them."""
+    draw = random.Random(0)
+    written = " ".join(draw.choices(WORDS, k=5000))
+    letters = sorted(set(written))
+    numbers = {letter: number for number, letter in enumerate(letters)}
+    made = folder / "data" / "local"
+    made.mkdir(parents=True)
+    split = len(written) * 9 // 10
+    for name, part in {"train": written[:split], "val": written[split:]}.items():
+        made.joinpath(f"{name}.bin").write_bytes(struct.pack(f"<{len(part)}H", *(numbers[c] for c in part)))
+    meta = {"vocab_size": len(letters), "itos": dict(enumerate(letters)), "stoi": numbers}
+    made.joinpath("meta.pkl").write_bytes(pickle.dumps(meta))
+
+
+def fashion_mnist(folder: Path) -> None:
+    """`../data/FashionMNIST/raw`: 512 and 128 images of noise whose brightness is the label, in the idx format."""
+    draw = random.Random(0)
+    raw = folder.parent / "data" / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for name, count in {"train": 512, "t10k": 128}.items():
+        labels = bytes(index % 10 for index in range(count))
+        images = b"".join(bytes(25 * label + draw.randrange(25) for _ in range(784)) for label in labels)
+        files = {
+            f"{name}-images-idx3-ubyte": struct.pack(">4i", 0x803, count, 28, 28) + images,
+            f"{name}-labels-idx1-ubyte": struct.pack(">2i", 0x801, count) + labels,
+        }
+        for file, content in files.items():
+            raw.joinpath(file).write_bytes(content)
+            raw.joinpath(f"{file}.gz").write_bytes(gzip.compress(content))
+
+
+MAKERS = {maker.__name__: maker for maker in (text, characters, fashion_mnist)}
+"""The functions that a row of programs.toml may name."""

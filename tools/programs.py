@@ -1,0 +1,376 @@
+"""Run programs that others wrote on emulated GPUs, and write docs/programs.md.
+
+    python tools/programs.py                       every program of tools/programs.toml that packages alone give
+    python tools/programs.py --sources DIR         those of git checkouts as well: DIR/examples, DIR/nanoGPT, ...
+    python tools/programs.py --only "HF generate"  some of them (part of a name is enough); --list shows the names
+
+Packages are installed into the environment that runs this file: `make programs` makes one of its own. Programs run in
+temporary folders; nothing of a checkout is changed. The exit code is 1 when a program that ran did not do what its row
+asks for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path.insert(0, str(HERE))
+
+from program_data import MAKERS  # noqa: E402
+
+TABLE = HERE / "programs.toml"
+SCRIPTS = HERE / "programs"
+PAGE = ROOT / "docs" / "programs.md"
+ERROR = re.compile(r"^(?:\[?rank\d+\]?:? ?|E +)*([\w.]*(?:Error|Exception|Exit|Interrupt)\b.*)$", re.MULTILINE)
+ABORT = re.compile(r"^ *what\(\): +(.*)$", re.MULTILINE)
+COUNTED = re.compile(r"(\d+) (passed|failed|skipped|error)")
+IDLE = "not run"
+
+HEAD = """# Programs that others wrote
+
+`make programs` runs the programs below, unchanged, on emulated GPUs and writes this table. What packages alone give is
+installed into an environment of its own; `make programs ARGS="--sources DIR"` also runs what only a git checkout gives
+(clone the repositories named below into DIR). All data is made locally. `tools/programs.toml` has each program's
+command, and how its success is judged: it must end well and print what the row asks for.
+
+Step time (the median of the optimizer's steps after the first) and peak memory (of the fullest GPU) are modelled.
+Findings are what the checks say beyond notes that cost nothing. `torch` is the version that the row ran on: torchvision
+is published for CUDA builds of torch, so what needs it runs with `make programs TORCH=2.14.1`.
+
+| program | what it does | GPUs | torch | packages | outcome | step | peak | findings |
+|---|---|---|---|---|---|---|---|---|
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One program of programs.toml; its fields are explained there."""
+
+    name: str
+    what: str
+    gpus: str
+    command: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    checkout: str = ""
+    folder: str = ""
+    prepare: str = ""
+    script: str = ""
+    prints: str = ""
+    until: str = ""
+    tests: bool = False
+    minutes: float = 5
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Outcome:
+    """What became of a program: "runs", "fails", "passed" (for tests) or "not run", and the reason in one line."""
+
+    word: str
+    reason: str = ""
+    step: str = ""
+    peak: str = ""
+    findings: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether it did what its row asks for, or could not be tried."""
+        return self.word != "fails"
+
+    def __str__(self) -> str:
+        return f"{self.word}: {self.reason}" if self.reason else self.word
+
+
+def rows() -> tuple[list[Row], dict[str, str]]:
+    """The programs, and the version of each package."""
+    table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    made = [
+        Row(**{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()})
+        for row in table["program"]
+    ]
+    return made, table["versions"]
+
+
+# ---------------------------------------------------------------------- packages
+
+
+def install(names: list[str], versions: dict[str, str]) -> dict[str, str]:
+    """Install packages that are missing; the reason, by name, for those that cannot be had or imported.
+
+    The torch that is here stays: what would need another version of it cannot be had.
+    """
+    refused = {}
+    for name in names:
+        if version_of(name) is None:
+            wanted = f"{name}=={versions[name]}" if versions[name] and not _other_torch(name) else name
+            pins = [f"torch=={importlib.metadata.version('torch')}"]
+            with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
+                constraints.write("\n".join(pins))
+                constraints.flush()
+                command = [sys.executable, "-m", "pip", "install", "--quiet", "--constraint", constraints.name, wanted]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                refused[name] = f"pip cannot install {wanted} beside {pins[0]}: {_last_line(done.stderr)}"
+                continue
+        reason = _import_problem(name)
+        if reason:
+            refused[name] = reason
+            if name == "torchvision":  # others try it when they see it
+                subprocess.run([sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", name], check=False)
+    return refused
+
+
+def _other_torch(name: str) -> bool:
+    return name == "torchvision"
+
+
+def version_of(name: str) -> str | None:
+    """The version of an installed package, None when it is missing."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+MODULES = {"scikit-learn": "sklearn", "ipython": "IPython"}
+
+
+def _import_problem(name: str) -> str:
+    code = f"import {MODULES.get(name, name)}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return ""
+    if name == "torchvision" and "+cpu" in importlib.metadata.version("torch"):
+        return "torchvision is published for CUDA builds of torch, and this is a CPU build: make programs TORCH=2.14.1"
+    return f"{name} cannot be imported: {_last_line(done.stderr)}"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("WARNING")]
+    return lines[-1] if lines else "no message"
+
+
+# ---------------------------------------------------------------------- running
+
+
+def run(row: Row, sources: Path | None, log: Path, patience: float) -> Outcome:
+    """Run a program in a temporary folder, its output in `log`, and judge it."""
+    if row.checkout:
+        if sources is None:
+            return Outcome(IDLE, f"needs a checkout of {row.checkout}: --sources DIR")
+        origin = sources / row.checkout.split("/")[1] / row.folder
+        if not origin.is_dir():
+            return Outcome(IDLE, f"{row.checkout} is not in the folder of --sources")
+    with tempfile.TemporaryDirectory(prefix="understudy-programs-", ignore_cleanup_errors=True) as name:
+        folder = Path(name) / "program"
+        if row.checkout:
+            shutil.copytree(origin, folder, ignore=shutil.ignore_patterns(".git"))
+        else:
+            folder.mkdir()
+        if row.prepare:
+            MAKERS[row.prepare](folder)
+        report = Path(name) / "report.json"
+        code, output = _execute(_command(row, folder, report), _variables(row, folder), folder, row, log, patience)
+        if code is None:
+            return Outcome("fails", f"not done after {row.minutes * patience:g} minutes")
+        outcome = _judge_tests(output) if row.tests else _judge(row, code, output)
+        if report.exists():
+            _read(json.loads(report.read_text(encoding="utf-8")), outcome)
+        return outcome
+
+
+def _command(row: Row, folder: Path, report: Path) -> list[str]:
+    words = [f"{folder}/{word[2:]}" if word.startswith("@/") else word for word in row.command]
+    if row.script:
+        words.insert(0, str(SCRIPTS / row.script))
+    run = [sys.executable, "-m", "understudy", "run", "--gpus", row.gpus, *row.options]
+    if row.tests:
+        return [*run, "-q", "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+    return [*run, "--report", str(report), *words]
+
+
+def _variables(row: Row, folder: Path) -> dict[str, str]:
+    own = {name: f"{folder}/{value[2:]}" if value.startswith("@/") else value for name, value in row.variables.items()}
+    # Nothing is to be downloaded; one thread a process, as torchrun sets it.
+    fixed = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+    return {**os.environ, **fixed, **own}
+
+
+def _execute(
+    command: list[str], variables: dict[str, str], folder: Path, row: Row, log: Path, patience: float
+) -> tuple[int | None, str]:
+    """The exit code, None when the time was up, and the output; a program with `until` is stopped when it is met."""
+    child = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        os.killpg(child.pid, signal.SIGKILL)
+
+    timer = threading.Timer(row.minutes * 60 * patience, expire)
+    timer.start()
+    lines: list[str] = []
+    stopped = False
+    try:
+        assert child.stdout is not None
+        with log.open("w", encoding="utf-8") as file:
+            for line in child.stdout:
+                lines.append(line)
+                file.write(line)
+                if row.until and not stopped and re.search(row.until, line):
+                    stopped = True
+                    child.send_signal(signal.SIGINT)
+        code = child.wait()
+    finally:
+        timer.cancel()
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    return (None if expired.is_set() else code), "".join(lines)
+
+
+def _judge(row: Row, code: int, output: str) -> Outcome:
+    wanted = row.until or row.prints
+    met = re.search(wanted, output) is not None
+    if met and row.until:
+        return Outcome("runs", "stopped after a few steps")
+    if met and code == 0:
+        return Outcome("runs")
+    errors = [one for one in ERROR.findall(output) if "ChildFailedError" not in one]
+    errors = [*ABORT.findall(output), *errors]
+    reason = errors[-1].strip() if errors else f"it ended with exit code {code}"
+    if not errors and code == 0:
+        reason = f"the output has nothing like {wanted!r}"
+    return Outcome("fails", _short(reason))
+
+
+def _judge_tests(output: str) -> Outcome:
+    counts = {word: int(number) for number, word in COUNTED.findall(output.rpartition("\n=")[2])}
+    summary = ", ".join(f"{counts[word]} {word}" for word in ("passed", "failed", "error", "skipped") if word in counts)
+    bad = not counts.get("passed") or counts.get("failed") or counts.get("error")
+    return Outcome("fails" if bad else "runs", summary or _short((ERROR.findall(output) or ["no test ran"])[-1]))
+
+
+def _short(text: str, length: int = 160) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def _read(report: dict[str, Any], outcome: Outcome) -> None:
+    """What the report of a run says of time, memory and findings."""
+    lengths = [step["end_ns"] - step["start_ns"] for step in report["steps"][1:]]
+    if lengths:
+        outcome.step = _duration(statistics.median(lengths))
+    peaks = [device["peak_allocated_bytes"] for device in report["devices"]]
+    if peaks:
+        outcome.peak = f"{max(peaks) / 2**20:,.1f} MiB"
+    codes: dict[str, int] = {}
+    for finding in report["findings"]:
+        if finding["severity"] != "info":
+            codes[finding["code"]] = codes.get(finding["code"], 0) + 1
+    outcome.findings = ", ".join(f"{code} ×{n}" if n > 1 else code for code, n in sorted(codes.items())) or "none"
+
+
+def _duration(nanoseconds: float) -> str:
+    for unit, size in (("s", 1e9), ("ms", 1e6)):
+        if nanoseconds >= size:
+            return f"{nanoseconds / size:.3g} {unit}"
+    return f"{nanoseconds / 1e3:.3g} µs"
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def line_of(row: Row, outcome: Outcome) -> str:
+    """The row of the table in docs/programs.md."""
+    found = [f"{name} {version_of(name) or ''}".strip() for name in row.packages]
+    origin = [row.checkout] if row.checkout else []
+    cells = [
+        row.name,
+        row.what,
+        row.gpus,
+        importlib.metadata.version("torch"),
+        ", ".join([*origin, *found]) or "-",
+        str(outcome),
+        outcome.step or "-",
+        outcome.peak or "-",
+        outcome.findings or "-",
+    ]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def write(results: dict[str, tuple[Row, Outcome]], every: list[Row]) -> None:
+    """Write the page; rows that were not run now keep what an earlier run left there."""
+    before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    kept = {line.split(" | ")[0].removeprefix("| "): line for line in before.splitlines() if line.startswith("| ")}
+    lines = []
+    for row in every:
+        known = kept.get(row.name)
+        if row.name in results and not (known and results[row.name][1].word == IDLE):
+            lines.append(line_of(*results[row.name]))
+        elif known:
+            lines.append(known)
+    PAGE.write_text(HEAD + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    """Run what the command line asks for; the exit status."""
+    parser = argparse.ArgumentParser(description="Run programs that others wrote on emulated GPUs.")
+    parser.add_argument("--sources", type=Path, metavar="DIR", help="a folder with git checkouts, by repository name")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="programs whose names contain these")
+    parser.add_argument("--list", action="store_true", help="print the names and end")
+    parser.add_argument(
+        "--logs", type=Path, default=ROOT / "logs" / "programs", help="where each program's output goes"
+    )
+    parser.add_argument("--patience", type=float, default=1.0, metavar="X", help="multiply every time-out by this")
+    options = parser.parse_args()
+    every, versions = rows()
+    chosen = [row for row in every if not options.only or any(word in row.name for word in options.only)]
+    if options.list or not chosen:
+        print("\n".join(row.name for row in every))
+        return 0 if options.list else 2
+    if options.sources is not None and not options.sources.is_dir():
+        parser.error(f"--sources {options.sources}: there is no such folder")
+    options.logs.mkdir(parents=True, exist_ok=True)
+    refused = install(sorted({name for row in chosen for name in row.packages}), versions)
+    results: dict[str, tuple[Row, Outcome]] = {}
+    for row in chosen:
+        missing = [refused[name] for name in row.packages if name in refused]
+        log = options.logs / (re.sub(r"[^\w.-]+", "-", row.name) + ".log")
+        outcome = Outcome(IDLE, missing[0]) if missing else run(row, options.sources, log, options.patience)
+        results[row.name] = row, outcome
+        told = [outcome.step and f"step {outcome.step}", outcome.peak and f"peak {outcome.peak}", outcome.findings]
+        print(f"{row.name:48} {row.gpus:7} {outcome}", *filter(None, told), sep="  ", flush=True)
+        write(results, every)
+    return 0 if all(outcome.good for _, outcome in results.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
