@@ -78,10 +78,9 @@ class Dispatch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and any(t.__torch_dispatch__ is not PLAIN for t in types):
-            if FakeTensor in types:
-                return func(*args, **(kwargs or {}))  # shapes alone: nothing happens on a device
-            # Such subclasses take themselves apart first: what they are made of comes here again.
-            return NotImplemented
+            # A FakeTensor is a shape alone: nothing happens on a device. Other subclasses take themselves apart first:
+            # what they are made of comes here again.
+            return func(*args, **(kwargs or {})) if FakeTensor in types else NotImplemented
         plan = self.plans.get(func)
         if plan is None:
             plan = self.plan(func)
