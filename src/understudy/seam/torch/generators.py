@@ -57,99 +57,118 @@ MIXER = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, which keeps the
 STATE = struct.Struct("<Qq")
 
 
+class Emulated(torch._C.Generator):
+    """torch.Generator; for a CUDA device it is a CPU generator that says it is the device's."""
+
+    _us_state: State
+    _us_device: int
+    _cdata: int
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        """A generator of a device; a bare number is a CUDA device."""
+        state = cls._us_state
+        index = state.index(device)
+        where = torch.device(device) if not isinstance(device, int) else torch.device("cuda", device)
+        self = stock.__new__(cls, "cpu" if index >= 0 or where.type == "cpu" else device)
+        self._us_device = index
+        # C++ gives its generators back in new Python objects: the address tells them apart.
+        state.generator_devices.pop(self._cdata, None)
+        state.positions.pop(self._cdata, None)
+        if index >= 0:
+            state.generator_devices[self._cdata] = index
+            state.positions[self._cdata] = Position(DEFAULT_SEED)
+        return self
+
+    def __init__(self, device: Any = "cpu") -> None:
+        pass
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """The device that it makes numbers for."""
+        index = self._us_device
+        found: torch.device = self._us_state.cuda_devices[index] if index != CPU else stock.device.__get__(self)
+        return found
+
+    @property
+    def _us_position(self) -> Position | None:
+        return self._us_state.positions.get(self._cdata)
+
+    def manual_seed(self, seed: int) -> Any:
+        """Begin again at a seed."""
+        if self._us_position is None:
+            return stock.manual_seed(self, seed)
+        self._us_state.positions[self._cdata] = Position(int(seed) & MASK)
+        return self
+
+    def seed(self) -> int:
+        """Begin again at a seed that the system draws."""
+        made = int(stock.seed(self))
+        if self._us_position is not None:
+            self.manual_seed(made)
+        return made
+
+    def initial_seed(self) -> int:
+        """The seed that it began at."""
+        position = self._us_position
+        return int(stock.initial_seed(self)) if position is None else position.seed
+
+    def get_state(self) -> torch.Tensor:
+        """Seed and offset as 16 bytes; the CPU's generator has a longer state."""
+        position = self._us_position
+        found: torch.Tensor = stock.get_state(self) if position is None else _bytes_of(position)
+        return found
+
+    def set_state(self, new_state: torch.Tensor) -> Any:
+        """Go on from a state."""
+        if self._us_position is None:
+            return stock.set_state(self, new_state)
+        self._us_state.positions[self._cdata] = _position_of(new_state)
+        return self
+
+    def __reduce__(self) -> Any:
+        return torch.Generator, (self.device,), self.get_state()
+
+    def __setstate__(self, saved: Any) -> None:
+        self.set_state(saved)
+
+    def clone_state(self) -> Any:
+        """Another generator at the same place."""
+        made = type(self)(self.device)
+        made.set_state(self.get_state())
+        return made
+
+    def graphsafe_get_state(self) -> Any:
+        """Another generator that shares this one's place."""
+        return type(self)(self.device).graphsafe_set_state(self)
+
+    def graphsafe_set_state(self, state: Any) -> Any:
+        """Share another generator's place from now on."""
+        positions = self._us_state.positions
+        positions[self._cdata] = positions[state._cdata]
+        return self
+
+    def get_offset(self) -> int:
+        """How far it has been moved on."""
+        position = self._us_position
+        return int(stock.get_offset(self)) if position is None else position.offset
+
+    def set_offset(self, offset: int) -> Any:
+        """Move it, by hand; CUDA wants a multiple of four."""
+        position = self._us_position
+        if position is None:
+            return stock.set_offset(self, offset)
+        if offset % UNROLL:
+            raise RuntimeError("offset must be a multiple of 4")
+        position.offset = offset
+        return self
+
+
+stock: Any = torch._C.Generator
+
+
 def _generator_class(state: State) -> Any:
-    stock: Any = torch.Generator
-
-    class Generator(stock):  # type: ignore[misc]
-        """torch.Generator; for a CUDA device it is a CPU generator that says it is the device's."""
-
-        def __new__(cls, device: Any = "cpu") -> Any:
-            index = state.index(device)
-            where = torch.device(device) if not isinstance(device, int) else torch.device("cuda", device)
-            self = stock.__new__(cls, "cpu" if index >= 0 or where.type == "cpu" else device)
-            self._us_device = index
-            # C++ gives its generators back in new Python objects: the address tells them apart.
-            state.generator_devices.pop(self._cdata, None)
-            state.positions.pop(self._cdata, None)
-            if index >= 0:
-                state.generator_devices[self._cdata] = index
-                state.positions[self._cdata] = Position(DEFAULT_SEED)
-            return self
-
-        def __init__(self, device: Any = "cpu") -> None:
-            pass
-
-        @property
-        def device(self) -> torch.device:
-            index = self._us_device
-            return state.cuda_devices[index] if index != CPU else stock.device.__get__(self)
-
-        @property
-        def _us_position(self) -> Position | None:
-            return state.positions.get(self._cdata)
-
-        def manual_seed(self, seed: int) -> Any:
-            if self._us_position is None:
-                return stock.manual_seed(self, seed)
-            state.positions[self._cdata] = Position(int(seed) & MASK)
-            return self
-
-        def seed(self) -> int:
-            made = int(stock.seed(self))
-            if self._us_position is not None:
-                self.manual_seed(made)
-            return made
-
-        def initial_seed(self) -> int:
-            position = self._us_position
-            return int(stock.initial_seed(self)) if position is None else position.seed
-
-        def get_state(self) -> torch.Tensor:
-            position = self._us_position
-            if position is None:
-                return stock.get_state(self)  # type: ignore[no-any-return]
-            return _bytes_of(position)
-
-        def set_state(self, new_state: torch.Tensor) -> Any:
-            if self._us_position is None:
-                return stock.set_state(self, new_state)
-            state.positions[self._cdata] = _position_of(new_state)
-            return self
-
-        def __reduce__(self) -> Any:
-            return torch.Generator, (self.device,), self.get_state()
-
-        def __setstate__(self, saved: Any) -> None:
-            self.set_state(saved)
-
-        def clone_state(self) -> Any:
-            made = type(self)(self.device)
-            made.set_state(self.get_state())
-            return made
-
-        def graphsafe_get_state(self) -> Any:
-            made = type(self)(self.device)
-            return made.graphsafe_set_state(self)
-
-        def graphsafe_set_state(self, other: Any) -> Any:
-            state.positions[self._cdata] = state.positions[other._cdata]
-            return self
-
-        def get_offset(self) -> int:
-            position = self._us_position
-            return int(stock.get_offset(self)) if position is None else position.offset
-
-        def set_offset(self, offset: int) -> Any:
-            position = self._us_position
-            if position is None:
-                return stock.set_offset(self, offset)
-            if offset % 4:
-                raise RuntimeError("offset must be a multiple of 4")
-            position.offset = offset
-            return self
-
-    Generator.__module__, Generator.__qualname__, Generator.__name__ = "torch", "Generator", "Generator"
-    return Generator
+    names = {"__module__": "torch", "__qualname__": "Generator", "__doc__": stock.__doc__, "_us_state": state}
+    return type("Generator", (Emulated,), names)
 
 
 DEFAULT_SEED = 67280421310721
