@@ -1,4 +1,7 @@
-"""understudy: the stand-in for GPUs. Run, time, check and train CUDA programs on a machine that has none."""
+"""understudy: the stand-in for GPUs. Run, time, check and train CUDA programs on a machine that has none.
+
+PYTEST_DONT_REWRITE: workers of pytest-xdist have imported this package before pytest starts.
+"""
 
 from __future__ import annotations
 

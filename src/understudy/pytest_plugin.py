@@ -11,17 +11,22 @@ import contextlib
 import functools
 import importlib
 import os
-from collections.abc import Iterator
+import sys
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from understudy import launch, settings, shim
+from understudy import launch, pytest_findings, settings, shim
 from understudy.errors import UsageError
+from understudy.pytest_findings import Watch
 from understudy.trace.operation import Kind
+from understudy.trace.units import plural
 
 if TYPE_CHECKING:
+    from understudy.checks._gates import Gate
     from understudy.session import Session
     from understudy.trace.trace import Trace
 
@@ -31,7 +36,7 @@ MARKERS = (
     "gpus(n=1, model=None): the test needs n GPUs; emulated ones are of that model and fresh for the test",
     "max_syncs(n): the test fails when the host waits for an emulated GPU more than n times",
 )
-FIXTURES = ("gpus", "cuda_device", "gpu_trace")
+FIXTURES = ("gpus", "cuda_device", "gpu_trace", "assert_no_findings")
 RAN, LACKED = "ran", "lacked"
 
 
@@ -39,12 +44,14 @@ RAN, LACKED = "ran", "lacked"
 class Gpus:
     """What this pytest process decided about GPUs.
 
-    `spec` is what the whole run emulates, None when only single tests do. `real` is the number of real GPUs.
+    `spec` is what the whole run emulates, None when only single tests do. `real` is the number of real GPUs. `gates`
+    are the findings on which a test fails.
     """
 
     backend: Backend
     spec: str | None
     real: int
+    gates: tuple[Gate, ...] = ()
 
     def header(self) -> str:
         """The line at the top of pytest's output."""
@@ -58,16 +65,29 @@ class Gpus:
 KEY = pytest.StashKey[Gpus]()
 SESSION = pytest.StashKey["Session"]()
 END = pytest.StashKey[contextlib.ExitStack]()
+WATCH = pytest.StashKey[Watch]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --gpus and --gpu-backend."""
+    """Add --gpus, --gpu-backend, --gpu-fail-on and --gpu-report."""
     group = parser.getgroup("understudy", "GPUs, emulated or real")
     group.addoption("--gpus", metavar="SPEC", help="emulate these GPUs for the whole run: 2, 2xV100, V100,A100")
     group.addoption(
         "--gpu-backend",
         choices=("auto", "emulated", "real"),
         help="real GPUs, emulated ones, or (auto, the default) real ones where there are any",
+    )
+    group.addoption(
+        "--gpu-fail-on",
+        metavar="CODE[=N],...",
+        action="append",
+        help="fail each test that has such a finding, or one of a severity (error, warning), more than N times",
+    )
+    group.addoption(
+        "--gpu-report",
+        metavar="PATH",
+        action="append",
+        help="write the findings of all tests: .sarif, .json, .md or .txt; may be given several times",
     )
 
 
@@ -86,6 +106,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 def _decide(arguments: Any) -> Gpus:
     defaults = settings.read()
+    pytest_findings.require(arguments.gpu_report or ())
+    gates = tuple(pytest_findings.gates_of(arguments.gpu_fail_on or _setting("fail-on", defaults)))
     spec = arguments.gpus or os.environ.get("UNDERSTUDY_GPUS") or defaults.get("gpus")
     backend = arguments.gpu_backend or os.environ.get("UNDERSTUDY_GPU_BACKEND") or defaults.get("gpu-backend", "auto")
     if backend not in ("auto", "emulated", "real"):
@@ -96,11 +118,15 @@ def _decide(arguments: Any) -> Gpus:
         spec = str(spec)
         parse(spec)
     if shim.OPTIONS in os.environ:  # pytest itself runs under `understudy run`, or is a worker of one that emulates
-        return Gpus("emulated", spec or "of understudy run", 0)
+        return Gpus("emulated", spec or "of understudy run", 0, gates)
     real = 0 if backend == "emulated" else _real_gpus()
     if backend == "auto":
         backend = "real" if real else "emulated"
-    return Gpus("real" if backend == "real" else "emulated", spec, real)
+    return Gpus("real" if backend == "real" else "emulated", spec, real, gates)
+
+
+def _setting(name: str, defaults: dict[str, object]) -> Any:
+    return os.environ.get(f"UNDERSTUDY_{name.replace('-', '_').upper()}") or defaults.get(name)
 
 
 def _real_gpus() -> int:
@@ -138,7 +164,7 @@ def _wanted(item: pytest.Item) -> tuple[int, str | None] | None:
     """How many GPUs of which model a test asks for; None when it does not ask."""
     marker = item.get_closest_marker("gpus")
     if marker is None:
-        asks = set(getattr(item, "fixturenames", ())) & set(FIXTURES) or item.get_closest_marker("max_syncs")
+        asks = _our_fixtures(item) or item.get_closest_marker("max_syncs")
         return (1, None) if asks else None
 
     def read(n: int = 1, model: str | None = None) -> tuple[int, str | None]:
@@ -147,12 +173,20 @@ def _wanted(item: pytest.Item) -> tuple[int, str | None] | None:
     return read(*marker.args, **marker.kwargs)
 
 
+def _our_fixtures(item: pytest.Item) -> list[str]:
+    """Which of our fixtures a test uses: not a parameter or a fixture of the suite's own that has the same name."""
+    found = getattr(item, "_fixtureinfo", None)
+    definitions = getattr(found, "name2fixturedefs", {})
+    return [name for name in FIXTURES if name in definitions and definitions[name][-1].func.__module__ == __name__]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs more real GPUs than there are; give the others their emulated ones."""
     wanted = _wanted(item)
     gpus = item.config.stash[KEY]
     if wanted is None:
+        _watch(item, _running())
         return
     count, model = wanted
     if gpus.backend == "real":
@@ -164,6 +198,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     stack = contextlib.ExitStack()
     item.stash[END] = stack
     item.stash[SESSION] = stack.enter_context(_fresh(f"{count}x{model}" if model else str(count)))
+    _watch(item, item.stash[SESSION])
+
+
+def _watch(item: pytest.Item, session: Session | None) -> None:
+    if session is not None:
+        session.settle()
+    item.stash[WATCH] = Watch(session, 0 if session is None else len(session.trace))
+
+
+def _running() -> Session | None:
+    """The session of the whole run, once torch has been imported; nothing is imported to find out."""
+    session = sys.modules.get("understudy.session")
+    return None if session is None else session.running()
 
 
 @contextlib.contextmanager
@@ -205,9 +252,28 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Hold a test to its `max_syncs`."""
-    __tracebackhide__ = True
-    yield
+    """Keep a test's findings, and hold it to its `max_syncs` and to the gates."""
+    watch = item.stash.get(WATCH, None)
+    if watch is None:
+        yield
+        return
+    with pytest_findings.shown_when_failing(item, watch, _running):
+        yield
+    _count(item, watch)
+    _hold_to_max_syncs(item)
+    complaint = pytest_findings.complaint(item.config.stash[KEY].gates, watch.found)
+    if complaint:
+        pytest.fail(f"this test's work on GPUs has findings that must not be\n{complaint}", pytrace=False)
+
+
+def _count(item: pytest.Item, watch: Watch) -> None:
+    """A test that did not ask for GPUs used those of the whole run."""
+    session = watch.session or _running()
+    if item.stash.get(SESSION, None) is None and session is not None and len(session.trace) > watch.first:
+        item.user_properties.append(("gpus", RAN))
+
+
+def _hold_to_max_syncs(item: pytest.Item) -> None:
     marker = item.get_closest_marker("max_syncs")
     session = item.stash.get(SESSION, None)
     if marker is None or session is None:
@@ -219,18 +285,34 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         pytest.fail(f"the host waited {len(waits)} times for a GPU, {most} allowed:\n{lines}", pytrace=False)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    """Send a test's findings along with the report of its body."""
+    report = yield
+    watch = item.stash.get(WATCH, None)
+    if call.when == "call" and watch is not None and watch.found:
+        setattr(report, pytest_findings.ATTRIBUTE, pytest_findings.pack(watch.found))
+    return report
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """One line: how many tests ran on emulated GPUs, how many were skipped for want of real ones."""
+    """How many tests ran on emulated GPUs, how many were skipped for want of real ones, and what was found."""
     said: dict[str, str] = {}  # by test: a test has a report for each of its phases
+    collected = pytest_findings.Collected()
     for reports in terminalreporter.stats.values():
         for report in reports:
+            collected.add(report)
             words = [value for name, value in getattr(report, "user_properties", ()) if name == "gpus"]
             if words:
                 said[report.nodeid] = words[0]
     ran, lacked = list(said.values()).count(RAN), list(said.values()).count(LACKED)
     if ran or lacked:
-        tests = f"{ran} test{'s' if ran != 1 else ''}"
-        terminalreporter.write_line(f"understudy: {tests} on emulated GPUs, {lacked} skipped for want of real ones")
+        terminalreporter.write_line(
+            f"understudy: {plural(ran, 'test')} on emulated GPUs, {lacked} skipped for want of real ones"
+        )
+    for line in collected.lines():
+        terminalreporter.write_line(line)
+    collected.write(config.getoption("gpu_report") or (), {"tests": ran})
 
 
 def _session(request: pytest.FixtureRequest) -> Session:
@@ -259,3 +341,26 @@ def cuda_device(gpus: list[Any]) -> Any:
 def gpu_trace(request: pytest.FixtureRequest) -> Trace:
     """What happened on this test's emulated GPUs so far: an `understudy.trace.Trace` that grows as the test runs."""
     return _session(request).trace
+
+
+@pytest.fixture
+def assert_no_findings(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """A function that fails the test when the checks have found something in it so far: `assert_no_findings()`.
+
+    Its arguments are gates as of `--fail-on`: "unsynchronized-access", "host-sync=3", "warning". Without any, no error
+    and no warning is allowed. On real GPUs nothing is recorded while a test runs, so it passes, with a warning.
+    """
+    watch: Watch | None = request.node.stash.get(WATCH, None)
+
+    def check(*codes: str) -> None:
+        __tracebackhide__ = True
+        if watch is None:
+            warnings.warn("on real GPUs a test's work is not recorded, so nothing was checked", stacklevel=2)
+            return
+        complaint = pytest_findings.complaint(
+            pytest_findings.gates_of(codes or pytest_findings.GRAVE), watch.findings(None)
+        )
+        if complaint:
+            pytest.fail(complaint)
+
+    return check

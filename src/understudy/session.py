@@ -87,6 +87,7 @@ class Session:
         self._history: Any = None
         self._patches = Patches()
         self._began_outside = False
+        self._host: Callable[[], HostThread] = lambda: self.machine.host
         self._write_facts()
 
     # ------------------------------------------------------------------ begin and end
@@ -145,6 +146,7 @@ class Session:
         if self._began_outside:
             return
         self._began_outside = True
+        self._host = host
         from understudy.seam import clock, nvml
 
         self._patches.apply(Patch(*patch) for patch in nvml.patches(self.smi_host))
@@ -167,6 +169,12 @@ class Session:
         self.trace.facts["gpus"] = [_describe(device.gpu) for device in self.machine.devices]
         band = self.machine.band()
         self.trace.facts["band"] = None if band is None else round(band, 3)
+
+    def settle(self) -> None:
+        """Wait for all devices, so that what comes next has nothing to do with what was: between two tests."""
+        for device in self.machine.devices:
+            if self.machine.concurrent and all(stream.capture is None for stream in device.streams):
+                self.machine.synchronize_device(self._host(), device)
 
     # ------------------------------------------------------------------ what can be said of it
 

@@ -12,6 +12,7 @@ from understudy.trace.trace import Trace
 from understudy.trace.units import format_ns, format_share, plural
 
 MIN_PAUSES = 5  # fewer are set-up, evaluation or a checkpoint
+MIN_NS = 10_000_000  # of idle time in all: a shorter program is a test, and nobody waits for it
 MIN_SHARE = 0.3  # of the time, without the longest pause: below that, other work hides most of it
 
 
@@ -20,7 +21,8 @@ class IdleGpu(Check):
 
     ## What it does
     Adds up the long gaps (over 100 µs) in which no device has anything to do and that no host synchronization
-    explains, and reports more than 30 % of the time. The longest gap is left out: it may be set-up.
+    explains, and reports more than 30 % of the time, if they come to 10 ms or more. The longest gap is left out: it
+    may be set-up.
 
     ## Why it is bad
     A device is paid for while it waits. Usually it waits for data: reading, decoding, augmenting in the main process.
@@ -47,7 +49,9 @@ class IdleGpu(Check):
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding, at the line that ended most of the idle time."""
         idle = self.gaps.devices.get(ALL)
-        if idle is None or idle.pauses < MIN_PAUSES or idle.pause_ns - idle.longest_ns <= MIN_SHARE * idle.window_ns:
+        if idle is None or idle.pauses < MIN_PAUSES or idle.pause_ns < MIN_NS:
+            return []
+        if idle.pause_ns - idle.longest_ns <= MIN_SHARE * idle.window_ns:
             return []
         sites = idle.sites.most_common(1)
         return [

@@ -70,11 +70,15 @@ class LowTensorCoreUse(Check):
     def __init__(self) -> None:
         self.runs: dict[tuple[int, int], list[int]] = {}  # (device, id of the signature) -> times, ns
         self.signatures: dict[int, Signature] = {}
+        self.matrix: dict[int, bool] = {}  # id of the signature -> whether it is matrix work
 
     def see(self, record: Record, trace: Trace) -> None:
         """Add up time by signature; signatures are shared objects, so their identity is the cheapest key."""
-        if record.signature.flops:
-            identity = id(record.signature)
+        identity = id(record.signature)
+        matrix = self.matrix.get(identity)
+        if matrix is None:
+            matrix = self.matrix[identity] = any(name in record.signature.name for name in MATRIX_NAMES)
+        if matrix:
             key = record.lane.device, identity
             run = self.runs.setdefault(key, [0, 0])
             run[0] += 1
@@ -100,10 +104,12 @@ class LowTensorCoreUse(Check):
         for (device, identity), (times, time_ns) in sorted(self.runs.items(), key=lambda item: -item[1][1]):
             capability = gpus[device].get("compute_capability") if device < len(gpus) else None
             signature = self.signatures[identity]
-            if not capability or capability[0] < 7 or not any(name in signature.name for name in MATRIX_NAMES):
+            if not capability or capability[0] < 7:
                 continue
             use = uses.setdefault(device, Use())
             use.kernels += times
+            if ("tensor_cores", 1) in signature.detail:  # a profile names the kernel that ran
+                continue
             dtype = signature.dtypes[0].removeprefix("torch.") if signature.dtypes else ""
             if dtype in FULL_PRECISION and ("tf32", 1) not in signature.detail:
                 use.full_ns += time_ns

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from understudy import checks, reports
-from understudy.cli._gates import parse_gates, violations
+from understudy.checks._gates import parse_gates, violations
 from understudy.errors import FileFormatError
 from understudy.reports import json as json_report
 from understudy.reports.text import show

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from understudy import launch
-from understudy.cli._gates import Gate, parse_gates, violations
+from understudy.checks._gates import Gate, parse_gates, violations
 from understudy.cli._options import emulation_options, given
 from understudy.cli._paths import require_writable
 from understudy.errors import UsageError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from understudy.reports.summary import memory_words, short, summarize
+from understudy.reports.summary import Summary, memory_words, short, summarize
 from understudy.reports.text import sync_lines
 from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace
@@ -24,22 +24,11 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
         f"- why: {_plain(summary.why)}",
         f"- next: {_plain(summary.next)}",
         f"- {summary.stamp}: {summary.times_are}",
+        *([f"- {_plain(summary.silent_checks)}"] if summary.silent_checks else []),
         "",
     ]
-    lines += _table(
-        ("device", "peak memory", "kernels", "copies", "busy", "host synchronizations"),
-        [
-            (
-                _plain(f"cuda:{device.index} {device.name}"),
-                memory_words(device),
-                f"{device.kernels:,}",
-                f"{device.copies:,} ({format_bytes(device.copied_bytes)})",
-                format_share(device.busy_share),
-                f"{device.synchronizations:,}" + (f": {_plain(sync_lines(device))}" if device.waits else ""),
-            )
-            for device in summary.devices
-        ],
-    )
+    if summary.devices:
+        lines += _devices(summary)
     if summary.findings:
         lines += _table(
             ("", "finding", "line", "what", "do"),
@@ -55,6 +44,23 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
             ],
         )
     return "\n".join(lines)
+
+
+def _devices(summary: Summary) -> list[str]:
+    return _table(
+        ("device", "peak memory", "kernels", "copies", "busy", "host synchronizations"),
+        [
+            (
+                _plain(f"cuda:{device.index} {device.name}"),
+                memory_words(device),
+                f"{device.kernels:,}",
+                f"{device.copies:,} ({format_bytes(device.copied_bytes)})",
+                format_share(device.busy_share),
+                f"{device.synchronizations:,}" + (f": {_plain(sync_lines(device))}" if device.waits else ""),
+            )
+            for device in summary.devices
+        ],
+    )
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -91,6 +91,7 @@ class Summary:
     devices: list[Device]
     steps: list[Step]
     findings: list[Finding]
+    not_decidable: tuple[str, ...] = ()  # checks that this trace holds too little for
 
     @property
     def stamp(self) -> str:
@@ -98,8 +99,17 @@ class Summary:
         return "EMULATED" if self.emulated else "MEASURED"
 
     @property
+    def silent_checks(self) -> str:
+        """What could not be judged, in one sentence; empty for an emulated run, where everything can be."""
+        if not self.not_decidable:
+            return ""
+        return f"not decidable from a profile: {', '.join(self.not_decidable)}"
+
+    @property
     def times_are(self) -> str:
         """Where the durations come from, with their error band where it is known."""
+        if not self.emulated:
+            return f"times are {self.source}"
         if self.band is None:
             return f"times are {self.source}; their error band is not known"
         return f"times are {self.source}, within about ±{format_share(self.band)}"
@@ -145,6 +155,7 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         used,
         steps,
         list(findings),
+        tuple(trace.facts.get("not_decidable", ())),
     )
 
 
@@ -260,6 +271,9 @@ def _verdict(
     trace: Trace, devices: list[Device], findings: Sequence[Finding], window_ns: int, emulated: bool
 ) -> tuple[str, str, str]:
     place = f"{'EMULATED' if emulated else 'MEASURED'} on {gpu_names(devices)}"
+    tests = trace.facts.get("tests")  # of a pytest run, whose devices were many and short-lived
+    if tests is not None:
+        place = f"{'EMULATED' if emulated else 'MEASURED'}, {plural(tests, 'test')} on GPUs"
     code = trace.facts.get("exit_code", 0)
     if code:
         place += (
@@ -272,6 +286,8 @@ def _verdict(
         worst = (errors or warnings)[0]
         at = f" ({short(worst.site)})" if worst.site.file else ""
         return f"{place}: {', '.join(counts)}", f"{worst.code}{at}: {worst.message}", worst.advice
+    if tests is not None:
+        return f"{place}: nothing to fix", "no test's work on GPUs had an error or a warning", "nothing"
     if not any(device.kernels or device.copies or device.collectives for device in devices):
         return (
             f"{place}: no GPU was used",
@@ -280,7 +296,7 @@ def _verdict(
         )
     if code:
         return f"{place}: no finding explains it", _where_time_went(devices, window_ns), "see its own error message"
-    return f"{place}: nothing to fix", _where_time_went(devices, window_ns), _next(trace)
+    return f"{place}: nothing to fix", _where_time_went(devices, window_ns), _next(trace, emulated)
 
 
 def _where_time_went(devices: list[Device], window_ns: int) -> str:
@@ -289,9 +305,10 @@ def _where_time_went(devices: list[Device], window_ns: int) -> str:
     return f"{format_ns(window_ns)} of device work; {shown}"
 
 
-def _next(trace: Trace) -> str:
+def _next(trace: Trace, emulated: bool) -> str:
     shown = "the timeline and memory over time" if len(trace.memory) else "the timeline"
-    return f"nothing; `--report run.html` shows {shown}, `--gpus` tries other cards"
+    other = "`--gpus` tries other cards" if emulated else "`understudy compare` puts an emulated run beside it"
+    return f"nothing; `--report run.html` shows {shown}, {other}"
 
 
 def memory_words(device: Device) -> str:

@@ -63,6 +63,8 @@ def render(
         console.print(Text(f"{label:8}", style="bold") + Text(words), soft_wrap=True)
     _print_devices(console, summary)
     _print_findings(console, summary, max_findings)
+    if summary.silent_checks:
+        console.print(Text(summary.silent_checks, style="dim"))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 

@@ -70,6 +70,13 @@ class Rows:
         numbers = iter(self.stored)
         return zip(*([numbers] * WIDTH), strict=True)
 
+    def since(self, first: int) -> Rows:
+        """A copy of the rows from number `first` on."""
+        self.spill()
+        rows = Rows()
+        rows.stored = self.stored[first * WIDTH :]
+        return rows
+
     def column(self, index: int) -> array[int]:
         """One column, as a new array."""
         self.spill()

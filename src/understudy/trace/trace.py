@@ -148,6 +148,15 @@ class Trace:
         rows = self.rows
         return max((max(row[ISSUED], row[END]) for row in rows), default=0)
 
+    def since(self, first: int) -> Trace:
+        """The rows from number `first` on, with this trace's tables; without totals and history, which have no rows."""
+        out = Trace()
+        out.lanes, out.signatures, out.sites = self.lanes, self.signatures, self.sites
+        out.hazards, out.notes = self.hazards, self.notes
+        out.facts = {**self.facts, "devices": []}
+        out.rows = self.rows.since(first)
+        return out
+
     def canonical(self) -> Trace:
         """The same trace ordered by (issue time, thread, order in the thread), its tables numbered by first use."""
         out = Trace()

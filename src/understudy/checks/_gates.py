@@ -1,4 +1,4 @@
-"""Gates: findings on which a run is to fail."""
+"""Gates: findings on which a run, or a test, is to fail."""
 
 from __future__ import annotations
 
@@ -33,20 +33,24 @@ def _gate(text: str) -> Gate:
     if what not in known:
         near = difflib.get_close_matches(what, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-        raise UsageError(f"--fail-on knows no finding {what!r}; {hint}")
+        raise UsageError(f"there is no finding {what!r} to fail on; {hint}")
     if equals and not (number.isascii() and number.isdigit()):
-        raise UsageError(f"--fail-on {text!r}: after = comes the number of incidents that is allowed")
+        raise UsageError(f"to fail on {text!r}: after = comes the number of incidents that is allowed")
     return Gate(what, int(number or 0))
+
+
+def broken(gates: Sequence[Gate], findings: Iterable[Finding]) -> list[tuple[Gate, list[Finding]]]:
+    """The gates that the findings break, each with what it counted."""
+    found = list(findings)
+    counted = [(gate, [one for one in found if gate.what in (one.code, one.severity)]) for gate in gates]
+    return [(gate, some) for gate, some in counted if sum(one.times for one in some) > gate.most]
 
 
 def violations(gates: Sequence[Gate], findings: Iterable[Finding]) -> list[str]:
     """One sentence for each gate that the findings break."""
-    found = list(findings)
     sentences = []
-    for what, most in gates:
-        matching = [finding for finding in found if what in (finding.code, finding.severity)]
+    for gate, matching in broken(gates, findings):
         times = sum(finding.times for finding in matching)
-        if times > most:
-            lines = ", ".join(dict.fromkeys(str(finding.site) for finding in matching))
-            sentences.append(f"failed on {what}: {times} found, {most} allowed ({lines})")
+        lines = ", ".join(dict.fromkeys(str(finding.site) for finding in matching))
+        sentences.append(f"failed on {gate.what}: {times} found, {gate.most} allowed ({lines})")
     return sentences
