@@ -74,7 +74,7 @@ def _events(trace: Trace) -> Iterator[Event]:
             hosts[thread] = record.end_ns
         elif record.kind == Kind.STEP:
             name = f"ProfilerStep#{record.value}"
-            yield complete("user_annotation", name, HOST_PID, thread, step_start_ns, record.issued_ns, {})
+            yield complete("user_annotation", name, HOST_PID, thread, step_start_ns, record.issued_ns, _stack(record))
             step_start_ns = record.issued_ns
         elif record.kind == Kind.HOST:
             start_ns, end_ns = record.start_ns, max(record.end_ns, record.start_ns + record.value)
@@ -109,7 +109,7 @@ def _call(record: Record, number: int, start_ns: int) -> Iterator[Event]:
     runtime_ns = kineto.runtime_start(record, start_ns)
     if record.kind in ON_DEVICE:
         name = "aten::copy_" if record.kind == Kind.COPY else record.signature.name
-        args: dict[str, Any] = {"External id": number, "Call stack": str(record.site) if record.site.file else ""}
+        args: dict[str, Any] = {"External id": number, **_stack(record)}
         shapes = record.signature.shapes[: record.signature.inputs or None]
         if shapes:
             args["Input Dims"] = [list(shape) for shape in shapes]
@@ -121,14 +121,20 @@ def _call(record: Record, number: int, start_ns: int) -> Iterator[Event]:
         yield kineto.arrow("s", number, HOST_PID, thread, runtime_ns)
 
 
+def _stack(record: Record) -> dict[str, str]:
+    return {"Call stack": str(record.site)} if record.site.file else {}
+
+
 def _wait(record: Record, number: int) -> Iterator[Event]:
     name = record.signature.name
     runtime = kineto.wait_name(record)
-    thread, args = record.lane.thread, {"External id": number, "correlation": number}
+    thread = record.lane.thread
+    args: dict[str, Any] = {"External id": number, "correlation": number}
     if runtime != name:
         outer = "aten::copy_" if name.startswith("cudaMemcpy") else name
-        call = args | {"Call stack": str(record.site)}
-        yield complete("cpu_op", outer, HOST_PID, thread, record.start_ns, record.end_ns, call)
+        yield complete("cpu_op", outer, HOST_PID, thread, record.start_ns, record.end_ns, args | _stack(record))
+    else:
+        args |= _stack(record)
     yield complete("cuda_runtime", runtime, HOST_PID, thread, record.start_ns, record.end_ns, args)
 
 
@@ -150,6 +156,8 @@ def _memory(trace: Trace) -> Iterator[Event]:
             size = sizes.get((action.device, action.address), size)
         totals = reserved if action.action.startswith("segment") else allocated
         totals[action.device] = totals.get(action.device, 0) + sign * size
+        if action.action.startswith("segment"):
+            continue  # the profiler hears of blocks only
         yield {
             "ph": "i",
             "s": "t",

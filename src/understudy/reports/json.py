@@ -36,6 +36,7 @@ def as_dict(trace: Trace, findings: Sequence[Finding]) -> dict[str, Any]:
         "duration_ns": summary.end_ns - summary.begin_ns,
         "devices": [_device(device) for device in summary.devices],
         "steps": _steps(summary),
+        "not_decidable": list(summary.not_decidable),
         "findings": [_finding(finding) for finding in summary.findings],
         "facts": {key: trace.facts[key] for key in ("options", "versions", "rank") if key in trace.facts},
     }

@@ -111,7 +111,7 @@ def work_arguments(record: Record, number: int, external: int) -> dict[str, Any]
         args["bytes"] = record.value
         args["memory bandwidth (GB/s)"] = round(record.value / max(1, record.duration_ns), 3)
     elif record.kind == Kind.COLLECTIVE:
-        args |= {"Collective name": record.signature.name, "In msg nelems": record.value}
+        args |= {"Collective name": record.signature.name, "In msg nelems": record.value, "dtype": "Byte"}
     return args
 
 
