@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from understudy.errors import FileFormatError, UsageError
-from understudy.shim import FOLDER, OPTIONS, PYTHON
+from understudy.measure import kineto, record, snapshot
+from understudy.shim import FOLDER, MEASURE, OPTIONS, PYTHON
 from understudy.trace.finding import SEVERITIES, Finding
 from understudy.trace.operation import UNKNOWN_SITE
 from understudy.trace.trace import Trace
@@ -36,8 +37,19 @@ def environment(options: Mapping[str, object], folder: Path | None, base: Mappin
     variables["PYTHONPATH"] = _first(SHIM / "python", base.get("PYTHONPATH"))
     variables["PATH"] = search_path(base)
     variables.pop(FOLDER, None)
+    variables.pop(MEASURE, None)
     if folder is not None:
         variables[FOLDER] = str(folder)
+    return variables
+
+
+def measuring_environment(folder: Path, base: Mapping[str, str]) -> dict[str, str]:
+    """The variables under which a program and every Python that it starts are recorded on the real GPUs."""
+    variables = dict(base)
+    variables.pop(OPTIONS, None)
+    variables[MEASURE] = "1"
+    variables[FOLDER] = str(folder)
+    variables["PYTHONPATH"] = _first(SHIM / "python", base.get("PYTHONPATH"))
     return variables
 
 
@@ -136,9 +148,9 @@ class Result:
 def collect(folder: Path) -> Result:
     """Read what the processes of a run left in its folder; processes that used no GPU are left out."""
     result = Result()
-    for path in sorted(folder.glob("*.trace")):
+    for path in sorted([*folder.glob("*.trace"), *folder.glob(f"*{record.SUFFIX}")]):
         try:
-            trace = Trace.load(path)
+            trace = Trace.load(path) if path.suffix == ".trace" else _measured(path)
         except FileFormatError as error:
             result.damaged.append(str(error))
             continue
@@ -147,6 +159,15 @@ def collect(folder: Path) -> Result:
     result.traces.sort(key=lambda trace: (int(trace.facts.get("rank", 0)), -len(trace)))
     result.outcome = outcome(folder)
     return result
+
+
+def _measured(path: Path) -> Trace:
+    """A profile with the memory snapshot beside it."""
+    trace = kineto.load(path)
+    memory = path.with_name(path.name.removesuffix(record.SUFFIX) + record.SNAPSHOT)
+    if memory.exists():
+        snapshot.add(trace, memory)
+    return trace
 
 
 def outcome(folder: Path) -> int:

@@ -21,6 +21,7 @@ import pytest
 
 from understudy import launch, pytest_findings, settings, shim
 from understudy.errors import UsageError
+from understudy.measure.present import real_gpus
 from understudy.pytest_findings import Watch
 from understudy.trace.operation import Kind
 from understudy.trace.units import plural
@@ -119,7 +120,7 @@ def _decide(arguments: Any) -> Gpus:
         parse(spec)
     if shim.OPTIONS in os.environ:  # pytest itself runs under `understudy run`, or is a worker of one that emulates
         return Gpus("emulated", spec or "of understudy run", 0, gates)
-    real = 0 if backend == "emulated" else _real_gpus()
+    real = 0 if backend == "emulated" else real_gpus()
     if backend == "auto":
         backend = "real" if real else "emulated"
     return Gpus("real" if backend == "real" else "emulated", spec, real, gates)
@@ -127,19 +128,6 @@ def _decide(arguments: Any) -> Gpus:
 
 def _setting(name: str, defaults: dict[str, object]) -> Any:
     return os.environ.get(f"UNDERSTUDY_{name.replace('-', '_').upper()}") or defaults.get(name)
-
-
-def _real_gpus() -> int:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return 0
-    try:
-        return int(pynvml.nvmlDeviceGetCount())
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def _install(framework: str) -> None:

@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "doctor": BELOW_SESSION | {"session", "launch"},
     "pytest_plugin": BELOW_SESSION | VOCABULARY | {"session", "launch", "shim", "pytest_findings"},
     "pytest_findings": {"trace", "checks", "reports", "launch", "session"},
-    "shim": {"session"},
+    "shim": {"session", "measure"},
     "cli": COMMANDS | {"shim"},
     "__main__": {"cli"},
 }

@@ -7,16 +7,15 @@ JSON form holds the same keys; an event may be the list [action, address, size, 
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from understudy.errors import FileFormatError
 from understudy.machine.alloc_conf import MIB, UNLIMITED, Settings, parse
 from understudy.machine.allocator_blocks import DEFAULT_POOL, PoolId
+from understudy.trace import plain_pickle
 
 
 class Event(NamedTuple):
@@ -36,21 +35,6 @@ class Snapshot(NamedTuple):
     settings: Settings
     events: list[Event]
     segments: list[dict[str, Any]]
-
-
-class _DataUnpickler(pickle.Unpickler):
-    """Reads numbers, strings, lists, tuples and dictionaries, and refuses everything else."""
-
-    def find_class(self, module_name: str, global_name: str) -> NoReturn:
-        """Refuse: a snapshot holds no objects."""
-        raise FileFormatError(
-            f"The pickle asks for {module_name}.{global_name}, but a memory snapshot holds plain data only. "
-            "Make one with torch.cuda.memory._dump_snapshot."
-        )
-
-    def persistent_load(self, pid: object) -> NoReturn:
-        """Refuse: a snapshot refers to nothing outside itself."""
-        raise FileFormatError("The pickle refers to data outside itself; a memory snapshot does not.")
 
 
 def read(path: str | Path) -> list[Snapshot]:
@@ -74,14 +58,7 @@ def _decode(data: bytes, path: Path) -> object:
             return json.loads(data)
         except ValueError as error:
             raise FileFormatError(f"{path} is not JSON: {error}.") from None
-    try:
-        return _DataUnpickler(io.BytesIO(data)).load()
-    except FileFormatError:
-        raise
-    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
-        raise FileFormatError(
-            f"{path} is not a pickle of plain data ({error}). Make one with torch.cuda.memory._dump_snapshot."
-        ) from None
+    return plain_pickle.loads(data, str(path))
 
 
 def from_dict(data: object, path: str | Path = "the snapshot") -> list[Snapshot]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
-from understudy.analysis.compare import MOST_OPERATORS, Comparison, Difference, Numbers, compare, load
+from understudy.analysis.compare import MOST_OPERATORS, Comparison, Difference, Numbers, compare, load, measure
+from understudy.cli import _files
+from understudy.measure import kineto
 from understudy.trace.units import format_bytes, format_ns, format_share
 
 DIFFERS = 1
@@ -40,16 +43,23 @@ ROWS = (
 )
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
 def command(first: str, second: str, tolerance: float, as_json: bool) -> int:
-    """Compare two runs: traces of `understudy run --trace`, or JSON reports.
+    """Compare two runs: traces of `understudy run --trace`, JSON reports, or profiles of torch.profiler.
 
     The exit code is 0 when nothing differs by more than the tolerance, and 1 when something does.
 
     \b
     understudy compare before.trace after.trace --tolerance 2
     """
-    result = compare(load(first), load(second), tolerance / 100)
+    result = compare(_numbers(first), _numbers(second), tolerance / 100)
     click.echo(json.dumps(result.to_json(), indent=1) if as_json else "\n".join(_lines(first, second, result)))
     return 0 if result.same else DIFFERS
+
+
+def _numbers(path: str) -> Numbers:
+    """The numbers of a JSON report of ours, or of a trace that anybody wrote."""
+    with Path(path).open("rb") as file:
+        head = file.read(4096)
+    return measure(_files.load(path)) if kineto.is_kineto(head) else load(path)
 
 
 def _lines(first: str, second: str, result: Comparison) -> Iterator[str]:

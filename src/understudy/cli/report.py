@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 
 import click
 
 from understudy import checks, reports
-from understudy.checks._gates import parse_gates, violations
-from understudy.errors import FileFormatError
+from understudy.checks._gates import Gate, parse_gates, violations
+from understudy.cli._files import load
+from understudy.errors import UsageError
 from understudy.reports import json as json_report
 from understudy.reports.text import show
 from understudy.trace.trace import Trace
@@ -22,11 +22,15 @@ from understudy.trace.trace import Trace
 @click.option("--fail-on", metavar="CODE[=N],...", multiple=True, help="End with 64 when such a finding occurs.")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON on stdout.")
 def command(path: str, outputs: tuple[str, ...], fail_on: tuple[str, ...], as_json: bool) -> int:
-    """Look for findings in a TRACE saved by `understudy run --trace`, and show the report."""
+    """Look for findings in a TRACE saved by `understudy run --trace`, and show the report.
+
+    A profile of torch.profiler (`.json`, `.json.gz`) and a memory snapshot of a real GPU can be given as well.
+    """
     gates = parse_gates(fail_on)
     for output in outputs:
         reports.find(output)
-    trace = _load(path)
+    trace = load(path)
+    _refuse_undecidable(gates, trace, path)
     findings = checks.run(trace)
     for output in outputs:
         reports.write(output, trace, findings)
@@ -40,8 +44,11 @@ def command(path: str, outputs: tuple[str, ...], fail_on: tuple[str, ...], as_js
     return 64 if broken else 0
 
 
-def _load(path: str) -> Trace:
-    try:
-        return Trace.load(Path(path))
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise FileFormatError(f"{path} is damaged: {error}; write it again with `understudy run --trace`") from error
+def _refuse_undecidable(gates: Sequence[Gate], trace: Trace, path: str) -> None:
+    """A gate that could never close is no gate."""
+    for gate in gates:
+        if gate.what in trace.facts.get("not_decidable", ()):
+            raise UsageError(
+                f"{gate.what} is not decidable from {path}: a profile does not hold what the check needs; run the "
+                "program with `understudy run --gpus` for it"
+            )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import click
 
 from understudy import checks, gpus, reports
 from understudy.analysis.retime import does_not_fit, retime
+from understudy.cli._files import load
 from understudy.reports import json as json_report
 from understudy.reports.text import show
-from understudy.trace.trace import Trace
 
 DOES_NOT_FIT = 65
 
@@ -35,7 +34,7 @@ def command(path: str, spec: str, saved: str | None, outputs: tuple[str, ...], a
     """
     for output in outputs:
         reports.find(output)
-    made = retime(Trace.load(Path(path)), gpus.parse(spec))
+    made = retime(load(path), gpus.parse(spec))
     findings = checks.run(made)
     if saved is not None:
         made.save(saved)

@@ -16,7 +16,9 @@ from understudy.checks._gates import Gate, parse_gates, violations
 from understudy.cli._options import emulation_options, given
 from understudy.cli._paths import require_writable
 from understudy.errors import UsageError
+from understudy.measure.present import visible_gpus
 from understudy.trace.merge import merge
+from understudy.trace.units import plural
 
 FINDING = 64
 
@@ -107,13 +109,26 @@ def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> 
     line = target.command() if torchrun is None else target.elastic_command(torchrun)
     with _folder() as name:
         folder = Path(name)
-        variables = launch.environment({**given(options), **outputs.needs()}, folder, os.environ)
+        if _measures(options):
+            variables = launch.measuring_environment(folder, os.environ)
+        else:
+            variables = launch.environment({**given(options), **outputs.needs()}, folder, os.environ)
         if torchrun is not None:
             variables.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, which also warns of it
         code = launch.run(line, variables)
         wanted = gates or outputs or not options["quiet"]
         result = launch.collect(folder) if wanted else launch.Result(outcome=launch.outcome(folder))
         return _finish(code, result, gates, outputs, bool(options["quiet"]))
+
+
+def _measures(options: dict[str, Any]) -> bool:
+    """Whether the program is to run on this machine's own GPUs: it has some, and no emulation was described."""
+    if given(options):
+        return False
+    gpus = visible_gpus()
+    if gpus:
+        _say(f"measuring on {plural(gpus, 'real GPU')}; --gpus emulates instead")
+    return gpus > 0
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:

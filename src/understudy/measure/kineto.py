@@ -141,7 +141,7 @@ class _Reader:
             if call is not None:
                 thread, site = call.thread, call.site
                 issued_ns = self.ns(float(call.event["ts"]) + float(call.event.get("dur", 0)))
-            lane = Lane(int(arguments.get("device", event.get("pid", 0))), self._stream(event), thread)
+            lane = Lane(int(arguments.get("device", event["pid"])), self._stream(event), thread)
             kind, signature, value = self._what(event, arguments, call, _number(event) in blocking)
             yield Line(issued_ns, order, kind, lane, signature, site, start_ns, end_ns, value)
 
@@ -241,4 +241,4 @@ def _number(event: Event) -> int:
 
 
 def _stream_of(event: Event) -> int:
-    return int((event.get("args") or {}).get("stream", event.get("tid", DEFAULT_STREAM)))
+    return int((event.get("args") or {}).get("stream", event["tid"]))

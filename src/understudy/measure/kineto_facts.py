@@ -25,6 +25,7 @@ NEEDS_PROGRAM = (
     "wrong-timing",
 )
 NEEDS_MEMORY = ("fragmentation", "growing-memory", "near-full-memory")
+UNDECIDABLE = (*NEEDS_ACCESSES, *NEEDS_CONTENTS, *NEEDS_PROGRAM, *NEEDS_MEMORY)
 CUDA = 1  # c10::DeviceType, as "Device Type" of a memory event
 ALLOC, FREE = MEMORY_ACTIONS.index("alloc"), MEMORY_ACTIONS.index("free_completed")
 
@@ -46,7 +47,7 @@ def facts(head: Mapping[str, Any], events: Iterable[Event], trace: Trace) -> dic
         "program": str(head.get("traceName", "")).rpartition("/")[2],
         "rank": int(group.get("rank", 0)),
         "recorded_by": "torch.profiler",
-        "not_decidable": sorted((*NEEDS_ACCESSES, *NEEDS_CONTENTS, *NEEDS_PROGRAM, *NEEDS_MEMORY)),
+        "not_decidable": sorted(UNDECIDABLE),
     }
     if group.get("world_size"):
         found["world_size"] = int(group["world_size"])

@@ -60,6 +60,12 @@ class Device:
     transfers: dict[tuple[str, int, str], Transfers] = field(default_factory=dict)
     peak: Peak | None = None  # what held the memory; None unless the history was kept
 
+    @property
+    def used(self) -> bool:
+        """Whether the program asked anything of it."""
+        held = self.peak is not None and self.peak.allocated_bytes > 0
+        return bool(self.kernels or self.copies or self.collectives or held)
+
 
 @dataclass
 class Step:
@@ -288,7 +294,7 @@ def _verdict(
         return f"{place}: {', '.join(counts)}", f"{worst.code}{at}: {worst.message}", worst.advice
     if tests is not None:
         return f"{place}: nothing to fix", "no test's work on GPUs had an error or a warning", "nothing"
-    if not any(device.kernels or device.copies or device.collectives for device in devices):
+    if not any(device.used for device in devices):
         return (
             f"{place}: no GPU was used",
             "the program asked no device for anything",
@@ -300,6 +306,8 @@ def _verdict(
 
 
 def _where_time_went(devices: list[Device], window_ns: int) -> str:
+    if not window_ns:
+        return "memory was taken, and no work was recorded"
     shares = [f"cuda:{device.index} busy {format_share(device.busy_share)}" for device in devices]
     shown = ", ".join(shares[:4]) + (", ..." if len(shares) > 4 else "")
     return f"{format_ns(window_ns)} of device work; {shown}"

@@ -84,7 +84,7 @@ def is_coloured(file: TextIO) -> bool:
 
 
 def _print_devices(console: Console, summary: Summary) -> None:
-    used = [device for device in summary.devices if device.kernels or device.copies or device.collectives]
+    used = [device for device in summary.devices if device.used]
     if not used:
         return
     console.print()

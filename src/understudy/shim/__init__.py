@@ -17,6 +17,7 @@ from types import TracebackType
 OPTIONS = "UNDERSTUDY_RUN"
 FOLDER = "UNDERSTUDY_RUN_DIR"
 PYTHON = "UNDERSTUDY_PYTHON"
+MEASURE = "UNDERSTUDY_MEASURE"
 
 FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet")
 DOES_NOT_FIT = 65
@@ -66,8 +67,11 @@ def hook(callbacks: Mapping[str, Callable[[], None]]) -> ImportHook:
 
 
 def begin() -> None:
-    """Arrange that this Python emulates GPUs as soon as it has a framework to emulate them for."""
+    """Arrange that this Python emulates GPUs as soon as it has a framework for them, or that it measures real ones."""
     atexit.register(_note_uncaught)
+    if MEASURE in os.environ:
+        hook({"torch": measure})
+        return
     _hide_our_frames()
     hook({name: partial(install, name) for name in FRAMEWORKS})
 
@@ -84,6 +88,15 @@ def install(framework: str) -> None:
         note_outcome(code, str(error))
         print(f"understudy: {error}", file=sys.stderr)
         raise SystemExit(code) from None
+
+
+def measure() -> None:
+    """Record what this process does on real GPUs, for the run whose folder the environment names."""
+    from understudy.measure import record
+
+    folder = os.environ.get(FOLDER)
+    if folder:
+        record.when_cuda_begins(folder)
 
 
 def _hide_our_frames() -> None:

@@ -29,6 +29,7 @@ class Group:
         self.takes_cpu = takes_cpu
         self.streams: dict[int, Stream] = {}
         self.connected: set[int] = set()
+        self.met = False
 
     def agree(self, time_ns: int) -> int:
         """The latest of all ranks' times: one all-reduce of an int64, which every rank takes part in."""
@@ -54,6 +55,7 @@ class Groups:
     def add(self, group: Group) -> None:
         """Remember a group that was just made."""
         self.by_name[group.name] = group
+        self.state.ranks.joined(group)
 
     def of(self, boxed: Any) -> Group | None:
         """The group behind the argument of a c10d operator; None for one that was made elsewhere."""
@@ -92,6 +94,9 @@ class Groups:
     def meet(self, group: Group, stream: Stream, name: str) -> None:
         """No rank's part starts before every rank's is ready: move the stream to the latest of them."""
         state = self.state
+        if not group.met:
+            group.met = True
+            state.ranks.met(group, stream.device)
         cost = state.device(stream.device).cost
         ready = max(stream.ready_ns, state.local.host.now_ns + cost.dispatch_ns(name) + cost.launch_ns)
         stream.ready_ns = group.agree(ready)

@@ -24,6 +24,7 @@ from understudy.seam.torch.gpu_trace import GpuTrace
 from understudy.seam.torch.late import Late
 from understudy.seam.torch.memory import Memory
 from understudy.seam.torch.order import Order
+from understudy.seam.torch.ranks import Ranks
 from understudy.seam.torch.tags import CPU, HOST_TAG, Tag
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class State:
         self.autocast: Any = None
         self.notes: Notes
         self.groups: Any = None
+        self.ranks = Ranks(self)
         self.new_generators: Callable[[], list[Any]]
         self.wrap_stream: Callable[[Stream], Any]
         self.external: dict[tuple[int, int], Stream] = {}
@@ -179,6 +181,7 @@ class State:
         if not device.context:
             device.context = True
             device.driver.occupied_bytes += device.context_bytes
+            self.ranks.opened(device)
 
     # ------------------------------------------------------------------ memory
 

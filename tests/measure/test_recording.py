@@ -1,0 +1,89 @@
+"""What is recorded of a process: on a machine without GPUs the host's part, which is the same code."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from understudy import checks, launch
+from understudy.errors import FileFormatError
+from understudy.measure import present, snapshot
+from understudy.reports import text
+from understudy.trace.plain_pickle import loads
+
+PROGRAM = """
+import torch
+from understudy.measure import record
+record.start({folder!r})
+torch.ones(3).sum()
+"""
+
+
+def test_a_recorded_process_leaves_its_profile(tmp_path):
+    code = PROGRAM.format(folder=str(tmp_path))
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    (profile,) = tmp_path.glob("*.kineto.json.gz")
+    assert profile.stat().st_size > 100
+    assert launch.collect(tmp_path).traces == []  # nothing happened on a GPU
+    assert launch.collect(tmp_path).damaged == []
+
+
+def test_under_measurement_a_program_without_cuda_is_left_alone(tmp_path):
+    variables = launch.measuring_environment(tmp_path, os.environ)
+    code = "import torch; print(torch.cuda.is_available(), torch.ones(2).sum().item())"
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout == "False 2.0\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hidden_gpus_are_none(monkeypatch):
+    monkeypatch.setattr(present, "real_gpus", lambda: 4)
+    assert present.visible_gpus() == 4
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert present.visible_gpus() == 0
+
+
+def frames(line: int) -> list[dict[str, object]]:
+    return [
+        {"filename": "/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py", "line": 125, "name": "forward"},
+        {"filename": "/home/me/train.py", "line": line, "name": "step"},
+    ]
+
+
+@pytest.fixture
+def recorded(tmp_path) -> Path:
+    events = [
+        {"action": "segment_alloc", "addr": 1 << 32, "size": 2 << 20, "stream": 0, "time_us": 10, "frames": []},
+        {"action": "alloc", "addr": 1 << 32, "size": 1024, "stream": 0, "time_us": 11, "frames": frames(7)},
+        {"action": "alloc", "addr": (1 << 32) + 1024, "size": 512, "stream": 0, "time_us": 12, "frames": frames(9)},
+        {"action": "free_requested", "addr": 1 << 32, "size": 1024, "stream": 0, "time_us": 13, "frames": frames(8)},
+        {"action": "free_completed", "addr": 1 << 32, "size": 1024, "stream": 0, "time_us": 13, "frames": frames(8)},
+    ]
+    path = tmp_path / "run.snapshot.pickle"
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [events]}))
+    return path
+
+
+def test_a_snapshot_of_a_real_gpu_tells_who_held_the_peak(recorded):
+    trace = snapshot.load(recorded)
+    assert [(action.action, action.site.line) for action in trace.memory_actions()][1:3] == [("alloc", 7), ("alloc", 9)]
+    assert trace.facts["devices"] == [{"peak_allocated_bytes": 1536, "peak_reserved_bytes": 2 << 20}]
+    shown = text.render(trace, checks.run(trace), width=500)
+    assert "memory at its peak: 1.50 KiB allocated, 2.00 MiB reserved" in shown
+    assert "train.py:7" in shown
+    assert "host-sync" in shown.splitlines()[-1]
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+def test_a_pickle_that_wants_to_run_something_is_refused():
+    with pytest.raises(FileFormatError, match=r"asks for posix\.system"):
+        loads(pickle.dumps({"segments": Evil()}), "evil.pickle")
