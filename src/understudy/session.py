@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from understudy import checks, gpus, live, reports
+from understudy.analysis import remedies
+from understudy.checks.fragmentation import fragmented
 from understudy.cost.model import CostModel
 from understudy.errors import InstallError, UsageError
 from understudy.gpus import versions
@@ -28,7 +30,7 @@ from understudy.machine.host_allocator import HostAllocator
 from understudy.machine.machine import Machine
 from understudy.machine.order import merged
 from understudy.machine.plan_cache import PlanCache
-from understudy.reports import smi
+from understudy.reports import memory_snapshot, smi
 from understudy.seam.patching import Patch, Patches
 from understudy.seam.sites import Sites
 from understudy.trace.finding import Finding
@@ -167,6 +169,7 @@ class Session:
             self._history.write()
         self.trace.facts["devices"] = [_totals(device) for device in self.machine.devices]
         self.trace.facts["gpus"] = [_describe(device.gpu) for device in self.machine.devices]
+        self._replay_history()
         band = self.machine.band()
         self.trace.facts["band"] = None if band is None else round(band, 3)
 
@@ -175,6 +178,17 @@ class Session:
         for device in self.machine.devices:
             if self.machine.concurrent and all(stream.capture is None for stream in device.streams):
                 self.machine.synchronize_device(self._host(), device)
+
+    def _replay_history(self) -> None:
+        """Where memory lay in pieces and the history of it was kept: what other settings would have made of it."""
+        facts = self.trace.facts
+        limits = {
+            index: device["memory_bytes"] - device["context_bytes"]
+            for index, device in enumerate(facts["devices"])
+            if fragmented(device)
+        }
+        if limits and facts.get("memory_from_start"):
+            facts["replays"] = remedies.replays(memory_snapshot.as_dict(self.trace), limits)
 
     # ------------------------------------------------------------------ what can be said of it
 

@@ -6,7 +6,8 @@ A page's program may use these marks, each at the end of a line:
 - `# info: code`: a remark that costs nothing is to be found on this line;
 - `# finding without a line: code`: a finding that belongs to no line.
 
-The line "Runs on `SPEC`." in the prose chooses the GPUs; two V100 otherwise.
+The line "Runs on `SPEC`." in the prose chooses the GPUs; two V100 otherwise. "Runs with N ranks." starts the program
+once a rank, as torchrun does, and "Keeps the memory's history." runs it as with `--memory-history`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ PAGES = Path(__file__).parent / "pages"
 GPUS = "2xV100-SXM2-16GB"
 _PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _GPUS = re.compile(r"^Runs on `([^`]+)`\.$", re.MULTILINE)
+_RANKS = re.compile(r"^Runs with (\d+) ranks\.$", re.MULTILINE)
+_HISTORY = re.compile(r"^Keeps the memory's history\.$", re.MULTILINE)
 _MARK = re.compile(r"# (finding|info)(?P<nowhere> without a line)?: (?P<codes>[a-z, -]+?)(?=\s*(?:#|$))", re.MULTILINE)
 
 Found = tuple[str, int, bool]
@@ -28,12 +31,14 @@ Found = tuple[str, int, bool]
 
 @dataclass(frozen=True)
 class Page:
-    """One page: its file, its program (at the lines that it has in the file), what is to be found in it, its GPUs."""
+    """One page: its file, its program (at the lines that it has in the file), what is to be found, how it is run."""
 
     path: Path
     program: str
     expected: frozenset[Found]
     gpus: str
+    ranks: int = 1
+    history: bool = False
 
     @property
     def valid(self) -> bool:
@@ -57,7 +62,15 @@ def read(path: Path) -> Page:
     first = text[: program.start(1)].count("\n")
     gpus = _GPUS.search(text)
     expected = frozenset(_marks(program[1], first))
-    return Page(path, "\n" * first + program[1], expected, gpus[1] if gpus else GPUS)
+    ranks = _RANKS.search(text)
+    return Page(
+        path,
+        "\n" * first + program[1],
+        expected,
+        gpus[1] if gpus else GPUS,
+        int(ranks[1]) if ranks else 1,
+        _HISTORY.search(text) is not None,
+    )
 
 
 def _marks(program: str, first: int) -> Iterator[Found]:

@@ -37,13 +37,27 @@ def test_memory_that_is_reserved_and_not_in_use(program):
 def test_a_replay_names_the_setting_that_helps_most(program):
     totals(program, 8 * GIB, 14 * GIB)
     program.trace.facts["replays"] = [
-        {"device": 0, "setting": "max_split_size_mb:128", "peak_reserved_bytes": 12 * GIB},
-        {"device": 0, "setting": "roundup_power2_divisions:8", "peak_reserved_bytes": 9 * GIB},
-        {"device": 1, "setting": "expandable_segments:True", "peak_reserved_bytes": 1 * GIB},
+        replay("", 14),
+        replay("max_split_size_mb:128", 12),
+        replay("roundup_power2_divisions:8", 9),
+        replay("max_split_size_mb:512", 8, out_of_memory=1),
+        replay("expandable_segments:True", 1, device=1),
     ]
     (finding,) = checks.run(program.trace)
     assert "roundup_power2_divisions:8" in finding.advice
-    assert "9.00 GiB" in finding.advice
+    assert "9.00 GiB instead of 14.0 GiB" in finding.advice
+
+
+def test_where_no_setting_helps_it_says_so(program):
+    totals(program, 8 * GIB, 14 * GIB)
+    program.trace.facts["replays"] = [replay("", 14), replay("expandable_segments:True", 14)]
+    (finding,) = checks.run(program.trace)
+    assert finding.advice.startswith("no setting of the allocator helps")
+
+
+def replay(setting: str, gib: int, device: int = 0, out_of_memory: int = 0):
+    size = gib * GIB
+    return {"device": device, "setting": setting, "peak_reserved_bytes": size, "out_of_memory": out_of_memory}
 
 
 def test_ordinary_use_is_silent(program):

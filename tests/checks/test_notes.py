@@ -73,3 +73,15 @@ def test_distributed_mistakes_on_one_line_stay_apart(program):
     findings = checks.run(program.trace)
     assert len(findings) == 2
     assert any("rank 1" in finding.message for finding in findings)
+
+
+def test_a_context_on_another_rank_s_gpu(program):
+    program.note("data-parallel", 3, what="ddp-device-0", rank=2, device=0, other=0)
+    finding = one(program)
+    assert finding.message.startswith("the process of rank 2 has opened a context on cuda:0, where rank 0 works")
+    assert "set_device(local_rank)" in finding.advice
+
+
+def test_another_current_device_is_a_remark(program):
+    program.note("data-parallel", 3, what="ddp-set-device", rank=1, device=1)
+    assert one(program).severity == "info"

@@ -84,7 +84,7 @@ def what_if(path: str | Path, confs: Iterable[str], memory_bytes: int | None = N
     rows = []
     for snapshot in snapshots:
         for chosen in (snapshot.settings, *settings):
-            rows.append(_row(snapshot, chosen, memory_bytes))
+            rows.append(outcome(snapshot, chosen, memory_bytes))
     start_blocks = sum(
         block["state"] != "inactive"
         for snapshot in snapshots
@@ -166,7 +166,8 @@ def _emptied(events: Sequence[Event]) -> set[int]:
     return found
 
 
-def _row(snapshot: Snapshot, settings: Settings, memory_bytes: int | None) -> WhatIfRow:
+def outcome(snapshot: Snapshot, settings: Settings, memory_bytes: int | None) -> WhatIfRow:
+    """One device's events under one setting, on a device with so much memory (None: without a limit)."""
     run = _Run(snapshot, settings, memory_bytes)
     statistics = run.allocator.statistics
     everything = statistics.all

@@ -42,18 +42,17 @@ class Fragmentation(Check):
         """One finding a device."""
         found = []
         for index, device in enumerate(trace.facts.get("devices", [])):
-            total = device.get("memory_bytes") or 0
-            reserved = device.get("peak_reserved_bytes") or 0
-            unused = reserved - (device.get("peak_allocated_bytes") or 0)
-            if not total or unused <= MIN_SHARE * total:
+            if not fragmented(device):
                 continue
+            total, reserved = device["memory_bytes"], device["peak_reserved_bytes"]
+            unused = reserved - (device.get("peak_allocated_bytes") or 0)
             found.append(
                 Finding(
                     self.code,
                     self.severity,
                     f"the allocator held {format_bytes(reserved)} of cuda:{index} at its peak, {format_bytes(unused)} "
                     f"({format_share(unused / total)} of the device) more than was ever in use",
-                    _advice(trace.facts.get("replays", []), index, reserved),
+                    _advice(trace.facts.get("replays", []), index),
                     size_bytes=unused,
                     device=index,
                 )
@@ -61,13 +60,26 @@ class Fragmentation(Check):
         return found
 
 
-def _advice(replays: list[dict[str, Any]], device: int, reserved: int) -> str:
-    """The setting that needed least in a replay: `facts["replays"]` has device, setting and peak_reserved_bytes."""
-    better = [one for one in replays if one["device"] == device and one["peak_reserved_bytes"] < reserved]
-    if not better:
-        return "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and pad inputs to a few sizes"
-    best = min(better, key=lambda one: int(one["peak_reserved_bytes"]))
+def fragmented(device: dict[str, Any]) -> bool:
+    """Whether a device's totals say so; then it is worth replaying its history under other settings."""
+    total, reserved = device.get("memory_bytes") or 0, device.get("peak_reserved_bytes") or 0
+    return bool(total) and reserved - (device.get("peak_allocated_bytes") or 0) > MIN_SHARE * total
+
+
+def _advice(replays: list[dict[str, Any]], device: int) -> str:
+    """The setting that needed least: `facts["replays"]`, the run's own setting first, is what `session` replayed."""
+    replayed = [one for one in replays if one["device"] == device]
+    if not replayed:
+        return (
+            "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and pad inputs to a few sizes; with "
+            "`--memory-history` the run's allocations are replayed, to see which setting helps"
+        )
+    own, *others = replayed
+    fitting = [one for one in others if one["out_of_memory"] <= own["out_of_memory"]]
+    best = min(fitting, key=lambda one: int(one["peak_reserved_bytes"]), default=own)
+    if best["peak_reserved_bytes"] >= own["peak_reserved_bytes"]:
+        return "no setting of the allocator helps (replayed): pad inputs to a few sizes, or allocate the largest first"
     return (
-        f"set PYTORCH_CUDA_ALLOC_CONF={best['setting']}: the same allocations then take "
-        f"{format_bytes(best['peak_reserved_bytes'])}"
+        f"set PYTORCH_CUDA_ALLOC_CONF={best['setting']}: the same allocations, replayed, then take "
+        f"{format_bytes(best['peak_reserved_bytes'])} instead of {format_bytes(own['peak_reserved_bytes'])}"
     )

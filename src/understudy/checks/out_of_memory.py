@@ -40,8 +40,11 @@ class OutOfMemory(NoteCheck):
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding a line, with the owners of what was alive."""
         found = super().findings(trace)
-        if not found or not len(trace.memory):
+        if not found:
             return found
+        if not len(trace.memory):
+            hint = "; `--memory-history` names the lines that held it"
+            return [finding._replace(advice=finding.advice + hint) for finding in found]
         return [
             finding._replace(message=finding.message + owners_words(owners(trace, finding.device, "oom")))
             for finding in found

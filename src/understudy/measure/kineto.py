@@ -134,7 +134,7 @@ class _Reader:
     def _work(self, events: Iterable[Event]) -> Iterator[Line]:
         blocking = self._blocking_copies()
         for order, event in enumerate(events):
-            arguments = event.get("args") or {}
+            arguments: Mapping[str, Any] = event.get("args") or {}
             start_ns, end_ns = self.ns(float(event["ts"])), self.ns(float(event["ts"]) + float(event.get("dur", 0)))
             call = self.calls.get(_number(event))
             thread, issued_ns, site = 0, start_ns, UNKNOWN_SITE
@@ -241,4 +241,5 @@ def _number(event: Event) -> int:
 
 
 def _stream_of(event: Event) -> int:
-    return int((event.get("args") or {}).get("stream", event["tid"]))
+    arguments: Mapping[str, Any] = event.get("args") or {}
+    return int(arguments.get("stream", event["tid"]))

@@ -14,6 +14,7 @@ from understudy.trace.operation import UNKNOWN_SITE, Site
 
 Event = Mapping[str, Any]
 
+ROUNDING_US = 0.0005  # what is left of a nanosecond when a start and a length are added up
 RUNTIME = ("cuda_runtime", "cuda_driver", "Runtime")
 OPERATORS = ("cpu_op", "Operator")
 ANNOTATIONS = ("user_annotation",)
@@ -55,7 +56,7 @@ class Hosts:
         open_events: list[Event] = []
         for event in events:
             start = float(event["ts"])
-            while open_events and _end(open_events[-1]) <= start:
+            while open_events and _end(open_events[-1]) <= start + ROUNDING_US:
                 open_events.pop()
             category = event["cat"]
             if category in RUNTIME:

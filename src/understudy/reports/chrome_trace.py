@@ -21,6 +21,7 @@ SUFFIX = ".kineto.json"
 PER_PROCESS = True  # one file a process: its readers expect one rank in each
 HOST_PID = 4_000_000  # above any GPU's index, which is the process number that Kineto gives a GPU
 LONGEST_CALL_NS = 50_000  # of the host's time between two rows, what one call may have taken
+SYNC_KINDS = {"cudaDeviceSynchronize": "Context Sync", "cudaEventSynchronize": "Event Sync"}
 
 
 def render(trace: Trace, findings: Sequence[Finding]) -> str:
@@ -136,6 +137,11 @@ def _wait(record: Record, number: int) -> Iterator[Event]:
     else:
         args |= _stack(record)
     yield complete("cuda_runtime", runtime, HOST_PID, thread, record.start_ns, record.end_ns, args)
+    if record.lane.device >= 0:
+        device, stream = record.lane.device, kineto.stream_number(record.lane.stream)
+        kind = SYNC_KINDS.get(runtime, "Stream Sync")
+        args = {"cuda_sync_kind": kind, "correlation": number, "device": device, "stream": stream}
+        yield complete("cuda_sync", kind, device, stream, record.start_ns, record.end_ns, args)
 
 
 def _memory(trace: Trace) -> Iterator[Event]:

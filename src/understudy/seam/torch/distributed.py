@@ -7,6 +7,7 @@ and time. A group of NCCL alone refuses CPU tensors as NCCL does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch.distributed_groups import Group, Groups
 from understudy.seam.torch.distributed_work import methods
 from understudy.seam.torch.state import State
+from understudy.seam.torch.tags import CPU, device_of
 
 CPU_DEVICE = torch.device("cpu")
 NCCL_TIMEOUT = timedelta(minutes=10)
@@ -37,6 +39,7 @@ def patches(state: State) -> list[Patch]:
         Patch(c10d, "_NCCL_AVAILABLE", True),
         Patch(c10d, "default_pg_nccl_timeout", NCCL_TIMEOUT),
         Patch(c10d, "_new_process_group_helper", _new_group(state.groups, nccl)),
+        Patch(dist, "_verify_params_across_processes", _verifying(state)),
         Patch(group_class, "_device_types", _device_types(state.groups)),
         *(Patch(group_class, name, method) for name, method in methods(state.groups).items()),
     ]
@@ -124,6 +127,19 @@ def _adopt(groups: Groups, group: Any, nccl: Any) -> None:
     carrier = of_cuda if is_nccl else of_cpu
     if carrier is not None:
         groups.add(Group(group, carrier, is_nccl, takes_cpu=of_cpu is not None))
+
+
+def _verifying(state: State) -> Callable[..., Any]:
+    stock = dist._verify_params_across_processes  # type: ignore[attr-defined]
+
+    def verify_params_across_processes(group: Any, tensors: Any, logger: Any) -> Any:
+        # C++ puts the shapes that it exchanges on the first parameter's device, which to it is the CPU.
+        device = device_of(tensors[0]) if tensors else CPU
+        state.ranks.trains_on(device)
+        with nullcontext() if device < 0 else torch.cuda.device(device):
+            return stock(group, tensors, logger)
+
+    return verify_params_across_processes
 
 
 def _device_types(groups: Groups) -> property:

@@ -106,11 +106,17 @@ def place(dispatch: Dispatch, group: Group, args: Iterable[Any]) -> int:
         if found >= 0 and group.nccl and tensor.layout is torch.strided and not _dense(tensor):
             raise ValueError("Tensors must be contiguous")
     if device is None:
-        device = dispatch.local.device if group.nccl and not group.takes_cpu else CPU
+        device = _unnamed(dispatch, group) if group.nccl and not group.takes_cpu else CPU
     if device >= 0:
         for tensor in floating:
             dispatch.tag(tensor, device)
     return device
+
+
+def _unnamed(dispatch: Dispatch, group: Group) -> int:
+    """The device of a collective whose tensors C++ made (DDP's buckets, a barrier): the one that the group uses."""
+    current: int = dispatch.local.device
+    return current if current in group.connected or not group.connected else min(group.connected)
 
 
 def _dense(tensor: Tensor) -> bool:

@@ -55,12 +55,15 @@ class Ranks:
         for number, rank in (tensor.tolist() for tensor in found):
             if rank != self.rank:
                 self.working[number] = min(rank, self.working.get(number, rank))
-        current = self.state.local.device
-        if current != index and current == 0:
-            self._note("ddp-set-device", index, self.state.site())
         if self.working.get(here, self.rank) < self.rank:
             self._note("ddp-same-device", index, self.state.site(), other=self.working[here])
         self._remark()
+
+    def trains_on(self, index: int) -> None:
+        """DistributedDataParallel was made for a model on a device, which may not be the current one."""
+        current = self.state.local.device
+        if current == 0 < index:
+            self._note("ddp-set-device", index, self.state.site())
 
     def _remark(self) -> None:
         """Speak of contexts on GPUs where others work, once this process works elsewhere."""
