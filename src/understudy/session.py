@@ -111,6 +111,7 @@ class Session:
                 "PyTorch is not installed: pip install 'understudy[torch]' brings what the emulation needs"
             ) from error
 
+        self._count_framework("torch")
         sites = Sites(self.trace.sites, self.options.stacks)
         state = State(
             self.machine,
@@ -140,8 +141,14 @@ class Session:
         if framework == "torch":
             self.begin()
             return
+        self._count_framework(framework)
         self._installations.append(import_module(f"understudy.seam.{framework}").install(self))
         self._begin_outside(lambda: self.machine.host, Sites(self.trace.sites, self.options.stacks))
+
+    def _count_framework(self, name: str) -> None:
+        known = self.trace.facts.setdefault("frameworks", [])
+        if name not in known:
+            known.append(name)
 
     def _begin_outside(self, host: Callable[[], HostThread], sites: Sites) -> None:
         """What no framework owns, once: the answers of NVML and the program's clock."""

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Protocol
 
+from understudy.checks._words import framework_of, in_words_of
 from understudy.errors import UsageError
 from understudy.trace.finding import SEVERITIES, Finding, Severity
 from understudy.trace.operation import Kind, Site
@@ -118,8 +119,9 @@ class Run:
             for site in (finding.site, finding.other)
             if site.file
         }
+        framework = framework_of(trace.facts)
         kept = [
-            finding
+            in_words_of(framework, finding)
             for _, findings in results
             for finding in findings
             if (finding.code, _line(finding.site)) not in covered and not suppressed(finding)

@@ -22,6 +22,7 @@ class Cause(NamedTuple):
 
 READ = "keep the value on the device (`total += loss.detach()`) and read it once, after the loop or every hundred steps"
 WHERE = "use `torch.where(mask, x, 0)` or multiply by the mask: shapes stay fixed and nothing waits"
+UNNEEDED = "keep it for timing and take it out of the loop: what reads a value waits for it by itself"
 CAUSES = {
     "aten::_local_scalar_dense": Cause("reading one value of a tensor (`.item()`, `float()`, `if`)", READ),
     "Tensor.tolist": Cause("`tolist()`", READ),
@@ -44,6 +45,10 @@ CAUSES = {
     "cudaEventSynchronize": Cause(
         "waiting for an event", "let a stream wait (`wait_event`), unless the host needs the values now"
     ),
+    "block_until_ready": Cause("`block_until_ready()`", UNNEEDED),
+    "wait_to_read": Cause("`wait_to_read()`", UNNEEDED),
+    "wait_to_write": Cause("`wait_to_write()`", UNNEEDED),
+    "waitall": Cause("`waitall()`", UNNEEDED),
     "cudaFree": Cause(
         "memory going back to the driver (`empty_cache()`, or an allocation that did not fit at first)",
         "take `empty_cache()` out of the loop; if there is none, use less memory",
@@ -51,7 +56,7 @@ CAUSES = {
 }
 # Asked for by name, and needed wherever the host reads what a non_blocking copy brought: never more than info.
 ASKED_FOR = frozenset({"cudaStreamSynchronize", "cudaEventSynchronize"})
-EXPLICIT = ASKED_FOR | {"cudaDeviceSynchronize"}
+EXPLICIT = ASKED_FOR | {"cudaDeviceSynchronize", "block_until_ready", "wait_to_read", "wait_to_write", "waitall"}
 
 
 class HostSync(Check):

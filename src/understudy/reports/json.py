@@ -55,10 +55,20 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "lost_ns": finding.lost_ns,
         "size_bytes": finding.size_bytes,
         "device": finding.device,
-        "other": _site(finding.other),
-        "allocated": _site(finding.allocated),
-        "stack": [{"file": file, "line": line, "function": name} for file, line, name in finding.site.stack],
+        "other": _place(finding.other),
+        "allocated": _place(finding.allocated),
+        "stack": _stack(finding.site),
     }
+
+
+def _place(site: Site) -> dict[str, Any] | None:
+    """A line with its callers, the latter when stacks were kept."""
+    line = _site(site)
+    return line if line is None or not site.stack else {**line, "stack": _stack(site)}
+
+
+def _stack(site: Site) -> list[dict[str, Any]]:
+    return [{"file": file, "line": line, "function": name} for file, line, name in site.stack]
 
 
 def _site(site: Site) -> dict[str, Any] | None:

@@ -59,7 +59,25 @@ def _result(finding: Finding, codes: Sequence[str]) -> dict[str, Any]:
     ]
     if related:
         result["relatedLocations"] = related
+    stacks = [
+        _stack(site, words)
+        for site, words in ((finding.site, "the line"), (finding.other, "the other line"))
+        if site.file and site.stack
+    ]
+    if stacks:
+        result["stacks"] = stacks
     return result
+
+
+def _stack(site: Site, words: str) -> dict[str, Any]:
+    """A line and its callers, the innermost first, as SARIF wants them."""
+    lines = [site, *(Site(file, line, name) for file, line, name in site.stack)]
+    frames = [
+        {"location": {"physicalLocation": _place(one), "logicalLocations": [{"name": one.function or "<module>"}]}}
+        for one in lines
+        if one.file
+    ]
+    return {"message": {"text": f"{words} was called from"}, "frames": frames}
 
 
 def _place(site: Site) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from understudy.reports.summary import Device, Summary, activity, memory_words, short, summarize
 from understudy.trace.finding import Finding
+from understudy.trace.operation import Site
 from understudy.trace.trace import Trace
 from understudy.trace.units import format_bytes, format_ns, format_share, plural
 
@@ -155,6 +156,15 @@ def sync_lines(device: Device) -> str:
     return words + (f" and {plural(len(ranked) - MAX_LINES, 'more line')}" if len(ranked) > MAX_LINES else "")
 
 
+def _stacks(finding: Finding) -> str:
+    """Where the lines of a finding were called from; empty unless stacks were kept."""
+    stacks = [site for site in (finding.site, finding.other) if site.stack]
+    return "".join(
+        f"\n{short(site)} was called from " + ", ".join(f"{short(Site(*frame))} {frame[2]}" for frame in site.stack)
+        for site in stacks
+    )
+
+
 def _print_findings(console: Console, summary: Summary, limit: int | None) -> None:
     findings = summary.findings
     if not findings:
@@ -176,7 +186,7 @@ def _print_findings(console: Console, summary: Summary, limit: int | None) -> No
             table.add_row(
                 Text(f"{finding.severity}\n{finding.code}", style=COLOURS[finding.severity]),
                 Text(short(finding.site)),
-                Text(finding.message) + Text(f"\n{finding.advice}", style="dim"),
+                Text(finding.message) + Text(f"\n{finding.advice}{_stacks(finding)}", style="dim"),
             )
         console.print(table)
     if len(shown) < len(graver):
