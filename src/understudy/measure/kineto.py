@@ -18,6 +18,7 @@ from understudy.errors import FileFormatError
 from understudy.measure import kineto_facts
 from understudy.measure.kineto_hosts import Call, Event, Hosts
 from understudy.measure.kineto_names import COPIES, DTYPES, SIZES, WAITS, is_matrix_unit, waiting_operator
+from understudy.trace.kineto import DEFAULT_STREAM
 from understudy.trace.operation import UNKNOWN_SITE, Kind, Lane, Signature, Site
 from understudy.trace.trace import Trace
 
@@ -29,7 +30,6 @@ DEVICE_WORK = {
     "gpu_memcpy": Kind.COPY,
     "Memcpy": Kind.COPY,
 }
-DEFAULT_STREAM = 7  # the number that CUPTI gives the default stream
 
 
 class Line(NamedTuple):
