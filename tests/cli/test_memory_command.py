@@ -58,7 +58,7 @@ def test_the_report_says_what_held_the_peak(recorded) -> None:
     assert peak["allocated_bytes"] == sum(peak["categories"].values()) == recorded["peak"]
     for category in ("parameter", "gradient", "optimizer"):
         assert peak["categories"][category] == weights
-    assert peak["categories"]["workspace"] == 8519680
+    assert peak["categories"]["workspace"] == 2 * 8519680  # one a handle: forward and backward
     lines = {(line["category"], line["line"]): line["size_bytes"] for line in peak["lines"]}
     assert lines["parameter", 3] == weights
     assert lines["optimizer", 8] == weights

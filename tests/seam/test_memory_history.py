@@ -187,7 +187,7 @@ def test_categories_of_a_training(kept: Session) -> None:
     assert peak.categories["parameter"] == weights
     assert peak.categories["gradient"] == weights
     assert peak.categories["optimizer"] == 2 * weights  # Adam's step counters lie on the host
-    assert peak.categories["workspace"] == 8519680
+    assert peak.categories["workspace"] == 2 * 8519680  # the forward pass's handle, and the backward pass's
     assert peak.categories["input"] == 8 * 64 * 4
     assert peak.allocated_bytes == cuda.max_memory_allocated() == sum(peak.categories.values())
     assert peak.holders[0].category == "workspace"

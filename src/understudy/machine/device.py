@@ -58,6 +58,9 @@ class Device:
         self.external: list[Stream] = []  # streams that wait for the default stream, and it for them
         self.context = False  # whether a CUDA context was created here
         self.launches = 0
+        self.upper_bytes = 0  # the most that may have been allocated at once, where kernels' own memory is not sure
+        self.upper_name = ""
+        self.peak_band: float | None = None  # how far modelled peaks were from recorded ones, relative
         self._new_agent = new_agent
         self._pools: dict[int, list[Stream]] = {}
         self._next: dict[int, int] = {}
@@ -109,6 +112,16 @@ class Device:
         if stream.blocking:
             return [self.default_stream]
         return self.external if stream.index == 0 else []
+
+    def at_most(self, size: int, name: str) -> None:
+        """While the operator `name` ran up to `size` bytes may have been allocated: its kernel's memory is not sure."""
+        if size > self.upper_bytes:
+            self.upper_bytes, self.upper_name = size, name
+
+    def reset_peak(self) -> None:
+        """Begin the peaks of memory anew."""
+        self.allocator.reset_peak()
+        self.upper_bytes, self.upper_name = 0, ""
 
     def ready_ns(self) -> int:
         """When all that was submitted to any of its streams is done."""

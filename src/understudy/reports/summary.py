@@ -46,6 +46,10 @@ class Device:
     memory_bytes: int | None = None
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
+    peak_at_most_bytes: int | None = None  # more than the peak where what some kernel takes is not sure
+    peak_unsure: str = ""  # the operator whose kernel that is
+    peak_band: float | None = None  # relative, of a modelled peak
+    modelled: bool = True
     kernels: int = 0
     kernel_ns: int = 0
     copies: int = 0
@@ -194,6 +198,10 @@ def _devices(facts: dict[str, Any]) -> dict[int, Device]:
             device.memory_bytes = totals[index].get("memory_bytes", device.memory_bytes)
             device.peak_allocated_bytes = totals[index].get("peak_allocated_bytes")
             device.peak_reserved_bytes = totals[index].get("peak_reserved_bytes")
+            device.peak_at_most_bytes = totals[index].get("peak_at_most_bytes")
+            device.peak_unsure = totals[index].get("peak_unsure") or ""
+            device.peak_band = totals[index].get("peak_band")
+        device.modelled = facts.get("source", "modelled") == "modelled"
         devices[index] = device
     return devices
 
@@ -320,10 +328,20 @@ def _next(trace: Trace, emulated: bool) -> str:
 
 
 def memory_words(device: Device) -> str:
-    """Peak memory in one phrase: "allocated 1.20 GiB, reserved 1.50 GiB of 15.8 GiB"."""
+    """Peak memory in one phrase: "1.20 GiB allocated (modelled, ±4%), 1.50 GiB reserved of 15.8 GiB"."""
     if device.peak_allocated_bytes is None:
         return "not known"
     words = f"{format_bytes(device.peak_allocated_bytes)} allocated"
+    if device.modelled:
+        words += f" ({peak_band_words(device)})"
     if device.peak_reserved_bytes is not None:
         words += f", {format_bytes(device.peak_reserved_bytes)} reserved"
     return f"{words} of {format_bytes(device.memory_bytes)}" if device.memory_bytes else words
+
+
+def peak_band_words(device: Device) -> str:
+    """How sure a modelled peak is: "modelled, ±4%, at most 2.00 GiB if aten::topk takes more"."""
+    words = "modelled" if device.peak_band is None else f"modelled, ±{format_share(device.peak_band)}"
+    if device.peak_unsure and device.peak_at_most_bytes:
+        words += f", at most {format_bytes(device.peak_at_most_bytes)} if {device.peak_unsure} takes more"
+    return words

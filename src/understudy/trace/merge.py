@@ -11,6 +11,7 @@ from understudy.trace.trace import Trace
 SUMMED = (
     "peak_allocated_bytes",
     "peak_reserved_bytes",
+    "peak_at_most_bytes",
     "allocated_bytes",
     "reserved_bytes",
     "context_bytes",

@@ -98,7 +98,9 @@ MEMORY_ACTIONS = (
 MEMORY_EXCESS = 8
 """Bits of the last column of a memory row that hold the category; above them is the excess, in bytes."""
 
-MEMORY_CATEGORIES = ("", "parameter", "gradient", "optimizer", "activation", "temporary", "workspace", "input")
+MEMORY_CATEGORIES = (
+    "", "parameter", "gradient", "optimizer", "activation", "temporary", "workspace", "input", "autocast",
+)  # fmt: skip
 
 
 class Trace:
@@ -106,7 +108,7 @@ class Trace:
 
     `facts` holds plain JSON: "gpus" (one dict a device: name, memory_bytes, ...), "options", "versions", "program",
     "rank", "devices" (per-device totals, filled in when the emulation ends: peak_allocated_bytes,
-    peak_reserved_bytes, context_bytes, memory_bytes), "source" ("modelled" or "measured") and "band" (the relative
+    peak_reserved_bytes, peak_at_most_bytes, peak_unsure, peak_band, context_bytes, memory_bytes), "source" ("modelled" or "measured") and "band" (the relative
     error band of the durations, a float).
     """
 

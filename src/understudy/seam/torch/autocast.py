@@ -104,6 +104,7 @@ class Autocast:
         known = self.cache.get(id(value))
         if known is None:
             known = self.cache[id(value)] = (value, value.to(dtype))
+            self.state.history.mark_tensor(known[1], "autocast")
         return known[1]
 
     def unregister(self) -> None:

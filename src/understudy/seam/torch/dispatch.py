@@ -14,7 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.machine.machine import Cost
-from understudy.seam.torch import messages
+from understudy.seam.torch import kernels, messages
+from understudy.seam.torch.kernel_silent import silent
+from understudy.seam.torch.memory import BACKWARD, MAIN, WORKER
 from understudy.seam.torch.operators import RANDOM_STATE, Plan, signature, tensors_in
 from understudy.seam.torch.state import VIEW_NS, State
 from understudy.seam.torch.tags import (
@@ -74,6 +76,8 @@ class Dispatch(TorchDispatchMode):
         plan.handler = self.handlers.get(plan.name)
         if plan.handler is None and plan.composite:
             plan.handler = composite
+        plan.row = kernels.row(plan)
+        plan.memory = plan.row is not None or not silent(plan, func)
         return plan
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -325,8 +329,10 @@ class Dispatch(TorchDispatchMode):
         local = self.local
         stream = local.streams[device]
         state = self.state
-        if plan.math and (device, stream.index) not in state.memory.workspaces:
-            state.memory.workspace(device, stream.index)
+        if plan.blas:
+            handle = BACKWARD if local.callers else MAIN if not local.host.index else WORKER
+            if (device, stream.index, handle) not in state.memory.workspaces:
+                state.memory.workspace(device, stream.index, handle)
         if machine.concurrent:
             stream = state.order.stream_of(device, stream)
             site = state.site()
@@ -340,6 +346,8 @@ class Dispatch(TorchDispatchMode):
                     tag = storage_of(value)._us
                     if tag is not HOST_TAG:
                         tag.epoch = stream.epoch
+        if plan.memory:
+            state.kernels.run(plan, args, kwargs, out, machine.devices[device], local.streams[device], name)
         if plan.synchronizes or (plan.maskable and any(t.dtype == torch.bool for t in tensors_in(args[1:]))):
             machine.synchronize_stream(local.host, stream, plan.name, state.site())
             state.synchronized(plan.name, stream)

@@ -10,6 +10,7 @@ import torch
 
 from understudy.machine.device import Device
 from understudy.seam.patching import Patch
+from understudy.seam.torch.kernel_libraries import lt_workspace_bytes
 from understudy.seam.torch.state import State
 from understudy.seam.torch.streams import CUDA_TYPE
 
@@ -118,7 +119,23 @@ def _switches(state: State) -> dict[str, Any]:
         "set_sync_debug_mode": set_debug_mode,
         "get_sync_debug_mode": lambda: state.sync_debug_mode,
         "clearCublasWorkspaces": lambda: state.memory.clear_workspaces(),
+        **_workspace_sizes(state),
         "attach_out_of_memory_observer": lambda observer: state.memory.observers.append(observer),
+    }
+
+
+def _workspace_sizes(state: State) -> dict[str, Any]:
+    """What `torch.backends.cuda.cublas_workspace_size` asks and sets; handles that have a workspace keep theirs."""
+    memory = state.memory
+
+    def set_size(name: str) -> Any:
+        return lambda size: memory.workspace_sizes.__setitem__(name, int(size))
+
+    return {
+        "getCublasWorkspaceSize": lambda: memory.cublas_bytes(state.device(state.local.device)),
+        "setCublasWorkspaceSize": set_size("cublas"),
+        "getCublasLtWorkspaceSize": lambda: memory.workspace_sizes.get("cublaslt", lt_workspace_bytes()),
+        "setCublasLtWorkspaceSize": set_size("cublaslt"),
     }
 
 

@@ -10,6 +10,7 @@ from understudy.errors import InstallError
 from understudy.seam.patching import Patches
 from understudy.seam.torch import (
     asserts,
+    attention,
     autocast,
     batch_norm,
     compiling,
@@ -40,6 +41,7 @@ from understudy.seam.torch import (
     tensor_types,
     threads,
 )
+from understudy.seam.torch.composites import Composites
 from understudy.seam.torch.dispatch import Dispatch, MeasuredDispatch
 from understudy.seam.torch.history import History
 from understudy.seam.torch.nodata import DatalessDispatch
@@ -80,6 +82,7 @@ HANDLERS = {
     **plans.HANDLERS,
     **libraries.HANDLERS,
     **batch_norm.HANDLERS,
+    **attention.HANDLERS,
     **distributed_collectives.HANDLERS,
 }
 """Operators that are handled whole, by name."""
@@ -96,6 +99,7 @@ class Installation:
         self.patches = Patches()
         kind = DatalessDispatch if state.no_data else MeasuredDispatch if host_time == "measured" else Dispatch
         self.mode: Dispatch = kind(state, HANDLERS)
+        self.composites = Composites(state)
         self.stale = StaleMode(self.mode) if state.stale and not state.no_data else None
 
     def install(self) -> None:
@@ -116,6 +120,7 @@ class Installation:
         for module in PATCHED:
             self.patches.apply(module.patches(state))
         self.patches.apply(threads.patches(state, self.mode))
+        self.composites.register()
         with gpu_trace.Lifted():
             self.mode.__enter__()  # type: ignore[no-untyped-call]
             if self.stale is not None:
@@ -131,6 +136,7 @@ class Installation:
             if self.stale is not None:
                 self.stale.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self.composites.unregister()
         self.state.autocast.unregister()
         self.state.history.disable()
         self.patches.restore()

@@ -17,6 +17,7 @@ from understudy.machine.allocator import CachingAllocator
 from understudy.machine.device import Device
 from understudy.machine.oom_text import OutOfMemory, message
 from understudy.seam.patching import Patch
+from understudy.seam.torch.kernel_libraries import LT_PERSISTENT, LT_UNIFIED, lt_workspace_bytes
 
 if TYPE_CHECKING:
     from understudy.seam.torch.state import State
@@ -27,6 +28,13 @@ FLATTENS_POOLS = (
     "_format_key" in torch.cuda.memory_stats.__code__.co_varnames + torch.cuda.memory_stats.__code__.co_cellvars
 )
 """Whether this PyTorch can show statistics by private pool; an older one stumbles over their keys."""
+
+MAIN, BACKWARD, WORKER = 0, 1, 2
+"""Whose cuBLAS handle it is: PyTorch gives each thread one, autograd's thread of a device among them, and a workspace to
+each handle on each stream (ATen/cuda/CublasHandlePool.cpp). Threads that a program starts are taken to share one."""
+
+PEAK_BAND = 0.05
+"""How far modelled peaks of training were from recorded ones at most: docs/memory.md has the comparisons."""
 
 HOPPER = (9, 0)
 DRIVER_GIVES = ("cudaMalloc", "cuMemMap")
@@ -42,11 +50,13 @@ class Memory:
     def __init__(self, state: State) -> None:
         self.state = state
         self.observers: list[Callable[[int, int, int, int], None]] = []
-        self.workspaces: dict[tuple[int, int], Any] = {}
+        self.workspaces: dict[tuple[int, int, int], Any] = {}
+        self.workspace_sizes: dict[str, int] = {}  # what the program set: "cublas", "cublaslt"
         self.raw: dict[int, tuple[int, Any]] = {}
         self.caching = True
         for device in state.machine.devices:
             device.frees = Frees()
+            device.peak_band = PEAK_BAND
             device.driver.on_call = self._price(device)
             device.plan_cache.on_evict = self._plan_leaves(device)
         if state.machine.devices:
@@ -130,19 +140,31 @@ class Memory:
             if needed > device.driver.total_bytes:
                 self.state.take(device, needed, self.state.local.streams[index].index)
 
-    def workspace(self, index: int, stream: int) -> None:
-        """cuBLAS takes its workspace on the first matrix product of a stream, and keeps it."""
-        key = index, stream
+    def workspace(self, index: int, stream: int, handle: int = MAIN) -> None:
+        """cuBLAS takes its workspace on the first matrix product of a handle and stream, and keeps it.
+
+        Between 2.9 and 2.11 PyTorch kept one of cuBLASLt's beside it.
+        """
+        key = index, stream, handle
         if key in self.workspaces:
             return
         device = self.state.device(index)
-        block = self.workspaces[key] = self.state.take(device, cublas_workspace_bytes(device), stream)
-        self.state.history.mark(block, "workspace")
+        sizes = [self.cublas_bytes(device)]
+        if LT_PERSISTENT <= VERSION < LT_UNIFIED:
+            sizes.append(self.workspace_sizes.get("cublaslt", lt_workspace_bytes()))
+        blocks = self.workspaces[key] = [self.state.take(device, size, stream) for size in sizes]
+        for block in blocks:
+            self.state.history.mark(block, "workspace")
+
+    def cublas_bytes(self, device: Device) -> int:
+        """The size of cuBLAS's workspace on a device: what the program set, or the default."""
+        found = self.workspace_sizes.get("cublas")
+        return cublas_workspace_bytes(device) if found is None else found
 
     def clear_workspaces(self) -> None:
         """Give all cuBLAS workspaces back (`torch._C._cuda_clearCublasWorkspaces`)."""
-        for (index, _), block in self.workspaces.items():
-            if block is not None:
+        for (index, _, _), blocks in self.workspaces.items():
+            for block in filter(None, blocks):
                 self.state.device(index).allocator.free(block)
         self.workspaces.clear()
 
@@ -242,7 +264,7 @@ def _statistics(state: State) -> dict[str, Any]:
 
     def reset_peak(index: int) -> None:
         state.drain(state.device(index))
-        state.device(index).allocator.reset_peak()
+        state.device(index).reset_peak()
 
     def reset_accumulated(index: int) -> None:
         state.drain(state.device(index))

@@ -19,14 +19,16 @@ RANDOM_ARGUMENT, RANDOM_STATE = 1, 2
 class Plan:
     """How one OpOverload is handled.
 
-    `view`: only makes views. `fresh`: may return new storages. `mutated`: positions of arguments that it writes.
-    `resizes`: may change a storage's size. `reads_none`: makes tensors from nothing. `composite`: has no kernel of its
-    own, but is written in other operators. `handler`: replaces it all.
+    `blas`: takes cuBLAS's workspace. `memory`: its kernel takes memory beyond its results, as `row` says, or is not
+    known (no row). `view`: only makes views. `fresh`: may return new storages. `mutated`: positions of arguments that
+    it writes. `resizes`: may change a storage's size. `composite`: has no kernel of its own, but is written in other
+    operators. `handler`: replaces it all.
     """
 
     __slots__ = (
-        "attributes", "builtin", "composite", "exempt", "factory", "fresh", "handler", "host_arguments", "kernel",
-        "maskable", "math", "mutated", "mutated_keywords", "name", "names", "random", "resizes", "synchronizes", "view",
+        "attributes", "blas", "builtin", "composite", "exempt", "factory", "fresh", "handler", "host_arguments",
+        "kernel", "maskable", "math", "memory", "mutated", "mutated_keywords", "name", "names", "random", "resizes",
+        "row", "synchronizes", "view",
     )  # fmt: skip
 
     def __init__(self, func: torch._ops.OpOverload) -> None:
@@ -54,6 +56,9 @@ class Plan:
         self.maskable = name in tables.MASKABLE
         self.kernel = not (self.view or name in tables.NO_KERNEL or (not returns and not written))
         self.math = name in tables.MATH
+        self.blas = name in tables.BLAS
+        self.row: Any = None
+        self.memory = False
         self.attributes = name in tables.ATTRIBUTES
         self.builtin = func.namespace in tables.BUILT_IN
         kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key

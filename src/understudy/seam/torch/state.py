@@ -21,6 +21,7 @@ from understudy.machine.oom_text import OutOfMemory
 from understudy.machine.stream import Stream
 from understudy.seam.sites import Sites
 from understudy.seam.torch.gpu_trace import GpuTrace
+from understudy.seam.torch.kernel_memory import Kernels
 from understudy.seam.torch.late import Late
 from understudy.seam.torch.memory import Memory
 from understudy.seam.torch.order import Order
@@ -102,6 +103,7 @@ class State:
         self.late = Late(self, late_by_clock)
         self.order = Order(self)
         self.memory = Memory(self)
+        self.kernels = Kernels(self)
         self.history: History
         self.autocast: Any = None
         self.notes: Notes

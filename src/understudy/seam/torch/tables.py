@@ -211,6 +211,25 @@ MATH = frozenset(
 )
 """Operators whose cost depends on PyTorch's TF32 switches."""
 
+BLAS = frozenset(
+    {
+        "aten::mm",
+        "aten::addmm",
+        "aten::bmm",
+        "aten::baddbmm",
+        "aten::addbmm",
+        "aten::addmv",
+        "aten::mv",
+        "aten::dot",
+        "aten::vdot",
+        "aten::linear",
+        "aten::matmul",
+        "aten::_addmm_activation",
+        "aten::_scaled_mm",
+    }
+)
+"""Operators whose CUDA kernels ask for a cuBLAS handle, and with it for its workspace."""
+
 ATTRIBUTES = frozenset(
     {
         "aten::convolution",

@@ -1,0 +1,68 @@
+"""Composite functions that take other parts on CUDA than on the CPU: each is taken apart here as CUDA does it.
+
+PyTorch makes such a function of other operators in C++, and asks there which device its tensors are on. Kernels of ours
+stand in their place, above autograd's and below autocast's, so that Python and C++ callers both come here. The operators
+that they call have CUDA's own gradient formulas, and so what a backward pass keeps is what it keeps on a GPU.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from understudy.seam.torch import attention
+from understudy.seam.torch.state import State
+from understudy.seam.torch.tags import device_of
+
+aten = torch.ops.aten
+KEYS = ("AutogradCPU", "AutogradMeta")
+"""Where tensors of an emulated device arrive: with data on the CPU, without on meta."""
+
+Composite = Callable[..., Any]
+
+
+def _dropout(state: State, func: Any, input: torch.Tensor, p: float, train: bool) -> Any:
+    """C++'s dropout: on CUDA one kernel that keeps a mask of one byte an element."""
+    if train and 0 < p < 1 and device_of(input) >= 0 and input.numel() > 0:
+        return aten.native_dropout.default(input, p, True)[0]
+    return func.decompose(input, p, train)
+
+
+COMPOSITES: dict[Any, Composite] = {
+    aten.dropout.default: _dropout,
+    aten.scaled_dot_product_attention.default: attention.composite,
+}
+
+
+class Composites:
+    """The kernels of one emulation, from `register` to `unregister`."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.library: Any = None
+
+    def register(self) -> None:
+        """Put the kernels in."""
+        self.library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they replace kernels on purpose
+            for func, composite in COMPOSITES.items():
+                for key in KEYS:
+                    self.library.impl(func, self._kernel(func, composite), key)
+
+    def _kernel(self, func: Any, composite: Composite) -> Callable[..., Any]:
+        state = self.state
+
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            return composite(state, func, *args, **kwargs)
+
+        return kernel
+
+    def unregister(self) -> None:
+        """Take them out again."""
+        if self.library is not None:
+            self.library._destroy()
+            self.library = None

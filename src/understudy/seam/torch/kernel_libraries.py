@@ -1,0 +1,212 @@
+"""Temporary memory of NVIDIA's libraries and of the fused attention kernels, by operator. Each row names its source.
+
+What cuDNN takes is its own choice and not published: those rows are models, fitted to recorded sizes where there are
+any, and widen the bound on the peak by what they may be off.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+
+from understudy.seam.torch.kernel_memory import NOTHING, VERSION, Call, Need, Row, size_of
+
+FLOAT = 4
+LT_PERSISTENT, LT_UNIFIED = (2, 9), (2, 12)
+"""The first PyTorch that keeps cuBLASLt's workspace (pytorch#156495), and that uses cuBLAS's (pytorch#168175, #175879)."""
+WINOGRAD_POINTS = 25
+"""Floats that cuDNN's Winograd kernel keeps of each 3 x 3 filter (recorded: JasperSolt/EoR_NN, cuDNN 9, float32)."""
+
+
+def _up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+# ---------------------------------------------------------------------------------------------- cuBLASLt
+
+
+def lt_workspace_bytes() -> int:
+    """The workspace of cuBLASLt: CUBLASLT_WORKSPACE_SIZE in KiB, 1 MiB without it."""
+    text = os.environ.get("CUBLASLT_WORKSPACE_SIZE", "")
+    return (int(text) if text.isdigit() else 1024) << 10
+
+
+def fuses_bias(call: Call) -> bool:
+    """Whether `addmm` goes through cuBLASLt with the bias in its epilogue, as PyTorch decides it."""
+    bias, left, right = call.inputs[:3]
+    return (
+        call.get("beta", 1) == 1
+        and bias.dim() == 1
+        and right.dim() == 2
+        and bias.numel() == right.shape[1]
+        and bias.is_contiguous()
+        and min(*right.shape) > 1
+        and left.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    )
+
+
+def addmm(call: Call) -> Need:
+    """Each call takes a workspace of its own before 2.9; later ones are in `Memory.workspace`."""
+    return Need((lt_workspace_bytes(),)) if VERSION < LT_PERSISTENT and fuses_bias(call) else NOTHING
+
+
+# ---------------------------------------------------------------------------------------------- cuDNN's convolutions
+
+
+def convolution(call: Call) -> Need:
+    """A convolution forward: its filters transformed, or everything in the layout that tensor cores want."""
+    images, weight = call.inputs[:2]
+    return _convolution(call, images, weight, call.outputs[0])
+
+
+def convolution_backward(call: Call) -> Need:
+    """The larger of the two halves, gradient of the input and of the weight; they run one after the other."""
+    grad, images, weight = call.inputs[:3]
+    return _convolution(call, images, weight, grad)
+
+
+def _convolution(call: Call, images: torch.Tensor, weight: torch.Tensor, result: torch.Tensor) -> Need:
+    kernel: Sequence[int] = weight.shape[2:]
+    groups = int(call.get("groups", 1))
+    if not torch._C._get_cudnn_enabled() or images.dtype == torch.float64 or groups == images.shape[1] > 1:
+        return NOTHING
+    everything = size_of(images) + size_of(weight) + size_of(result)
+    half = images.dtype in (torch.float16, torch.bfloat16)
+    lasts = images.dim() == 4 and images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
+    search = (_search(images, weight, result, call),) if torch._C._get_cudnn_benchmark() else ()
+    if half and call.gpu.has_tensor_cores and not lasts and max(kernel, default=1) > 1:
+        return Need((everything,), everything, search, spare=True)
+    if not half and tuple(kernel) == (3, 3) and set(_pair(call, "stride")) == {1} and set(_pair(call, "dilation")) == {1}:
+        return Need((FLOAT * (WINOGRAD_POINTS * weight.shape[0] * weight.shape[1] + weight.shape[0]),),
+                    everything if not lasts else 0, search, spare=True)  # fmt: skip
+    unsure = 0 if lasts or max(kernel, default=1) == 1 else everything
+    return Need((), unsure, search, spare=True)
+
+
+def _pair(call: Call, name: str) -> tuple[int, ...]:
+    value = call.get(name, 1)
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+def _search(images: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, call: Call) -> int:
+    """What `cudnn.benchmark` tries at most: the Fourier transforms of input, filters and output, half of them complex.
+
+    Lavin and Gray (arXiv 1509.09308) and Mathieu et al. (arXiv 1312.5851) give the sizes of both families.
+    """
+    if max(weight.shape[2:], default=1) == 1:
+        return size_of(result)
+    area = 1
+    for size, kernel in zip(images.shape[2:], weight.shape[2:], strict=True):
+        area *= 1 << (size + kernel - 2).bit_length()
+    planes = images.shape[0] * (images.shape[1] + weight.shape[0]) + weight.shape[0] * weight.shape[1]
+    if set(_pair(call, "stride")) != {1}:
+        return 2 * (size_of(images) + size_of(result))
+    return planes * (area // 2 + 1) * 2 * FLOAT
+
+
+# ---------------------------------------------------------------------------------------------- attention
+
+
+def flash_forward(call: Call) -> Need:
+    """Partial results where few heads and queries leave multiprocessors idle, so that keys are split."""
+    query, key = call.inputs[:2]
+    batch, heads, length, width = query.shape
+    if call.get("dropout_p", 0.0):
+        return NOTHING
+    block = 256 if width <= 64 else 128 if width <= 128 else 64
+    tiles = batch * heads * -(-length // 64)
+    splits = _splits(tiles, 2 * call.gpu.sm_count, -(-key.shape[2] // block))
+    if splits <= 1:
+        return NOTHING
+    rows = splits * batch * heads * length * FLOAT
+    return Need((rows, rows * _up(width, 32)))
+
+
+def _splits(tiles: int, slots: int, blocks: int) -> int:
+    """How flash attention splits the keys (num_splits_heuristic): as few as fill the GPU nearly as well as the best."""
+    if tiles >= 0.8 * slots:
+        return 1
+    most = min(128, slots, blocks)
+    fills: list[float] = []
+    for count in range(1, most + 1):
+        if count > 1 and -(-blocks // count) == -(-blocks // (count - 1)):
+            fills.append(0.0)
+        else:
+            waves = tiles * count / slots
+            fills.append(waves / -(-waves // 1))
+    best = max(fills, default=0.0)
+    return next((i + 1 for i, fill in enumerate(fills) if fill >= 0.85 * best), 1)
+
+
+def flash_backward(call: Call) -> Need:
+    """The rows' sums and dQ in float32, padded; with fewer key heads than query heads dK and dV of all heads too."""
+    query, key = call.inputs[1:3]
+    batch, heads, length, width = query.shape
+    rows = batch * heads * _up(length, 128) * FLOAT
+    padded = _up(width, 32) if width <= 192 else 256
+    shared = key.shape[1] != heads
+    expanded = batch * heads * key.shape[2] * width * key.element_size()
+    return Need((rows, rows * padded, *((expanded, expanded) if shared else ())))
+
+
+def efficient_forward(call: Call) -> Need:
+    """A float32 accumulator for half precision and wide heads."""
+    query, value = call.inputs[0], call.inputs[2]
+    if query.dtype == torch.float32 or value.shape[-1] <= 128:
+        return NOTHING
+    return Need((query.numel() // query.shape[-1] * value.shape[-1] * FLOAT,))
+
+
+def efficient_backward(call: Call) -> Need:
+    """delta, made of float32 products where the kernel does not make it itself, and dQ's blocks of 64 x 64 with a lock."""
+    grad, query = call.inputs[:2]
+    batch, heads, length, width = query.shape
+    delta = batch * heads * length * FLOAT
+    block = 64 if query.dtype == torch.float32 or width <= 64 or call.gpu.compute_capability < (8, 0) else 128
+    accumulated = batch * heads * -(-length // block) * -(-width // block) * (block * block * FLOAT + 16)
+    if query.dtype == torch.float32:
+        return Need((delta, delta, accumulated))
+    return Need((batch * heads * _up(length, 32) * FLOAT, accumulated))
+
+
+def cudnn_backward(call: Call) -> Need:
+    """The rows' sums and dQ in float32: assumed to be what flash attention takes, which cuDNN's kernels implement."""
+    query = call.inputs[1]
+    rows = query.numel() // query.shape[-1] * FLOAT
+    return Need((rows, query.numel() * FLOAT), unsure=query.numel() * FLOAT)
+
+
+def fast_path(call: Call) -> Need:
+    """The inference path of nn.MultiheadAttention: one projection of all three, and each of them by heads."""
+    query = call.inputs[0]
+    heads = int(call.get("num_head", call.get("num_heads", 1)))
+    scores = query.shape[0] * heads * query.shape[1] ** 2 * query.element_size() if query.dim() == 3 else 0
+    return Need((3 * size_of(query), 3 * size_of(query)), unsure=scores)
+
+
+NATIVE = "aten/src/ATen/native/"
+TRANSFORMERS = NATIVE + "transformers/cuda/"
+
+ROWS: tuple[Row, ...] = (
+    Row(("addmm", "_addmm_activation"), addmm,
+        "aten/src/ATen/cuda/CUDABlas.cpp (gemm_and_bias), " + NATIVE + "cuda/Blas.cpp; recorded: JasperSolt/EoR_NN"),
+    Row(("convolution", "_convolution", "cudnn_convolution", "cudnn_convolution_transpose"), convolution,
+        NATIVE + "cudnn/Conv_v8.cpp (run_conv_plan, generate_and_filter_plans); recorded: JasperSolt/EoR_NN (3 x 3), "
+        "HugePandaCoder/octree-nca-groupeq (1 x 1 and depthwise: nothing)", exact=False),
+    Row(("convolution_backward",), convolution_backward, NATIVE + "cudnn/Conv_v8.cpp; recorded: JasperSolt/EoR_NN",
+        exact=False),
+    Row(("_scaled_dot_product_flash_attention", "_flash_attention_forward"), flash_forward,
+        TRANSFORMERS + "flash_attn/flash_api.cpp (set_params_splitkv, num_splits_heuristic)"),
+    Row(("_scaled_dot_product_flash_attention_backward", "_flash_attention_backward"), flash_backward,
+        TRANSFORMERS + "flash_attn/flash_api.cpp (mha_bwd)"),
+    Row(("_scaled_dot_product_efficient_attention", "_efficient_attention_forward"), efficient_forward,
+        TRANSFORMERS + "attention.cu; recorded: cranberrii/ftcourse"),
+    Row(("_scaled_dot_product_efficient_attention_backward", "_efficient_attention_backward"), efficient_backward,
+        TRANSFORMERS + "attention_backward.cu, mem_eff_attention/kernel_backward.h; recorded: cranberrii/ftcourse"),
+    Row(("_scaled_dot_product_cudnn_attention_backward",), cudnn_backward, NATIVE + "cudnn/MHA.cpp", exact=False),
+    Row(("_native_multi_head_attention", "_transformer_encoder_layer_fwd"), fast_path,
+        TRANSFORMERS + "attention.cu (native_multi_head_attention_cuda)", exact=False),
+)  # fmt: skip
+"""Operators' names without namespace and without the underscore of an in-place form."""

@@ -1,0 +1,17 @@
+"""The rows of all kernel tables, found by an operator's name."""
+
+from __future__ import annotations
+
+from understudy.seam.torch import kernel_libraries, kernel_rows
+from understudy.seam.torch.kernel_memory import Row
+from understudy.seam.torch.kernel_silent import plain_name
+from understudy.seam.torch.operators import Plan
+
+ROWS: dict[str, Row] = {
+    name: row for row in (*kernel_rows.ROWS, *kernel_libraries.ROWS) for name in row.operators
+}
+
+
+def row(plan: Plan) -> Row | None:
+    """The row of an operator; None where it has none, or launches no kernel."""
+    return ROWS.get(plain_name(plan.name)) if plan.kernel and plan.builtin else None
