@@ -139,3 +139,29 @@ def test_a_pickle_with_code_in_it_is_refused(understudy, snapshot: Path) -> None
     done = understudy("memory", snapshot.name)
     assert done.returncode == 2
     assert "plain data only" in done.stderr
+
+
+RANKS = """
+import os
+import torch
+import torch.distributed as dist
+
+rank = int(os.environ["RANK"])
+dist.init_process_group("nccl")
+torch.cuda.set_device(rank)
+kept = torch.empty((rank + 1) << 20, device="cuda")
+dist.all_reduce(kept[:8])
+dist.destroy_process_group()
+"""
+
+
+def test_each_rank_has_a_snapshot(understudy, tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text(RANKS)
+    done = understudy("run", "-q", "--nproc-per-node", "2", "--report", "out.snapshot.pickle", "ranks.py")
+    assert done.returncode == 0, done.stderr
+    for rank, name in enumerate(("out.snapshot.pickle", "out.rank1.snapshot.pickle")):
+        data = pickle.loads((tmp_path / name).read_bytes())
+        sizes = [event["size"] for event in data["device_traces"][rank] if event["action"] == "alloc"]
+        assert sizes == [(rank + 1) << 22]
+        assert not data["device_traces"][1 - rank]
+        assert understudy("memory", name).returncode == 0

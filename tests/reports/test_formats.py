@@ -9,8 +9,8 @@ import pytest
 
 from understudy import checks, reports
 from understudy.errors import UsageError
+from understudy.reports import html, md, text
 from understudy.reports import json as json_report
-from understudy.reports import md, text
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
 
@@ -23,7 +23,7 @@ def test_text_begins_with_verdict_why_next(training):
 
 def test_text_says_what_each_device_did(training):
     rendered = text.render(training.trace, [])
-    assert "memory at its peak: 3.00 MiB allocated, 4.00 MiB reserved of 16.0 GiB" in rendered
+    assert "memory at its peak: 3.00 MiB allocated (modelled), 4.00 MiB reserved of 16.0 GiB" in rendered
     assert "80 kernels, 21 copies" in rendered
     assert "train.py:15 (10×)" in rendered
     assert "cuda:1: not used" in rendered
@@ -111,3 +111,19 @@ def _empty():
     from understudy.trace.trace import Trace
 
     return Trace()
+
+
+def test_the_peak_says_how_sure_it_is(training):
+    totals = training.trace.facts["devices"][0]
+    totals |= {"peak_band": 0.05, "peak_at_most_bytes": 5 << 20, "peak_unsure": "aten::topk"}
+    sentence = "3.00 MiB allocated (modelled, ±5 %, at most 5.00 MiB if aten::topk takes more)"
+    assert sentence in text.render(training.trace, [], width=200)
+    assert f"<td>{sentence}, 4.00 MiB reserved" in html.render(training.trace, [])
+    device = json.loads(json_report.render(training.trace, []))["devices"][0]
+    assert device["peak_source"] == "modelled"
+    assert (device["peak_band"], device["peak_at_most_bytes"], device["peak_unsure"]) == (0.05, 5 << 20, "aten::topk")
+
+
+def test_a_measured_peak_is_not_called_modelled(training):
+    training.trace.facts["source"] = "measured"
+    assert "3.00 MiB allocated, 4.00 MiB reserved" in text.render(training.trace, [])

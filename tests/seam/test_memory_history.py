@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch.cuda import _memory_viz as viz
 
 import understudy
 from understudy.analysis.replay import replay
 from understudy.reports._peak import peaks
+from understudy.seam.torch.kernel_memory import VERSION
 from understudy.session import Session
 
 cuda = torch.cuda
@@ -249,3 +251,26 @@ def test_a_pool_holds_its_own_segments(session: Session) -> None:
 
 def test_handles_of_graph_pools_are_distinct(session: Session) -> None:
     assert cuda.graph_pool_handle() != cuda.graph_pool_handle()
+
+
+def test_events_name_their_memory_pool(kept: Session, tmp_path: Path) -> None:
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        inside = torch.empty(1 << 20, device="cuda")
+    outside = torch.empty(1 << 20, device="cuda")
+    kept.report(tmp_path / "out.snapshot.pickle")
+    found = pickle.loads((tmp_path / "out.snapshot.pickle").read_bytes())
+    pools = {event["addr"]: event.get("pool_id") for event in found["device_traces"][0] if event["action"] == "alloc"}
+    named = VERSION >= (2, 12)
+    assert pools[inside.data_ptr()] == (tuple(pool.id) if named else None)
+    assert pools[outside.data_ptr()] == ((0, 0) if named else None)
+
+
+def test_autocasts_copies_of_weights_are_their_own_category(kept: Session) -> None:
+    layer = nn.Linear(256, 256).cuda()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = layer(torch.ones(8, 256, device="cuda")).float().sum()
+    loss.backward()
+    kept.complete()
+    copies = [a.size_bytes for a in kept.trace.memory_actions() if (a.action, a.category) == ("alloc", "autocast")]
+    assert sorted(copies) == [256 * 2, 256 * 256 * 2]

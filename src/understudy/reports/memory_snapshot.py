@@ -42,8 +42,11 @@ def as_dict(trace: Trace) -> dict[str, Any]:
     devices = max(len(trace.facts.get("gpus", [])), 1 + max(action.device for action in trace.memory_actions()))
     traces: list[list[dict[str, Any]]] = [[] for _ in range(devices)]
     actions = list(trace.memory_actions())
-    for action in actions:
-        traces[action.device].append(_event(action))
+    pools = trace.facts.get("memory_pools")  # as PyTorch writes it from 2.12 on
+    named = {row: (first, second) for row, first, second in pools or ()}
+    for row, action in enumerate(actions):
+        pool = {} if pools is None else {"pool_id": named.get(row, (0, 0))}
+        traces[action.device].append(_event(action) | pool)
     known = trace.facts.get("memory_segments")
     return {
         "segments": _segments(actions) if known is None else [_known(segment) for segment in known],

@@ -108,8 +108,8 @@ class Trace:
 
     `facts` holds plain JSON: "gpus" (one dict a device: name, memory_bytes, ...), "options", "versions", "program",
     "rank", "devices" (per-device totals, filled in when the emulation ends: peak_allocated_bytes,
-    peak_reserved_bytes, peak_at_most_bytes, peak_unsure, peak_band, context_bytes, memory_bytes), "source" ("modelled" or "measured") and "band" (the relative
-    error band of the durations, a float).
+    peak_at_most_bytes, peak_unsure and peak_band (how sure that is), peak_reserved_bytes, context_bytes,
+    memory_bytes), "source" ("modelled" or "measured") and "band" (the relative error band of the durations, a float).
     """
 
     def __init__(self) -> None:

@@ -88,8 +88,8 @@ def _run(
         if backend == choice.CUDNN
         else aten._scaled_dot_product_efficient_attention.default
     )
-    out = fused(query, key, value, mask, trains, p, causal, scale=scale)[0]
-    return out
+    found: Tensor = fused(query, key, value, mask, trains, p, causal, scale=scale)[0]
+    return found
 
 
 def _prepared(mask: Tensor | None, query: Tensor, key: Tensor, backend: int) -> Tensor | None:
@@ -118,10 +118,10 @@ def chosen(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwa
     if index < 0:
         return func(*args, **kwargs)
     given = {**dict(zip(plan.names, args, strict=False)), **kwargs}
-    return _choose(
-        dispatch.state, index, *args[:3], given.get("attn_mask"), given.get("dropout_p", 0.0),
-        given.get("is_causal", False), given.get("enable_gqa", False),
-    )  # fmt: skip
+    query, key, value = given["query"], given["key"], given["value"]
+    p, causal = given.get("dropout_p", 0.0), given.get("is_causal", False)
+    shared = given.get("enable_gqa", False)
+    return _choose(dispatch.state, index, query, key, value, given.get("attn_mask"), p, causal, shared)
 
 
 def fused(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

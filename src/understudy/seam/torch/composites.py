@@ -1,8 +1,8 @@
 """Composite functions that take other parts on CUDA than on the CPU: each is taken apart here as CUDA does it.
 
-PyTorch makes such a function of other operators in C++, and asks there which device its tensors are on. Kernels of ours
-stand in their place, above autograd's and below autocast's, so that Python and C++ callers both come here. The operators
-that they call have CUDA's own gradient formulas, and so what a backward pass keeps is what it keeps on a GPU.
+PyTorch makes such a function of other operators in C++, and asks there which device its tensors are on. Kernels of
+ours stand in their place, above autograd's and below autocast's, so that Python and C++ callers both come here. The
+operators that they call have CUDA's own gradient formulas, and so a backward pass keeps what it keeps on a GPU.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from understudy.machine.allocator_blocks import DEFAULT_POOL
 from understudy.machine.device import Device
 from understudy.seam.sites import Sites
 from understudy.seam.torch.tags import storage_of
@@ -33,6 +34,8 @@ CATEGORIES = {name: number for number, name in enumerate(MEMORY_CATEGORIES)}
 CATEGORY_COLUMN = 7
 SITE_COLUMN = 6
 FREES = ("free_requested", "free_completed")
+WRITES_POOLS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
+"""Whether PyTorch's events name their memory pool (pytorch#177717)."""
 
 Frames = list[dict[str, Any]]
 
@@ -59,6 +62,7 @@ class History:
         self.shown = Shown()
         self._sites = Sites(state.machine.trace.sites, stacks=True)
         self._notes: dict[int, str] = {}  # row -> the metadata in force
+        self._pools: dict[int, tuple[int, int]] = {}  # row -> its memory pool, where that is not the default one
         self._taken: dict[int, int] = {}  # row of a live allocation -> backward passes begun before it
         self._given: dict[int, tuple[int, bool, int]] = {}  # id of a block -> where and when its storage died
         self._backward_passes = 0
@@ -169,6 +173,8 @@ class History:
                         block.segment.context = row
                 if self.metadata:
                     self._notes[row] = self.metadata
+                if block is not None and block.pool_id != DEFAULT_POOL:
+                    self._pools[row] = block.pool_id
                 time = state.local.host.now_ns
                 value = excess << MEMORY_EXCESS | category
                 rows.append((ACTIONS[action], device.index, stream, address, size, time, site, value))
@@ -326,6 +332,8 @@ class History:
         facts = self.state.machine.trace.facts
         facts["memory_segments"], facts["allocator_settings"] = segments, settings
         facts["memory_from_start"] = self.from_start
+        if WRITES_POOLS:
+            facts["memory_pools"] = [[row, *pool] for row, pool in self._pools.items()]
 
     def snapshot(self, pool: Any = None) -> dict[str, Any]:
         """What `torch._C._cuda_memorySnapshot` returns; `pool` is (a, b) or (a, b, with events)."""
@@ -350,8 +358,10 @@ class History:
         for row, action in enumerate(self.state.machine.trace.memory_actions()):
             if row < shown.first or action.action in shown.skipped:
                 continue
+            pool = {"pool_id": self._pools.get(row, DEFAULT_POOL)} if WRITES_POOLS else {}
             traces[action.device].append(
-                {
+                pool
+                | {
                     "action": action.action,
                     "device_free" if action.action == "oom" else "addr": action.address,
                     "size": action.size_bytes,

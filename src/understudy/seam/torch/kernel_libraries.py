@@ -15,7 +15,7 @@ from understudy.seam.torch.kernel_memory import NOTHING, VERSION, Call, Need, Ro
 
 FLOAT = 4
 LT_PERSISTENT, LT_UNIFIED = (2, 9), (2, 12)
-"""The first PyTorch that keeps cuBLASLt's workspace (pytorch#156495), and that uses cuBLAS's (pytorch#168175, #175879)."""
+"""The first PyTorch that keeps cuBLASLt's workspace (pytorch#156495), and that uses cuBLAS's (#168175, #175879)."""
 WINOGRAD_POINTS = 25
 """Floats that cuDNN's Winograd kernel keeps of each 3 x 3 filter (recorded: JasperSolt/EoR_NN, cuDNN 9, float32)."""
 
@@ -78,9 +78,10 @@ def _convolution(call: Call, images: torch.Tensor, weight: torch.Tensor, result:
     search = (_search(images, weight, result, call),) if torch._C._get_cudnn_benchmark() else ()
     if half and call.gpu.has_tensor_cores and not lasts and max(kernel, default=1) > 1:
         return Need((everything,), everything, search, spare=True)
-    if not half and tuple(kernel) == (3, 3) and set(_pair(call, "stride")) == {1} and set(_pair(call, "dilation")) == {1}:
-        return Need((FLOAT * (WINOGRAD_POINTS * weight.shape[0] * weight.shape[1] + weight.shape[0]),),
-                    everything if not lasts else 0, search, spare=True)  # fmt: skip
+    dense = set(_pair(call, "stride")) == set(_pair(call, "dilation")) == {1}
+    if not half and tuple(kernel) == (3, 3) and dense:
+        filters = FLOAT * (WINOGRAD_POINTS * weight.shape[0] * weight.shape[1] + weight.shape[0])
+        return Need((filters,), 0 if lasts else everything, search, spare=True)
     unsure = 0 if lasts or max(kernel, default=1) == 1 else everything
     return Need((), unsure, search, spare=True)
 
@@ -160,14 +161,14 @@ def efficient_forward(call: Call) -> Need:
 
 
 def efficient_backward(call: Call) -> Need:
-    """delta, made of float32 products where the kernel does not make it itself, and dQ's blocks of 64 x 64 with a lock."""
-    grad, query = call.inputs[:2]
+    """delta, of products where the kernel does not make it itself; then dQ's blocks of 64 x 64, each with a lock."""
+    query = call.inputs[1]
     batch, heads, length, width = query.shape
     delta = batch * heads * length * FLOAT
     block = 64 if query.dtype == torch.float32 or width <= 64 or call.gpu.compute_capability < (8, 0) else 128
     accumulated = batch * heads * -(-length // block) * -(-width // block) * (block * block * FLOAT + 16)
     if query.dtype == torch.float32:
-        return Need((delta, delta, accumulated))
+        return Need((delta, delta, max(accumulated, query.numel() * FLOAT)))
     return Need((batch * heads * _up(length, 32) * FLOAT, accumulated))
 
 

@@ -30,7 +30,7 @@ class Need(NamedTuple):
     """What one call of a kernel takes besides its results, in bytes.
 
     `sizes` are the buffers that are alive together when most is. `first` replaces them in the first call with these
-    shapes (an algorithm's search). `unsure` is how much more it may be: above zero where `sizes` rests on an assumption.
+    shapes (an algorithm's search). `unsure` is how much more it may be: above zero where `sizes` are assumed.
     `spare` buffers are done without when memory is short.
     """
 

@@ -19,7 +19,7 @@ FLOAT = 4
 PAIR = 16
 """A value and its 64-bit place, padded."""
 SINGLE_TILE = 2304
-"""Pairs of 64-bit keys and values that CUB sorts in one block without memory of its own (recorded: 2048 take 1 byte)."""
+"""Pairs of 64-bit keys and values that CUB sorts in one block without memory (recorded: 2048 take 1 byte)."""
 ACCUMULATED = {torch.float16: 4, torch.bfloat16: 4, torch.float32: 4, torch.float64: 8}
 
 
@@ -240,7 +240,7 @@ ROWS: tuple[Row, ...] = (
     Row(("topk", "kthvalue", "median", "mode", "nanmedian"), topk, NATIVE + "TensorTopK.cu, Sorting.cu", exact=False),
     Row(("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"), unique,
         NATIVE + "UniqueCub.cu, Unique.cu", exact=False),
-    Row(("cumsum", "cumprod", "logcumsumexp", "_cumsum"), scanning, NATIVE + "ScanUtils.cuh (scan_dim)", exact=False),
+    Row(("cumsum", "cumprod", "logcumsumexp"), scanning, NATIVE + "ScanUtils.cuh (scan_dim)", exact=False),
     Row(("multinomial",), multinomial, NATIVE + "MultinomialKernel.cu; aten/src/ATen/native/Distributions.cpp"),
     Row(("randperm",), permutation, NATIVE + "Randperm.cu"),
     Row(("native_group_norm",), group_norm, NATIVE + "group_norm_kernel.cu (GroupNormKernelImplInternal)"),

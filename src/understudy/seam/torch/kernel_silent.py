@@ -1,8 +1,8 @@
 """Operators whose CUDA kernels allocate their results and nothing else.
 
 Elementwise operators (PyTorch's own tag `pointwise`), views and what launches no kernel are not listed: see `silent`.
-Source: the kernels of aten/src/ATen/native/cuda (Loops.cuh for what runs as one elementwise loop; Shape.cu, Indexing.cu,
-ScatterGatherKernel.cu, SoftMax.cu, Loss.cu, layer_norm_kernel.cu, Normalization.cu, DilatedMaxPool2d.cu, ...): none of
+Source: the kernels of aten/src/ATen/native/cuda (Loops.cuh for what runs as one elementwise loop; Shape.cu,
+Indexing.cu, ScatterGatherKernel.cu, SoftMax.cu, Loss.cu, layer_norm_kernel.cu, Normalization.cu and others): none of
 them asks the allocator for anything but its results. cuBLAS's workspace is `Memory.workspace`'s.
 """
 
@@ -31,8 +31,8 @@ batch_norm_stats batch_norm_elemt batch_norm_gather_stats_with_counts batch_norm
 batch_norm_backward_elemt
 hardtanh hardtanh_backward elu elu_backward leaky_relu leaky_relu_backward softplus softplus_backward
 log_sigmoid_forward log_sigmoid_backward hardsigmoid hardsigmoid_backward hardswish hardswish_backward
-softshrink hardshrink hardshrink_backward softshrink_backward rrelu_with_noise prelu _prelu_kernel _prelu_kernel_backward
-glu glu_backward glu_jvp celu mish mish_backward silu silu_backward logit logit_backward
+softshrink hardshrink hardshrink_backward softshrink_backward rrelu_with_noise prelu _prelu_kernel
+_prelu_kernel_backward glu glu_backward glu_jvp celu mish mish_backward silu silu_backward logit logit_backward
 max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward
 avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
 _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward
@@ -46,8 +46,8 @@ grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d affine_grid_generator p
 channel_shuffle im2col col2im
 cat stack _stack flip roll rot90 repeat tril triu diag_embed diagonal_copy diagonal_scatter select_scatter slice_scatter
 select_backward slice_backward diagonal_backward as_strided_scatter unfold_backward trace
-embedding embedding_renorm _embedding_bag _embedding_bag_forward_only index_select index_add index_copy index_fill gather
-scatter scatter_add scatter_reduce take put masked_fill masked_fill masked_select_backward
+embedding embedding_renorm _embedding_bag _embedding_bag_forward_only index_select index_add index_copy index_fill
+gather scatter scatter_add scatter_reduce take put masked_fill masked_select_backward
 searchsorted bucketize one_hot isin cross _cdist_forward _pdist_forward equal allclose
 _local_scalar_dense record_stream
 _amp_foreach_non_finite_check_and_unscale _amp_update_scale

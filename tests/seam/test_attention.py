@@ -1,0 +1,165 @@
+"""`scaled_dot_product_attention`: CUDA's choice of a kernel, its values, what it keeps for the backward pass."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import understudy
+from understudy import gpus
+from understudy.seam.torch import attention_choice as choice
+
+cuda = torch.cuda
+HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
+
+
+def heads(dtype: torch.dtype = SINGLE, length: int = 24, width: int = 16, device: str = "cpu") -> list[torch.Tensor]:
+    """Query, key and value of two examples with four heads."""
+    generator = torch.Generator().manual_seed(0)
+    made = [torch.randn(2, 4, length, width, generator=generator).to(dtype) for _ in range(3)]
+    return [part.to(device).requires_grad_() for part in made]
+
+
+def kernel(out: torch.Tensor) -> str:
+    """The kernel that made a result: "Flash", "Efficient", "Cudnn", or "" for plain math."""
+    name = type(out.grad_fn).__name__
+    return name.removeprefix("ScaledDotProduct").partition("Attention")[0] if name.startswith("Scaled") else ""
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "expected"),
+    [
+        ("P100", HALF, "Efficient"), ("V100", HALF, "Efficient"), ("V100", SINGLE, "Efficient"), ("V100", DOUBLE, ""),
+        ("T4", torch.bfloat16, ""), ("A100", torch.bfloat16, "Flash"), ("A100", HALF, "Flash"),
+        ("A100", SINGLE, "Efficient"), ("H100", HALF, "Flash"),
+    ],
+)  # fmt: skip
+def test_the_kernel_follows_gpu_and_type(gpu: str, dtype: torch.dtype, expected: str) -> None:
+    with understudy.emulate(gpu, no_data=True):
+        assert kernel(F.scaled_dot_product_attention(*heads(dtype, device="cuda"))) == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.5}, {"attn_mask": True}], ids=str)
+@pytest.mark.parametrize("dtype", [HALF, SINGLE, DOUBLE], ids=str)
+def test_values_and_gradients_are_the_cpus(options: dict, dtype: torch.dtype) -> None:
+    found = []
+    for device in ("cpu", "cuda"):
+        with understudy.emulate("A100"):
+            given = dict(options)
+            if "attn_mask" in given:
+                given["attn_mask"] = (torch.arange(24)[:, None] >= torch.arange(24)).to(device)
+            parts = heads(dtype, device=device)
+            out = F.scaled_dot_product_attention(*parts, **given)
+            out.square().sum().backward()
+            found.append([out.detach().cpu(), *(part.grad.cpu() for part in parts)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=4e-3, rtol=2e-2)
+
+
+def test_dropout_is_drawn_from_the_devices_generator_and_repeats_in_the_backward_pass() -> None:
+    with understudy.emulate("V100"):
+        parts = heads(device="cuda")
+        outs = []
+        for seed in (1, 1, 2):
+            cuda.manual_seed(seed)
+            outs.append(F.scaled_dot_product_attention(*parts, dropout_p=0.5))
+        assert torch.equal(outs[0], outs[1])
+        assert not torch.equal(outs[0], outs[2])
+        value = parts[2]
+        (slope,) = torch.autograd.grad(outs[0].sum(), value)
+        moved = [parts[0], parts[1], (value + 1).detach()]
+        cuda.manual_seed(1)
+        change = F.scaled_dot_product_attention(*moved, dropout_p=0.5) - outs[0]
+        torch.testing.assert_close(change.sum(), slope.sum(), atol=0.05, rtol=1e-3)  # it is linear in the values
+
+
+def test_the_gradient_of_a_mask() -> None:
+    grads = []
+    for device in ("cpu", "cuda"):
+        with understudy.emulate("A100"):
+            mask = torch.zeros(24, 24, device=device, requires_grad=True)
+            F.scaled_dot_product_attention(*heads(device=device), attn_mask=mask).square().sum().backward()
+            grads.append(mask.grad.cpu())
+    torch.testing.assert_close(*grads)
+
+
+def test_fewer_key_heads() -> None:
+    found = []
+    for device in ("cpu", "cuda"):
+        with understudy.emulate("A100"):
+            query, key, value = heads(HALF, device=device)
+            key, value = (part[:, :2].detach().requires_grad_() for part in (key, value))
+            out = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+            out.square().sum().backward()
+            found.append([out.detach().cpu(), key.grad.cpu(), value.grad.cpu()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=4e-3, rtol=2e-2)
+
+
+def test_switches_decide() -> None:
+    with understudy.emulate("A100", no_data=True):
+        parts = heads(HALF, device="cuda")
+        with sdpa_kernel(SDPBackend.MATH):
+            assert kernel(F.scaled_dot_product_attention(*parts)) == ""
+        with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+            assert kernel(F.scaled_dot_product_attention(*parts)) == "Efficient"
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION), pytest.raises(RuntimeError, match="No available kernel"):
+            F.scaled_dot_product_attention(*heads(DOUBLE, device="cuda"))
+        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True):
+            assert kernel(F.scaled_dot_product_attention(*parts)) == "Efficient"
+
+
+def test_autocast_comes_before_the_choice() -> None:
+    with understudy.emulate("A100", no_data=True), torch.autocast("cuda", dtype=HALF):
+        assert kernel(F.scaled_dot_product_attention(*heads(SINGLE, device="cuda"))) == "Flash"
+
+
+def test_inference_mode_runs_the_fused_kernel() -> None:
+    with understudy.emulate("A100", no_data=True) as session, torch.inference_mode():
+        out = F.scaled_dot_product_attention(*heads(HALF, device="cuda"))
+        assert out.shape == (2, 4, 24, 16)
+        assert any(record.signature.name == "aten::_scaled_dot_product_flash_attention" for record in session.trace)
+
+
+def test_scores_are_kept_by_plain_math_alone() -> None:
+    kept = {}
+    for gpu, dtype in (("A100", HALF), ("V100", SINGLE), ("V100", DOUBLE)):
+        with understudy.emulate(gpu, no_data=True):
+            parts = heads(dtype, 1024, 64, "cuda")
+            before = cuda.memory_allocated()
+            out = F.scaled_dot_product_attention(*parts, dropout_p=0.1)
+            extra = cuda.memory_allocated() - before - out.nbytes
+            kept[kernel(out)] = extra
+    scores = 2 * 4 * 1024 * 1024
+    rows = 2 * 4 * 1024 * 4
+    assert kept["Flash"] == kept["Efficient"] == rows + 1024  # the rows' logarithms, seed and offset
+    assert kept[""] > scores * (8 + 8 + 1)  # scores, weights and dropout's mask
+
+
+@pytest.mark.parametrize(
+    ("version", "cudnn", "capability", "expected"),
+    [
+        ((2, 7), 90800, (9, 0), False), ((2, 8), 90900, (9, 0), True), ((2, 8), 90900, (8, 0), False),
+        ((2, 13), 91300, (9, 0), False), ((2, 13), 91501, (9, 0), True), ((2, 13), 91501, (8, 9), False),
+    ],
+)  # fmt: skip
+def test_cudnn_comes_first_where_pytorch_prefers_it(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], cudnn: int, capability: tuple[int, int], expected: bool
+) -> None:
+    monkeypatch.setattr(choice, "VERSION", version)
+    gpu = dataclasses.replace(gpus.parse("H100")[0], compute_capability=capability)
+    problem = choice.Problem(*heads(HALF), None, 0.0, False, gpu, cudnn, (13, 0))
+    assert (choice.order(problem)[0] == choice.CUDNN) is expected
+    assert choice.choose(problem) == (choice.CUDNN if expected else choice.FLASH)
+
+
+def test_wide_heads_do_not_train_with_flash_on_small_ampere() -> None:
+    gpu = dataclasses.replace(gpus.parse("A100")[0], compute_capability=(8, 6))
+    parts = heads(HALF, width=200)
+    problem = choice.Problem(*parts, None, 0.0, False, gpu, 90100, (12, 4))
+    assert choice.choose(problem) == choice.EFFICIENT
+    assert choice.choose(problem._replace(query=parts[0].detach(), key=parts[1].detach(), value=parts[2].detach())) == 1

@@ -1,0 +1,247 @@
+"""What CUDA kernels take beyond their results: against sizes recorded on real GPUs, and row by row.
+
+The recorded sizes are facts read from public memory snapshots (tests/conformance/memory/README.md names them): the
+shapes and the bytes that one kernel asked for while it ran.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import understudy
+from understudy import gpus
+from understudy.seam.torch import kernel_libraries as libraries
+from understudy.seam.torch import kernels
+from understudy.seam.torch.kernel_memory import VERSION
+from understudy.seam.torch.kernel_reduce import staging
+from understudy.seam.torch.kernel_rows import sort_pairs
+from understudy.session import Session
+
+cuda = torch.cuda
+MIB = 1 << 20
+Work = Callable[[], object]
+
+
+@pytest.fixture
+def dataless() -> Iterator[Session]:
+    """An A100 without data: sizes are the same, and large ones cost nothing."""
+    with understudy.emulate("A100", no_data=True, assume=0.0) as session:
+        yield session
+
+
+def taken(work: Work) -> tuple[int, int]:
+    """How far the peak of `work` is above what it leaves, in bytes, and how many blocks it took in all."""
+    cuda.reset_peak_memory_stats()
+    before = cuda.memory_stats()["allocation.all.allocated"]
+    kept = work()
+    count = cuda.memory_stats()["allocation.all.allocated"] - before
+    above = cuda.max_memory_allocated() - cuda.memory_allocated()
+    del kept
+    return above, count
+
+
+def rounded(*sizes: int) -> int:
+    """The bytes of these buffers as blocks."""
+    return sum(-(-size // 512) * 512 for size in sizes)
+
+
+# ---------------------------------------------------------------------------------------------- recorded on real GPUs
+
+GPU_128 = dataclasses.replace(gpus.parse("RTX4090")[0], sm_count=128, max_threads_per_sm=1536)
+GPU_48 = dataclasses.replace(GPU_128, sm_count=48)
+
+
+@pytest.mark.parametrize(
+    ("rows", "recorded"), [(512, (0, 0)), (1024, (8388608, 32)), (2048, (16777216, 32)), (4096, (33554432, 32))]
+)
+def test_the_sum_over_a_batchs_rows(rows: int, recorded: tuple[int, int]) -> None:
+    """The gradient of RMSNorm's weight, float32: Wedsonlin/assignment2-systems, contexts of 128 to 1024 words."""
+    assert staging((4, rows // 4, 1024), (rows * 256, 1024, 1), (0, 1), 4, GPU_128) == recorded
+
+
+@pytest.mark.parametrize(
+    ("elements", "size", "recorded"),
+    [(1966080, 4, 576), (1966080, 1, 144), (1048576, 1, 128), (524288, 1, 64), (262144, 1, 32), (131072, 1, 16)],
+)
+def test_reductions_of_everything(elements: int, size: int, recorded: int) -> None:
+    """The mean of an image's floats and `any` of its truths: JasperSolt/EoR_NN."""
+    assert staging((elements,), (1,), (0,), size, GPU_48) == (recorded, 4)
+
+
+def test_a_sort_of_pairs() -> None:
+    """The embedding's index_put_ of 512 and of 4096 indices: Wedsonlin/assignment2-systems."""
+    assert sort_pairs(512) == 1
+    assert sort_pairs(4096) == 72191
+
+
+def test_the_backward_pass_of_efficient_attention(dataless: Session) -> None:
+    """32 heads of 1000 words and 64 numbers, float32: cranberrii/ftcourse took 128000 twice and 8396800 bytes."""
+    heads = [torch.empty(1, 32, 1000, 64, device="cuda", requires_grad=True) for _ in range(3)]
+    out = F.scaled_dot_product_attention(*heads)
+    assert type(out.grad_fn).__name__ == "ScaledDotProductEfficientAttentionBackward0"
+    grad = torch.empty_like(out)
+    above, _ = taken(lambda: torch.autograd.grad(out, heads, grad, retain_graph=True))
+    assert above == rounded(128000, 128000, 8396800)
+
+
+@pytest.mark.parametrize(("channels", "side", "recorded"), [((16, 32), 128, 51328), ((32, 64), 64, 205056)])
+def test_a_convolutions_workspace(dataless: Session, channels: tuple[int, int], side: int, recorded: int) -> None:
+    """3 x 3, stride 1, float32: JasperSolt/EoR_NN."""
+    layer = nn.Conv2d(*channels, 3, padding="same").cuda()
+    images = torch.empty(1, channels[0], side, side, device="cuda")
+    assert taken(lambda: layer(images))[0] == rounded(recorded)
+
+
+def test_one_by_one_convolutions_take_none(dataless: Session) -> None:
+    """HugePandaCoder/octree-nca-groupeq."""
+    layer = nn.Conv2d(64, 128, 1).cuda()
+    images = torch.empty(1, 64, 64, 64, device="cuda")
+    assert taken(lambda: layer(images)) == (0, 1)  # the result alone
+
+
+def test_forward_and_backward_pass_have_a_handle_each(session: Session) -> None:
+    """The first `mm` of a backward pass takes a cuBLAS workspace of its own: JasperSolt/EoR_NN, 8519680 bytes."""
+    x = torch.ones(8, 8, device="cuda", requires_grad=True)
+    loss = (x @ x).sum()
+    before = cuda.memory_allocated()
+    loss.backward()
+    assert cuda.memory_allocated() - before == 8519680 + x.nbytes + 256
+    loss = (x @ x).sum()
+    loss.backward()
+    assert len(torch.cuda.memory_snapshot()) > 0
+    torch._C._cuda_clearCublasWorkspaces()
+    assert cuda.memory_allocated() < 8519680
+
+
+# ---------------------------------------------------------------------------------------------- rows
+
+
+def test_a_bias_in_the_epilogue_takes_cublaslts_workspace(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = libraries.Call(_plan("addmm"), (torch.ones(8), torch.ones(4, 8), torch.ones(8, 8)), {}, None, GPU_48)
+    assert libraries.fuses_bias(call)
+    monkeypatch.setattr(libraries, "VERSION", (2, 6))
+    assert libraries.addmm(call).sizes == (MIB,)
+    monkeypatch.setenv("CUBLASLT_WORKSPACE_SIZE", "4096")
+    assert libraries.addmm(call).sizes == (4 * MIB,)
+    monkeypatch.setattr(libraries, "VERSION", (2, 12))
+    assert libraries.addmm(call).sizes == ()
+    thin = libraries.Call(_plan("addmm"), (torch.ones(1), torch.ones(4, 8), torch.ones(8, 1)), {}, None, GPU_48)
+    assert not libraries.fuses_bias(thin)
+
+
+def test_an_embeddings_gradient_sorts_many_indices(dataless: Session) -> None:
+    weight = torch.empty(1000, 64, device="cuda", requires_grad=True)
+    few, many = (torch.empty(n, dtype=torch.long, device="cuda") for n in (3072, 4096))
+    for indices, expected in ((few, 0), (many, rounded(*(8 * 4096,) * 6, 8, 8, 4096 * 64 * 4))):
+        out = F.embedding(indices, weight)
+        grad = torch.empty_like(out)
+        assert taken(lambda out=out, grad=grad: torch.autograd.grad(out, weight, grad))[0] == expected
+
+
+def test_accumulating_index_put_sorts(dataless: Session) -> None:
+    table = torch.empty(100, 8, device="cuda")
+    indices = torch.empty(4096, dtype=torch.long, device="cuda")
+    rows = torch.empty(4096, 8, device="cuda")
+    assert taken(lambda: table.index_put_((indices,), rows, accumulate=True))[0] == rounded(*(32768,) * 5, 72191)
+    assert taken(lambda: table.index_put_((indices,), rows))[0] == 0
+
+
+def test_counting_truths_converts_them(dataless: Session) -> None:
+    right = torch.empty(1 << 20, dtype=torch.bool, device="cuda")
+    above, _ = taken(lambda: right.sum())
+    assert above > 8 << 20
+
+
+def test_group_norm_keeps_factors(dataless: Session) -> None:
+    layer = nn.GroupNorm(4, 256, device="cuda")
+    images = torch.empty(8, 256, 16, 16, device="cuda")
+    assert taken(lambda: layer(images))[0] == rounded(8 * 256 * 4, 8 * 256 * 4)
+
+
+def test_a_norm_of_many_tensors_keeps_partial_ones(dataless: Session) -> None:
+    tensors = [torch.empty(200_000, device="cuda"), torch.empty(10, device="cuda")]
+    above, _ = taken(lambda: torch._foreach_norm(tensors))
+    assert above == rounded(2 * 4 * 4)
+
+
+def test_masks_become_positions(session: Session) -> None:
+    x = torch.arange(1000, device="cuda")
+    mask = x < 500
+    above, _ = taken(lambda: x[mask])
+    assert above == rounded(500 * 8)
+
+
+def test_a_search_for_an_algorithm_takes_much_once(dataless: Session) -> None:
+    layer = nn.Conv2d(64, 64, 3, padding=1).cuda()
+    images = torch.empty(4, 64, 56, 56, device="cuda")
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+        first, second = (taken(lambda: layer(images))[0] for _ in range(2))
+    assert first > 4 * images.nbytes > second
+
+
+def test_a_search_makes_do_with_less_memory() -> None:
+    with understudy.emulate("V100", no_data=True):
+        filler = torch.empty(14 << 30, dtype=torch.uint8, device="cuda")
+        layer = nn.Conv2d(64, 64, 5, padding=2).cuda()
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+            out = layer(torch.empty(16, 64, 100, 100, device="cuda"))
+        assert filler.numel()
+        assert out.shape == (16, 64, 100, 100)
+
+
+def test_every_row_names_its_source() -> None:
+    for name, row in kernels.ROWS.items():
+        assert "/" in row.source, name
+        assert hasattr(torch.ops.aten, name) or hasattr(torch.ops.aten, f"{name}_"), name
+
+
+# ---------------------------------------------------------------------------------------------- the bound
+
+
+def test_an_operator_without_a_row_widens_the_bound(dataless: Session) -> None:
+    square = torch.empty(512, 512, device="cuda")
+    torch.linalg.svd(square)
+    device = dataless.machine.devices[0]
+    assert device.upper_name == "aten::_linalg_svd"
+    assert device.upper_bytes >= cuda.max_memory_allocated() + square.nbytes
+    dataless.complete()
+    totals = dataless.trace.facts["devices"][0]
+    assert totals["peak_at_most_bytes"] == device.upper_bytes > totals["peak_allocated_bytes"]
+    assert totals["peak_unsure"] == "aten::_linalg_svd"
+
+
+def test_known_operators_leave_the_bound_at_the_peak(dataless: Session) -> None:
+    layer = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64), nn.Dropout(0.1)).cuda()
+    optimizer = torch.optim.AdamW(layer.parameters())
+    F.cross_entropy(
+        layer(torch.empty(32, 64, device="cuda")), torch.empty(32, dtype=torch.long, device="cuda")
+    ).backward()
+    nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+    optimizer.step()
+    dataless.complete()
+    totals = dataless.trace.facts["devices"][0]
+    assert totals["peak_at_most_bytes"] == totals["peak_allocated_bytes"]
+    assert totals["peak_unsure"] == ""
+    assert 0 < totals["peak_band"] < 0.2
+
+
+def _plan(name: str):
+    from understudy.seam.torch.operators import Plan
+
+    return Plan(getattr(torch.ops.aten, name).default)
+
+
+def test_workspace_sizes_can_be_asked_and_set(session: Session) -> None:
+    if VERSION >= (2, 13):
+        assert torch.backends.cuda.cublas_workspace_size() == 8519680
+        assert torch.backends.cuda.cublaslt_workspace_size() == MIB
+    torch._C._cuda_setCublasWorkspaceSize(4 * MIB)
+    x = torch.ones(4, 4, device="cuda")
+    y = x @ x
+    assert cuda.memory_allocated() == rounded(x.nbytes, y.nbytes) + 4 * MIB
