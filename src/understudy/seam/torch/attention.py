@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from understudy.seam.torch import attention_choice as choice
 from understudy.seam.torch.dispatch import Dispatch
+from understudy.seam.torch.generators import MASK, MIXER
 from understudy.seam.torch.operators import Plan
 from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import device_of, disable_torch_function
@@ -168,7 +169,7 @@ def _forward(state: State, given: dict[str, Any], out: list[Any], device: int) -
     for seed in seeds:
         seed.zero_()
     p = given.get("dropout_p", 0.0)
-    number = int(torch.randint(1 << 62, (), generator=state.generators[device])) if p else 0
+    number = _drawn(state, device, query.shape, given["key"].shape[2]) if p else 0
     if p:
         seeds[0].view(-1)[0] = number
     result, lse = _attend(query, given["key"], given["value"], _bias(given), p, given.get("is_causal", False),
@@ -178,6 +179,15 @@ def _forward(state: State, given: dict[str, Any], out: list[Any], device: int) -
         flat = out[1].squeeze(-1) if out[1].dim() == 4 else out[1]
         flat[..., lse.shape[-1] :] = math.inf
         flat[..., : lse.shape[-1]] = lse
+
+
+def _drawn(state: State, device: int, shape: Any, keys: int) -> int:
+    """One number for this call's dropout, from seed and offset of the device's generator, which moves on."""
+    position = state.positions[state.generators[device]._cdata]
+    number = (position.seed ^ (position.offset * MIXER)) & (MASK >> 1)
+    gpu = state.device(device).gpu
+    position.advance(math.prod(shape[:3]) * keys, gpu.sm_count * gpu.max_threads_per_sm)
+    return int(number)
 
 
 def _attend(
