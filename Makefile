@@ -7,7 +7,7 @@ JOBS ?= 2
 ARGS ?=
 VENV := .venv$(if $(TORCH),-torch-$(TORCH))
 RUN := $(VENV)/bin/python
-EXTRAS := torch,report,dev
+EXTRAS := torch,report,dev,integrations
 OLDEST_TORCH := 2.6.0
 CUDA_TORCH := 2.14.1
 
