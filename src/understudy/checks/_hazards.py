@@ -52,22 +52,26 @@ class HazardCheck(Check):
         incident.size_bytes = max(incident.size_bytes, hazard.size_bytes)
 
     def findings(self, trace: Trace) -> list[Finding]:
-        """One finding an incident, at the later of its two lines."""
-        return [
-            Finding(
-                self.code,
-                self.severity,
-                self.message(incident.hazard),
-                self.advice(incident.hazard),
-                incident.hazard.second,
-                incident.hazard.first,
-                incident.hazard.allocated,
-                times=incident.times,
-                size_bytes=incident.size_bytes,
-                device=max(incident.hazard.second_lane.device, incident.hazard.first_lane.device),
+        """One finding an incident, at the later of its two lines; a remark where a library made the stream."""
+        found = []
+        for hazard, times, size_bytes in ((one.hazard, one.times, one.size_bytes) for one in self.incidents):
+            library = _library(hazard, trace)
+            owner = f"; {library} made that stream, so the order is the library's to keep" if library else ""
+            found.append(
+                Finding(
+                    self.code,
+                    "info" if library else self.severity,
+                    self.message(hazard) + owner,
+                    self.advice(hazard),
+                    hazard.second,
+                    hazard.first,
+                    hazard.allocated,
+                    times=times,
+                    size_bytes=size_bytes,
+                    device=max(hazard.second_lane.device, hazard.first_lane.device),
+                )
             )
-            for incident in self.incidents
-        ]
+        return found
 
     def message(self, hazard: Hazard) -> str:
         """What happened, and why it is wrong."""
@@ -76,6 +80,13 @@ class HazardCheck(Check):
     def advice(self, hazard: Hazard) -> str:
         """What to change."""
         raise NotImplementedError
+
+
+def _library(hazard: Hazard, trace: Trace) -> str:
+    """The line of a library that made one of the two streams for itself; "" when the program made them."""
+    made_by: dict[str, str] = trace.facts.get("library_streams", {})
+    names = (f"{lane.device}:{lane.stream}" for lane in (hazard.first_lane, hazard.second_lane))
+    return next((made_by[name] for name in names if name in made_by), "")
 
 
 def actor(lane: Lane) -> str:

@@ -12,11 +12,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from understudy.trace.operation import Kind, Site
+from understudy.trace.operation import UNKNOWN_SITE, Kind, Site
 from understudy.trace.trace import Record
 
 LOST_SHARE = 0.005  # of the time that the devices were in use: below half a percent nobody would measure a difference
 LOOP_ROUNDS = 10  # as often, with kernels in between, before a line counts as part of a loop: fewer are a summary
+
+
+def _key(record: Record, copy: Record | None) -> tuple[str, int, str]:
+    detail = () if copy is None else copy.signature.detail
+    return record.site.file, record.site.line, next((str(value) for name, value in detail if name == "library"), "")
 
 
 class Incident(NamedTuple):
@@ -26,9 +31,9 @@ class Incident(NamedTuple):
     copy: Record | None  # the copy that the host waited for, when it was one
 
     @property
-    def line(self) -> tuple[str, int]:
-        """File and line: what incidents are grouped by."""
-        return self.record.site.file, self.record.site.line
+    def line(self) -> tuple[str, int, str]:
+        """File, line, and the place in the library that the line calls, if any: what incidents are grouped by."""
+        return _key(self.record, self.copy)
 
 
 @dataclass
@@ -44,6 +49,18 @@ class Line:
     lost_ns: int = 0
     size_bytes: int = 0
     causes: Counter[str] = field(default_factory=Counter)
+    library: str = ""  # "package/file.py:12", where the program's line is a call into a library
+
+    @property
+    def where(self) -> str:
+        """ " in package/file.py:12", or nothing."""
+        return f" in {self.library}" if self.library else ""
+
+    @property
+    def other(self) -> Site:
+        """The place in the library as a site."""
+        file, _, number = self.library.rpartition(":")
+        return Site(file, int(number)) if file else UNKNOWN_SITE
 
     def cause(self) -> str:
         """The most frequent cause of the waits at this line."""
@@ -56,7 +73,7 @@ class Stalls:
     KINDS = frozenset({Kind.KERNEL, Kind.COLLECTIVE, Kind.COPY, Kind.SYNCHRONIZE})
 
     def __init__(self) -> None:
-        self.lines: dict[tuple[str, int], Line] = {}
+        self.lines: dict[tuple[str, int, str], Line] = {}
         self.pending: list[Incident] = []
         self.busy_until_ns: dict[int, int] = {}
         self.kernels = 0
@@ -87,12 +104,15 @@ class Stalls:
 
     def charge(self, incident: Incident, cause: str, size_bytes: int = 0) -> None:
         """Count an incident at its line; the next work of its device decides what it has cost."""
-        self.count(incident.record, cause, size_bytes)
+        self._count(incident.line, incident.record, cause, size_bytes)
         self.wait(incident)
 
-    def count(self, record: Record, cause: str, size_bytes: int = 0) -> Line:
-        """Count one more time at a record's line, without a wait."""
-        line = self.lines.setdefault((record.site.file, record.site.line), Line(record.site, record.lane.device))
+    def count(self, copy: Record, cause: str, size_bytes: int = 0) -> Line:
+        """Count one more time at a copy's line, without a wait."""
+        return self._count(_key(copy, copy), copy, cause, size_bytes)
+
+    def _count(self, key: tuple[str, int, str], record: Record, cause: str, size_bytes: int) -> Line:
+        line = self.lines.setdefault(key, Line(record.site, record.lane.device, library=key[2]))
         line.times += 1
         line.causes[cause] += 1
         line.size_bytes += size_bytes

@@ -67,7 +67,8 @@ class HostSync(Check):
     `.cpu()`, `.tolist()`, `nonzero`, boolean masks, and the same inside libraries. It counts them, and adds up how
     long the device then stood idle until the next kernel arrived. A line that is not repeated, or whose waits cost
     less than half a percent of the run, is reported as `info`; so are waits for a stream or an event, which are
-    asked for by name. A `torch.cuda.synchronize()` right before the clock is read is a measurement and is not counted.
+    asked for by name. Where the line is a call into a library (`trainer.train()`), copies are grouped by the place in the
+    library, which the message names. A `torch.cuda.synchronize()` right before the clock is read is a measurement and is not counted.
 
     ## Why it is bad
     The host runs ahead of the device and queues work. While it waits it queues nothing, so the device runs dry and then
@@ -130,10 +131,13 @@ class HostSync(Check):
         cause = line.cause()
         what, advice = CAUSES.get(cause, Cause(cause, READ))
         costs = cause not in ASKED_FOR and self.stalls.costs(line)
-        message = f"{what} made the host wait {plural(line.times, 'time')}, {format_ns(line.wait_ns)} in all; " + (
-            f"the device then idled {format_ns(line.lost_ns)} until the host had issued more work"
-            if line.lost_ns
-            else "no device idled for it"
+        message = (
+            f"{what}{line.where} made the host wait {plural(line.times, 'time')}, {format_ns(line.wait_ns)} in all; "
+            + (
+                f"the device then idled {format_ns(line.lost_ns)} until the host had issued more work"
+                if line.lost_ns
+                else "no device idled for it"
+            )
         )
         return Finding(
             self.code,
@@ -141,6 +145,7 @@ class HostSync(Check):
             message,
             advice if costs else f"little to gain here; in a longer loop, {advice}",
             line.site,
+            line.other,
             times=line.times,
             lost_ns=line.lost_ns,
             device=line.device,

@@ -71,14 +71,14 @@ class PageableCopy(Check):
         for key, line in self.stalls.lines.items():
             repeated = line.rounds >= LOOP_ROUNDS
             large = line.size_bytes > SMALL_BYTES * line.times
-            if key in self.asked:
+            if key[:2] in self.asked:
                 found.append(self._asked_for(line, repeated and large))
             elif repeated and (large or self.stalls.costs(line)):
                 found.append(self._blocking(line, self.stalls.costs(line)))
         return found
 
     def _asked_for(self, line: Line, costs: bool) -> Finding:
-        moved = f"{plural(line.times, 'copy')} ({format_bytes(line.size_bytes)})"
+        moved = f"{plural(line.times, 'copy')} ({format_bytes(line.size_bytes)}){line.where}"
         if line.cause() == "to the host":
             message = (
                 f"{moved} with `non_blocking=True` went into pageable memory: the host waits all the same, and CUDA "
@@ -95,10 +95,8 @@ class PageableCopy(Check):
 
     def _blocking(self, line: Line, costs: bool) -> Finding:
         lost = f"; the device then idled {format_ns(line.lost_ns)}" if line.lost_ns else ""
-        message = (
-            f"{plural(line.times, 'copy')} ({format_bytes(line.size_bytes)}) from pageable memory made the host wait "
-            f"{format_ns(line.wait_ns)}{lost}"
-        )
+        moved = f"{plural(line.times, 'copy')} ({format_bytes(line.size_bytes)}) from pageable memory{line.where}"
+        message = f"{moved} made the host wait {format_ns(line.wait_ns)}{lost}"
         advice = f"pin the source ({PIN}) and pass `non_blocking=True`"
         if line.size_bytes <= NUMBER_BYTES * line.times:
             advice = "make numbers on the device (`torch.full((), value, device=...)`), or keep them there"
@@ -111,6 +109,7 @@ class PageableCopy(Check):
             message,
             advice,
             line.site,
+            line.other,
             times=line.times,
             lost_ns=line.lost_ns,
             size_bytes=line.size_bytes,

@@ -14,7 +14,8 @@ class UnsynchronizedAccess(HazardCheck):
     ## What it does
     Follows the order that events, `wait_stream`, synchronizations, collectives and autograd's own waits establish, and
     reports two accesses to the same bytes, at least one of them a write, that nothing orders. The default stream and
-    the streams of `torch.cuda.Stream()` are not ordered by themselves.
+    the streams of `torch.cuda.Stream()` are not ordered by themselves. Where an installed library made one of the two
+    streams for itself, it is a remark (`info`) that names the library's line.
 
     ## Why it is bad
     The second access may run before, during or after the first. The values are wrong at times: on another card, at

@@ -57,6 +57,22 @@ class Sites:
             frame = frame.f_back
         return library
 
+    def library(self, depth: int = 1) -> str:
+        """The innermost line of a library that the program's line is calling, as "package/file.py:12"; or ""."""
+        frame: FrameType | None = sys._getframe(depth)
+        for _ in range(DEPTH):
+            if frame is None:
+                break
+            kind = self._kinds.get(frame.f_code)
+            if kind is None:
+                kind = self._kind(frame.f_code)
+            if kind == PROGRAM:
+                break
+            if kind == LIBRARY:
+                return f"{_within_packages(frame.f_code.co_filename)}:{frame.f_lineno}"
+            frame = frame.f_back
+        return ""
+
     def is_program(self, frame: FrameType) -> bool:
         """Whether a frame is the program's own, not a library's."""
         kind = self._kinds.get(frame.f_code)
@@ -99,3 +115,9 @@ class Sites:
             kind = PROGRAM
         self._kinds[code] = kind
         return kind
+
+
+def _within_packages(file: str) -> str:
+    for part in PACKAGES:
+        file = file.rpartition(part)[2]
+    return file

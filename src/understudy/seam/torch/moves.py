@@ -199,6 +199,7 @@ def transfer(
         ("source_version", _version(source)),
         ("source_offset", int(source.storage_offset()) * source.element_size()),
         ("destination", state.number(to)),
+        *_library(state),
     )
     signature = Signature(copy_name(of.device, to.device, pinned), detail=detail)
     end = machine.copy(local.host, stream, signature, size, of.device, to.device, pinned, site)
@@ -247,6 +248,12 @@ def _overlap(
         state.late.to_device(stream, source, destination, access)
 
 
+def _library(state: State) -> tuple[tuple[str, str], ...]:
+    """Where in a library the copy was made, when the program's line is a call into one."""
+    library = state.sites.library(2)
+    return (("library", library),) if library else ()
+
+
 def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else int(tensor._version)
 
@@ -291,7 +298,7 @@ def fetch(state: State, tensor: Tensor, name: str, elements: int | None = None) 
     pinned = elements == 1
     size = int(elements * tensor.element_size())
     site = state.site()
-    signature = Signature(copy_name(device, CPU, pinned), detail=(("cause", name),))
+    signature = Signature(copy_name(device, CPU, pinned), detail=(("cause", name), *_library(state)))
     machine.copy(local.host, stream, signature, size, device, CPU, pinned, site)
     if machine.concurrent:
         state.order.read(tensor, stream, site)

@@ -292,6 +292,11 @@ class State:
         found = device.pool_stream(priority)
         if len(device.streams) > known:
             self.gpu_trace.made(self.wrap_stream(found).cuda_stream)
+        # Streams of a pool come round again: the last who asked for one has it.
+        made_by: dict[str, str] = self.machine.trace.facts.setdefault("library_streams", {})
+        made_by.pop(f"{index}:{found.index}", None)
+        if library := self.sites.library(2):
+            made_by[f"{index}:{found.index}"] = library
         return found
 
     def external_stream(self, index: int, pointer: int, base: int) -> Stream:
