@@ -67,8 +67,9 @@ class HostSync(Check):
     `.cpu()`, `.tolist()`, `nonzero`, boolean masks, and the same inside libraries. It counts them, and adds up how
     long the device then stood idle until the next kernel arrived. A line that is not repeated, or whose waits cost
     less than half a percent of the run, is reported as `info`; so are waits for a stream or an event, which are
-    asked for by name. Where the line is a call into a library (`trainer.train()`), copies are grouped by the place in the
-    library, which the message names. A `torch.cuda.synchronize()` right before the clock is read is a measurement and is not counted.
+    asked for by name. Where the line is a call into a library (`trainer.train()`), copies are grouped by the place in
+    the library, which the message names. A `torch.cuda.synchronize()` right before the clock is read is a measurement
+    and is not counted.
 
     ## Why it is bad
     The host runs ahead of the device and queues work. While it waits it queues nothing, so the device runs dry and then
