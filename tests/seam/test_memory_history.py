@@ -60,7 +60,7 @@ def test_without_history_there_are_segments_and_no_events(session: Session) -> N
 
 
 def test_events_carry_the_programs_line(session: Session) -> None:
-    memory._record_memory_history()
+    memory._record_memory_history(stacks="python")
     x = torch.ones(10, device="cuda")
     line = test_events_carry_the_programs_line.__code__.co_firstlineno + 2
     assert actions() == ["segment_alloc", "alloc", "snapshot"]
@@ -74,6 +74,29 @@ def test_events_carry_the_programs_line(session: Session) -> None:
     block = snapshot["segments"][0]["blocks"][0]
     assert block["frames"] == event["frames"]
     assert snapshot["segments"][0]["frames"] == event["frames"]
+
+
+def test_with_all_stacks_the_operator_comes_first(session: Session) -> None:
+    memory._record_memory_history()
+    x = torch.rand(10, device="cuda")
+    frames = memory._snapshot()["segments"][0]["blocks"][0]["frames"]
+    assert [frame["name"] for frame in frames[:2]] == [
+        "at::_ops::rand::call",
+        "test_with_all_stacks_the_operator_comes_first",
+    ]
+    assert x.is_cuda
+
+
+def test_stacks_are_those_of_the_moment(session: Session) -> None:
+    memory._record_memory_history(context="all", stacks="python")
+    x = torch.ones(4, device="cuda")
+    memory._record_memory_history(context=None)
+    y = torch.ones(4, device="cuda")
+    memory._record_memory_history(context="all", stacks="python")
+    blocks = memory._snapshot()["segments"][0]["blocks"]
+    assert [bool(block["frames"]) for block in blocks[:2]] == [True, False]
+    assert x.is_cuda
+    assert y.is_cuda
 
 
 def test_a_free_carries_the_line_where_the_tensor_died(session: Session) -> None:
@@ -97,7 +120,7 @@ def test_what_is_recorded_can_be_chosen(session: Session) -> None:
     memory._record_memory_history("state")
     y = torch.ones(10, device="cuda")
     snapshot = memory._snapshot()
-    assert not any(snapshot["device_traces"])
+    assert [len(trace) for trace in snapshot["device_traces"]] == [1, 1]
     assert snapshot["segments"][0]["blocks"][0]["frames"]
     memory._record_memory_history(None)
     z = torch.ones(10, device="cuda")

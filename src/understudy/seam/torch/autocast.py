@@ -21,6 +21,7 @@ from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import device_of
 
 C = torch._C
+is_cached: Callable[[torch.Tensor], bool] = C._is_cached_tensor  # type: ignore[attr-defined]
 KEY = "AutocastCPU"
 Rule = Callable[["Autocast", Any, tuple[Any, ...], dict[str, Any], torch.dtype], Any]
 
@@ -97,6 +98,7 @@ class Autocast:
             and value.dtype == torch.float32
             and not value._is_view()
             and torch.is_autocast_cache_enabled()
+            and not is_cached(value)  # of a CUDA graph tree, whose memory is used again
             and dtype != torch.float32
         )
         if not keeps:

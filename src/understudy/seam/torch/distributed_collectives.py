@@ -200,7 +200,7 @@ def send(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
     out = dispatch.call(plan, func, args, kwargs, device)
     stream, ready = _ready(dispatch, group, device)
     with torch._C._DisableTorchDispatch():
-        clock = torch.tensor([ready])
+        clock = torch.tensor([ready], device="cpu")
         ticket = group.carrier.send([clock], peer, tag + CLOCK_TAG)
     if stream is not None:
         site = dispatch.state.site()
@@ -227,7 +227,7 @@ def recv(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
     stream, _ = _ready(dispatch, group, device)
     size = sum(map(_bytes, tensors))
     with torch._C._DisableTorchDispatch():
-        clock = torch.zeros(1, dtype=torch.int64)
+        clock = torch.zeros(1, dtype=torch.int64, device="cpu")
         # Asked for at once where the sender is known: the sender's `wait` may depend on it.
         ticket = group.carrier.recv([clock], args[2], args[-1] + CLOCK_TAG) if len(args) > 3 else None
 

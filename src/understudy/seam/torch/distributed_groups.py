@@ -36,7 +36,7 @@ class Group:
         if self.size == 1:
             return time_ns
         with torch._C._DisableTorchDispatch():
-            clock = torch.tensor([time_ns])
+            clock = torch.tensor([time_ns], device="cpu")
             options: Any = dist.AllreduceOptions()
             options.reduceOp = dist.ReduceOp.MAX
             self.carrier.allreduce([clock], options).wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import uuid as uuids
 from typing import Any
@@ -240,6 +241,16 @@ def properties(device: Device) -> DeviceProperties:
     return DeviceProperties(device)
 
 
+RAW_STREAM_BASE = 0x5582_0000_0000
+"""Where handles of `cudaStreamCreate` begin: any address that no other stream has will do."""
+
+ERRORS = {0: "no error", 1: "invalid argument", 2: "out of memory", 3: "initialization error",
+          100: "no CUDA-capable device is detected", 101: "invalid device ordinal", 400: "invalid resource handle",
+          600: "device not ready", 700: "an illegal memory access was encountered", 719: "unspecified launch failure",
+          999: "unknown error"}  # fmt: skip
+"""Texts of CUDA's error codes (CUDA runtime API, cudaError)."""
+
+
 class Cudart:
     """What `torch.cuda.cudart()` returns: the few runtime functions that PyTorch binds."""
 
@@ -262,6 +273,7 @@ class Cudart:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._streams = 0
 
     def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
         """Free and total bytes of a device."""
@@ -269,7 +281,7 @@ class Cudart:
 
     def cudaGetErrorString(self, error: Any) -> str:
         """The text of an error code."""
-        return "no error" if int(error) == 0 else "unrecognized error code"
+        return ERRORS.get(int(error), "unrecognized error code")
 
     def cudaProfilerStart(self) -> Any:
         """Nothing to start: the emulation always records."""
@@ -279,15 +291,22 @@ class Cudart:
 
     def cudaHostRegister(self, pointer: int, size: int, flags: int) -> Any:
         """Page-lock memory that the program owns."""
+        self._state.memory.registered[pointer] = size
         return self.cudaError(0)
 
     def cudaHostUnregister(self, pointer: int) -> Any:
-        """Undo `cudaHostRegister`."""
-        return self.cudaError(0)
+        """Undo `cudaHostRegister`; 1 (invalid argument) for memory that was not registered."""
+        return self.cudaError(0 if self._state.memory.registered.pop(pointer, None) is not None else 1)
 
     def cudaStreamCreate(self, pointer: int) -> Any:
-        """Refused: the emulation has no handles that C code could use."""
-        raise RuntimeError("understudy cannot create a raw CUDA stream: use torch.cuda.Stream()")
+        """A blocking stream: `pointer` gets its handle, of use to `torch.cuda.ExternalStream` and nothing else."""
+        self._streams += 1
+        ctypes.c_void_p.from_address(pointer).value = RAW_STREAM_BASE + self._streams * 16
+        return self.cudaError(0)
+
+    def cudaStreamDestroy(self, handle: int) -> Any:
+        """Give a stream of `cudaStreamCreate` up; its work goes on."""
+        return self.cudaError(0 if RAW_STREAM_BASE < handle <= RAW_STREAM_BASE + self._streams * 16 else 400)
 
 
 def _cuda_module(state: State) -> list[Patch]:

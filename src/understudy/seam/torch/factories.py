@@ -182,7 +182,11 @@ def _legacy_new(state: State) -> Callable[..., Any]:
     stock = torch._C.TensorBase.new
 
     def new(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        index = device_of(self)
+        device = kwargs.pop("device", None)
+        index = device_of(self) if device is None else state.index(device)
+        if device is not None and (index >= 0) != (device_of(self) >= 0):
+            mine, given = ("cuda", "cpu") if index < 0 else ("cpu", "cuda")
+            raise RuntimeError(f"legacy constructor expects device type: {mine} but device type: {given} was passed")
         made: torch.Tensor = stock(self, *args, **kwargs)
         return made if index < 0 or device_of(made) >= 0 else move(state, made, index)
 

@@ -84,7 +84,7 @@ class Slot(NamedTuple):
             storage = torch.UntypedStorage._new_with_weak_ptr(storage.cdata)
             if storage is None:
                 raise LookupError
-        return torch.empty(0, dtype=self.dtype).set_(storage, self.offset, self.shape, self.stride)
+        return torch.empty(0, dtype=self.dtype, device="cpu").set_(storage, self.offset, self.shape, self.stride)
 
 
 class Step(NamedTuple):
@@ -232,7 +232,7 @@ def _has_storage(tensor: Tensor) -> bool:
 
 
 def _bytes(storage: Any) -> Tensor:
-    return torch.empty(0, dtype=torch.uint8).set_(storage)
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
 
 
 def _written(plan: Plan, args: Any, kwargs: Any) -> list[Tensor]:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from understudy.machine.allocator_blocks import DEFAULT_POOL
 from understudy.machine.device import Device
 from understudy.seam.sites import Sites
+from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.tags import storage_of
 from understudy.trace.operation import Site
 from understudy.trace.trace import MEMORY_ACTIONS, MEMORY_CATEGORIES, MEMORY_EXCESS
@@ -37,6 +40,12 @@ FREES = ("free_requested", "free_completed")
 WRITES_POOLS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
 """Whether PyTorch's events name their memory pool (pytorch#177717)."""
 
+OPERATOR_DEPTH = 12
+DISPATCH = frozenset(
+    method.__code__ for method in (Dispatch.__torch_dispatch__, Dispatch.general, Dispatch.on_device, Dispatch.create)
+)
+"""Methods whose frames know, as `func`, the operator that is running."""
+
 Frames = list[dict[str, Any]]
 
 
@@ -45,10 +54,21 @@ class Shown:
 
     def __init__(self) -> None:
         self.events = False
-        self.context = "all"
         self.entries = sys.maxsize
         self.first = 0
         self.skipped: frozenset[str] = frozenset()
+        self.operators = False
+        self._rows = [0]
+        self._contexts = ["all"]
+
+    def change_context(self, row: int, context: str) -> None:
+        """From this row on, stacks are gathered of what `context` says: "state", "alloc", "all" or "" (none)."""
+        self._rows.append(row)
+        self._contexts.append(context)
+
+    def context(self, row: int) -> str:
+        """The context in force when a row was written."""
+        return self._contexts[bisect_right(self._rows, row) - 1]
 
 
 class History:
@@ -63,6 +83,7 @@ class History:
         self._sites = Sites(state.machine.trace.sites, stacks=True)
         self._notes: dict[int, str] = {}  # row -> the metadata in force
         self._pools: dict[int, tuple[int, int]] = {}  # row -> its memory pool, where that is not the default one
+        self._operators: dict[int, str] = {}  # row of an allocation -> the operator that asked for it
         self._taken: dict[int, int] = {}  # row of a live allocation -> backward passes begun before it
         self._given: dict[int, tuple[int, bool, int]] = {}  # id of a block -> where and when its storage died
         self._backward_passes = 0
@@ -95,18 +116,23 @@ class History:
         skip_actions: Any = (),
         *host: Any,
     ) -> None:
-        """`torch._C._cuda_record_memory_history`: None ends it, "state" keeps no events."""
+        """`torch._C._cuda_record_memory_history`: None ends it, "state" keeps one event.
+
+        Source: torch/csrc/cuda/memory_snapshot.cpp.
+        """
         del compile_context, annotations, host
         _check(enabled, ("state", "all"), "expected state to be 'state', 'all', or None")
         _check(context, ("state", "alloc", "all"), "expected context to be 'state', 'alloc', 'all', or None")
         _check(stacks, ("python", "all"), "expected stacks to be 'python', or 'all'")
         shown = self.shown
-        shown.events = enabled == "all"
-        shown.context = context or ""
-        shown.entries = max_entries
+        rows = len(self.state.machine.trace.memory)
+        shown.events = enabled is not None
+        shown.operators = stacks == "all"
+        shown.change_context(rows, context or "")
+        shown.entries = max_entries if enabled == "all" else 1
         shown.skipped = frozenset(skip_actions)
         if enabled is None or clear_history or not self.enabled:
-            shown.first = len(self.state.machine.trace.memory)
+            shown.first = rows
         if enabled is not None:
             self._enable()
         elif not self.from_start:
@@ -164,6 +190,8 @@ class History:
                     category = self._phase()
                     excess = block.size - size
                     block.context = row
+                    if self.shown.operators and self.shown.events:
+                        self._operators[row] = running_operator()
                     self._taken[row] = self._backward_passes
                 elif action in FREES:
                     site = self._free(action, block)
@@ -297,10 +325,15 @@ class History:
 
     def frames(self, context: object) -> Frames:
         """The stack behind a block's context, which is the row of its allocation."""
-        if not isinstance(context, int):
+        if not isinstance(context, int) or not self.shown.context(context):
             return []
         trace = self.state.machine.trace
-        return frames_of(trace.sites[trace.memory.get(context, SITE_COLUMN)])
+        return [*self._operator_frame(context), *frames_of(trace.sites[trace.memory.get(context, SITE_COLUMN)])]
+
+    def _operator_frame(self, row: int) -> Frames:
+        """The one C++ frame that is known of an allocation, where `stacks="all"` asked for them: the operator's."""
+        name = self._operators.get(row)
+        return [{"filename": "??", "line": 0, "name": f"at::_ops::{name}::call"}] if name else []
 
     def segments(
         self, pool: tuple[int, int] | None = None, frames: Callable[[object], Frames] | None = None
@@ -340,7 +373,7 @@ class History:
         state = self.state
         wanted = None if pool is None else (int(pool[0]), int(pool[1]))
         with_events = pool is None or len(pool) < 3 or bool(pool[2])
-        segments, settings = self.segments(wanted, self.frames if self.shown.context else _no_frames)
+        segments, settings = self.segments(wanted)
         traces: list[list[dict[str, Any]]] = [[] for _ in state.machine.devices]
         if self.enabled and self.shown.events and with_events:
             self._fill(traces)
@@ -354,7 +387,6 @@ class History:
     def _fill(self, traces: list[list[dict[str, Any]]]) -> None:
         shown = self.shown
         with_frames = {"all": MEMORY_ACTIONS, "alloc": tuple(a for a in MEMORY_ACTIONS if a not in FREES)}
-        framed = with_frames.get(shown.context, ())
         for row, action in enumerate(self.state.machine.trace.memory_actions()):
             if row < shown.first or action.action in shown.skipped:
                 continue
@@ -369,19 +401,30 @@ class History:
                     "time_us": action.time_ns // 1000,
                     "compile_context": "N/A",
                     "user_metadata": self._notes.get(row, ""),
-                    "frames": frames_of(action.site) if action.action in framed else [],
+                    "frames": [*self._operator_frame(row), *frames_of(action.site)]
+                    if action.action in with_frames.get(shown.context(row), ())
+                    else [],
                 }
             )
+
+
+def running_operator() -> str:
+    """The operator whose dispatch is on the stack, under its name in C++ (`empty_memory_format`); "" for none."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(OPERATOR_DEPTH):
+        if frame is None:
+            break
+        if frame.f_code in DISPATCH:
+            schema = frame.f_locals["func"]._schema
+            return str(schema.name.partition("::")[2]) + (f"_{schema.overload_name}" if schema.overload_name else "")
+        frame = frame.f_back
+    return ""
 
 
 def frames_of(site: Site) -> Frames:
     """A site as the frames of a snapshot, the innermost first."""
     lines = ((site.file, site.line, site.function), *site.stack)
     return [{"filename": file, "line": line, "name": name} for file, line, name in lines if file]
-
-
-def _no_frames(context: object) -> Frames:
-    return []
 
 
 def _check(value: str | None, known: tuple[str, ...], text: str) -> None:

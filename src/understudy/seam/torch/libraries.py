@@ -82,7 +82,7 @@ def flatten_weights(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, 
     weights = args[0]
     device = tag_of(weights[0]).device
     total = sum(weight.numel() for weight in weights)
-    buffer = torch.empty(total, dtype=weights[0].dtype)
+    buffer = torch.empty(total, dtype=weights[0].dtype, device="cpu")
     dispatch.state.place(storage_of(buffer), device)
     position = 0
     for weight in weights:

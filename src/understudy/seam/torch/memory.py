@@ -37,6 +37,9 @@ PEAK_BAND = 0.05
 """How far modelled peaks of training were from recorded ones at most: docs/memory.md has the comparisons."""
 
 HOPPER = (9, 0)
+EXABYTE = 1 << 60
+"""A request from here on is refused before any device is asked (c10/cuda/CUDACachingAllocator.cpp: one_exa_bytes)."""
+
 DRIVER_GIVES = ("cudaMalloc", "cuMemMap")
 
 
@@ -53,6 +56,7 @@ class Memory:
         self.workspaces: dict[tuple[int, int, int], Any] = {}
         self.workspace_sizes: dict[str, int] = {}  # what the program set: "cublas", "cublaslt"
         self.raw: dict[int, tuple[int, Any]] = {}
+        self.registered: dict[int, int] = {}  # address -> bytes of host memory that `cudaHostRegister` page-locked
         self.caching = True
         for device in state.machine.devices:
             device.frees = Frees()
@@ -130,6 +134,10 @@ class Memory:
         )
         return torch.cuda.OutOfMemoryError(message(facts, (VERSION[0], VERSION[1])))
 
+    def is_registered(self, address: int) -> bool:
+        """Whether host memory was page-locked by `cudaHostRegister`."""
+        return any(start <= address < start + size for start, size in self.registered.items())
+
     def expect(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse a new tensor that no GPU of this model could hold, before the host tries to make its values."""
         size = args[0] if args else kwargs.get("size")
@@ -137,6 +145,8 @@ class Memory:
             dtype = kwargs.get("dtype") or torch.get_default_dtype()
             needed = math.prod(size) * dtype.itemsize
             device = self.state.device(index)
+            if needed >= EXABYTE:
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
             if needed > device.driver.total_bytes:
                 self.state.take(device, needed, self.state.local.streams[index].index)
 

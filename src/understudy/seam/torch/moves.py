@@ -12,6 +12,7 @@ from understudy.machine.stream import Stream
 from understudy.machine.submission import copy_name
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.late import extent
+from understudy.seam.torch.messages import device_name
 from understudy.seam.torch.operators import Plan
 from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import (
@@ -318,7 +319,11 @@ def record_stream(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ..
 
 def is_pinned(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """aten::is_pinned."""
-    return bool(tag_of(args[0]).pinned)
+    tensor, tag = args[0], tag_of(args[0])
+    registered = dispatch.state.memory.registered
+    return bool(tag.pinned) or bool(
+        registered and tag.device < 0 and dispatch.state.memory.is_registered(torch._C.TensorBase.data_ptr(tensor))
+    )
 
 
 def pin_memory(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -347,6 +352,14 @@ def set_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
     """aten::set_: the tensor takes over another's storage, and so its tag."""
     target = args[0]
     before = tag_of(target)
+    source = args[1] if len(args) > 1 else None
+    if source is not None and storage_of(target).nbytes():
+        after = tag_of(source) if isinstance(source, Tensor) else source._us
+        if FLOATING not in (before.device, after.device) and before.device != after.device:
+            raise RuntimeError(
+                f'Attempted to set the storage of a tensor on device "{device_name(before.device)}" to a storage on '
+                f'different device "{device_name(after.device)}".  This is no longer allowed; the devices must match.'
+            )
     out = func(*args, **kwargs)
     if tag_of(target) is HOST_TAG and before is not HOST_TAG and storage_of(target).nbytes() == 0:
         storage_of(target)._us = Tag(before.device, 0)

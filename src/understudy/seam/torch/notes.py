@@ -78,7 +78,8 @@ class Notes:
 
     def device_named(self, device: Any) -> None:
         """A device was named by a string or a number: was it written out, and was it asked for before?"""
-        index = int(device) if isinstance(device, int) else int(device.partition(":")[2] or 0)
+        number = str(device).rpartition(":")[2]
+        index = int(number) if number.isdecimal() else 0
         if index < 1:
             return
         frame = self.state.sites.frame(3)

@@ -81,7 +81,10 @@ def broadcast_coalesced(tensors: Sequence[Tensor], devices: Sequence[int], buffe
                 order.append(tensor)
         for chunk, one in zip(chunks, flat, strict=True):
             # `.data`: the parts share memory but not a version counter, as in C++.
-            made += [part.data for part in _unflatten_dense_tensors(_to(one, device), chunk)]
+            parts = _unflatten_dense_tensors(_to(one, device), chunk)
+            made += [
+                part.data if part.numel() else _to(whole, device) for part, whole in zip(parts, chunk, strict=True)
+            ]
             order += chunk
         outputs.append(list(_in_order(made, order, tensors)))
     return outputs

@@ -54,6 +54,10 @@ def transform(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], 
         found = dispatch.machine.devices[device]
         if not found.plan_cache.use(key, work) and key in found.plan_cache:
             found.driver.occupied_bytes += work
+        if any(stride == 0 and n > 1 for stride, n in zip(tensor.stride(), tensor.shape, strict=True)):
+            # The CPU's library refuses what repeats an element; cuFFT's wrapper copies it, as is done here.
+            args = (tensor.contiguous(), *args[1:])
+            dispatch.tag(args[0], device)
     return dispatch.general(plan, func, args, kwargs)
 
 

@@ -74,7 +74,7 @@ class StaleMode(TorchDispatchMode):
                 if plan.name in NO_KERNEL:
                     _bytes(storage).zero_()
                 elif tag not in self.writes:
-                    before[tag] = torch.zeros(storage.nbytes(), dtype=torch.uint8)
+                    before[tag] = torch.zeros(storage.nbytes(), dtype=torch.uint8, device="cpu")
         for tag, old in before.items():
             self._remember(tag, old)
         return out
@@ -120,4 +120,4 @@ def _storages(values: Iterable[Any]) -> dict[Tag, Any]:
 
 def _bytes(storage: Any) -> Tensor:
     with torch._C._DisableTorchDispatch():
-        return torch.empty(0, dtype=torch.uint8).set_(storage)
+        return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)

@@ -10,6 +10,7 @@ import torch
 from understudy.machine.stream import Event as MachineEvent
 from understudy.machine.stream import Stream as MachineStream
 from understudy.seam.patching import Patch
+from understudy.seam.torch.messages import cuda_error
 from understudy.seam.torch.state import State
 
 TorchStream: Any = torch.Stream
@@ -225,6 +226,8 @@ class EventMethods:
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._us.time_ns is None or end_event._us.time_ns is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if self._device != end_event._device:
+            raise cuda_error("invalid resource handle", "cudaErrorInvalidResourceHandle")
         if not (self.query() and end_event.query()):
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
         return float((end_event._us.time_ns - self._us.time_ns) / 1e6)

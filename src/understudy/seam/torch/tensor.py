@@ -135,6 +135,9 @@ def _moving(state: State) -> list[Patch]:
         target = wanted or f"{dtype.__module__}.{dtype.__name__}"
         return move(state, self, CPU, DTYPES[target.rsplit(".", 1)[1]], non_blocking)
 
+    def type_as(self: Tensor, other: Tensor) -> Tensor:
+        return move(state, self, max(CPU, device_of(other)), other.dtype)
+
     def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
         if (
             isinstance(src, Tensor)
@@ -145,7 +148,7 @@ def _moving(state: State) -> list[Patch]:
             src = move(state, src, max(CPU, device_of(self)), None, non_blocking)
         return cast(Tensor, base.copy_(self, src, non_blocking))
 
-    return [Patch(Tensor, f.__name__, overridable(f)) for f in (to, cuda, cpu, type, copy_)]
+    return [Patch(Tensor, f.__name__, overridable(f)) for f in (to, cuda, cpu, type, type_as, copy_)]
 
 
 def _looking(state: State) -> list[Patch]:
@@ -211,7 +214,7 @@ def _exporting(state: State) -> list[Patch]:
         itemsize = self.element_size()
         strides = None if self.is_contiguous() else tuple(s * itemsize for s in self.stride())
         pointer = self.data_ptr() if self.numel() > 0 else 0
-        descriptor = torch.empty(0, dtype=self.dtype).numpy().__array_interface__["typestr"]
+        descriptor = torch.empty(0, dtype=self.dtype, device="cpu").numpy().__array_interface__["typestr"]
         return {
             "typestr": descriptor,
             "shape": tuple(self.shape),
@@ -261,7 +264,7 @@ def _sharing(state: State) -> list[Patch]:
         return out
 
     def is_pinned(self: Tensor, device: Any = None) -> bool:
-        return bool(tag_of(self).pinned)
+        return bool(torch.ops.aten.is_pinned.default(self))
 
     def record_stream(self: Tensor, stream: Any) -> None:
         tag = tag_of(self)

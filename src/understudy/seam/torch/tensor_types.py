@@ -16,18 +16,25 @@ from understudy.seam.torch.type_names import DTYPES, TYPE_NAMES
 def patches(state: State) -> list[Patch]:
     """One class a dtype, in `torch.cuda`."""
     found = [Patch(torch.cuda, name, _tensor_type(name, dtype)) for dtype, name in TYPE_NAMES.items()]
-    return [*found, Patch(torch, "set_default_tensor_type", _set_default(torch.set_default_tensor_type))]
+    default = ["cpu"]  # the device of the default tensor type; what lies there is printed without its device
+    return [
+        *found,
+        Patch(torch, "set_default_tensor_type", _set_default(torch.set_default_tensor_type, default)),
+        Patch(torch._C, "_get_default_device", lambda: default[0]),
+    ]
 
 
-def _set_default(stock: Callable[[Any], None]) -> Callable[[Any], None]:
+def _set_default(stock: Callable[[Any], None], default: list[str]) -> Callable[[Any], None]:
     def set_default_tensor_type(t: Any) -> None:
         name = t if isinstance(t, str) else getattr(t, "_us_name", "")
         if not name.startswith("torch.cuda."):
             torch.set_default_device(None)
             stock(t)
+            default[0] = "cpu"
             return
         torch.set_default_dtype(DTYPES[name.rsplit(".", 1)[1]])
         torch.set_default_device("cuda")
+        default[0] = "cuda"
 
     return set_default_tensor_type
 

@@ -1,0 +1,129 @@
+"""`make conformance`: sources by the machine's own apt entries, runs that survive a crash and go on, honest counts."""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from upstream import page  # noqa: E402
+from upstream.runs import Journal, Result, Runner  # noqa: E402
+from upstream.sources import SourcesError, find, source_lines, unpack  # noqa: E402
+
+DEB822 = """Types: deb
+URIs: http://mirror.example/debian
+Suites: bookworm
+Components: main
+Signed-By: /keys/debian.gpg
+"""
+
+TESTS = """
+import os, time, unittest
+
+class TestCuda(unittest.TestCase):
+    def test_a(self): pass
+    def test_b(self): os.kill(os.getpid(), 9)
+    def test_c(self): self.fail("wrong")
+    def test_d(self): time.sleep(600)
+    def test_e(self): raise unittest.SkipTest("no card")
+    def test_f(self): pass
+
+class TestOther(unittest.TestCase):
+    def test_cuda_name(self): pass
+    def test_nothing_of_it(self): pass
+
+class TestThingCPU(unittest.TestCase):
+    def test_on_the_host(self): "cuda"
+"""
+
+
+def apt(folder: Path, name: str, text: str) -> Path:
+    (folder / "sources.list.d").mkdir()
+    (folder / "sources.list.d" / name).write_text(text)
+    return folder
+
+
+def test_the_machines_mirror_and_key_are_used(tmp_path: Path) -> None:
+    lines = source_lines(apt(tmp_path, "debian.sources", DEB822)).splitlines()
+    assert lines[1] == "deb-src [signed-by=/keys/debian.gpg] http://mirror.example/debian trixie main"
+
+
+def test_one_line_entries_count_too(tmp_path: Path) -> None:
+    system = apt(tmp_path, "d.list", "# deb x y\ndeb [arch=amd64] http://mirror.example/debian/ bookworm main\n")
+    assert source_lines(system).startswith("deb [arch=amd64] http://mirror.example/debian/ trixie main\n")
+
+
+def test_without_a_debian_mirror_one_sentence_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(SourcesError, match="name a source folder with --sources DIR"):
+        source_lines(apt(tmp_path, "d.list", "deb http://mirror.example/ubuntu noble main\n"))
+
+
+def test_a_folder_at_hand_is_taken_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "test_cuda.py").touch()
+    assert find(tmp_path / "cache", tmp_path) == tmp_path / "test"
+    with pytest.raises(SourcesError, match="holds no test_cuda"):
+        find(tmp_path / "cache", tmp_path / "cache")
+
+
+def test_only_the_test_folder_is_unpacked(tmp_path: Path) -> None:
+    source = tmp_path / "pytorch-v2"
+    for name in ("test/sub/test_x.py", "torch/test/y.py"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text("x")
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
+        tar.add(source, "pytorch-v2")
+    unpack(tmp_path / "a.tar.gz", tmp_path / "out" / "test")
+    assert [path.name for path in (tmp_path / "out").rglob("*.py")] == ["test_x.py"]
+
+
+def run(folder: Path, only: frozenset[str] | None = None) -> Journal:
+    (folder / "test_cuda.py").write_text(TESTS)
+    journal = Journal.read(folder / "journal.jsonl")
+    Runner(folder, ("-p", "no:understudy"), 5, 1 << 30).run("test_cuda.py", journal, only)
+    return Journal.read(folder / "journal.jsonl")
+
+
+def test_a_crash_and_a_hang_cost_one_test_each(tmp_path: Path) -> None:
+    journal = run(tmp_path)
+    found = {name.removeprefix("TestCuda::test_"): result.outcome for name, result in journal.results.items()}
+    expected = {"a": "passed", "b": "crashed", "c": "failed", "d": "stopped", "e": "skipped", "f": "passed"}
+    assert {name: found[name] for name in expected} == expected
+    assert "TestThingCPU::test_on_the_host" not in journal.collected
+    assert journal.results["TestCuda::test_b"].message == "the process ended on SIGKILL"
+    assert journal.results["TestCuda::test_c"].message == "AssertionError: wrong"
+    assert journal.finished
+
+
+def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    run(tmp_path, frozenset({"TestCuda::test_a"}))
+    with (tmp_path / "journal.jsonl").open("a") as file:
+        file.write('{"torn')
+    journal = run(tmp_path, frozenset({"TestCuda::test_a", "TestCuda::test_f"}))
+    assert sorted(journal.results) == ["TestCuda::test_a", "TestCuda::test_f"]
+    journal.forget(("failed",))
+    assert sorted(Journal.read(journal.path).results) == ["TestCuda::test_a", "TestCuda::test_f"]
+
+
+def test_counts_leave_out_what_is_out_of_scope() -> None:
+    outcomes = {"test_streams": "passed", "test_events": "failed", "test_power_draw": "skipped", "test_a": "skipped"}
+    results = {f"TestCuda::{name}": Result(f"TestCuda::{name}", outcome) for name, outcome in outcomes.items()}
+    runs = page.Runs("2.6.0", {"test_cuda.py": results}, None)
+    last = page.cells(runs)[-1]
+    assert last == ["all", "1", "1", "1", "1", "50.0%", "-"]
+
+
+def test_the_listed_tests_are_in_files_that_are_run() -> None:
+    assert len(page.listed()) == 68
+    assert {file for file, _ in page.listed()} <= set(page.files())
+
+
+def test_the_page_names_each_failing_test_with_its_reason() -> None:
+    result = Result("TestCuda::test_x", "failed", "ValueError: in /home/me/torch/x.py at 0x7f00")
+    text = page.document(page.Runs("2.6.0", {"test_cuda.py": {result.name: result}}, None))
+    assert "- ValueError: in x.py at 0x...: `TestCuda::test_x`" in text

@@ -1,0 +1,170 @@
+"""Corners of PyTorch's CUDA surface that its own tests look into, one small case each."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import Function
+
+import understudy
+
+
+@pytest.fixture(autouse=True)
+def two_gpus() -> Iterator[None]:
+    with understudy.emulate("2xV100"):
+        yield
+
+
+def test_type_as_goes_to_the_other_tensors_device() -> None:
+    here, there = torch.ones(2), torch.ones(2, dtype=torch.float64, device="cuda:1")
+    moved = here.type_as(there)
+    assert (moved.device, moved.dtype) == (torch.device("cuda", 1), torch.float64)
+    assert there.type_as(here).is_cpu
+
+
+def test_a_default_tensor_type_is_not_printed_with_its_device() -> None:
+    x = torch.ones(2, device="cuda")
+    torch.set_default_tensor_type(torch.cuda.FloatTensor)
+    try:
+        assert repr(x) == "tensor([1., 1.])"
+        assert repr(x.cpu()) == "tensor([1., 1.], device='cpu')"
+    finally:
+        torch.set_default_tensor_type(torch.FloatTensor)
+    assert repr(x) == "tensor([1., 1.], device='cuda:0')"
+
+
+def test_a_default_device_does_not_reach_what_the_emulation_makes_for_itself() -> None:
+    with torch.device("cuda"):
+        x = torch.zeros(2)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            x += 1
+        graph.replay()
+        assert x.tolist() == [1, 1]
+        assert copy.deepcopy(x.untyped_storage()).device == x.device
+
+
+@pytest.mark.parametrize("way", [lambda t: t, lambda t: t.untyped_storage()])
+def test_set_refuses_memory_of_another_device(way: Any) -> None:
+    here, there = torch.ones(2), torch.ones(2, device="cuda")
+    with pytest.raises(RuntimeError, match='on device "cpu" to a storage on different device "cuda:0"'):
+        here.set_(way(there))
+    with pytest.raises(RuntimeError, match='on device "cuda:0" to a storage on different device "cpu"'):
+        there.set_(way(here))
+
+
+def test_new_takes_a_device() -> None:
+    x = torch.ones(2, device="cuda:0")
+    assert x.new([0, 1], device=1).device == torch.device("cuda", 1)
+    assert x.new(2, 3).device == x.device
+    with pytest.raises(RuntimeError, match="legacy constructor expects device type: cuda but device type: cpu"):
+        x.new(2, device="cpu")
+
+
+def test_more_than_an_exabyte_is_refused_before_the_device_is_asked() -> None:
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate more than 1EB memory"):
+        torch.empty(1 << 60, dtype=torch.int8, device="cuda")
+
+
+def test_a_transform_of_repeated_elements() -> None:
+    x = torch.randn(8, device="cuda", dtype=torch.complex128)
+    wide = x.expand(3, 8)
+    assert torch.allclose(torch.fft.fftn(wide, dim=(1,)), torch.fft.fft(x).expand(3, 8))
+
+
+@pytest.mark.parametrize("text", ["cuda:2 2", "cuda:x"])
+def test_a_wrong_device_string_is_pytorchs_error(text: str) -> None:
+    with pytest.raises(RuntimeError, match="Invalid device string"):
+        torch.device(text)
+
+
+class Split(Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> Any:
+        return x * 1, x.to("cuda:1") * 1
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        ctx.seen.append([str(gradient.device) for gradient in gradients])
+        return gradients[0] + gradients[1].to("cuda:0")
+
+
+def test_zeros_for_an_output_without_gradient_lie_where_the_output_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr(torch.autograd.function.FunctionCtx, "seen", seen, raising=False)
+    x = torch.ones(2, device="cuda", requires_grad=True)
+    first, _ = Split.apply(x)
+    first.sum().backward()
+    assert seen == [["cuda:0", "cuda:1"]]
+    assert x.grad is not None
+    assert x.grad.tolist() == [1, 1]
+
+
+def test_events_of_two_devices_have_no_time_between_them() -> None:
+    events = []
+    for device in range(2):
+        with torch.cuda.device(device):
+            events.append(torch.cuda.Event(enable_timing=True))
+            events[-1].record()
+            events[-1].synchronize()
+    with pytest.raises(RuntimeError, match="invalid resource handle"):
+        events[0].elapsed_time(events[1])
+
+
+def test_empty_tensors_are_broadcast_with_the_others() -> None:
+    tensors = [torch.empty(0, device="cuda"), torch.ones(3, device="cuda")]
+    copies = torch.cuda.comm.broadcast_coalesced(tensors, (0, 1))
+    assert [t.device.index for t in copies[1]] == [1, 1]
+
+
+def test_autocast_does_not_keep_the_tensors_of_a_graph_tree() -> None:
+    weight = torch.nn.Parameter(torch.ones(2, 2, device="cuda"))
+    torch._C._set_cached_tensors_enabled(True)
+    torch._C._add_cached_tensor(weight)
+    try:
+        with torch.autocast("cuda"):
+            assert not torch.is_autocast_cache_enabled() or torch.mm(weight, weight).dtype is torch.float16
+            assert weight.data_ptr() not in [known[0].data_ptr() for known in _autocast_cache().values()]
+    finally:
+        torch._C._remove_cached_tensor(weight)
+        torch._C._set_cached_tensors_enabled(False)
+
+
+def _autocast_cache() -> dict[int, Any]:
+    from understudy.seam.torch.install import ACTIVE
+
+    return dict(ACTIVE[-1].autocast.cache)
+
+
+def test_registered_host_memory_is_pinned() -> None:
+    x = torch.ones(20)
+    cudart = torch.cuda.cudart()
+    assert cudart.cudaHostRegister(x.data_ptr(), x.nbytes, 0) == 0
+    assert x.is_pinned()
+    assert x[3:].is_pinned()
+    assert cudart.cudaHostUnregister(x.data_ptr()) == 0
+    assert not x.is_pinned()
+    assert cudart.cudaHostUnregister(x.data_ptr()) != 0
+
+
+def test_a_raw_stream_becomes_an_external_stream() -> None:
+    cudart = torch.cuda.cudart()
+    handle = ctypes.c_ulonglong(0)
+    assert cudart.cudaStreamCreate(ctypes.addressof(handle)) == 0
+    stream = torch.cuda.ExternalStream(handle.value)
+    assert stream.cuda_stream == handle.value
+    with torch.cuda.stream(stream):
+        x = torch.ones(2, device="cuda")
+    assert x.tolist() == [1, 1]
+    assert cudart.cudaStreamDestroy(handle.value) == 0
+    assert cudart.cudaStreamDestroy(1) != 0
+
+
+def test_error_codes_have_cudas_texts() -> None:
+    with pytest.raises(torch.cuda.CudaError, match="out of memory"):
+        torch.cuda.check_error(2)

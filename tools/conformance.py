@@ -1,0 +1,142 @@
+"""Run PyTorch's own CUDA tests on two emulated GPUs and count what passes: `make conformance`.
+
+    python tools/conformance.py                      # the listed tests and whole files; writes docs/conformance.md
+    python tools/conformance.py --list               # only the listed ones (tools/upstream/listed.txt)
+    python tools/conformance.py --only test_nn.py --failed   # again what did not pass in a file
+    python tools/conformance.py --sources DIR        # PyTorch's sources at hand instead of Debian's source package
+
+The tests are PyTorch's and are not kept here: they are fetched into `.cache/`, which git ignores. A run that was cut
+off goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tools")]
+
+from upstream import page  # noqa: E402
+from upstream.runs import BAD, EMULATED, STUB, Journal, Result, Runner  # noqa: E402
+from upstream.sources import VERSION, SourcesError, find, flame_graphs  # noqa: E402
+
+CACHE = ROOT / ".cache" / "conformance"
+PAGE = ROOT / "docs" / "conformance.md"
+
+
+def terminated(*_: object) -> NoReturn:
+    """A request to end is an interruption like Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Fetch, run, count; the exit status: 0 when every listed test passes, 1 when not, 2 for a wrong option."""
+    options = arguments()
+    signal.signal(signal.SIGTERM, terminated)
+    try:
+        folder = find(CACHE, options.sources)
+    except SourcesError as error:
+        print(f"conformance: {error}", file=sys.stderr)
+        return 2
+    try:
+        flame_graphs(CACHE)
+    except SourcesError as error:
+        print(f"conformance: without flamegraph.pl (tests that draw a flame graph fail): {error}", file=sys.stderr)
+    torch = version("torch").split("+")[0]
+    files = options.only or page.files()
+    memory = int(options.memory_gb * 2**30)
+    results: dict[str, dict[str, dict[str, Result]]] = {}
+    for kind, plugins in (("emulated", EMULATED), ("stub", STUB))[: 1 if options.no_stub else 2]:
+        runner = Runner(folder, plugins, options.test_seconds, memory)
+        journals = CACHE / f"{kind}-{torch}"
+        if not run_all(runner, journals, files, kind, options):
+            print("conformance: interrupted; the same command goes on from here", file=sys.stderr)
+            return 130
+        results[kind] = {file: Journal.read(path(journals, file)).results for file in page.files()}
+    runs = page.Runs(torch, results["emulated"], results.get("stub"))
+    if not options.only:
+        print("The listed tests:")
+        print(page.text(page.cells(runs, page.listed())))
+    if not options.list:
+        print("\nWhole files, the tests that need CUDA:")
+        print(page.text(page.cells(runs)))
+        if torch == VERSION and not options.only:
+            PAGE.write_text(page.document(runs), encoding="utf-8")
+            print(f"\nwritten: {PAGE.relative_to(ROOT)}")
+    bad = [f"{file}::{name}" for file, name in page.listed() if runs.column(file, name) in ("failed", "not run")]
+    for name in bad if not options.only else ():
+        print(f"does not pass: {name}")
+    return 1 if bad else 0
+
+
+def run_all(runner: Runner, journals: Path, files: list[str], kind: str, options: argparse.Namespace) -> bool:
+    """Bring the journals of all files to their end, several at a time; False when interrupted."""
+    with ThreadPoolExecutor(options.jobs) as pool:
+        work = [pool.submit(run, runner, journals, file, kind, options) for file in files]
+        try:
+            for one in work:
+                one.result()
+        except KeyboardInterrupt:
+            runner.stopping = True
+            for one in work:
+                one.cancel()
+            return False
+    return True
+
+
+def run(runner: Runner, journals: Path, file: str, kind: str, options: argparse.Namespace) -> None:
+    """Bring one file's journal to its end."""
+    journal = Journal.read(path(journals, file))
+    if options.fresh or (journal.finished and kind == "emulated" and not options.failed and not options.count):
+        journal.forget()
+    elif options.failed and kind == "emulated":
+        journal.forget(BAD)
+    if options.count or (kind == "stub" and journal.finished):
+        return
+    if not journal.collected:
+        runner.run(file, journal, frozenset())
+        journal = Journal.read(journal.path)
+    inside = {name for name in journal.collected if page.out_of_scope(file, name) is None}
+    wanted = inside & {name for at, name in page.listed() if at == file} if options.list else inside
+    runner.run(file, journal, frozenset(wanted))
+    journal = Journal.read(journal.path)
+    if inside <= journal.results.keys():
+        for name in journal.left():
+            journal.write(test=name, outcome="skipped", seconds=0, message="out of scope", text="")
+        journal.write(finished=True)
+    print(f"{kind}: {file}: {len(wanted)} tests", file=sys.stderr, flush=True)
+
+
+def path(journals: Path, file: str) -> Path:
+    """Where a file's journal is."""
+    return journals / (file.replace("/", "-").removesuffix(".py") + ".jsonl")
+
+
+def arguments() -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description="Run PyTorch's own CUDA tests on two emulated GPUs.")
+    parser.add_argument("--sources", type=Path, metavar="DIR", help="PyTorch's sources, or their folder test")
+    parser.add_argument("--list", action="store_true", help="run only the tests of tools/upstream/listed.txt")
+    parser.add_argument(
+        "--only", action="append", choices=page.files(), metavar="FILE", help="run only this file; may be repeated"
+    )
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument("--failed", action="store_true", help="run again only what did not pass")
+    again.add_argument("--fresh", action="store_true", help="forget what an earlier run found, the stub's too")
+    again.add_argument("--count", action="store_true", help="run nothing: count what earlier runs found")
+    parser.add_argument("--no-stub", action="store_true", help="do not measure what a stub would pass")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="files at a time (2)")
+    parser.add_argument("--test-seconds", type=float, default=120, help="what one test may take (120)")
+    parser.add_argument("--memory-gb", type=float, default=8, help="what a test process may have of memory (8)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,187 @@
+"""What the runs of PyTorch's tests mean: counts by subject, and the page `docs/conformance.md`."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .runs import BAD, Result
+
+HERE = Path(__file__).parent
+COLUMNS = ("passed", "failed", "skipped", "out of scope")
+GOAL = 0.9
+
+
+@cache
+def table(name: str) -> dict[str, Any]:
+    """One of the data files beside this module."""
+    return tomllib.loads((HERE / name).read_text(encoding="utf-8"))
+
+
+def files() -> list[str]:
+    """The files to run."""
+    return list(table("files.toml")["files"])
+
+
+def listed() -> list[tuple[str, str]]:
+    """The listed tests as (file, Class::test)."""
+    rows = []
+    for line in (HERE / "listed.txt").read_text(encoding="utf-8").split():
+        base, name = line.split("::", 1)
+        rows.append((next(file for file in files() if file.rsplit("/")[-1] == base), name))
+    return rows
+
+
+def out_of_scope(file: str, name: str) -> str | None:
+    """Why a test is out of scope; None when it is in scope."""
+    return _first(table("scope.toml").get("out", ()), file, name, "reason")
+
+
+def subject(file: str, name: str) -> str:
+    """The row of the table that a test belongs to."""
+    return _first(table("files.toml")["subject"], file, name, "name") or file
+
+
+def reason(file: str, result: Result) -> str:
+    """Why a test fails, or does not run."""
+    return _first(table("reasons.toml").get("why", ()), file, result.name, "reason") or _short(result)
+
+
+def _first(rows: Iterable[Mapping[str, str]], file: str, name: str, key: str) -> str | None:
+    for row in rows:
+        if row["file"] in (file, "*") and re.search(row["pattern"], name):
+            return row[key]
+    return None
+
+
+def _short(result: Result) -> str:
+    message = re.sub(r"0x[0-9a-f]+", "0x...", result.message).removeprefix("[XPASS(strict)] ")
+    message = re.sub(r"/\S*/(?=[\w.-]+)", "", message)  # no path of the machine it ran on
+    return message[:160] + ("..." if len(message) > 160 else "")
+
+
+@dataclass
+class Runs:
+    """All results, by file and test: on emulated GPUs, and on the stub (None where that did not run)."""
+
+    torch: str
+    emulated: dict[str, dict[str, Result]]
+    stub: dict[str, dict[str, Result]] | None
+
+    def rows(self, chosen: Iterable[tuple[str, str]] | None = None) -> list[tuple[str, Counter[str], int | None]]:
+        """(subject, counts by column, passed on the stub) of the tests chosen, in the order of the subjects' table."""
+        counts: dict[str, Counter[str]] = {row["name"]: Counter() for row in table("files.toml")["subject"]}
+        stub: Counter[str] = Counter()
+        for file, name in self.tests() if chosen is None else chosen:
+            row = subject(file, name)
+            counts[row][self.column(file, name)] += 1
+            if self.stub is not None and out_of_scope(file, name) is None:
+                result = self.stub.get(file, {}).get(name)
+                stub[row] += result is not None and result.outcome == "passed"
+        return [(row, count, stub[row] if self.stub else None) for row, count in counts.items() if count]
+
+    def tests(self) -> list[tuple[str, str]]:
+        """Every test that ran or is out of scope."""
+        return [(file, name) for file, results in self.emulated.items() for name in results]
+
+    def column(self, file: str, name: str) -> str:
+        """The column that a test counts in."""
+        if out_of_scope(file, name) is not None:
+            return "out of scope"
+        result = self.emulated.get(file, {}).get(name)
+        if result is None:
+            return "not run"
+        return "failed" if result.outcome in BAD else result.outcome
+
+    def failing(self) -> dict[str, list[tuple[str, str]]]:
+        """By file, the failing tests with their reasons."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for file, name in self.tests():
+            if self.column(file, name) == "failed":
+                found.setdefault(file, []).append((name, reason(file, self.emulated[file][name])))
+        return found
+
+
+def share(counts: Counter[str]) -> float:
+    """Passed among those in scope that ran to an end."""
+    ran = counts["passed"] + counts["failed"]
+    return counts["passed"] / ran if ran else 0.0
+
+
+def cells(runs: Runs, chosen: Iterable[tuple[str, str]] | None = None) -> list[list[str]]:
+    """The table's cells: a header, a line a subject, a sum."""
+    rows = runs.rows(chosen)
+    sums: Counter[str] = Counter()
+    for _, counts, _ in rows:
+        sums.update(counts)
+    total = sum(stub or 0 for *_, stub in rows) if runs.stub is not None else None
+    lines = [["subject", *COLUMNS, "passed of passed and failed", "a stub passes"]]
+    for name, counts, stub in [*rows, ("all", sums, total)]:
+        lines.append(
+            [
+                name,
+                *(str(counts[column]) for column in COLUMNS),
+                f"{share(counts):.1%}",
+                "-" if stub is None else str(stub),
+            ]
+        )
+    return lines
+
+
+def text(lines: list[list[str]]) -> str:
+    """Cells as a table for a terminal."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))])
+        for line in lines
+    )
+
+
+def markdown(lines: list[list[str]]) -> str:
+    """Cells as a Markdown table."""
+    rule = ["---", *["---:"] * (len(lines[0]) - 1)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [lines[0], rule, *lines[1:]])
+
+
+def document(runs: Runs) -> str:
+    """The page `docs/conformance.md`."""
+    listed_passed = sum(runs.column(*test) == "passed" for test in listed())
+    parts = [
+        "# PyTorch's own CUDA tests",
+        "`make conformance` writes this page. It fetches the tests of PyTorch 2.6.0 from Debian's source package, runs "
+        f"those that need CUDA on torch {runs.torch} with two emulated GPUs, and counts. The tests are unchanged. "
+        "*A stub* only claims that there are two GPUs: what passes on it proves nothing.",
+        f"Of the {len(listed())} tests in `tools/upstream/listed.txt`, {listed_passed} pass.",
+        markdown(cells(runs)),
+        "*Skipped* tests skip themselves, most for want of something that has no part in this: slow tests, ROCm, "
+        "libraries that are not installed. *Out of scope* tests are not run.",
+        "## Out of scope",
+        *_scope(runs),
+        "## Failing tests",
+        *(_failures(file, rows) for file, rows in runs.failing().items()),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _scope(runs: Runs) -> list[str]:
+    counts = Counter(why for test in runs.tests() if (why := out_of_scope(*test)) is not None)
+    return ["\n".join(f"- {why} ({count})" for why, count in counts.items())]
+
+
+def _failures(file: str, rows: list[tuple[str, str]]) -> str:
+    by_reason: dict[str, list[str]] = {}
+    for name, why in rows:
+        by_reason.setdefault(why, []).append(name)
+    ordered = sorted(by_reason.items(), key=lambda row: -len(row[1]))
+    lines = [f"- {_escaped(why)}: {', '.join(f'`{name}`' for name in names)}" for why, names in ordered]
+    return f"### {file}\n\n" + "\n".join(lines)
+
+
+def _escaped(words: str) -> str:
+    return re.sub(r"([\\`*_<>\[\]|])", r"\\\1", words)

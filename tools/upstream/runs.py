@@ -1,0 +1,197 @@
+"""Run a file of PyTorch's tests in a process that may crash or hang: it costs one test, and a run can be resumed.
+
+What happened is a journal of JSON lines (see `journal.py`); a process that died is started again with the tests left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+TOOLS = Path(__file__).resolve().parents[1]
+IMPORT_SECONDS = 300
+POLL_SECONDS = 0.2
+EMULATED = ("-p", "understudy", "--gpu-backend", "emulated", "--gpus", "2")
+STUB = ("-p", "no:understudy", "-p", "upstream.stub")
+BAD = ("failed", "crashed", "stopped")
+
+
+@dataclass
+class Result:
+    """How one test ended: passed, failed, skipped, crashed or stopped, with the first line of what it said."""
+
+    name: str
+    outcome: str
+    message: str = ""
+    text: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class Journal:
+    """What is known of a file's run: the tests it has, in order, and the results so far."""
+
+    path: Path
+    collected: list[str] = field(default_factory=list)
+    results: dict[str, Result] = field(default_factory=dict)
+    started: str | None = None
+    finished: bool = False
+
+    @classmethod
+    def read(cls, path: Path) -> Journal:
+        """A journal as it is on disk; an empty one where there is none. A torn last line counts as not written."""
+        journal = cls(path)
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        if text and not text.endswith("\n"):
+            path.write_text(text + "\n", encoding="utf-8")  # what is written next begins a line of its own
+        for line in text.splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                journal.take(json.loads(line))
+        return journal
+
+    def take(self, line: dict[str, Any]) -> None:
+        """Take one line in."""
+        if "collected" in line:
+            self.collected = line["collected"]
+        elif "start" in line:
+            self.started = line["start"]
+        elif "test" in line:
+            result = Result(line["test"], line["outcome"], line["message"], line["text"], line["seconds"])
+            self.results[result.name] = result
+            self.started = None
+        elif "finished" in line:
+            self.finished = True
+
+    def write(self, **line: Any) -> None:
+        """Append a line."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        self.take(line)
+
+    def left(self) -> list[str]:
+        """The tests without a result."""
+        return [name for name in self.collected if name not in self.results]
+
+    def forget(self, outcomes: tuple[str, ...] | None = None) -> None:
+        """Drop results, so that their tests run again: those with these outcomes, or all."""
+        kept = [r for r in self.results.values() if outcomes is not None and r.outcome not in outcomes]
+        self.path.unlink(missing_ok=True)
+        collected, self.results, self.finished = self.collected, {}, False
+        if outcomes is None:
+            self.collected = []
+            return
+        self.write(collected=collected)
+        for r in kept:
+            self.write(test=r.name, outcome=r.outcome, seconds=r.seconds, message=r.message, text=r.text)
+
+
+class InterruptedRunError(Exception):
+    """The run was asked to stop; what ended so far is in the journals."""
+
+
+@dataclass
+class Runner:
+    """How test processes are run.
+
+    `tests` is PyTorch's folder of tests, `plugins` the pytest arguments that give them GPUs, `test_seconds` what one
+    test may take, `memory_bytes` what a process may have.
+    """
+
+    tests: Path
+    plugins: tuple[str, ...]
+    test_seconds: float
+    memory_bytes: int
+    stopping: bool = False
+
+    def run(self, file: str, journal: Journal, only: frozenset[str] | None = None) -> None:
+        """Run a file's tests (those of `only`) that the journal has no result of, until each has one."""
+        journal.path.parent.mkdir(parents=True, exist_ok=True)
+        if not journal.collected:
+            said = self.process(file, journal, None)
+            journal = Journal.read(journal.path)
+            if not journal.collected:
+                journal.write(test="import", outcome="failed", seconds=0, message=last_line(said), text=said[-6000:])
+        while True:
+            left = [name for name in journal.left() if only is None or name in only]
+            if not left:
+                break
+            said = self.process(file, journal, left)
+            journal = Journal.read(journal.path)
+            if journal.started is None and len(journal.left()) and journal.left()[0] == left[0]:
+                journal.write(test=left[0], outcome="crashed", seconds=0, message=last_line(said), text=said[-6000:])
+        if only is None:
+            journal.write(finished=True)
+
+    def process(self, file: str, journal: Journal, select: list[str] | None) -> str:
+        """One test process, watched; what it printed. A test that was running when it ended is written down."""
+        command = [sys.executable, "-m", "pytest", "--noconftest", "-q", "-p", "no:cacheprovider", "-c", os.devnull,
+                   "--rootdir", str(self.tests), *self.plugins, "-p", "upstream.journal", file]  # fmt: skip
+        environment = {**os.environ, "UPSTREAM_JOURNAL": str(journal.path)}
+        paths = [str(TOOLS), str(self.tests), os.environ.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        environment["OMP_NUM_THREADS"] = "1"
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+", errors="replace") as output:
+            if select is None:
+                command.append("--collect-only")
+            else:
+                Path(folder, "select").write_text("\n".join(select), encoding="utf-8")
+                environment["UPSTREAM_SELECT"] = str(Path(folder, "select"))
+            child = subprocess.Popen(command, cwd=self.tests, env=environment, stdin=subprocess.DEVNULL,
+                                     stdout=output, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+            try:
+                stopped = self.watch(child, journal.path)
+                if self.stopping:
+                    raise InterruptedRunError
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+            output.seek(0)
+            said = output.read()
+        after = Journal.read(journal.path)
+        if after.started is not None:
+            after.write(test=after.started, outcome="stopped" if stopped else "crashed", seconds=0,
+                        message=stopped or ended(child.returncode), text=said[-6000:])  # fmt: skip
+        return said
+
+    def watch(self, child: subprocess.Popen[bytes], path: Path) -> str:
+        """Wait for a process to end; why it has to be stopped, when it takes too long or too much memory."""
+        size, since, allowed = -1, time.monotonic(), float(IMPORT_SECONDS)
+        process = psutil.Process(child.pid)
+        while child.poll() is None and not self.stopping:
+            now = path.stat().st_size if path.exists() else -1
+            if now != size:
+                allowed = self.test_seconds if size >= 0 else IMPORT_SECONDS
+                size, since = now, time.monotonic()
+            elif time.monotonic() - since > allowed:
+                return f"no end after {allowed:.0f} s"
+            with contextlib.suppress(psutil.NoSuchProcess):
+                used = sum(one.memory_info().rss for one in [process, *process.children(recursive=True)])
+                if used > self.memory_bytes:
+                    return f"more than {self.memory_bytes / 2**30:.0f} GiB of this machine's memory used"
+            time.sleep(POLL_SECONDS)
+        return ""
+
+
+def ended(code: int) -> str:
+    """How a process ended, in words."""
+    if code < 0:
+        return f"the process ended on {signal.Signals(-code).name}"
+    return f"the process ended with exit code {code}"
+
+
+def last_line(said: str) -> str:
+    """The last line that names an error, of what pytest printed."""
+    lines = [line for line in said.splitlines() if line.startswith("E  ") or "Error" in line]
+    return lines[-1].removeprefix("E").strip() if lines else "the process printed no error"
