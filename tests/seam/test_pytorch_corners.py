@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.cuda.comm
 from torch.autograd import Function
 
 import understudy
