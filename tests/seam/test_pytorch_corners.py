@@ -78,6 +78,22 @@ def test_a_transform_of_repeated_elements() -> None:
     assert torch.allclose(torch.fft.fftn(wide, dim=(1,)), torch.fft.fft(x).expand(3, 8))
 
 
+@pytest.mark.parametrize("function", ["fft", "rfft", "irfft", "hfft", "ifft2", "rfftn"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.complex32])
+def test_half_precision_is_transformed_where_sizes_are_powers_of_two(function: str, dtype: torch.dtype) -> None:
+    if dtype is torch.complex32 and function.startswith("rfft"):
+        dtype = torch.float16
+    transform = getattr(torch.fft, function)
+    x = torch.rand(8, 8, device="cuda").to(dtype)
+    size = {"irfft": 8, "hfft": 8}.get(function)
+    wide = transform(x.to(torch.complex64 if dtype.is_complex else torch.float32), size)
+    out = transform(x, size)
+    assert out.element_size() * 2 == wide.element_size()
+    assert torch.allclose(out.to(wide.dtype), wide, atol=0.05)
+    with pytest.raises(RuntimeError, match="sizes are powers of two"):
+        transform(x[:6, :6], size and 6)
+
+
 @pytest.mark.parametrize("text", ["cuda:2 2", "cuda:x"])
 def test_a_wrong_device_string_is_pytorchs_error(text: str) -> None:
     with pytest.raises(RuntimeError, match="Invalid device string"):

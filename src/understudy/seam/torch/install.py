@@ -66,6 +66,7 @@ PATCHED = (
     autocast,
     functional,
     gradients,
+    plans,
     libraries,
     order,
     parallel,

@@ -48,6 +48,7 @@ class Local(threading.local):
     device = 0
     inner = False
     explicit = False
+    half = False
     marked = False
     target: int | None = None
     non_blocking = False

@@ -253,5 +253,5 @@ ATTRIBUTES = frozenset(
 )
 """Operators whose cost depends on more than the shapes of their tensors."""
 
-BUILT_IN = frozenset({"aten", "prims", "_c10d_functional", "c10d", "c10d_functional", "inductor", "rngprims"})
-"""Operator namespaces that PyTorch itself brings."""
+BUILT_IN = frozenset({"aten", "_c10d_functional", "c10d", "c10d_functional", "inductor", "rngprims"})
+"""Operator namespaces of PyTorch's C++ kernels; those of `prims` are Python, which must see the physical device."""
