@@ -25,7 +25,14 @@ base: Any = torch._C.TensorBase
 
 def patches(state: State) -> list[Patch]:
     """The names of `torch.Tensor` to replace."""
-    found = [*_properties(state), *_moving(state), *_looking(state), *_exporting(state), *_sharing(state)]
+    found = [
+        *_properties(state),
+        *_moving(state),
+        *_casting(state),
+        *_looking(state),
+        *_exporting(state),
+        *_sharing(state),
+    ]
     found.append(Patch(Tensor, "_make_wrapper_subclass", staticmethod(_wrapper_maker(state))))
     # Lazy parameters allow only methods that they list.
     mixin = UninitializedTensorMixin
@@ -121,6 +128,20 @@ def _moving(state: State) -> list[Patch]:
     def cpu(self: Tensor, memory_format: torch.memory_format = torch.preserve_format) -> Tensor:
         return move(state, self, CPU, memory_format=memory_format)
 
+    def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
+        if (
+            isinstance(src, Tensor)
+            and src.requires_grad
+            and torch.is_grad_enabled()
+            and device_of(src) != device_of(self)
+        ):
+            src = move(state, src, max(CPU, device_of(self)), None, non_blocking)
+        return cast(Tensor, base.copy_(self, src, non_blocking))
+
+    return [Patch(Tensor, f.__name__, overridable(f)) for f in (to, cuda, cpu, copy_)]
+
+
+def _casting(state: State) -> list[Patch]:
     def type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         on_device = device_of(self) >= 0
         if dtype is None:
@@ -138,17 +159,7 @@ def _moving(state: State) -> list[Patch]:
     def type_as(self: Tensor, other: Tensor) -> Tensor:
         return move(state, self, max(CPU, device_of(other)), other.dtype)
 
-    def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
-        if (
-            isinstance(src, Tensor)
-            and src.requires_grad
-            and torch.is_grad_enabled()
-            and device_of(src) != device_of(self)
-        ):
-            src = move(state, src, max(CPU, device_of(self)), None, non_blocking)
-        return cast(Tensor, base.copy_(self, src, non_blocking))
-
-    return [Patch(Tensor, f.__name__, overridable(f)) for f in (to, cuda, cpu, type, type_as, copy_)]
+    return [Patch(Tensor, f.__name__, overridable(f)) for f in (type, type_as)]
 
 
 def _looking(state: State) -> list[Patch]:
