@@ -62,7 +62,7 @@ def test_the_setter_changes_a_running_allocator(session: Session) -> None:
         cuda.memory._set_allocator_settings("roundup_power2_divisions:4")
         x = torch.empty(5000, dtype=torch.uint8, device="cuda")
         assert cuda.memory_allocated() == 5120
-        with pytest.raises(ValueError, match="Unrecognized key 'nonsense'"):
+        with pytest.raises((ValueError, RuntimeError), match=r"Unrecognized .*nonsense"):
             cuda.memory._set_allocator_settings("nonsense:1")
     assert x.is_cuda
 
@@ -233,7 +233,7 @@ def test_bad_settings_are_an_error_at_first_use(environment: pytest.MonkeyPatch)
     with understudy.emulate("V100"):
         assert cuda.device_count() == 1
         for _ in range(2):
-            with pytest.raises(ValueError, match="Unrecognized key 'expandable_segment'"):
+            with pytest.raises((ValueError, RuntimeError), match=r"Unrecognized .*expandable_segment"):
                 torch.ones(1, device="cuda")
 
 

@@ -182,6 +182,35 @@ def test_a_raw_stream_becomes_an_external_stream() -> None:
     assert cudart.cudaStreamDestroy(1) != 0
 
 
+def test_pinned_memory_is_used_again_at_its_address() -> None:
+    x = torch.tensor([1.0, 2.0]).pin_memory()
+    address = x.data_ptr()
+    del x
+    y = torch.tensor([3.0, 4.0]).pin_memory()
+    assert y.data_ptr() == address
+    assert y.tolist() == [3, 4]
+    z = torch.ones(2, pin_memory=True)
+    assert z.data_ptr() != address
+
+
+def test_pinned_memory_waits_for_the_copy_that_reads_it() -> None:
+    x = torch.ones(2).pin_memory()
+    address = x.data_ptr()
+    torch.cuda._sleep(1000000)
+    there = x.to("cuda", non_blocking=True)
+    del x
+    y = torch.zeros(2).pin_memory()
+    assert y.data_ptr() != address
+    assert there.tolist() == [1, 1]
+
+
+def test_a_pinned_tensor_can_grow() -> None:
+    x = torch.arange(3, dtype=torch.float32).pin_memory()
+    x.resize_(5)
+    assert x[:3].tolist() == [0, 1, 2]
+    assert x.is_pinned()
+
+
 def test_error_codes_have_cudas_texts() -> None:
     with pytest.raises(torch.cuda.CudaError, match="out of memory"):
         torch.cuda.check_error(2)

@@ -22,9 +22,12 @@ _PAGE_BYTES = 4096
 
 
 class HostBlock:
-    """One piece of page-locked host memory. `uses` are the (device, stream) pairs recorded on it since its malloc."""
+    """One piece of page-locked host memory. `uses` are the (device, stream) pairs recorded on it since its malloc.
 
-    __slots__ = ("accesses", "address", "allocated", "events", "requested", "size", "uses")
+    `memory` is the owner's: where the bytes really are, kept while the block is, so that reuse gives the same address.
+    """
+
+    __slots__ = ("accesses", "address", "allocated", "events", "memory", "requested", "size", "uses")
 
     def __init__(self, address: int, size: int) -> None:
         self.address = address
@@ -34,6 +37,7 @@ class HostBlock:
         self.events = 0
         self.uses: dict[tuple[int, int], None] | None = None
         self.accesses: object = None
+        self.memory: object = None
 
 
 class Duration:

@@ -181,6 +181,8 @@ class Dispatch(TorchDispatchMode):
         late = self.state.late
         if late.pending:
             late.host_operation(plan, args, kwargs)
+        if plan.resizes:
+            self.state.unpin_fixed(tensors_in((*args, *kwargs.values())))
         out = self.call(plan, func, args, kwargs, CPU)
         if late.sources:
             for tensor in tensors_in([args[i] for i in plan.mutated]):
@@ -241,7 +243,7 @@ class Dispatch(TorchDispatchMode):
             if plan.kernel:
                 self.submit(plan, func, args, kwargs, out, target, None)
         elif pinned:
-            self.state.pin(storage_of(out))
+            self.state.pin(out)
         elif not local.explicit and device < 0:
             for tensor in tensors_in((out,)):
                 self.float(tensor)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from understudy.machine.alloc_conf import parse, text_of
+from understudy.machine.alloc_conf import Settings, parse, text_of
 from understudy.machine.allocator import CachingAllocator
 from understudy.machine.device import Device
 from understudy.machine.oom_text import OutOfMemory, message
@@ -106,7 +106,7 @@ class Memory:
 
     def check_settings(self) -> None:
         """Raise what PyTorch raises at CUDA's first use when the allocator's settings in the environment are bad."""
-        parse(text_of(os.environ))
+        read_settings(text_of(os.environ))
 
     def info(self, index: int) -> tuple[int, int]:
         """Free and total bytes, as `cudaMemGetInfo` says."""
@@ -316,8 +316,23 @@ def _allocator(state: State) -> dict[str, Any]:
     }
 
 
+def read_settings(text: str, base: Settings | None = None) -> Settings:
+    """The allocator's settings; before torch 2.9 every mistake in them is a RuntimeError, and a key's has its own text.
+
+    Source: c10/cuda/CUDAAllocatorConfig.cpp of PyTorch 2.6.
+    """
+    try:
+        return parse(text, base=base)
+    except (ValueError, IndexError) as error:
+        if VERSION >= (2, 9):
+            raise
+        unknown = re.match(r"Unrecognized key '(.*)' in Accelerator allocator config", str(error))
+        message = f"Unrecognized CachingAllocator option: {unknown[1]}" if unknown else str(error)
+        raise RuntimeError(message) from None
+
+
 def _set_settings(state: State, text: str) -> None:
-    settings = parse(text, base=state.alloc_conf)
+    settings = read_settings(text, state.alloc_conf)
     state.set_alloc_conf(settings)
     state.host_allocator.settings = settings
 

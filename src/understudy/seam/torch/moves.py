@@ -117,7 +117,7 @@ def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kw
             for part, made in _dense(tensor, out):
                 late = target == CPU and non_blocking
                 if late or pin:
-                    state.pin(storage_of(made))
+                    state.pin(made)
                 transfer(state, part, made, non_blocking, late=late)
         return out
     finally:
@@ -336,7 +336,7 @@ def pin_memory(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...],
     if tag.pinned:
         return tensor
     out = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu").copy_(tensor)
-    dispatch.state.pin(storage_of(out))
+    dispatch.state.pin(out)
     size = tensor.numel() * tensor.element_size()
     cost = dispatch.machine.devices[0].cost
     # The host copies it, which is what a transfer from pageable memory takes longer.

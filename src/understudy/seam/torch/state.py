@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +26,7 @@ from understudy.seam.torch.late import Late
 from understudy.seam.torch.memory import Memory
 from understudy.seam.torch.order import Order
 from understudy.seam.torch.ranks import Ranks
-from understudy.seam.torch.tags import CPU, HOST_TAG, Tag
+from understudy.seam.torch.tags import CPU, HOST_TAG, Tag, storage_of
 
 if TYPE_CHECKING:
     from understudy.seam.torch.asserts import Failure
@@ -242,14 +242,38 @@ class State:
         made = self.place(storage, old.device)
         made.number, made.version = old.number, old.version
 
-    def pin(self, storage: Any) -> None:
-        """Make a host storage page-locked."""
+    def pin(self, tensor: torch.Tensor) -> None:
+        """Make a new host tensor page-locked: its bytes move into the pinned allocator's memory."""
+        storage = storage_of(tensor)
+        place = tensor.storage_offset(), tensor.shape, tensor.stride()
+        with torch._C._DisableTorchDispatch():
+            tensor.set_(self.pinned_copy(storage), *place)
+
+    def pinned_copy(self, storage: Any) -> Any:
+        """A page-locked storage with a host storage's bytes, in memory that was pinned before where some is free."""
         tag = Tag(CPU, storage.nbytes())
         tag.pinned = True
         if tag.size:
-            tag.block = self.host_allocator.malloc(tag.size)
+            tag.block = block = self.host_allocator.malloc(tag.size)
             tag.frees = self.host_allocator.frees
+            if not self.no_data:
+                if block.memory is None:
+                    block.memory = bytearray(block.size)
+                with torch._C._DisableTorchDispatch():
+                    made = torch.frombuffer(block.memory, dtype=torch.uint8, count=tag.size)
+                    made.copy_(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage))
+                storage = storage_of(made)
         storage._us = tag
+        return storage
+
+    def unpin_fixed(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Give pinned tensors memory of their own, since that of the pinned allocator cannot change its size."""
+        for tensor in tensors:
+            storage = storage_of(tensor)
+            if storage._us.pinned and not storage.resizable():
+                place = tensor.storage_offset(), tensor.shape, tensor.stride()
+                with torch._C._DisableTorchDispatch():
+                    tensor.set_(_plain(storage), *place)
 
     def drain(self, device: Device) -> None:
         """Give back the memory of storages that died."""
@@ -345,6 +369,14 @@ class State:
             self.failure.ordered()
         if self.late.pending:
             self.late.land()
+
+
+def _plain(storage: Any) -> Any:
+    made = torch.empty(storage.nbytes(), dtype=torch.uint8, device="cpu")
+    made.copy_(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage))
+    plain = storage_of(made)
+    plain._us = storage._us
+    return plain
 
 
 def invalid_ordinal() -> RuntimeError:

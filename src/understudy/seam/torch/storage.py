@@ -112,9 +112,7 @@ def _moving(state: State) -> list[Patch]:
             raise TypeError(f"cannot pin '{self.type()}' only CPU memory can be pinned")
         if self._us.pinned:
             return self
-        made = clone(self)
-        state.pin(made)
-        return made
+        return state.pinned_copy(self)
 
     return [Patch(Storage, f.__name__, f) for f in (to, cuda, cpu, clone, copy_, tolist, pin_memory)]
 
