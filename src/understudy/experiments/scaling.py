@@ -44,15 +44,15 @@ GPUS = 2
 VALUES = True  # DistributedDataParallel compares its ranks by values
 LAYERS = 6
 WAYS = {"threads_s": "DataParallel", "processes_s": "DistributedDataParallel"}
-BOOK = "the book's network"
-WIDE = "a wide network"
+BOOK = "the book's"
+WIDE = "wide"
 
 
 @dataclass(frozen=True)
 class Sizes:
     """Rows of a batch for each network, the wide one's width, steps that are timed, and the most GPUs of each way."""
 
-    book: tuple[int, ...] = (128, 16384)
+    book: tuple[int, ...] = (128,)
     wide: tuple[int, ...] = (128, 1024)
     width: int = 1024
     steps: int = 2
@@ -61,7 +61,7 @@ class Sizes:
 
 
 SIZES = Sizes()
-SMALL = Sizes(book=(128,), wide=(2048,), width=512, steps=1, processes=2)
+SMALL = Sizes(wide=(2048,), width=512, steps=1, processes=2)
 
 
 class Case(NamedTuple):
@@ -225,7 +225,7 @@ def _tables(rows: list[Row], cpu: Times) -> tuple[Table, Table]:
         Column("Distributed", "s", ("gpu",)),
         Column("DataParallel speed-up", "times", ("gpu",)),
         Column("Distributed speed-up", "times", ("gpu",)),
-        Column("of so many GPUs", "share", ("gpu",)),
+        Column("of the ideal", "share", ("gpu",)),
     )
     threads, processes = ({curve.case: curve.speedups for curve in _curves(rows, way)} for way in WAYS)
     cells: list[tuple[Value, ...]] = []
@@ -261,24 +261,27 @@ def _conclude(rows: list[Row], cpu: Times) -> tuple[dict[str, Fact], tuple[str, 
     threads, processes = (_curves(rows, way) for way in WAYS)
     small, large = threads[0].case, threads[-1].case
     seconds = {(row.case, row.gpus): row for row in rows}
-    one = seconds[small, 1].threads_s
+    one, most = seconds[small, 1].threads_s or 0.0, (threads[0].most, processes[0].most)
+    by_threads, by_processes = seconds[small, most[0]].threads_s or 0.0, seconds[small, most[1]].processes_s or 0.0
     facts = {
         "rows": Fact(small.rows),
         "cpu": Fact(cpu[small], "s"),
         "one": Fact(one, "s"),
-        "threads_most": Fact(threads[0].most),
-        "processes_most": Fact(processes[0].most),
-        "threads": Fact(seconds[small, threads[0].most].threads_s, "s"),
-        "processes": Fact(seconds[small, processes[0].most].processes_s, "s"),
+        "threads_most": Fact(most[0]),
+        "processes_most": Fact(most[1]),
+        "threads": Fact(by_threads, "s"),
+        "processes": Fact(by_processes, "s"),
         "large_rows": Fact(large.rows),
         "large_threads": Fact(threads[-1].speedups[threads[-1].most], "times"),
         "large_processes": Fact(processes[-1].speedups[processes[-1].most], "times"),
         "share": Fact(processes[-1].speedups[processes[-1].most] / processes[-1].most, "share"),
     }
-    first = "A step of the book's network with {rows} rows takes {one} on one GPU, {threads} on {threads_most} with "
-    first += "DataParallel, {processes} on {processes_most} with DistributedDataParallel, and {cpu} on the CPU."
-    second = "One of a wide network with {large_rows} rows is {large_processes} as fast on {processes_most} GPUs with "
-    second += "DistributedDataParallel, which is {share} of what they have, and {large_threads} on {threads_most} with "
+    first = "A step of the book's network with {rows} rows takes {one} on one GPU and {cpu} on the CPU; "
+    first += "more GPUs make it slower: " if min(by_threads, by_processes) > one else "it takes "
+    first += "{threads} on {threads_most} with DataParallel, {processes} on {processes_most} with "
+    first += "DistributedDataParallel."
+    second = "A step of the wide network with {large_rows} rows is {large_processes} as fast on {processes_most} GPUs "
+    second += "with DistributedDataParallel, {share} of the ideal, and {large_threads} on {threads_most} with "
     second += "DataParallel"
     second += "; odd numbers of GPUs do as well as even ones." if processes[-1].odd_fit_in else "."
     return facts, tuple(sentence.format(**facts) for sentence in (first, second))
