@@ -52,7 +52,9 @@ class GPT(nn.Module):
         """Continue `tokens` (1, time) by `length` sampled characters, without waiting for the device in between."""
         for _ in range(length):
             logits = self(tokens[:, -self.context :])[:, -1]
-            tokens = torch.cat([tokens, torch.multinomial(F.softmax(logits, dim=-1), 1)], dim=1)
+            # Of exponential arrival times, the first is that of a character with its probability: a draw on the device.
+            arrivals = torch.empty_like(logits).exponential_().log() - logits
+            tokens = torch.cat([tokens, arrivals.argmin(dim=-1, keepdim=True)], dim=1)
         return tokens
 
 

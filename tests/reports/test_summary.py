@@ -42,7 +42,7 @@ def test_measured_traces_say_so(training):
     training.trace.facts["source"] = "measured"
     summary = summarize(training.trace, [])
     assert summary.verdict.startswith("MEASURED")
-    assert summary.times_are == "times are measured; their error band is not known"
+    assert summary.times_are == "times are measured"
 
 
 def test_the_error_band_is_said(training):

@@ -22,6 +22,14 @@ class Cause(NamedTuple):
 
 READ = "keep the value on the device (`total += loss.detach()`) and read it once, after the loop or every hundred steps"
 WHERE = "use `torch.where(mask, x, 0)` or multiply by the mask: shapes stay fixed and nothing waits"
+COUNTED = "count into a tensor of a fixed size: `torch.zeros(n, device=x.device).index_add_(0, x, ones)`"
+RARELY = "decompose in every hundredth step, or on the host beside the device's work"
+UNIQUE = (
+    "aten::_unique", "aten::_unique2", "aten::unique_consecutive", "aten::unique_dim", "aten::unique_dim_consecutive",
+)  # fmt: skip
+DECOMPOSITIONS = (
+    "aten::linalg_eig", "aten::_linalg_eigvals", "aten::_linalg_eigh", "aten::_linalg_svd", "aten::geqrf",
+)  # fmt: skip
 UNNEEDED = "keep it for timing and take it out of the loop: what reads a value waits for it by itself"
 CAUSES = {
     "aten::_local_scalar_dense": Cause("reading one value of a tensor (`.item()`, `float()`, `if`)", READ),
@@ -31,6 +39,16 @@ CAUSES = {
     "aten::nonzero": Cause("`nonzero`, whose size only the device knows", WHERE),
     "aten::index": Cause("indexing with a boolean mask, whose size only the device knows", WHERE),
     "aten::masked_select": Cause("`masked_select`, whose size only the device knows", WHERE),
+    "aten::is_nonzero": Cause("`if tensor:`", READ),
+    **{name: Cause("`unique`, whose size only the device knows", COUNTED) for name in UNIQUE},
+    "aten::bincount": Cause("`bincount`, whose size the largest value decides", COUNTED),
+    "aten::histc": Cause("`histc`, which looks for the smallest and the largest value", "pass `min` and `max`"),
+    "aten::multinomial": Cause(
+        "`torch.multinomial`, which looks whether the probabilities are valid",
+        "draw on the device: `(logits - torch.empty_like(logits).exponential_().log()).argmax(-1)`",
+    ),
+    "aten::_coalesce": Cause("making a sparse tensor's indices unique", "coalesce once, outside of the loop"),
+    **{name: Cause("a decomposition, which looks whether it succeeded", RARELY) for name in DECOMPOSITIONS},
     "to the host": Cause(
         "a copy to the host (`.cpu()`, `.to('cpu')`)",
         "copy once after the loop, or use `.to('cpu', non_blocking=True)` and synchronize before the values are read",
