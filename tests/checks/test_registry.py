@@ -76,3 +76,16 @@ def test_a_line_may_ask_to_be_left_alone_by_a_code(tmp_path, comment, left):
         signature = Signature("aten::_local_scalar_dense")
         program.row(Kind.SYNCHRONIZE, Lane(0, 0), signature, site, begin, program.now_ns, 0)
     assert [finding.code for finding in checks.run(program.trace)] == left
+
+
+@pytest.mark.parametrize(
+    ("comment", "advised"), [("ignore", True), ("ignore[unsynchronised-access]", True), ("ignore[host-sync]", None)]
+)
+def test_an_ignore_that_names_no_code_is_told_how(program, tmp_path, comment, advised):
+    path = tmp_path / "train.py"
+    path.write_text(f"loss.item()  # understudy: {comment}\n", "utf-8")
+    program.kernel()
+    program.row(Kind.SYNCHRONIZE, Lane(0, 0), Signature("Tensor.tolist"), Site(str(path), 1), 0, 9, 0)
+    found = checks.run(program.trace)
+    said = [finding.advice.endswith("name it: `# understudy: ignore[host-sync]`") for finding in found]
+    assert said == ([advised] if advised else [])

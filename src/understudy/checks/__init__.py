@@ -121,7 +121,7 @@ class Run:
         }
         framework = framework_of(trace.facts)
         kept = [
-            in_words_of(framework, finding)
+            in_words_of(framework, _with_hint(finding))
             for _, findings in results
             for finding in findings
             if (finding.code, _line(finding.site)) not in covered and not suppressed(finding)
@@ -148,11 +148,23 @@ def run(trace: Trace, codes: Iterable[str] | None = None) -> list[Finding]:
 
 def suppressed(finding: Finding) -> bool:
     """Whether the finding's line says `# understudy: ignore[code]` with the finding's code; a bare ignore is none."""
-    text = linecache.getline(finding.site.file, finding.site.line) if finding.site.file else ""
-    return any(finding.code in (code.strip() for code in codes.split(",")) for codes in _IGNORE.findall(text))
+    codes = [code.strip() for names in _IGNORE.findall(_text(finding.site)) for code in names.split(",")]
+    return finding.code in codes
 
 
-_IGNORE = re.compile(r"#\s*understudy:\s*ignore\[([^\]]*)\]")
+def _with_hint(finding: Finding) -> Finding:
+    """A finding on a line whose `ignore` names no code, or another one, says what would silence it."""
+    if not _IGNORE.search(_text(finding.site)):
+        return finding
+    hint = f"to silence it, name it: `# understudy: ignore[{finding.code}]`"
+    return finding._replace(advice=f"{finding.advice}; {hint}")
+
+
+def _text(site: Site) -> str:
+    return linecache.getline(site.file, site.line) if site.file else ""
+
+
+_IGNORE = re.compile(r"#\s*understudy:\s*ignore(?:\[([^\]]*)\])?")
 
 
 def _line(site: Site) -> tuple[str, int]:
