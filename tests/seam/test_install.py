@@ -94,3 +94,15 @@ def test_bad_options_are_refused_in_a_sentence() -> None:
     with pytest.raises(UsageError, match="clock cannot be 'fast': it is 'virtual' or 'real'"):
         understudy.emulate("V100", clock="fast").__enter__()
     assert not torch.cuda.is_available()
+
+
+def test_a_cuda_build_says_what_it_was_compiled_with(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    with understudy.emulate("V100"):
+        assert torch.version.cuda == "13.0"
+
+
+def test_a_cpu_build_says_the_emulated_cuda(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with understudy.emulate("V100", cuda_version="12.4"):
+        assert torch.version.cuda == "12.4"

@@ -332,7 +332,8 @@ def _cuda_module(state: State) -> list[Patch]:
         Patch(cuda, "mem_get_info", mem_get_info),
         Patch(cuda.memory, "mem_get_info", mem_get_info),
         Patch(cuda, "has_half", True),
-        Patch(torch.version, "cuda", version),
+        # What a CUDA build was compiled with stays: torchvision compares it with its own.
+        Patch(torch.version, "cuda", torch.version.cuda or version),
         Patch(torch.backends.cuda, "is_built", lambda: True),
         Patch(cuda, "is_current_stream_capturing", lambda: state.capturing(state.local.streams[state.local.device])),
         Patch(cuda.graphs, "is_current_stream_capturing",
