@@ -211,6 +211,37 @@ def test_a_pinned_tensor_can_grow() -> None:
     assert x.is_pinned()
 
 
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_what_cuda_computes_in_no_fixed_order_is_refused(deterministic: None) -> None:
+    x = torch.rand(1, 1, 4, 4, device="cuda", requires_grad=True)
+    padded = torch.nn.functional.pad(x, (1, 1, 1, 1), mode="reflect")
+    with pytest.raises(RuntimeError, match=r"^reflection_pad2d_backward_cuda does not have a deterministic"):
+        padded.sum().backward()
+    assert torch.nn.functional.pad(x.cpu(), (1, 1, 1, 1), mode="reflect").sum().requires_grad
+
+
+def test_only_some_uses_are_nondeterministic(deterministic: None) -> None:
+    x = torch.tensor([0, 1, 1], device="cuda")
+    assert torch.bincount(x).tolist() == [1, 2]
+    with pytest.raises(RuntimeError, match="_bincount_cuda"):
+        torch.bincount(x, torch.ones(3, device="cuda"))
+    assert torch.median(x).item() == 1
+    with pytest.raises(RuntimeError, match="median CUDA with indices output"):
+        torch.median(x, dim=0)
+
+
+def test_nondeterminism_may_only_be_warned_of(deterministic: None) -> None:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    with pytest.warns(UserWarning, match="warn_only=True"):
+        assert torch.kthvalue(torch.tensor([2.0, 1.0], device="cuda"), 1).values.item() == 1
+
+
 def test_error_codes_have_cudas_texts() -> None:
     with pytest.raises(torch.cuda.CudaError, match="out of memory"):
         torch.cuda.check_error(2)

@@ -14,6 +14,7 @@ from understudy.seam.torch import (
     autocast,
     batch_norm,
     compiling,
+    determinism,
     distributed,
     distributed_collectives,
     distributed_nccl,
@@ -79,7 +80,7 @@ PATCHED = (
 )
 """Modules whose `patches(state)` are applied, in this order."""
 
-HANDLERS = {
+PLAIN_HANDLERS = {
     **asserts.HANDLERS,
     **moves.HANDLERS,
     **plans.HANDLERS,
@@ -88,6 +89,7 @@ HANDLERS = {
     **attention.HANDLERS,
     **distributed_collectives.HANDLERS,
 }
+HANDLERS = {**PLAIN_HANDLERS, **determinism.around(PLAIN_HANDLERS)}
 """Operators that are handled whole, by name."""
 
 ACTIVE: list[State] = []
