@@ -242,6 +242,17 @@ def test_nondeterminism_may_only_be_warned_of(deterministic: None) -> None:
         assert torch.kthvalue(torch.tensor([2.0, 1.0], device="cuda"), 1).values.item() == 1
 
 
+def test_a_number_is_copied_into_a_tensor() -> None:
+    x = torch.zeros(2, device="cuda")
+    x.copy_(3.5)
+    assert x.tolist() == [3.5, 3.5]
+
+
+def test_old_tensor_types_are_not_recommended() -> None:
+    with pytest.warns(UserWarning, match="DtypeTensor constructors are no longer recommended"):
+        torch.cuda.FloatTensor([0])
+
+
 def test_error_codes_have_cudas_texts() -> None:
     with pytest.raises(torch.cuda.CudaError, match="out of memory"):
         torch.cuda.check_error(2)

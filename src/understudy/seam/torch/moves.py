@@ -134,6 +134,8 @@ def _dense(tensor: Tensor, out: Tensor) -> list[tuple[Tensor, Tensor]]:
 def copy_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """aten::copy_: within one device a kernel, between two a transfer."""
     destination, source = args[:2]
+    if not isinstance(source, Tensor):  # a number, which the kernel takes as an argument
+        return dispatch.general(plan, func, args, kwargs)
     state = dispatch.state
     to, of = tag_of(destination).device, tag_of(source).device
     if to == FLOATING and of >= 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +11,13 @@ import torch
 from understudy.seam.patching import Patch
 from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import device_of
-from understudy.seam.torch.type_names import DTYPES, TYPE_NAMES
+from understudy.seam.torch.type_names import TYPE_NAMES
 
 
 def patches(state: State) -> list[Patch]:
     """One class a dtype, in `torch.cuda`."""
-    found = [Patch(torch.cuda, name, _tensor_type(name, dtype)) for dtype, name in TYPE_NAMES.items()]
+    warned: list[bool] = []
+    found = [Patch(torch.cuda, name, _tensor_type(name, dtype, warned)) for dtype, name in TYPE_NAMES.items()]
     default = ["cpu"]  # the device of the default tensor type; what lies there is printed without its device
     return [
         *found,
@@ -32,14 +34,21 @@ def _set_default(stock: Callable[[Any], None], default: list[str]) -> Callable[[
             stock(t)
             default[0] = "cpu"
             return
-        torch.set_default_dtype(DTYPES[name.rsplit(".", 1)[1]])
+        stock(getattr(torch, name.rsplit(".", 1)[1]))
         torch.set_default_device("cuda")
         default[0] = "cuda"
 
     return set_default_tensor_type
 
 
-def _tensor_type(name: str, dtype: torch.dtype) -> Any:
+NOT_RECOMMENDED = (
+    "The torch.cuda.*DtypeTensor constructors are no longer recommended. It's best to use methods such as "
+    "torch.tensor(data, dtype=*, device='cuda') to create tensors."
+)
+"""torch/csrc/tensor/python_tensor.cpp; said once."""
+
+
+def _tensor_type(name: str, dtype: torch.dtype, warned: list[bool]) -> Any:
     class Meta(type):
         def __instancecheck__(cls, instance: Any) -> bool:
             return isinstance(instance, torch.Tensor) and device_of(instance) >= 0 and instance.dtype is dtype
@@ -53,6 +62,9 @@ def _tensor_type(name: str, dtype: torch.dtype) -> Any:
         _us_name = f"torch.cuda.{name}"
 
         def __new__(cls, *args: Any, device: Any = None) -> Any:
+            if torch.is_warn_always_enabled() or not warned:
+                warned.append(True)
+                warnings.warn(NOT_RECOMMENDED, stacklevel=2)
             where = torch.device("cuda") if device is None else torch.device(device)
             if len(args) == 1 and isinstance(args[0], torch.Tensor):
                 return args[0].to(where, dtype)
