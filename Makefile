@@ -11,7 +11,7 @@ EXTRAS := torch,report,dev,integrations
 OLDEST_TORCH := 2.6.0
 CUDA_TORCH := 2.14.1
 
-.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet test-together check format bench bench-train bench-memory calibrate accuracy conformance docs programs clean bench-report
+.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet test-together check format bench bench-train bench-memory calibrate accuracy conformance docs programs experiments clean bench-report
 
 help:
 	@echo "make demo             train the documents' multi-GPU program on two emulated V100, with a report in runs/demo.html"
@@ -31,6 +31,7 @@ help:
 	@echo "make programs         other people's programs (Hugging Face, accelerate, Lightning, timm, ...) on emulated GPUs"
 	@echo "make conformance      PyTorch $(OLDEST_TORCH)'s own CUDA tests on two emulated GPUs; takes hours; fetches them first"
 	@echo "make docs             the documentation, in site/"
+	@echo "make experiments      every experiment in its small form, on two emulated V100"
 	@echo "make clean            remove environments and everything built"
 
 environment:
@@ -44,7 +45,7 @@ demo: environment
 test: environment
 	$(RUN) -m pytest -n $(JOBS) -q $(ARGS)
 
-test-all: check test docs test-kill test-jax test-tensorflow test-mxnet test-together test-oldest test-cuda-wheel
+test-all: check test experiments docs test-kill test-jax test-tensorflow test-mxnet test-together test-oldest test-cuda-wheel
 
 # Each other framework has an environment of its own: they pin one another's dependencies.
 test-jax test-tensorflow: test-%:
@@ -109,7 +110,13 @@ conformance:
 
 docs: environment
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)
+	$(RUN) tools/mission_table.py
+	$(RUN) tools/generate_experiment_docs.py $(ARGS)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
+experiments: environment
+	@for name in $$($(VENV)/bin/understudy experiment list | cut -d' ' -f1); do \
+		$(VENV)/bin/understudy experiment $$name --gpus 2xV100 --small $(ARGS) || exit; echo; done
 
 clean:
 	rm -rf .venv .venv-* site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis logs runs

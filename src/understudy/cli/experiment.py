@@ -54,6 +54,7 @@ def command(
     if name == "list":
         click.echo(json.dumps(_listing(), indent=1) if as_json else _list())
         return 0
+    name = name.replace("_", "-")
     experiments.find(name)
     if report is not None:
         _check_report(report)

@@ -29,7 +29,7 @@ def render(result: Result, documentation: str) -> str:
         title=title,
         result=result,
         plots=[{"figure": figure, "spoken": spoken} for figure, spoken in zip(figures, words, strict=True)],
-        tables=[_table(result, table) for table in result.tables],
+        tables=[_table(result, table.told()) for table in result.tables],
         paragraphs=[part for part in about.split("\n\n") if part.strip()],
         version=__version__,
         style=page.stylesheet(),

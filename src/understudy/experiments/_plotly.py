@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from understudy.experiments._result import Axis, Plot, Result, Timeline, Unit, words
 from understudy.experiments._text import label
 
+MOST_TICKS = 12
 MODES = {"lines": "lines+markers", "marks": "markers"}
 
 
@@ -33,12 +35,16 @@ def _plot(result: Result, plot: Plot) -> dict[str, Any]:
 
 
 def ticks(axis: Axis, low: float, high: float) -> tuple[list[float], list[str]]:
-    """Where a logarithmic axis has its marks, and what they say: powers of ten, or of two where few tens fit."""
-    base = 10 if high / low > 200 or axis.unit else 2
+    """Where a logarithmic axis has its marks, and what they say: powers of ten, of two for bytes and counts."""
+    base = 2 if axis.unit == "B" or (not axis.unit and high / low <= 200) else 10
     values = [value for power in range(-60, 61) if low / base < (value := float(base) ** power) < high * base]
-    while len(values) > 12:
+    while len(values) > MOST_TICKS:
         values = values[::2]
-    return values, [words(int(value) if value >= 1 and not axis.unit else value, axis.unit) for value in values]
+    return values, [_mark(value, axis.unit) for value in values]
+
+
+def _mark(value: float, unit: Unit) -> str:
+    return words(int(value) if value.is_integer() and not unit else value, unit)
 
 
 def _axis(axis: Axis, plot: Plot, which: str) -> dict[str, Any]:
@@ -55,13 +61,17 @@ def _axis(axis: Axis, plot: Plot, which: str) -> dict[str, Any]:
 
 
 def even_ticks(high: float, unit: Unit) -> tuple[list[float], list[str]]:
-    """Six marks from nothing to the largest number, in words."""
-    values = [high * step / 5 for step in range(6)]
-    return values, [words(value, unit) for value in values]
+    """Four to eleven marks from nothing to the largest number, a round number apart (in bytes, a power of two)."""
+    rough = high / 10
+    size = 2.0 ** math.ceil(math.log2(rough)) if unit == "B" else 10.0 ** math.floor(math.log10(rough))
+    step = size if unit == "B" else next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
+    values = [step * number for number in range(int(high / step + 1e-9) + 1)]
+    return values, [_mark(value, unit) for value in values]
 
 
 def _timeline(plot: Timeline) -> dict[str, Any]:
     start = min(bar.begin_s for bar in plot.bars)
+    values, texts = even_ticks(max(bar.end_s for bar in plot.bars) - start, "s")
     data = []
     for name in dict.fromkeys(bar.name for bar in plot.bars):
         bars = [bar for bar in plot.bars if bar.name == name]
@@ -71,8 +81,8 @@ def _timeline(plot: Timeline) -> dict[str, Any]:
                 "orientation": "h",
                 "name": name,
                 "y": [bar.lane for bar in bars],
-                "base": [1e6 * (bar.begin_s - start) for bar in bars],
-                "x": [1e6 * (bar.end_s - bar.begin_s) for bar in bars],
+                "base": [bar.begin_s - start for bar in bars],
+                "x": [bar.end_s - bar.begin_s for bar in bars],
                 "text": [words(bar.end_s - bar.begin_s, "s") for bar in bars],
                 "textposition": "none",
                 "hovertemplate": "%{fullData.name}, %{text}<extra></extra>",
@@ -80,7 +90,7 @@ def _timeline(plot: Timeline) -> dict[str, Any]:
         )
     layout = {
         "barmode": "overlay",
-        "xaxis": {"title": {"text": "µs"}},
+        "xaxis": {"tickvals": values, "ticktext": texts},
         "yaxis": {"categoryorder": "array", "categoryarray": list(reversed(plot.lanes))},
         "showlegend": True,
     }

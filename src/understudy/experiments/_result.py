@@ -77,6 +77,12 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Value, ...], ...]
 
+    def told(self) -> Table:
+        """The table without the columns that nothing was measured for, as of a GPU that is not there."""
+        kept = [index for index in range(len(self.columns)) if any(row[index] is not None for row in self.rows)]
+        rows = tuple(tuple(row[index] for index in kept) for row in self.rows)
+        return Table(self.title, tuple(self.columns[index] for index in kept), rows)
+
     def column(self, name: str) -> list[Value]:
         """The values of the column of that name."""
         index = [column.name for column in self.columns].index(name)

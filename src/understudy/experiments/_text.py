@@ -56,7 +56,7 @@ def render(result: Result, title: str, *, width: int = 100, color: bool = False)
     for table in result.tables:
         console.print()
         console.print(Text(table.title, style="bold"))
-        console.print(_grid(result, table))
+        console.print(_grid(result, table.told()))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
@@ -72,6 +72,7 @@ def _grid(result: Result, table: Table) -> Grid:
 
 def markdown_table(result: Result, table: Table) -> str:
     """A table in Markdown, its origins in the second line of each heading."""
+    table = table.told()
     heads = ["<br>".join(part for part in heading(result, column) if part) for column in table.columns]
     rules = ["--:" if is_number(table, index) else ":--" for index in range(len(table.columns))]
     lines = [heads, rules, *cells(table)]

@@ -131,7 +131,8 @@ def _on_gpu(sizes: Sizes) -> list[Row]:
     for name, quantity in QUANTITIES.items():
         for way, log in WAYS.items():
             work = functools.partial(log, matrix, quantity, sizes.products)
-            rows.append(Row("GPU", name, way, _measure.wall_s(work, repeats=3), synchronizations(work)))
+            counted = synchronizations(work)  # warms up as well
+            rows.append(Row("GPU", name, way, _measure.wall_s(work, warmup=0, repeats=3), counted))
     return rows
 
 

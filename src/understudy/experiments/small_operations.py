@@ -157,7 +157,7 @@ def _conclude(sizes: Sizes, rows: list[Row], copies: dict[str, float]) -> tuple[
     one, many = rows[0], rows[-1]
     facts = {"parts": Fact(many.parts), "cpu_ratio": Fact(many.cpu_s / one.cpu_s, "times")}
     if one.loop_s is None or many.loop_s is None or many.foreach_s is None or many.graph_s is None:
-        first = "On the CPU {parts} small additions take {cpu_ratio} the time of " + _first_cut(one)
+        first = "On the CPU {parts} small additions take {cpu_ratio} the time of " + _first_cut(one) + "."
         return facts, (first.format(**facts), "A launch costs more than a call: `--gpus V100` emulates a GPU.")
     facts |= {
         "gpu_ratio": Fact(many.loop_s / one.loop_s, "times"),
