@@ -203,3 +203,21 @@ def rows(trace):
         for record in trace
         if record.kind in kept
     ]
+
+
+def test_the_emulated_profiler_s_own_file_says_the_same(tmp_path):
+    torch = pytest.importorskip("torch")
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with emulate("V100") as session:
+        weight = torch.ones(64, 64, device="cuda").requires_grad_()
+        first = len(session.trace)
+        with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
+            for _ in range(3):
+                (weight @ weight).sum().backward()
+            assert weight.grad.sum().item() != 0
+        path = tmp_path / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        before = [record for record in session.trace.since(first) if record.kind == Kind.KERNEL]
+    after = [record for record in kineto.load(path) if record.kind == Kind.KERNEL]
+    assert [record.duration_ns for record in after] == [record.duration_ns for record in before]
+    assert {"aten::mm", "aten::sum"} <= {record.signature.name for record in after}

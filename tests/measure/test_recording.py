@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from understudy import checks, launch
+from understudy.cli import run
 from understudy.errors import FileFormatError
 from understudy.measure import present, snapshot
 from understudy.reports import text
@@ -87,3 +89,31 @@ class Evil:
 def test_a_pickle_that_wants_to_run_something_is_refused():
     with pytest.raises(FileFormatError, match=r"asks for posix\.system"):
         loads(pickle.dumps({"segments": Evil()}), "evil.pickle")
+
+
+@pytest.fixture
+def a_machine_with_gpus(monkeypatch, tmp_path):
+    """NVML counts two GPUs; CUDA finds none, so nothing runs on them."""
+    monkeypatch.setattr(run, "visible_gpus", lambda: 2)
+    program = tmp_path / "program.py"
+    program.write_text("import torch\nprint(torch.cuda.is_available())\n", "utf-8")
+    return program
+
+
+def test_run_without_gpus_measures_where_there_are_some(a_machine_with_gpus, capfd):
+    done = CliRunner().invoke(run.command, [str(a_machine_with_gpus)], standalone_mode=False)
+    assert done.return_value == 0
+    assert capfd.readouterr().out == "False\n"
+    assert "measuring on 2 real GPUs; --gpus emulates instead" in done.stderr
+
+
+def test_a_gate_that_a_measured_run_cannot_decide_is_refused_first(a_machine_with_gpus):
+    arguments = ["--fail-on", "stale-read", str(a_machine_with_gpus)]
+    done = CliRunner().invoke(run.command, arguments, standalone_mode=False)
+    assert "stale-read is not decidable from a run that is measured" in str(done.exception)
+
+
+def test_gpus_that_are_named_are_emulated_there_too(a_machine_with_gpus, capfd):
+    arguments = ["-q", "--gpus", "V100", str(a_machine_with_gpus)]
+    assert CliRunner().invoke(run.command, arguments, standalone_mode=False).return_value == 0
+    assert capfd.readouterr().out == "True\n"

@@ -54,3 +54,18 @@ def violations(gates: Sequence[Gate], findings: Iterable[Finding]) -> list[str]:
         lines = ", ".join(dict.fromkeys(str(finding.site) for finding in matching))
         sentences.append(f"failed on {gate.what}: {times} found, {gate.most} allowed ({lines})")
     return sentences
+
+
+def refuse_undecidable(gates: Iterable[Gate], codes: Iterable[str], source: str) -> None:
+    """Refuse a gate that could never close: one of a check for which `source` holds too little.
+
+    Raises:
+        UsageError: a gate is one of `codes`.
+    """
+    undecidable = frozenset(codes)
+    for gate in gates:
+        if gate.what in undecidable:
+            raise UsageError(
+                f"{gate.what} is not decidable from {source}: a profile does not hold what the check needs; run the "
+                "program with `understudy run --gpus` for it"
+            )

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 import click
 
 from understudy import checks, reports
-from understudy.checks._gates import Gate, parse_gates, violations
+from understudy.checks._gates import parse_gates, refuse_undecidable, violations
 from understudy.cli._files import load
-from understudy.errors import UsageError
 from understudy.reports import json as json_report
 from understudy.reports.text import show
-from understudy.trace.trace import Trace
 
 
 @click.command("report")
@@ -30,7 +27,7 @@ def command(path: str, outputs: tuple[str, ...], fail_on: tuple[str, ...], as_js
     for output in outputs:
         reports.find(output)
     trace = load(path)
-    _refuse_undecidable(gates, trace, path)
+    refuse_undecidable(gates, trace.facts.get("not_decidable", ()), path)
     findings = checks.run(trace)
     for output in outputs:
         reports.write(output, trace, findings)
@@ -42,13 +39,3 @@ def command(path: str, outputs: tuple[str, ...], fail_on: tuple[str, ...], as_js
     for sentence in broken:
         click.echo(f"understudy: {sentence}", err=True)
     return 64 if broken else 0
-
-
-def _refuse_undecidable(gates: Sequence[Gate], trace: Trace, path: str) -> None:
-    """A gate that could never close is no gate."""
-    for gate in gates:
-        if gate.what in trace.facts.get("not_decidable", ()):
-            raise UsageError(
-                f"{gate.what} is not decidable from {path}: a profile does not hold what the check needs; run the "
-                "program with `understudy run --gpus` for it"
-            )

@@ -12,15 +12,17 @@ from typing import Any
 import click
 
 from understudy import launch
-from understudy.checks._gates import Gate, parse_gates, violations
+from understudy.checks._gates import Gate, parse_gates, refuse_undecidable, violations
 from understudy.cli._options import emulation_options, given
 from understudy.cli._paths import require_writable
 from understudy.errors import UsageError
+from understudy.measure.kineto_facts import NEEDS_ACCESSES, NEEDS_CONTENTS, NEEDS_PROGRAM
 from understudy.measure.present import visible_gpus
 from understudy.trace.merge import merge
 from understudy.trace.units import plural
 
 FINDING = 64
+UNDECIDABLE = (*NEEDS_ACCESSES, *NEEDS_CONTENTS, *NEEDS_PROGRAM)  # in what is recorded on real GPUs
 
 # torchrun's options, which go to torchrun's own elastic agent as they are.
 TORCHRUN_SHOWN = {
@@ -104,12 +106,15 @@ def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> 
     outputs = _outputs(options["report"], options["trace"])
     torchrun = _torchrun(options)
     ranks = str(options["nproc_per_node"])
-    if options["gpus"] is None and ranks.isdecimal() and int(ranks) > 2:
+    measures = _measures(options)
+    if measures:
+        refuse_undecidable(gates, UNDECIDABLE, "a run that is measured")
+    elif options["gpus"] is None and ranks.isdecimal() and int(ranks) > 2:
         options["gpus"] = ranks  # a GPU for each rank
     line = target.command() if torchrun is None else target.elastic_command(torchrun)
     with _folder() as name:
         folder = Path(name)
-        if _measures(options):
+        if measures:
             variables = launch.measuring_environment(folder, os.environ)
         else:
             variables = launch.environment({**given(options), **outputs.needs()}, folder, os.environ)
