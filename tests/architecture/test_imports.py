@@ -13,6 +13,7 @@ COMMANDS = BELOW_SESSION | VOCABULARY | {"session", "launch", "train", "experime
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"session"},
     "errors": set(),
+    "import_hook": set(),
     "trace": set(),
     "gpus": set(),
     "cost": {"trace", "gpus"},
@@ -20,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "machine": {"trace", "gpus", "cost", "faults"},
     "checks": {"trace"},
     "reports": {"trace"},
-    "seam": {"machine", "trace", "gpus"},
+    "seam": {"machine", "trace", "gpus", "import_hook"},
     "analysis": {"machine", "cost", "trace", "gpus"},
     "measure": {"trace", "gpus"},
     "settings": set(),
@@ -37,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "doctor": BELOW_SESSION | {"session", "launch"},
     "pytest_plugin": BELOW_SESSION | VOCABULARY | {"session", "launch", "shim", "pytest_findings"},
     "pytest_findings": {"trace", "checks", "reports", "launch", "session"},
-    "shim": {"session", "measure"},
+    "shim": {"session", "measure", "import_hook"},
     "cli": COMMANDS | {"shim"},
     "__main__": {"cli"},
 }

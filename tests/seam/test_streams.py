@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+import warnings
 
 import pytest
 import torch
@@ -178,9 +180,15 @@ def test_launch_blocking_makes_every_call_wait(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_synchronization_that_is_not_wanted_warns_or_raises(session: Session) -> None:
     x = torch.ones(2, device="cuda")
-    torch.cuda.set_sync_debug_mode("warn")
-    with pytest.warns(UserWarning, match="called a synchronizing CUDA operation"):
+    with pytest.warns(UserWarning, match="is a prototype feature"):
+        torch.cuda.set_sync_debug_mode("warn")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         x.sum().item()
+        torch.cuda.current_stream().synchronize()
+        torch.cuda.synchronize()
+    assert [str(warning.message) for warning in caught] == ["called a synchronizing CUDA operation"] * 2
+    assert {os.path.basename(warning.filename) for warning in caught} == {"test_streams.py"}
     torch.cuda.set_sync_debug_mode("error")
     with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
         x.nonzero()

@@ -27,7 +27,7 @@ from understudy.seam.torch.tags import (
     Tag,
     disable_torch_function,
     parts_of,
-    shape_of,
+    size_of,
     storage_of,
     tag_of,
 )
@@ -99,11 +99,14 @@ class Dispatch(TorchDispatchMode):
                 try:
                     tag = storage_of(value)._us
                 except (NotImplementedError, RuntimeError, ValueError):
-                    tag = tag_of(value)
+                    return self.general(plan, func, args, {})
                 found = tag.device
                 if value.__class__ is not Tensor and value.__class__ is not Parameter:
                     return self.general(plan, func, args, {})
-                key += (value.shape, value.dtype)
+                try:
+                    key += (value.shape, value.dtype)
+                except RuntimeError:  # a nested tensor has no sizes
+                    return self.general(plan, func, args, {})
                 if found != device or found < 0:
                     if device == NOWHERE and found >= 0:
                         device = found
@@ -165,9 +168,12 @@ class Dispatch(TorchDispatchMode):
         out = self.call(plan, func, args, kwargs, device)
         if plan.view:
             self.local.host.now_ns += VIEW_NS
+            self.tag_parts(out, device)
             return out
         if plan.fresh:
             self.tag(out, device)
+        for position in plan.mutated:
+            self.tag_parts(args[position], device)
         if plan.resizes:
             self.resized(args, kwargs)
         if plan.kernel:
@@ -316,7 +322,7 @@ class Dispatch(TorchDispatchMode):
         if key is None:
             key = [func]
             for tensor in tensors_in((*args, *kwargs.values())):
-                key += (shape_of(tensor), tensor.dtype)
+                key += (size_of(tensor), tensor.dtype)
             if plan.attributes:
                 key += [str(value) for value in args if not isinstance(value, Tensor)]
         if plan.math:
@@ -365,6 +371,11 @@ class Dispatch(TorchDispatchMode):
             tag = storage._us
             if tag is HOST_TAG or tag.device == FLOATING:
                 self.state.place(storage, device)
+
+    def tag_parts(self, value: Any, device: int) -> None:
+        """The same for sparse tensors, which get new parts where dense ones make a view or write in place."""
+        if isinstance(value, Tensor) and value.layout is not STRIDED:
+            self.tag(value, device)
 
     def float(self, tensor: Tensor) -> None:
         """Mark a new host tensor as made by C++: it adopts the first device that it meets."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from typing import Any
 
 import torch
@@ -9,9 +11,10 @@ import torch
 from understudy.seam.exports import lend, place_at
 from understudy.seam.patching import Patch
 from understudy.seam.torch.state import State
-from understudy.seam.torch.tags import HOST_TAG, Tag, storage_of
+from understudy.seam.torch.tags import HOST_TAG, Tag, device_of, storage_of
 
 C: Any = torch._C
+KDLCUDA = 2
 
 
 def patches(_: State) -> list[Patch]:
@@ -38,7 +41,8 @@ def patches(_: State) -> list[Patch]:
             storage._us = lent if isinstance(lent, Tag) else Tag(lent.device, lent.size)
         return made
 
-    found = [Patch(C, "_from_dlpack", from_dlpack), Patch(torch.utils.dlpack, "to_dlpack", exporting(C._to_dlpack))]
+    found = _numpy(C._to_dlpack)
+    found += [Patch(C, "_from_dlpack", from_dlpack), Patch(torch.utils.dlpack, "to_dlpack", exporting(C._to_dlpack))]
     found.append(Patch(torch, "to_dlpack", exporting(C._to_dlpack)))
     for name in ("_to_dlpack", "_to_dlpack_versioned"):
         if hasattr(C, name):
@@ -46,3 +50,37 @@ def patches(_: State) -> list[Patch]:
     if hasattr(torch.utils.dlpack, "_from_dlpack"):  # before torch 2.7
         found.append(Patch(torch.utils.dlpack, "_from_dlpack", from_dlpack))
     return found
+
+
+def _numpy(to_dlpack: Any) -> list[Patch]:
+    """NumPy gets a capsule that says CUDA, which it refuses in its own words."""
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None:
+        return []
+    stock = numpy.from_dlpack
+
+    def from_dlpack(x: Any, /, **kwargs: Any) -> Any:
+        if isinstance(x, torch.Tensor) and device_of(x) >= 0:
+            x = OnDevice(to_dlpack(x.detach()), device_of(x))
+        return stock(x, **kwargs)
+
+    return [Patch(numpy, "from_dlpack", from_dlpack)]
+
+
+class OnDevice:
+    """A capsule whose `DLDevice` is a CUDA device (dlpack.h: the device follows the data's pointer)."""
+
+    def __init__(self, capsule: Any, index: int) -> None:
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        address = pointer(capsule, b"dltensor") + ctypes.sizeof(ctypes.c_void_p)
+        device = (ctypes.c_int32 * 2).from_address(address)
+        device[0], device[1] = KDLCUDA, index
+        self._capsule = capsule
+        self._index = index
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return KDLCUDA, self._index

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import uuid as uuids
+import warnings
 from typing import Any
 
 import torch
@@ -112,8 +113,16 @@ def _streams(state: State) -> dict[str, Any]:
     }
 
 
+PROTOTYPE = "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
+
+
 def _switches(state: State) -> dict[str, Any]:
+    told: list[bool] = []
+
     def set_debug_mode(mode: int) -> None:
+        if not told:
+            told.append(True)
+            warnings.warn(PROTOTYPE, stacklevel=3)
         state.sync_debug_mode = mode
 
     return {

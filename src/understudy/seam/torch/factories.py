@@ -12,12 +12,13 @@ import torch.utils._device
 from understudy.seam.patching import Patch
 from understudy.seam.torch.moves import move
 from understudy.seam.torch.state import State
-from understudy.seam.torch.tags import CPU, device_of
+from understudy.seam.torch.tags import CPU, device_of, storage_of
 
 FROM_DATA = ("tensor", "as_tensor", "asarray", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
              "sparse_bsr_tensor", "sparse_bsc_tensor", "sparse_compressed_tensor")  # fmt: skip
 """Constructors that build from Python data on the host, below the dispatch mode, and then move."""
 
+NESTED: Any = torch._C._nested  # type: ignore[attr-defined]
 LIKE = ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like")
 NEW = ("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided")
 
@@ -36,6 +37,7 @@ def patches(state: State) -> list[Patch]:
     found += [Patch(torch, name, _explicit(state, getattr(torch, name))) for name in LIKE]
     found += [Patch(torch, name, _from_data(state, getattr(torch, name))) for name in FROM_DATA]
     found += [Patch(torch.Tensor, name, _new(state, getattr(torch._C.TensorBase, name))) for name in NEW]
+    found.append(Patch(NESTED, "nested_tensor", _nested(state)))
     found.append(Patch(torch.Tensor, "new_tensor", _new_tensor))
     found.append(Patch(torch.Tensor, "new", _legacy_new(state)))
     found.append(Patch(torch, "device", _device_class(state)))
@@ -138,6 +140,26 @@ def _from_data(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
         return out.requires_grad_() if gradient else out
 
     return constructor
+
+
+def _nested(state: State) -> Callable[..., Any]:
+    """The strided nested tensor's constructor, which reads its parts below the dispatch mode."""
+    stock = NESTED.nested_tensor
+
+    def nested_tensor(
+        data: Any, *, device: Any = None, requires_grad: bool = False, pin_memory: bool = False, **kwargs: Any
+    ) -> Any:
+        first = next((device_of(part) for part in data if isinstance(part, torch.Tensor)), CPU)
+        target = first if device is None else state.index(device)
+        out = stock(data, device="cpu", **kwargs)
+        if device_of(out) < 0 <= first:
+            state.place(storage_of(out), first)
+        out = move(state, out.detach(), target)
+        if pin_memory:
+            out = out.pin_memory()
+        return out.requires_grad_() if requires_grad else out
+
+    return nested_tensor
 
 
 def _build(state: State, marked: Any, args: Any, kwargs: dict[str, Any], data: Any, keeps: bool) -> torch.Tensor:

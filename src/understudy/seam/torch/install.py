@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
+
 import torch
 import torch.cuda
 import torch.utils._device
 
+from understudy import import_hook
 from understudy.errors import InstallError
 from understudy.seam.patching import Patches
 from understudy.seam.torch import (
@@ -21,6 +25,7 @@ from understudy.seam.torch import (
     dlpack,
     driver,
     factories,
+    foreign,
     functional,
     generators,
     gpu_trace,
@@ -77,6 +82,7 @@ PATCHED = (
     loading,
     profiler,
     compiling,
+    foreign,
 )
 """Modules whose `patches(state)` are applied, in this order."""
 
@@ -131,11 +137,16 @@ class Installation:
             if self.stale is not None:
                 self.stale.__enter__()  # type: ignore[no-untyped-call]
         state.notes.begin()
+        self.hook = import_hook.hook({name: partial(self._imported, name) for name in foreign.MODULES})
         ACTIVE.append(state)
+
+    def _imported(self, name: str) -> None:
+        self.patches.apply(foreign.MODULES[name](sys.modules[name]))
 
     def uninstall(self) -> None:
         """Leave the mode and put everything back by identity."""
         ACTIVE.remove(self.state)
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self.hook]
         self.state.notes.end()
         with gpu_trace.Lifted():
             if self.stale is not None:

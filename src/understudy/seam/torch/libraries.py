@@ -74,7 +74,22 @@ def patches(state: State) -> list[Patch]:
         Patch(cudnn, "is_acceptable", is_acceptable),
         Patch(torch._C, "_has_cudnn", True),
         Patch(torch.cuda.nvtx, "_nvtx", Nvtx()),
+        *_preferred("linalg"),
+        *_preferred("blas"),
     ]
+
+
+def _preferred(kind: str) -> list[Patch]:
+    """`torch.backends.cuda.preferred_linalg_library` and its kin: a choice that changes no value and no time here."""
+    get, put = f"_get_{kind}_preferred_backend", f"_set_{kind}_preferred_backend"
+    if not (hasattr(torch._C, get) and hasattr(torch._C, put)):
+        return []  # older versions lack some
+    chosen = [getattr(torch._C, get)()]
+
+    def choose(backend: Any) -> None:
+        chosen[0] = backend
+
+    return [Patch(torch._C, get, lambda: chosen[0]), Patch(torch._C, put, choose)]
 
 
 def flatten_weights(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

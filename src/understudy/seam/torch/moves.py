@@ -127,7 +127,7 @@ def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kw
 def _dense(tensor: Tensor, out: Tensor) -> list[tuple[Tensor, Tensor]]:
     """A tensor and its copy, or the dense parts that two sparse ones are made of."""
     if tensor.layout is torch.strided:
-        return [(tensor, out)]
+        return [(tensor.values(), out.values())] if tensor.is_nested else [(tensor, out)]
     return list(zip(parts_of(tensor), parts_of(out), strict=True))
 
 

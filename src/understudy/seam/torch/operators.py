@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from understudy.seam.torch import tables
-from understudy.seam.torch.tags import shape_of
+from understudy.seam.torch.tags import size_of
 from understudy.trace.operation import Signature
 
 RANDOM_ARGUMENT, RANDOM_STATE = 1, 2
@@ -108,7 +108,7 @@ def signature(
         detail += [(name, str(value)) for name, value in zip(plan.names, args, strict=False) if _plain(value)]
     return Signature(
         plan.name,
-        tuple(tuple(int(n) for n in shape_of(t)) for t in (*inputs, *outputs)),
+        tuple(tuple(int(n) for n in size_of(t)) for t in (*inputs, *outputs)),
         tuple(str(t.dtype)[6:] for t in (*inputs, *outputs)),
         len(inputs),
         _flops(func, args, kwargs, out),

@@ -38,8 +38,10 @@ VIEW_NS = 1_000
 """Host time of an operation that only makes a view: a few pointers, no launch (modelled)."""
 
 
-EXPLICIT_WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize")
-"""Synchronizations that a program asks for by name; `set_sync_debug_mode` does not warn of them."""
+EXPLICIT_WAITS = ("cudaDeviceSynchronize", "cudaEventSynchronize")
+"""Waits of which `set_sync_debug_mode` does not warn; it does of those for a stream (c10/cuda/CUDAFunctions.h)."""
+
+SYNCHRONIZED = "called a synchronizing CUDA operation"
 
 
 class Local(threading.local):
@@ -351,10 +353,13 @@ class State:
             self.gpu_trace.synchronized_stream(self.wrap_stream(stream).cuda_stream)
         if not self.sync_debug_mode or name in EXPLICIT_WAITS:
             return
-        if self.sync_debug_mode == 1:
-            warnings.warn("called a synchronizing CUDA operation", stacklevel=3)
-        else:
-            raise RuntimeError("called a synchronizing CUDA operation")
+        if self.sync_debug_mode == 2:
+            raise RuntimeError(SYNCHRONIZED)
+        frame = self.sites.frame(2)
+        if frame is not None:
+            registry = frame.f_globals.setdefault("__warningregistry__", {})
+            file, module = frame.f_code.co_filename, frame.f_globals.get("__name__")
+            warnings.warn_explicit(SYNCHRONIZED, UserWarning, file, frame.f_lineno, module, registry)
 
     def tf32(self) -> int:
         """Whether matrix products of float32 may use TF32 (1), convolutions (2), both (3)."""

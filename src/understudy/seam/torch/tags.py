@@ -23,6 +23,16 @@ FLOATING = -3
 
 storage_of: Callable[[torch.Tensor], Any] = torch._C.TensorBase.untyped_storage
 shape_of: Callable[[torch.Tensor], torch.Size] = torch._C.TensorBase.shape.__get__  # type: ignore[attr-defined]
+
+
+def size_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """A tensor's shape; of a nested one, which has none, its number of elements."""
+    try:
+        return shape_of(tensor)
+    except RuntimeError:
+        return (tensor.numel(),)
+
+
 disable_torch_function = torch._C.DisableTorchFunctionSubclass
 
 

@@ -216,24 +216,6 @@ def _exporting(state: State) -> list[Patch]:
         out = self.numpy()
         return out if dtype is None else out.astype(dtype, copy=False)
 
-    def interface(self: Tensor) -> dict[str, Any]:
-        if device_of(self) < 0:
-            raise AttributeError(
-                f"Can't get __cuda_array_interface__ on non-CUDA tensor type: {self.type()} "
-                "If CUDA data is required use tensor.cuda() to copy tensor to device memory."
-            )
-        itemsize = self.element_size()
-        strides = None if self.is_contiguous() else tuple(s * itemsize for s in self.stride())
-        pointer = self.data_ptr() if self.numel() > 0 else 0
-        descriptor = torch.empty(0, dtype=self.dtype, device="cpu").numpy().__array_interface__["typestr"]
-        return {
-            "typestr": descriptor,
-            "shape": tuple(self.shape),
-            "strides": strides,
-            "data": (pointer, False),
-            "version": 2,
-        }
-
     def dlpack_device(self: Tensor) -> tuple[Any, int]:
         index = device_of(self)
         if index >= 0:
@@ -245,7 +227,6 @@ def _exporting(state: State) -> list[Patch]:
     stock_dlpack_device: Any = Tensor.__dlpack_device__
     return [
         Patch(Tensor, "__array__", array),
-        Patch(Tensor, "__cuda_array_interface__", property(interface)),
         Patch(Tensor, "__dlpack_device__", dlpack_device),
     ]
 

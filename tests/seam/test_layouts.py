@@ -1,0 +1,97 @@
+"""Layouts and dtypes beside dense floats: sparse, nested, quantized, eight-bit floats, complex numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from understudy.session import Session
+
+
+def coo(device: str = "cuda") -> torch.Tensor:
+    return torch.sparse_coo_tensor(torch.tensor([[0, 1, 1], [2, 0, 2]]), [3.0, 4.0, 5.0], (2, 3), device=device)
+
+
+def test_sparse_matrices_live_on_devices(session: Session) -> None:
+    sparse = coo()
+    dense = torch.ones(3, 4, device="cuda")
+    for made in (sparse.t(), sparse.coalesce(), sparse * 2, sparse + sparse, sparse.clone(), sparse @ dense):
+        assert made.is_cuda
+    assert sparse.coalesce().values().is_cuda
+    assert (sparse.t().to_dense() == sparse.to_dense().t()).all()
+    assert torch.cuda.memory_allocated() > 0
+
+
+def test_sparse_matrices_move(session: Session) -> None:
+    there = coo("cpu").to("cuda:1")
+    assert str(there.device) == "cuda:1"
+    assert str(there.coalesce().indices().device) == "cuda:1"
+    assert there.cpu().device.type == "cpu"
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        torch.sparse.mm(there, torch.ones(3, 4, device="cuda:0"))
+
+
+def test_sparse_gradients(session: Session) -> None:
+    matrix = torch.eye(3, device="cuda").to_sparse().requires_grad_()
+    dense = torch.ones(3, 4, device="cuda", requires_grad=True)
+    torch.sparse.mm(matrix, dense).sum().backward()
+    assert matrix.grad is not None
+    assert matrix.grad.is_cuda
+    assert matrix.grad.is_sparse
+    assert dense.grad is not None
+    assert dense.grad.is_cuda
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr])
+def test_compressed_matrices(session: Session, layout: torch.layout) -> None:
+    size = (2, 2) if layout is torch.sparse_bsr else None
+    dense = torch.eye(4, device="cuda")
+    sparse = dense.to_sparse(layout=layout, blocksize=size)
+    assert sparse.is_cuda
+    assert sparse.values().is_cuda
+    assert torch.equal(sparse.cpu().cuda().to_dense(), dense)
+    assert not sparse.cpu().is_cuda
+
+
+def test_nested_tensors(session: Session) -> None:
+    parts = [torch.ones(2, 3), torch.ones(4, 3)]
+    nested = torch.nested.nested_tensor(parts, device="cuda")
+    layer = nn.Linear(3, 5).cuda()
+    assert nested.is_cuda
+    assert layer(nested).is_cuda
+    assert [part.is_cuda for part in nested.unbind()] == [True, True]
+    assert torch.nested.to_padded_tensor(nested, 0.0).shape == (2, 4, 3)
+    assert torch.cuda.memory_allocated() >= 18 * 4
+    moved = torch.nested.nested_tensor(parts).to("cuda:1")
+    assert str(moved.device) == "cuda:1"
+    assert moved.cpu().device.type == "cpu"
+    assert torch.nested.nested_tensor([part.cuda() for part in parts]).is_cuda
+
+
+def test_quantized_tensors(session: Session) -> None:
+    quantized = torch.quantize_per_tensor(torch.ones(3, device="cuda"), 0.1, 10, torch.qint8)
+    assert quantized.is_cuda
+    assert "device='cuda:0'" in repr(quantized)
+    assert quantized.dequantize().is_cuda
+    assert quantized.int_repr().is_cuda
+    assert not quantized.cpu().is_cuda
+    assert torch._int_mm(*[torch.ones(32, 32, dtype=torch.int8, device="cuda")] * 2).dtype == torch.int32
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_eight_bit_floats(session: Session, dtype: torch.dtype) -> None:
+    small = torch.full((16, 16), 2.0, device="cuda").to(dtype)
+    assert small.is_cuda
+    assert small.element_size() == 1
+    assert torch.cuda.memory_allocated() >= 256
+    assert small.float().sum().item() == 512
+
+
+def test_complex_numbers(session: Session) -> None:
+    x = torch.ones(4, 4, dtype=torch.complex64, device="cuda", requires_grad=True)
+    assert all(made.is_cuda for made in (x @ x, x.real, x.abs(), x.mH @ x, torch.view_as_real(x), torch.fft.fft(x)))
+    (x.abs() ** 2).sum().backward()
+    assert x.grad is not None
+    assert x.grad.is_cuda
+    assert torch.equal(x.detach().conj().cpu(), torch.ones(4, 4, dtype=torch.complex64))
