@@ -97,15 +97,11 @@ class Dispatch(TorchDispatchMode):
         for value in args:
             if isinstance(value, Tensor):
                 try:
-                    tag = storage_of(value)._us
-                except (NotImplementedError, RuntimeError, ValueError):
-                    return self.general(plan, func, args, {})
-                found = tag.device
-                if value.__class__ is not Tensor and value.__class__ is not Parameter:
-                    return self.general(plan, func, args, {})
-                try:
+                    found = storage_of(value)._us.device
                     key += (value.shape, value.dtype)
-                except RuntimeError:  # a nested tensor has no sizes
+                except (NotImplementedError, RuntimeError, ValueError):  # sparse ones lack storage, nested ones sizes
+                    return self.general(plan, func, args, {})
+                if value.__class__ is not Tensor and value.__class__ is not Parameter:
                     return self.general(plan, func, args, {})
                 if found != device or found < 0:
                     if device == NOWHERE and found >= 0:
@@ -414,7 +410,12 @@ def higher_order(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...
 
 
 def composite(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Take a composite operator apart as autograd does; under `torch.inference_mode` it comes here whole."""
+    """Take a composite operator apart as autograd does; under `torch.inference_mode` it comes here whole.
+
+    Strided nested tensors have kernels of their own for some of them.
+    """
+    if any(tensor.is_nested for tensor in tensors_in(args)):
+        return dispatch.general(plan, func, args, kwargs)
     with dispatch:
         return func._op_dk(COMPOSITE, *args, **kwargs)
 
