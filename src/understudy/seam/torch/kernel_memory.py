@@ -18,7 +18,6 @@ from understudy.machine.device import Device
 from understudy.machine.oom_text import OutOfMemory
 from understudy.machine.stream import Stream
 from understudy.seam.torch.operators import Plan, tensors_in
-from understudy.seam.torch.tags import shape_of
 
 if TYPE_CHECKING:
     from understudy.seam.torch.state import State
@@ -130,8 +129,10 @@ def _numbers(values: tuple[Any, ...]) -> list[Any]:
     found: list[Any] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            if value.layout is torch.strided:
+            try:
                 found.append(value.stride())
+            except RuntimeError:  # sparse and nested tensors have none
+                continue
         elif isinstance(value, (list, tuple)):
             if value and isinstance(value[0], (int, bool)):
                 found.append(tuple(value))
@@ -142,5 +143,5 @@ def _numbers(values: tuple[Any, ...]) -> list[Any]:
 
 def unknown(call: Call) -> Need:
     """An operator without a row: nothing is taken, and as much as all it reads and writes may be."""
-    return Need(unsure=sum(t.element_size() * shape_of(t).numel() for t in (*call.inputs, *call.outputs)
+    return Need(unsure=sum(size_of(t) for t in (*call.inputs, *call.outputs)
                            if t.layout is torch.strided))  # fmt: skip

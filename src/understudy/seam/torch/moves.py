@@ -368,7 +368,15 @@ def set_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
     return out
 
 
+def facts(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a nested tensor knows of its parts: tensors on the host, on CUDA too; nothing is launched."""
+    return func(*args, **kwargs)
+
+
 HANDLERS = {
+    "aten::_nested_tensor_size": facts,
+    "aten::_nested_tensor_strides": facts,
+    "aten::_nested_tensor_storage_offsets": facts,
     "aten::_to_copy": to_copy,
     "aten::copy_": copy_,
     "aten::_local_scalar_dense": local_scalar,
