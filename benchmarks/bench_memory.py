@@ -19,7 +19,9 @@ from understudy.reports._peak import Peak, peaks
 
 MIB = 1 << 20
 STEPS = 2
-CATEGORIES = ("parameter", "gradient", "optimizer", "activation", "temporary", "workspace", "input", "other")
+CATEGORIES = (
+    "parameter", "gradient", "optimizer", "activation", "temporary", "workspace", "autocast", "input", "other",
+)  # fmt: skip
 
 
 class Bottleneck(nn.Module):

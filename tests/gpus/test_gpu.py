@@ -158,6 +158,8 @@ def test_context_and_gap():
     assert versions.communicator_bytes(v100, 2) == 544 << 20
     assert versions.communicator_bytes(h100, 8) == 688 << 20
     assert versions.communicator_bytes(v100, 1) == 0
+    assert versions.communicator_bytes(gpus.find("T4"), 2) == 91 << 20
+    assert versions.communicator_bytes(gpus.find("T4"), 4) == 115 << 20
     assert versions.process_gap_bytes() == 3 << 20
 
 

@@ -63,6 +63,11 @@ def test_the_group_says_that_it_is_nccls(ranks):
     assert ranks["devices"] == (["cuda"], ["cuda"])
 
 
+def test_destroying_the_groups_gives_nccls_memory_back(ranks):
+    """Two communicators of both ranks over NVLink: the world's, and that of the group with gloo for the host."""
+    assert ranks["given_back"] == (2 * 544, 2 * 544)
+
+
 @pytest.mark.parametrize(
     ("name", "first", "second"),
     [

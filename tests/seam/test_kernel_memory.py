@@ -245,3 +245,12 @@ def test_workspace_sizes_can_be_asked_and_set(session: Session) -> None:
     x = torch.ones(4, 4, device="cuda")
     y = x @ x
     assert cuda.memory_allocated() == rounded(x.nbytes, y.nbytes) + 4 * MIB
+
+
+def test_recurrent_layers_widen_the_bound(session: Session) -> None:
+    """cuDNN's reserve space and workspace are not published, and have no row."""
+    layer = nn.LSTM(16, 32, 2).cuda()
+    layer(torch.ones(5, 4, 16, device="cuda"))[0].sum().backward()
+    device = session.machine.devices[0]
+    assert "rnn" in device.upper_name
+    assert device.upper_bytes > cuda.max_memory_allocated()

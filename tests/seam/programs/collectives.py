@@ -131,6 +131,9 @@ seen["both"] = host.tolist()
 record("both_on_device", lambda: into(c(rank), dist.all_reduce, group=both))
 alone = dist.new_group([0])
 seen["alone"] = dist.get_backend(alone) if rank == 0 else str(alone == dist.GroupMember.NON_GROUP_MEMBER)
+torch.cuda.empty_cache()
+before = torch.cuda.mem_get_info()[0]
 dist.destroy_process_group()
+seen["given_back"] = (torch.cuda.mem_get_info()[0] - before) >> 20
 with open(f"{sys.argv[1]}.{rank}", "w") as file:
     json.dump(seen, file)

@@ -6,6 +6,7 @@ and time. A group of NCCL alone refuses CPU tensors as NCCL does.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
@@ -39,6 +40,7 @@ def patches(state: State) -> list[Patch]:
         Patch(c10d, "_NCCL_AVAILABLE", True),
         Patch(c10d, "default_pg_nccl_timeout", NCCL_TIMEOUT),
         Patch(c10d, "_new_process_group_helper", _new_group(state.groups, nccl)),
+        *(Patch(owner, "destroy_process_group", _destroying(state.groups)) for owner in (dist, c10d)),
         Patch(dist, "_verify_params_across_processes", _verifying(state)),
         Patch(group_class, "_device_types", _device_types(state.groups)),
         *(Patch(group_class, name, method) for name, method in methods(state.groups).items()),
@@ -115,6 +117,19 @@ def _new_group(groups: Groups, nccl: Any) -> Callable[..., Any]:
         return made
 
     return new_process_group_helper
+
+
+def _destroying(groups: Groups) -> Callable[..., Any]:
+    stock = dist.distributed_c10d.destroy_process_group
+
+    @functools.wraps(stock)
+    def destroy_process_group(group: Any = None) -> Any:
+        name = None if group is None or group is dist.group.WORLD else getattr(group, "group_name", None)
+        done = stock(group)
+        groups.close(name)
+        return done
+
+    return destroy_process_group
 
 
 def _adopt(groups: Groups, group: Any, nccl: Any) -> None:

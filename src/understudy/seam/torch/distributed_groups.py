@@ -28,7 +28,7 @@ class Group:
         self.nccl = nccl
         self.takes_cpu = takes_cpu
         self.streams: dict[int, Stream] = {}
-        self.connected: set[int] = set()
+        self.connected: dict[int, int] = {}  # a device -> the bytes of the communicator there
         self.met = False
 
     def agree(self, time_ns: int) -> int:
@@ -57,6 +57,14 @@ class Groups:
         self.by_name[group.name] = group
         self.state.ranks.joined(group)
 
+    def close(self, name: str | None) -> None:
+        """A group, or all of them, was destroyed: the memory of its communicators comes back."""
+        for group in list(self.by_name.values()) if name is None else filter(None, [self.by_name.get(name)]):
+            for device, size in group.connected.items():
+                self.state.device(device).driver.occupied_bytes -= size
+            group.connected.clear()
+            del self.by_name[group.name]
+
     def of(self, boxed: Any) -> Group | None:
         """The group behind the argument of a c10d operator; None for one that was made elsewhere."""
         name = boxed if isinstance(boxed, str) else dist.ProcessGroup.unbox(boxed).group_name
@@ -68,11 +76,11 @@ class Groups:
         """The first collective of a group on a device makes NCCL's communicator, while the host waits."""
         if device in group.connected:
             return
-        group.connected.add(device)
         state = self.state
         state.create_context(state.device(device))
         found = state.device(device)
-        found.driver.occupied_bytes += versions.communicator_bytes(found.gpu, group.size)
+        group.connected[device] = versions.communicator_bytes(found.gpu, group.size)
+        found.driver.occupied_bytes += group.connected[device]
         state.local.host.advance(found.cost.first_call_ns("collective"))
 
     def current(self, device: int) -> Stream:
