@@ -125,12 +125,10 @@ def test_forward_and_backward_pass_have_a_handle_each(session: Session) -> None:
 def test_a_bias_in_the_epilogue_takes_cublaslts_workspace(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     call = libraries.Call(_plan("addmm"), (torch.ones(8), torch.ones(4, 8), torch.ones(8, 8)), {}, None, GPU_48)
     assert libraries.fuses_bias(call)
-    monkeypatch.setattr(libraries, "VERSION", (2, 6))
     assert libraries.addmm(call).sizes == (MIB,)
     monkeypatch.setenv("CUBLASLT_WORKSPACE_SIZE", "4096")
     assert libraries.addmm(call).sizes == (4 * MIB,)
-    monkeypatch.setattr(libraries, "VERSION", (2, 12))
-    assert libraries.addmm(call).sizes == ()
+    assert ("addmm" in kernels.ROWS) is (VERSION < (2, 9))  # later ones keep it, or use cuBLAS's
     thin = libraries.Call(_plan("addmm"), (torch.ones(1), torch.ones(4, 8), torch.ones(8, 1)), {}, None, GPU_48)
     assert not libraries.fuses_bias(thin)
 

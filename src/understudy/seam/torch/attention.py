@@ -150,8 +150,7 @@ def _computed(
     state: State, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
 ) -> tuple[Any, ...]:
     given: dict[str, Any] = {**dict(zip(plan.names, args, strict=False)), **kwargs}
-    shaped = func(*map(_to_meta, args), **{name: _to_meta(value) for name, value in kwargs.items()})
-    out = [_like(part) for part in shaped]
+    out = _empty(state, func, args, kwargs)
     if plan.name.endswith("_backward"):
         grads = _backward(given)
         for place, grad in zip(out, grads, strict=False):
@@ -271,14 +270,24 @@ def _all_heads(tensor: Tensor, query: Tensor) -> Tensor:
     return tensor.repeat_interleave(shared, 1) if shared > 1 else tensor
 
 
+def _empty(state: State, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Results to fill, in the shapes and layouts that the operator's meta kernel gives to these arguments."""
+    given = (*args, *kwargs.values())
+    key = (func, *((t.shape, t.stride(), t.dtype) if isinstance(t, Tensor) else str(t) for t in given))
+    shapes = state.kernels.shapes.get(key)
+    if shapes is None:
+        made = func(*map(_to_meta, args), **{name: _to_meta(value) for name, value in kwargs.items()})
+        shapes = [(t.shape, t.stride(), t.dtype) if isinstance(t, Tensor) else t for t in made]
+        state.kernels.shapes[key] = shapes
+    return [_made(*shape) if isinstance(shape, tuple) else shape for shape in shapes]
+
+
 def _to_meta(value: Any) -> Any:
     return value.to("meta") if isinstance(value, Tensor) else value
 
 
-def _like(part: Any) -> Any:
-    if not isinstance(part, Tensor):
-        return part
-    return torch.empty_strided(part.shape, part.stride(), dtype=part.dtype, device="cpu")
+def _made(shape: Any, stride: Any, dtype: torch.dtype) -> Tensor:
+    return torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
 
 
 _FUSED = ("flash", "efficient", "cudnn")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from understudy.seam.torch.kernel_memory import NOTHING, VERSION, Call, Need, Row, size_of
+from understudy.seam.torch.kernel_memory import NOTHING, Call, Need, Row, size_of
 
 FLOAT = 4
 LT_PERSISTENT, LT_UNIFIED = (2, 9), (2, 12)
@@ -48,8 +48,8 @@ def fuses_bias(call: Call) -> bool:
 
 
 def addmm(call: Call) -> Need:
-    """Each call takes a workspace of its own before 2.9; later ones are in `Memory.workspace`."""
-    return Need((lt_workspace_bytes(),)) if VERSION < LT_PERSISTENT and fuses_bias(call) else NOTHING
+    """Each call takes a workspace of its own; from 2.9 on it is kept, and `Memory.workspace` has it."""
+    return Need((lt_workspace_bytes(),)) if fuses_bias(call) else NOTHING
 
 
 # ---------------------------------------------------------------------------------------------- cuDNN's convolutions
@@ -192,7 +192,8 @@ TRANSFORMERS = NATIVE + "transformers/cuda/"
 
 ROWS: tuple[Row, ...] = (
     Row(("addmm", "_addmm_activation"), addmm,
-        "aten/src/ATen/cuda/CUDABlas.cpp (gemm_and_bias), " + NATIVE + "cuda/Blas.cpp; recorded: JasperSolt/EoR_NN"),
+        "aten/src/ATen/cuda/CUDABlas.cpp (gemm_and_bias), " + NATIVE + "cuda/Blas.cpp; recorded: JasperSolt/EoR_NN",
+        until=LT_PERSISTENT),
     Row(("convolution", "_convolution", "cudnn_convolution", "cudnn_convolution_transpose"), convolution,
         NATIVE + "cudnn/Conv_v8.cpp (run_conv_plan, generate_and_filter_plans); recorded: JasperSolt/EoR_NN (3 x 3), "
         "HugePandaCoder/octree-nca-groupeq (1 x 1 and depthwise: nothing)", exact=False),

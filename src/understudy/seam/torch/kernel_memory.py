@@ -67,13 +67,15 @@ def size_of(tensor: torch.Tensor) -> int:
 class Row(NamedTuple):
     """One line of the tables: operators, a formula, and where it is from.
 
-    `exact` says that the sizes are those of PyTorch's source; otherwise they are a model of a library's choice.
+    `exact` says that the sizes are those of PyTorch's source; otherwise they are a model of a library's choice. `until`
+    is the first PyTorch for which the row does not hold.
     """
 
     operators: tuple[str, ...]
     need: Callable[[Call], Need]
     source: str
     exact: bool = True
+    until: tuple[int, int] = (99, 0)
 
 
 class Kernels:
@@ -82,6 +84,7 @@ class Kernels:
     def __init__(self, state: State) -> None:
         self._state = state
         self._needs: dict[Any, Need] = {}
+        self.shapes: dict[Any, list[Any]] = {}  # results of operators that only CUDA has, by their arguments' shapes
 
     def run(
         self,

@@ -13,7 +13,7 @@ import torch
 from understudy.seam.torch.operators import Plan
 
 _NAMES = """
-mm bmm baddbmm addbmm addmv mv dot vdot addr linear matmul _scaled_mm bilinear
+mm addmm _addmm_activation bmm baddbmm addbmm addmv mv dot vdot addr linear matmul _scaled_mm bilinear
 fill zero copy _to_copy clone contiguous resolve_conj set detach alias lift_fresh
 zeros_like ones_like full_like empty_like rand_like randn_like randint_like zeros ones full arange linspace logspace eye
 new_zeros new_ones new_full new_empty new_empty_strided scalar_tensor tril_indices triu_indices
