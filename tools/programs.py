@@ -227,6 +227,8 @@ def _execute(
         text=True,
         errors="replace",
         start_new_session=True,
+        # A shell that runs us in the background has Ctrl-C ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     expired = threading.Event()
 
@@ -240,7 +242,7 @@ def _execute(
     stopped = False
     try:
         assert child.stdout is not None
-        with log.open("w", encoding="utf-8") as file:
+        with log.open("w", encoding="utf-8", buffering=1) as file:
             for line in child.stdout:
                 lines.append(line)
                 file.write(line)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 CELL = re.compile(r"^```\{\.python \.input[^\n]*\}\n(.*?)^```", re.MULTILINE | re.DOTALL)
+MAGIC = re.compile(r"^[%!].*$", re.MULTILINE)  # what only a notebook understands: %matplotlib inline
 TAB = re.compile(r"\A\s*(?:#@tab|%%tab) ([^\n]*)\n")
 
 
@@ -19,7 +20,7 @@ def cells(source: str) -> list[str]:
     for block in CELL.findall(source):
         tab = TAB.match(block)
         if tab is not None and any(name in tab[1] for name in ("pytorch", "all")):
-            found.append(block[tab.end() :])
+            found.append(MAGIC.sub("", block[tab.end() :]))
     return found
 
 

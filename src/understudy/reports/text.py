@@ -193,6 +193,7 @@ def _print_findings(console: Console, summary: Summary, limit: int | None) -> No
         rest = plural(len(graver) - len(shown), "more finding")
         console.print(Text(f"{rest}: `--report run.html` or `run.json` holds all of them", style="dim"))
     if remarks:
-        lines = ", ".join(f"{finding.code} {short(finding.site)}" for finding in remarks[:limit])
-        more = f" and {len(remarks) - (limit or 0)} more" if limit is not None and len(remarks) > limit else ""
+        named = list(dict.fromkeys(f"{finding.code} {short(finding.site)}" for finding in remarks))
+        lines = ", ".join(named[:limit])
+        more = f" and {len(named) - (limit or 0)} more" if limit is not None and len(named) > limit else ""
         console.print(Text(f"costs nothing, but worth knowing: {lines}{more}", style="dim"))

@@ -7,6 +7,7 @@ believes. A function's outputs are remembered on its node, so that `backward` ge
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import getattr_static
 from typing import Any
 
 import torch
@@ -20,11 +21,11 @@ from understudy.seam.torch.tags import FLOATING, device_of, storage_of, tag_of
 
 def patches(state: State) -> list[Patch]:
     """`autograd.Function.apply` and the method through which the engine calls a custom backward."""
-    stock: Callable[..., Any] = Function.apply.__func__  # type: ignore[attr-defined]
+    stock: Any = getattr_static(Function, "apply")  # a class method, from torch 2.14 on one of C
     stock_backward: Callable[..., Any] = BackwardCFunction.apply
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        out = stock(cls, *args, **kwargs)
+        out = stock.__get__(None, cls)(*args, **kwargs)
         for tensor in tensors_in((out,)):
             node: Any = tensor.grad_fn
             if isinstance(node, BackwardCFunction) and device_of(tensor) >= 0:
