@@ -59,7 +59,7 @@ def main() -> int:
         if not run_all(runner, journals, files, kind, options):
             print("conformance: interrupted; the same command goes on from here", file=sys.stderr)
             return 130
-        results[kind] = {file: Journal.read(path(journals, file)).results for file in page.files()}
+        results[kind] = {file: found(Journal.read(path(journals, file))) for file in page.files()}
     runs = page.Runs(torch, results["emulated"], results.get("stub"))
     if not options.only:
         print("The listed tests:")
@@ -112,6 +112,11 @@ def run(runner: Runner, journals: Path, file: str, kind: str, options: argparse.
             journal.write(test=name, outcome="skipped", seconds=0, message="out of scope", text="")
         journal.write(finished=True)
     print(f"{kind}: {file}: {len(wanted)} tests", file=sys.stderr, flush=True)
+
+
+def found(journal: Journal) -> dict[str, Result]:
+    """A file's results; a test without one was not run."""
+    return {name: journal.results.get(name, Result(name, "not run")) for name in journal.collected}
 
 
 def path(journals: Path, file: str) -> Path:

@@ -256,3 +256,8 @@ def test_old_tensor_types_are_not_recommended() -> None:
 def test_error_codes_have_cudas_texts() -> None:
     with pytest.raises(torch.cuda.CudaError, match="out of memory"):
         torch.cuda.check_error(2)
+
+
+def test_an_external_stream_takes_the_device_guard_as_its_device() -> None:
+    handle = torch.cuda.Stream(1).cuda_stream
+    assert torch.cuda.ExternalStream(handle, device=torch.cuda.device(1)).device.index == 1

@@ -14,7 +14,7 @@ from typing import Any
 from .runs import BAD, Result
 
 HERE = Path(__file__).parent
-COLUMNS = ("passed", "failed", "skipped", "out of scope")
+COLUMNS = ("passed", "failed", "skipped", "out of scope", "not run")
 GOAL = 0.9
 
 
@@ -160,7 +160,8 @@ def document(runs: Runs) -> str:
         f"Of the {len(listed())} tests in `tools/upstream/listed.txt`, {listed_passed} pass.",
         markdown(cells(runs)),
         "*Skipped* tests skip themselves, most for want of something that has no part in this: slow tests, ROCm, "
-        "libraries that are not installed. *Out of scope* tests are not run.",
+        "libraries that are not installed. *Out of scope* tests are not run. *Not run* are those that the last run did "
+        "not come to.",
         "## Out of scope",
         *_scope(runs),
         "## Failing tests",

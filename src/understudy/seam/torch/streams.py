@@ -85,7 +85,7 @@ def patches(state: State) -> list[Patch]:
 def _index(state: State, device: Any) -> int:
     if device is None:
         return state.local.device
-    index = state.index(device)
+    index = state.index(device.idx if isinstance(device, torch.cuda.device) else device)
     if index < 0:
         raise ValueError(f"Expected a cuda device, but got: {device}")
     return index
