@@ -258,7 +258,7 @@ class State:
         if tag.size:
             tag.block = block = self.host_allocator.malloc(tag.size)
             tag.frees = self.host_allocator.frees
-            if not self.no_data:
+            if not self.no_data and block is not None:
                 if block.memory is None:
                     block.memory = bytearray(block.size)
                 with torch._C._DisableTorchDispatch():
