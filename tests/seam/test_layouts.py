@@ -95,3 +95,16 @@ def test_complex_numbers(session: Session) -> None:
     assert x.grad is not None
     assert x.grad.is_cuda
     assert torch.equal(x.detach().conj().cpu(), torch.ones(4, 4, dtype=torch.complex64))
+
+
+def test_jagged_tensors(session: Session) -> None:
+    parts = [torch.ones(2, 3), torch.ones(4, 3)]
+    nested = torch.nested.nested_tensor(parts, layout=torch.jagged).to("cuda")
+    layer = nn.Linear(3, 5).cuda()
+    out = layer(nested)
+    assert out.is_cuda
+    assert out.values().is_cuda
+    out.values().sum().backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.is_cuda
+    assert not nested.cpu().is_cuda

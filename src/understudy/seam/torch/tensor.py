@@ -231,6 +231,10 @@ def _exporting(state: State) -> list[Patch]:
     ]
 
 
+DEVICE_PLACE = 7
+"""Where `_make_wrapper_subclass` takes the device: after class, sizes, strides, offset, format, dtype and layout."""
+
+
 def _wrapper_maker(state: State) -> Callable[..., Any]:
     """`Tensor._make_wrapper_subclass`, which makes tensors around tensors: physically on the host, as their parts are.
 
@@ -239,10 +243,16 @@ def _wrapper_maker(state: State) -> Callable[..., Any]:
     stock: Any = base._make_wrapper_subclass
 
     def make(*args: Any, **kwargs: Any) -> Any:
-        index = CPU if state.local.inner else state.index(kwargs.get("device"))
+        by_place = len(args) > DEVICE_PLACE
+        named = args[DEVICE_PLACE] if by_place else kwargs.get("device")
+        index = CPU if state.local.inner else state.index(named)
         if index < 0:
             return stock(*args, **kwargs)
-        made = stock(*args, **{**kwargs, "device": "cpu"})
+        if by_place:
+            args = (*args[:DEVICE_PLACE], torch.device("cpu"), *args[DEVICE_PLACE + 1 :])
+        else:
+            kwargs["device"] = "cpu"
+        made = stock(*args, **kwargs)
         if not hasattr(made, "__tensor_flatten__"):  # nothing else tells where it is
             storage_of(made)._us = Tag(index, 0)
         return made
