@@ -21,6 +21,7 @@ import pytest
 
 from understudy import launch, pytest_findings, settings, shim
 from understudy.errors import UsageError
+from understudy.import_hook import hook
 from understudy.measure.present import real_gpus
 from understudy.pytest_findings import Watch
 from understudy.trace.operation import Kind
@@ -102,7 +103,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     early_config.stash[KEY] = gpus
     if gpus.backend == "emulated" and gpus.spec is not None and shim.OPTIONS not in os.environ:
         os.environ.update(launch.environment({"gpus": gpus.spec}, None, os.environ))
-        shim.hook({name: functools.partial(_install, name) for name in shim.FRAMEWORKS})
+        hook({name: functools.partial(_install, name) for name in shim.FRAMEWORKS})
 
 
 def _decide(arguments: Any) -> Gpus:

@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session": BELOW_SESSION,
     "launch": BELOW_SESSION | {"session", "shim"},
     "doctor": BELOW_SESSION | {"session", "launch"},
-    "pytest_plugin": BELOW_SESSION | VOCABULARY | {"session", "launch", "shim", "pytest_findings"},
+    "pytest_plugin": BELOW_SESSION | VOCABULARY | {"session", "launch", "shim", "import_hook", "pytest_findings"},
     "pytest_findings": {"trace", "checks", "reports", "launch", "session"},
     "shim": {"session", "measure", "import_hook"},
     "cli": COMMANDS | {"shim"},

@@ -255,8 +255,8 @@ class State:
         """A page-locked storage with a host storage's bytes, in memory that was pinned before where some is free."""
         tag = Tag(CPU, storage.nbytes())
         tag.pinned = True
-        if tag.size:
-            tag.block = block = self.host_allocator.malloc(tag.size)
+        block = tag.block = self.host_allocator.malloc(tag.size)
+        if block is not None:
             tag.frees = self.host_allocator.frees
             if not self.no_data and block is not None:
                 if block.memory is None:
