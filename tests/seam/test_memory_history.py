@@ -63,7 +63,7 @@ def test_events_carry_the_programs_line(session: Session) -> None:
     memory._record_memory_history(stacks="python")
     x = torch.ones(10, device="cuda")
     line = test_events_carry_the_programs_line.__code__.co_firstlineno + 2
-    assert actions() == ["segment_alloc", "alloc", "snapshot"]
+    assert actions() == ["segment_alloc", "alloc"]
     snapshot = memory._snapshot()
     event = snapshot["device_traces"][0][1]
     assert (event["size"], event["stream"]) == (40, 0)
@@ -114,7 +114,7 @@ def test_what_is_recorded_can_be_chosen(session: Session) -> None:
     x = torch.ones(10, device="cuda")
     del x
     events = memory._snapshot()["device_traces"][0]
-    assert [bool(event["frames"]) for event in events] == [True, True, False, False, True]
+    assert [bool(event["frames"]) for event in events] == [True, True, False, False]
     memory._record_memory_history(max_entries=2)
     assert len(memory._snapshot()["device_traces"][0]) == 2
     memory._record_memory_history("state")
@@ -135,7 +135,7 @@ def test_what_is_recorded_can_be_chosen(session: Session) -> None:
 def test_the_legacy_signature(session: Session) -> None:
     memory._record_memory_history(True, trace_alloc_max_entries=100, trace_alloc_record_context=True)
     x = torch.ones(10, device="cuda")
-    assert actions() == ["segment_alloc", "alloc", "snapshot"]
+    assert actions() == ["segment_alloc", "alloc"]
     memory._record_memory_history(False)
     assert not any(memory._snapshot()["device_traces"])
     assert x.is_cuda
@@ -162,7 +162,7 @@ def test_metadata_goes_with_the_events(session: Session) -> None:
     y = torch.ones(10, device="cuda")
     events = memory._snapshot()["device_traces"][0]
     found = [(event["action"], event["user_metadata"]) for event in events]
-    assert found == [("segment_alloc", "warm-up"), ("alloc", "warm-up"), ("alloc", ""), ("snapshot", "")]
+    assert found == [("segment_alloc", "warm-up"), ("alloc", "warm-up"), ("alloc", "")]
     assert x.is_cuda
     assert y.is_cuda
 
@@ -170,7 +170,7 @@ def test_metadata_goes_with_the_events(session: Session) -> None:
 def test_actions_can_be_left_out(session: Session) -> None:
     torch._C._cuda_record_memory_history("all", "all", "python", 100, False, False, False, ["segment_alloc"])
     x = torch.ones(10, device="cuda")
-    assert actions() == ["alloc", "snapshot"]
+    assert actions() == ["alloc"]
     assert x.is_cuda
 
 

@@ -373,10 +373,13 @@ class History:
         state = self.state
         wanted = None if pool is None else (int(pool[0]), int(pool[1]))
         with_events = pool is None or len(pool) < 3 or bool(pool[2])
-        segments, settings = self.segments(wanted)
         traces: list[list[dict[str, Any]]] = [[] for _ in state.machine.devices]
         if self.enabled and self.shown.events and with_events:
+            for device in state.machine.devices:
+                state.drain(device)
             self._fill(traces)
+        # Its own "snapshot" action is in the next one: the trace is copied first (c10/cuda/CUDACachingAllocator.cpp).
+        segments, settings = self.segments(wanted)
         return {
             "segments": segments,
             "device_traces": [events[-self.shown.entries :] for events in traces],
