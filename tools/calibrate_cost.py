@@ -6,9 +6,11 @@
 `tools/accuracy.py` prints the error against published throughput.
 
 FP32 curves come straight from kernel timings (three knots a class and GPU). Tensor-core curves have one number a class,
-precision and generation: the efficiency of large products, fitted on the throughput of ResNet-50 (convolutions) and
-BERT-base (products) on one GPU. BERT-large and the PCIe and 40 GB variants of A100 are not fitted: they show
-whether it holds.
+precision and generation: the efficiency of large products, fitted on the throughput of ResNet-50 (convolutions, with
+channels last where that was published) and BERT-base (products) on one GPU. What other layouts cost is fitted on
+ResNet-50 without channels last, what products of odd sizes keep on Transformer-XL base, whose scores are over 267,735
+words. BERT-large, Transformer-XL large, everything in FP32 and the PCIe and 40 GB variants of A100
+are not fitted: they show whether it holds.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools")]
 
-from understudy.cost import curves, operators  # noqa: E402
+from understudy import gpus  # noqa: E402
+from understudy.cost import CostModel, curves, operators  # noqa: E402
 
 OUT = ROOT / "src" / "understudy" / "cost" / "data" / "curves.toml"
 CLASSES = {
@@ -45,7 +48,18 @@ GENERATIONS = {
 }
 BINS = {"10-100us": (10.0, 100.0), "100us-1ms": (100.0, 1000.0), ">1ms": (1000.0, 10000.0)}
 FITTED_GPUS = {"volta": "V100-SXM2-16GB", "ampere": "A100-SXM4-80GB", "ampere-86": "RTX3090"}
-FITTED_MODELS = {"convolution": "resnet50_v1.5", "matmul": "bert-base SQuAD"}
+FITTED = (
+    ("convolution", "fp16", "resnet50_v1.5 channels last", ("volta", "ampere")),
+    ("layout", "fp16", "resnet50_v1.5", ("volta", "ampere")),
+    ("convolution", "fp16", "resnet50_v1.5", ("ampere-86",)),
+    ("convolution", "tf32", "resnet50_v1.5", ("ampere", "ampere-86")),
+    ("matmul", "fp16", "bert-base SQuAD", ("volta", "ampere", "ampere-86")),
+    ("matmul", "tf32", "bert-base SQuAD", ("ampere", "ampere-86")),
+    ("unaligned", "fp16", "transformer-xl base", ("volta", "ampere", "ampere-86")),
+    ("unaligned", "tf32", "transformer-xl base", ("ampere", "ampere-86")),
+)
+"""What is fitted, at which precision, on which model's throughput, for which generations: one number each."""
+SHARES = ("layout", "unaligned")
 FP32_SOURCE = "fitted: NeuSight's published FP32 kernel timings, {n} of {gpu}"
 
 
@@ -61,7 +75,10 @@ def bin_median(low: float, high: float, before: int, after: int) -> float:
 
 def is_fitted(row: dict[str, str]) -> bool:
     """Whether a row of published throughput is one that the curves were fitted on."""
-    return row["kind"] != "fp32" and row["model"] in FITTED_MODELS.values() and row["key"] in FITTED_GPUS.values()
+    return any(
+        (row["kind"], row["model"]) == (precision, model) and row["key"] in map(FITTED_GPUS.get, generations)
+        for _, precision, model, generations in FITTED
+    )
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -110,52 +127,91 @@ def tensor_curve(operator_class: str, precision: str, generation: str, limit: fl
     return curve_row(operator_class, precision, generation, knots, source)
 
 
-def write(rows: list[dict[str, Any]]) -> None:
-    """Write the curves and let the model read them anew."""
-    lines = [
-        "# Efficiency curves: written by tools/calibrate_cost.py from tools/calibration/; do not edit by hand.",
-        "# roofline_us: knots of the roofline time; efficiency: roofline over real time; band: half-width.",
-    ]
-    for row in rows:
-        lines += ["", "[[curve]]"]
-        lines += [f"{key} = " + (f'"{value}"' if isinstance(value, str) else str(value)) for key, value in row.items()]
-    OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    operators.read.cache_clear()
-    curves.curve.cache_clear()
-    curves._curves.cache_clear()
+def share_row(precision: str, generation: str, share: float, source: str) -> dict[str, Any]:
+    return {"precision": precision, "generation": generation, "share": round(share, 3), "source": source}
 
 
-def fit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+class Fit:
+    """The curves and the shares of products with odd sizes as far as they are known."""
+
+    def __init__(self, curve_rows: list[dict[str, Any]]) -> None:
+        self.curves = curve_rows
+        self.shares: dict[str, list[dict[str, Any]]] = {kind: [] for kind in SHARES}
+
+    def write(self) -> None:
+        """Write the data file and let the model read it anew."""
+        lines = [
+            "# Efficiency curves: written by tools/calibrate_cost.py from tools/calibration/; do not edit by hand.",
+            "# roofline_us: knots of the roofline time; efficiency: roofline over real time; band: half-width.",
+            "# unaligned: what matrix products keep of it on tensor cores when sizes are no multiples of 16 bytes.",
+            "# layout: what 16-bit convolutions keep of it whose channels do not come last.",
+        ]
+        for kind, rows in (("curve", self.curves), *self.shares.items()):
+            for row in rows:
+                lines += ["", f"[[{kind}]]"]
+                lines += [f"{k} = " + (f'"{v}"' if isinstance(v, str) else str(v)) for k, v in row.items()]
+        OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        operators.read.cache_clear()
+        curves.curve.cache_clear()
+        curves.share.cache_clear()
+        curves._curves.cache_clear()
+
+    def set(self, operator_class: str, precision: str, generation: str, value: float, source: str) -> None:
+        """Take `value` as the efficiency of a class's large products, or as the share of those with odd sizes."""
+        mine = (precision, generation)
+        if operator_class in SHARES:
+            rows = [row for row in self.shares[operator_class] if (row["precision"], row["generation"]) != mine]
+            self.shares[operator_class] = [*rows, share_row(precision, generation, value, source)]
+            return
+        names = ("matmul", "bmm") if operator_class == "matmul" else (operator_class,)
+        self.curves = [
+            row for row in self.curves if (row["precision"], row["generation"]) != mine or row["class"] not in names
+        ]
+        self.curves += [
+            tensor_curve(name, precision, generation, value * (0.75 if name == "bmm" else 1.0), source)
+            for name in names
+        ]
+
+    def search(self, operator_class: str, generation: str, row: dict[str, str]) -> None:
+        """Bisect between 0.15 and 1.05 (1.0 for a share) until the predicted throughput is the published one."""
+        from reference_steps import recorded, step_ns
+
+        low, high = 0.15, 1.0 if operator_class in SHARES else 1.05
+        where = "Lambda" if row["source"].startswith("lambdal") else "NVIDIA"
+        source = f"fitted: {where}'s throughput of {row['model']} on {row['gpu']}, batch {row['batch']}"
+        run = recorded(row["model"], row["key"], row["kind"], int(row["batch"]))
+        gpu = gpus.find(row["key"])
+        for _ in range(12):
+            value = (low + high) / 2
+            self.set(operator_class, row["kind"], generation, value, source)
+            self.write()
+            predicted = run.samples * 1e9 / step_ns(CostModel(gpu, (11, 8)), run.work)
+            low, high = (value, high) if predicted < float(row["value"]) else (low, value)
+        print(f"{operator_class:12} {row['kind']} {generation:10} {value:.2f}")
+
+
+def fit(found: Fit) -> None:
     """Add the tensor-core curves: for each a search for the one number that meets the published throughput."""
     from reference_steps import rows as published
 
-    for operator_class, model in FITTED_MODELS.items():
-        for generation, key in FITTED_GPUS.items():
-            for row in published():
-                precision = row["kind"]
-                if row["model"] != model or row["key"] != key or precision == "fp32":
-                    continue
-                rows = [r for r in rows if not (r["generation"] == generation and r["precision"] == precision
-                                                and r["class"] in family(operator_class))]  # fmt: skip
-                rows += search(rows, operator_class, precision, generation, row)
-    return rows + turing(rows)
+    found.set("layout", "fp16", "ampere-86", 1.0, "assumed: no run with channels last was published for it")
+    for operator_class, precision, model, generations in FITTED:
+        for generation in generations:
+            key = FITTED_GPUS[generation]
+            (row,) = [r for r in published() if (r["model"], r["key"], r["kind"]) == (model, key, precision)]
+            found.search(operator_class, generation, row)
+    found.curves += turing(found.curves)
+    found.write()
 
 
 def turing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """T4's tensor cores: V100's curve, scaled by what the 70 W card loses against V100 at FP32."""
+    fp32 = {(r["class"], r["generation"]): r["efficiency"][-1] for r in rows if r["precision"] == "fp32"}
     found = []
     for row in rows:
         if row["precision"] != "fp16" or row["generation"] != "volta":
             continue
-        slow, quick = (
-            next(
-                r["efficiency"]
-                for r in rows
-                if (r["class"], r["precision"], r["generation"]) == (row["class"], "fp32", g)
-            )
-            for g in ("turing", "volta")
-        )
-        loss = slow[-1] / quick[-1]
+        loss = fp32[row["class"], "turing"] / fp32[row["class"], "volta"]
         found.append(
             {
                 **row,
@@ -166,30 +222,6 @@ def turing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def family(operator_class: str) -> tuple[str, ...]:
-    return ("matmul", "bmm") if operator_class == "matmul" else (operator_class,)
-
-
-def search(
-    rows: list[dict[str, Any]], operator_class: str, precision: str, generation: str, row: dict[str, str]
-) -> list[dict[str, Any]]:
-    """Bisect the efficiency of large products between 0.15 and 1.05."""
-    from reference_steps import predict
-
-    low, high = 0.15, 1.05
-    source = f"fitted: Lambda's throughput of {row['model']} on {row['gpu']}, batch {row['batch']}"
-    for _ in range(12):
-        limit = (low + high) / 2
-        added = [
-            tensor_curve(name, precision, generation, limit * (0.75 if name == "bmm" else 1.0), source)
-            for name in family(operator_class)
-        ]
-        write(rows + added)
-        low, high = (limit, high) if predict(row) < float(row["value"]) else (low, limit)
-    print(f"{operator_class:12} {precision} {generation:10} large products reach {limit:.2f} of the peak")
-    return added
 
 
 def kernel_report() -> None:
@@ -218,7 +250,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="fit nothing: print the errors of the curves as they are")
     if not parser.parse_args().check:
-        write(fit(fp32_curves()))
+        fit(Fit(fp32_curves()))
     kernel_report()
 
 

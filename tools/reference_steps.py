@@ -1,139 +1,252 @@
-"""Training steps of the reference models as operations, without data, and what the cost model says of them.
+"""Training programs of the reference models, run without data on an emulated GPU, and what the published runs reached.
 
-A step runs once on torch's `meta` device; what it asks for is described by the same code that the emulation uses.
+A program is what a person would write: it makes its model on `cuda`, trains a few steps and reads the clock. The
+configurations are those in the published runs' logs (github.com/lambdal/deeplearning-benchmark, pytorch/results, and
+the scripts of NVIDIA's DeepLearningExamples that they ran): precision, optimizer, clipping, sequence lengths.
 """
 
 from __future__ import annotations
 
 import csv
+import gc
+import time
 from collections.abc import Callable
 from functools import cache
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
-from reference_models import BertForQuestions, ResNet50, TransformerXL
-from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from reference_models import BertForQuestions, Gpt2, ResNet50, TransformerXL
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from understudy import gpus
+from understudy import emulate, gpus
 from understudy.cost import CostModel
-from understudy.seam.torch.operators import Plan, signature
-from understudy.trace.operation import Signature
+from understudy.trace.operation import Kind, Signature
+from understudy.trace.trace import Trace
 
 CALIBRATION = Path(__file__).resolve().parent / "calibration"
 KEYS = {"RTX 3090": "RTX3090"}
+OLD_SOFTWARE = "torch 1.4"
+CUDA = {OLD_SOFTWARE: "10.2", "pytorch-21.03": "11.2"}
+WARM_UP = 2
+Step = Callable[[], None]
 
 
-class Recorder(TorchDispatchMode):
-    """Collects the signature of every operator that would launch a kernel."""
+def resnet50(batch: int, kind: str, layout: torch.memory_format = torch.contiguous_format) -> tuple[Step, int]:
+    """ResNet-50 v1.5 on synthetic images, SGD with momentum, AMP with a constant loss scale: (a step, its images)."""
+    model, labels = ResNet50().to(memory_format=layout), torch.zeros(batch, dtype=torch.long)
+    images = torch.zeros(batch, 3, 224, 224).to(memory_format=layout)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4, foreach=False)
+    half = kind == "fp16"
+    scaler = torch.amp.GradScaler("cuda", init_scale=256.0, growth_interval=1 << 30, enabled=half)
 
-    def __init__(self, tf32: bool) -> None:
-        super().__init__()
-        self.tf32 = 3 if tf32 else 0
-        self.signatures: list[Signature] = []
+    def step() -> None:
+        with torch.autocast("cuda", torch.float16, enabled=half):
+            loss = cross_entropy(model(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        plan = _plan(func)
-        if plan.kernel:
-            self.signatures.append(signature(func, plan, args, kwargs, out, self.tf32 if plan.math else 0))
-        return out
-
-
-@cache
-def _plan(func: Any) -> Plan:
-    return Plan(func)
+    return step, batch
 
 
-def resnet50(batch: int, dtype: torch.dtype) -> tuple[nn.Module, Callable[[nn.Module], torch.Tensor], int]:
-    """(model, its loss for one batch, samples in it)."""
-    images = torch.empty(batch, 3, 224, 224, dtype=dtype, device="meta")
-    labels = torch.empty(batch, dtype=torch.long, device="meta")
-    return ResNet50(), lambda model: nn.functional.cross_entropy(model(images).float(), labels), batch
+def bert(layers: int, hidden: int, heads: int) -> Callable[[int, str], tuple[Step, int]]:
+    """BERT on SQuAD: sequences of 384, FP16 by apex O2 with a fused Adam, FP32 with BertAdam."""
 
+    def build(batch: int, kind: str) -> tuple[Step, int]:
+        model = BertForQuestions(layers, hidden, heads)
+        tokens, target = torch.zeros(batch, 384, dtype=torch.long), torch.zeros(batch, 2, dtype=torch.long)
+        half = kind == "fp16"
+        mask = torch.zeros(batch, 1, 1, 384, dtype=torch.float16 if half else torch.float32)
+        update = MasterWeights(model, lambda p: torch.optim.Adam(p, fused=True), 1.0) if half else BertAdam(model)
 
-def bert(layers: int, hidden: int, heads: int) -> Callable[..., Any]:
-    def build(batch: int, dtype: torch.dtype) -> tuple[nn.Module, Callable[[nn.Module], torch.Tensor], int]:
-        tokens = torch.empty(batch, 384, dtype=torch.long, device="meta")
-        mask = torch.empty(batch, 1, 1, 384, dtype=dtype, device="meta")
-        target = torch.empty(batch, 2, dtype=torch.long, device="meta")
+        def step() -> None:
+            loss = cross_entropy(model(tokens, mask).float(), target)
+            loss.backward()
+            update.step()
 
-        def loss(model: nn.Module) -> torch.Tensor:
-            return nn.functional.cross_entropy(model(tokens, mask).float(), target)
-
-        return BertForQuestions(layers, hidden, heads), loss, batch
-
-    return build
-
-
-def transformer_xl(layers: int, hidden: int, heads: int, inner: int, length: int, memory: int, divisor: int) -> Any:
-    def build(batch: int, dtype: torch.dtype) -> tuple[nn.Module, Callable[[nn.Module], torch.Tensor], int]:
-        tokens = torch.empty(length, batch, dtype=torch.long, device="meta")
-        memories = [torch.empty(memory, batch, hidden, dtype=dtype, device="meta") for _ in range(layers)]
-        model = TransformerXL(layers, hidden, heads, inner, divisor=divisor)
-        return model, lambda model: model(tokens, memories), length * batch
+        return step, batch
 
     return build
 
 
-MODELS: dict[str, tuple[Any, str]] = {
-    "resnet50_v1.5": (resnet50, "sgd"),
-    "bert-base SQuAD": (bert(12, 768, 12), "adam"),
-    "bert-large SQuAD": (bert(24, 1024, 16), "adam"),
-    "transformer-xl base": (transformer_xl(16, 512, 8, 2048, 192, 192, 1), "adam"),
-    "transformer-xl large": (transformer_xl(18, 1024, 16, 4096, 128, 256, 4), "adam"),
+def transformer_xl(
+    layers: int, hidden: int, heads: int, inner: int, length: int, memory: int, dropout: tuple[float, float], lamb: bool
+) -> Callable[[int, str], tuple[Step, int]]:
+    """Transformer-XL on WikiText-103: FP16 by apex O2, LAMB (base) or Adam (large), the loss read in each step."""
+
+    def build(batch: int, kind: str) -> tuple[Step, int]:
+        model = TransformerXL(layers, hidden, heads, inner, *dropout)
+        tokens, targets = torch.zeros(2, length, batch, dtype=torch.long)
+        half = kind == "fp16"
+        make = Lamb if lamb else lambda p: torch.optim.Adam(p, foreach=False)
+        update = MasterWeights(model, make, 0.25, half)
+        memories = [torch.zeros(layers, memory, batch, hidden, dtype=torch.float16 if half else torch.float32)]
+
+        def step() -> None:
+            loss, memories[0] = model(tokens, targets, memories[0])
+            loss.backward()
+            loss.item()
+            update.step()
+
+        return step, length * batch
+
+    return build
+
+
+def gpt2(batch: int, kind: str) -> tuple[Step, int]:
+    """GPT-2 with 124 million parameters, 1024 tokens a sequence, AMP, fused AdamW."""
+    model, tokens = Gpt2(), torch.zeros(batch, 1024, dtype=torch.long)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16, enabled=kind == "bf16"):
+            loss = cross_entropy(model(tokens).view(-1, Gpt2.WORDS), tokens.view(-1))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, batch * 1024
+
+
+PROGRAMS: dict[str, Callable[[int, str], tuple[Step, int]]] = {
+    "resnet50_v1.5": resnet50,
+    "resnet50_v1.5 channels last": lambda batch, kind: resnet50(batch, kind, torch.channels_last),
+    "bert-base SQuAD": bert(12, 768, 12),
+    "bert-large SQuAD": bert(24, 1024, 16),
+    "transformer-xl base": transformer_xl(16, 512, 8, 2048, 192, 192, (0.1, 0.0), True),
+    "transformer-xl large": transformer_xl(18, 1024, 16, 4096, 256, 256, (0.2, 0.2), False),
+    "gpt2-124M": gpt2,
 }
 
 
-def optimizer_step(parameters: list[int], half: bool) -> list[Signature]:
-    """A fused Adam step after clipping; with half precision also the copies of gradients and weights."""
-    shapes = [(n,) for n in parameters]
-    signatures = [
-        _lists("_foreach_norm", [shapes], 0, "float32"),
-        _lists("_fused_adam_", [shapes] * 4, 3, "float32"),
-        _lists("_foreach_zero_", [], 1, "float32", shapes),
-    ]
-    return signatures + [_lists("_foreach_copy_", [shapes], 1, "float16")] * (3 if half else 0)
+class MasterWeights:
+    """What apex's O2 does at the end of a step: the weights live in FP32, the model in FP16 (or both in FP32)."""
+
+    def __init__(self, model: nn.Module, make: Callable[[list[Tensor]], Any], clip: float, half: bool = True) -> None:
+        self.half, self.clip = half, clip
+        self.masters = [p.detach().clone().requires_grad_() if half else p for p in model.parameters()]
+        if half:
+            model.half()
+        self.weights = list(model.parameters())
+        self.optimizer = make(self.masters)
+
+    def step(self) -> None:
+        """Unscale into FP32, look for overflows, clip, update, copy back."""
+        if self.half:
+            for master in self.masters:
+                master.grad = torch.empty_like(master)
+            grads = [w.grad for w in self.weights]
+            torch._foreach_copy_([m.grad for m in self.masters], grads)
+            torch.zeros(1).item()  # did a gradient overflow?
+        nn.utils.clip_grad_norm_(self.masters, self.clip)
+        self.optimizer.step()
+        if self.half:
+            torch._foreach_copy_([w.detach() for w in self.weights], [m.detach() for m in self.masters])
+        for weight in self.weights:
+            weight.grad = None
 
 
-def _lists(
-    name: str, inputs: list[list[tuple[int, ...]]], outputs: int, dtype: str, of: list[tuple[int, ...]] | None = None
-) -> Signature:
-    shapes = [shape for one in inputs for shape in one] or (of or [])
-    size = (2 if dtype == "float16" else 4) * sum(prod(shape) for shape in (of or inputs[0]))
-    read, written = size * len(inputs), size * outputs
-    return Signature(f"aten::{name}", tuple(shapes), (dtype,) * len(shapes), len(shapes), 0, read, written)
+class Lamb:
+    """LAMB whose elementwise part is one kernel a parameter, as TorchScript fuses it, between two norms."""
+
+    def __init__(self, parameters: list[Tensor]) -> None:
+        self.states = [(p, torch.zeros_like(p), torch.zeros_like(p), torch.zeros(())) for p in parameters]
+
+    def step(self) -> None:
+        """As many passes over memory, and about as many kernels, as NVIDIA's jitted LAMB."""
+        with torch.no_grad():
+            for p, first, second, count in self.states:
+                hyper = {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "eps": 1e-6, "lr": 0.01}
+                flags = {"amsgrad": False, "maximize": False}
+                torch._fused_adam_([p.detach()], [p.grad], [first], [second], [], [count], **hyper, **flags)
+                ratio = p.norm().clamp_(0, 10) / (first.norm() + 1e-6)
+                ratio = (ratio == 0.0) * 1.0 + (ratio != 0.0) * ratio
+                p.addcmul_(first, ratio)
+
+
+class BertAdam:
+    """Adam as BERT's own code has it: ten elementwise kernels a parameter."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.states = [(p, torch.zeros_like(p), torch.zeros_like(p)) for p in model.parameters()]
+
+    def step(self) -> None:
+        """Update after reading the norm of all gradients."""
+        with torch.no_grad():
+            torch.stack(torch._foreach_norm([p.grad for p, _, _ in self.states])).norm().item()
+            for p, first, second in self.states:
+                first.mul_(0.9).add_(p.grad, alpha=0.1)
+                second.mul_(0.999).addcmul_(p.grad, p.grad, value=0.001)
+                update = first / (second.sqrt() + 1e-6)
+                update += 0.01 * p
+                p.add_(-(0.001 * update))
+                p.grad = None
+
+
+class Run:
+    """What a program reached: `throughput` a second of its own units, and its last step's `work`.
+
+    The work is the signatures of the kernels in order, with None where the host waited.
+    """
+
+    def __init__(self, throughput: float, samples: int, work: tuple[Signature | None, ...]) -> None:
+        self.throughput = throughput
+        self.samples = samples
+        self.work = work
+
+
+def run(name: str, key: str, kind: str, batch: int, cuda: str = "11.8", steps: int = 1) -> Run:
+    """Run a program on the emulated GPU `key`; `kind` is fp16, bf16, tf32 or fp32."""
+    with emulate(key, no_data=True, assume=1.0, cuda_version=cuda) as session:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = kind != "fp32"
+        try:
+            with torch.device("cuda"):
+                step, samples = PROGRAMS[name](batch, kind)
+                for _ in range(WARM_UP):
+                    step()
+                torch.cuda.synchronize()
+                begin = time.perf_counter()
+                for _ in range(steps):
+                    rows = len(session.trace)
+                    step()
+                torch.cuda.synchronize()
+                seconds = (time.perf_counter() - begin) / steps
+        finally:
+            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
+        work = _work(session.trace, rows)
+        del step
+        gc.collect()
+    return Run(samples / seconds, samples, work)
+
+
+def _work(trace: Trace, begin: int) -> tuple[Signature | None, ...]:
+    rows = list(trace.rows)[begin:]
+    return tuple(
+        trace.signatures[row[2]] if row[0] == Kind.KERNEL else None
+        for row in rows
+        if row[0] in (Kind.KERNEL, Kind.SYNCHRONIZE)
+    )
 
 
 @cache
-def step(name: str, batch: int, half: bool, tf32: bool) -> tuple[tuple[Signature, ...], int]:
-    """The operators of one training step, and its samples (tokens)."""
-    build, optimizer = MODELS[name]
-    dtype = torch.float16 if half else torch.float32
-    with torch.device("meta"):
-        model, loss, samples = build(batch, dtype)
-    model = model.to(dtype)
-    recorder = Recorder(tf32)
-    with recorder:
-        loss(model).backward()
-        if optimizer == "sgd" and not half:
-            torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4, foreach=False).step()
-    signatures = recorder.signatures
-    if optimizer == "adam" or half:
-        signatures += optimizer_step([p.numel() for p in model.parameters()], half)
-    return tuple(signatures), samples
+def recorded(name: str, key: str, kind: str, batch: int) -> Run:
+    """The same, once: `step_ns` prices its kernels again while curves are fitted."""
+    return run(name, key, kind, batch)
 
 
-def step_ns(cost: CostModel, signatures: tuple[Signature, ...], steps: int = 3) -> int:
-    """The length of a step once the pipeline is full: one host thread that dispatches, one stream that works."""
-    prices = {one: (cost.dispatch_ns(one.name), cost.kernel(one).duration_ns) for one in set(signatures)}
+def step_ns(cost: CostModel, work: tuple[Signature | None, ...], steps: int = 3) -> int:
+    """The length of a step of this work on one stream: a quick stand-in for running the program again."""
+    prices = {one: (cost.dispatch_ns(one.name), cost.kernel(one).duration_ns) for one in set(work) if one is not None}
     host = ready = before = 0
     for _ in range(steps):
         before = max(host, ready)
-        for one in signatures:
+        for one in work:
+            if one is None:
+                host = max(host + cost.synchronize_ns, ready)
+                continue
             dispatch, duration = prices[one]
             host += dispatch
             ready = max(ready, host + cost.launch_ns) + duration
@@ -144,9 +257,10 @@ def rows() -> list[dict[str, str]]:
     """Published throughput on one GPU of the models that are written here."""
     found = []
     for row in read("training_throughput.csv"):
-        if row["model"] in MODELS and row["n_gpus"] == "1" and row["metric"] == "throughput":
+        if row["model"] in PROGRAMS and row["n_gpus"] == "1" and row["metric"] == "throughput":
             row["key"] = gpus.find(KEYS.get(row["gpu"], row["gpu"])).key
             row["kind"] = "fp16" if "fp16" in row["precision"] else "tf32" if "TF32" in row["precision"] else "fp32"
+            row["cuda"] = next((cuda for words, cuda in CUDA.items() if words in row["notes"]), "11.8")
             found.append(row)
     return found
 
@@ -158,6 +272,5 @@ def read(name: str) -> list[dict[str, str]]:
 
 
 def predict(row: dict[str, str]) -> float:
-    """Samples (or tokens) a second on the row's GPU."""
-    signatures, samples = step(row["model"], int(row["batch"]), row["kind"] == "fp16", row["kind"] == "tf32")
-    return samples * 1e9 / step_ns(CostModel(gpus.find(row["key"])), signatures)
+    """Samples (or tokens) a second on the row's GPU, as the emulated program's own clock says."""
+    return run(row["model"], row["key"], row["kind"], int(row["batch"]), row["cuda"]).throughput

@@ -18,6 +18,7 @@ from typing import Any
 from understudy import checks, gpus, live, reports
 from understudy.analysis import remedies
 from understudy.checks.fragmentation import fragmented
+from understudy.cost import measured
 from understudy.cost.model import CostModel
 from understudy.errors import InstallError, UsageError
 from understudy.gpus import versions
@@ -56,7 +57,7 @@ class Options:
     "virtual" or "real"; `async_copies` "late", "clock" or "stale"; `host_time` "modelled" or "measured";
     `no_data` keeps shapes and memory but no values, and `assume` is what a value read then is;
     `memory_history` keeps the allocators' history from the start; `compat` "d2l" for what frameworks answered when that
-    text was printed (JAX's `x.device()`).
+    text was printed (JAX's `x.device()`); `curves` is a file of `understudy calibrate` for GPUs of its generation.
     """
 
     gpus: str = "2"
@@ -70,6 +71,7 @@ class Options:
     stacks: bool = False
     memory_history: bool = False
     compat: str = ""
+    curves: str | None = None
 
 
 class Session:
@@ -82,7 +84,8 @@ class Session:
         self.cuda_version = versions.parse_version(wanted) if wanted else versions.default_cuda(self.models)
         self.trace = Trace()
         self.settings = _alloc_settings()
-        self.machine = build_machine(self.models, self.cuda_version, self.trace, self.settings)
+        own = None if options.curves is None else measured.load(options.curves)
+        self.machine = build_machine(self.models, self.cuda_version, self.trace, self.settings, own)
         self._devices = list(self.machine.devices)
         self.machine.blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
         self._installations: list[Any] = []
@@ -233,15 +236,21 @@ class Session:
         facts["versions"] = _versions()
 
 
-def build_machine(models: tuple[Gpu, ...], cuda_version: tuple[int, int], trace: Trace, settings: Settings) -> Machine:
-    """A machine of these GPUs, with allocators that follow PYTORCH_CUDA_ALLOC_CONF."""
+def build_machine(
+    models: tuple[Gpu, ...],
+    cuda_version: tuple[int, int],
+    trace: Trace,
+    settings: Settings,
+    own: measured.Measured | None = None,
+) -> Machine:
+    """A machine of these GPUs, with allocators that follow PYTORCH_CUDA_ALLOC_CONF and curves measured by its owner."""
     machine = Machine(trace, [])
     agents = iter(range(1, 1 << 62))
     for index, gpu in enumerate(models):
         driver = live.device_memory(index, len(models), gpu.memory_bytes, os.environ.get("UNDERSTUDY_RUN_DIR"))
         allocator = CachingAllocator(index, driver, settings, machine.events_of(index), join_accesses=merged)
         plan_cache = PlanCache(cuda_version)
-        cost = CostModel(gpu, cuda_version)
+        cost = CostModel(gpu, cuda_version, own)
         context = versions.context_bytes(gpu, cuda_version)
         machine.devices.append(Device(index, gpu, cost, allocator, driver, plan_cache, lambda: next(agents), context))
     return machine
@@ -334,6 +343,7 @@ def install_from_environment(framework: str = "torch") -> Session | None:
         _RUNNING[0].attach(framework)
         return _RUNNING[0]
     session = Session(_options(json.loads(text)))
+    session.machine.warm = False  # a whole program pays for its CUDA context; a block under `emulate` does not
     session.attach(framework)
     _RUNNING.append(session)
     folder = os.environ.get("UNDERSTUDY_RUN_DIR")

@@ -14,6 +14,7 @@ NAMES = (
     "clock",
     "compat",
     "cuda-version",
+    "curves",
     "fail-on",
     "gpu-backend",
     "gpus",

@@ -18,6 +18,7 @@ NAMES = [
     "stacks",
     "memory_history",
     "compat",
+    "curves",
 ]
 
 

@@ -106,6 +106,24 @@ def test_a_replay_is_one_launch_of_the_host(session: Session) -> None:
     assert x.tolist() == [100.0] * 64
 
 
+def test_a_graph_holds_the_kernels_of_the_same_work_done_eagerly(session: Session) -> None:
+    """What the emulation keeps for itself during a capture (memory as it was) is no work of the graph."""
+    x = torch.zeros(64, device="cuda")
+
+    def work() -> None:
+        x.add_(1)
+        x.mul_(2).sub_(1)
+
+    before = len(session.trace)
+    work()
+    eager = [row.signature.name for row in list(session.trace)[before:]]
+    graph, _ = captured(work)
+    before = len(session.trace)
+    graph.replay()
+    replayed = [row.signature.name for row in list(session.trace)[before:] if row.kind == Kind.KERNEL]
+    assert replayed == eager == ["aten::add_", "aten::mul_", "aten::sub_"]
+
+
 def test_whole_network_training_steps_as_eager_ones_do(session: Session) -> None:
     def train(graphed: bool) -> list[float]:
         torch.manual_seed(0)

@@ -151,4 +151,4 @@ def test_a_long_queue_costs_each_launch_the_same() -> None:
     beside = machine.submit(Kernel("mul", 1, 0, signature, 50_000))
     assert last is not None
     assert beside is not None
-    assert last.start_ns - beside.start_ns > 800_000_000
+    assert last.start_ns - beside.start_ns > 45_000_000  # 1024 launches of 50 µs are pending, the queue holds no more

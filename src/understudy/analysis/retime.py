@@ -1,12 +1,13 @@
 """A saved trace on another GPU: every kernel and copy priced again, the machine's rules replayed, nothing run.
 
 What the host did between its calls stays as it was: the model of the host does not depend on the GPU. Streams keep
-their order, events and waits are followed, engines and a device's room are shared anew. A start that neither explains
-(the barriers between streams that the autograd engine sets leave no row) is taken to follow what ended just then.
+their order, events, waits and barriers are followed, engines, a device's room and the launch queue's limit are applied
+anew. A measured trace has no barriers: a start that nothing explains is taken to follow what ended just then.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from understudy.cost.model import CostModel
 from understudy.errors import FileFormatError, UsageError
 from understudy.gpus import find, versions
 from understudy.gpus.gpu import Gpu
+from understudy.machine.launches import MARKED
 from understudy.machine.occupancy import FULL, Occupancy
 from understudy.trace.operation import Kind, Lane, Signature
 from understudy.trace.rows import Row
@@ -103,7 +105,9 @@ class _Line:
     before_ns: int = 0
     ready_ns: int = 0
     issued_ns: int = -1
+    epoch: int = 0
     events: list[tuple[int, int]] = field(default_factory=list)
+    marks: deque[int] = field(default_factory=deque)
 
 
 class _Price(NamedTuple):
@@ -149,6 +153,7 @@ class _Retiming:
         self.prices: dict[tuple[int, int, int], _Price] = {}
         self.kernel_ns = 0
         self.weighted_band = 0.0
+        self.guess = trace.facts.get("source") == "measured"
         self.shared = {d for d in range(len(after)) if len({x.stream for x in trace.lanes if x.device == d}) > 1}
         out, old = self.out, trace
         out.lanes, out.signatures, out.sites = old.lanes, old.signatures, old.sites
@@ -167,9 +172,16 @@ class _Retiming:
         host.before_ns = issued
         if lane.device >= len(self.new):
             raise FileFormatError(f"the trace has work of device {lane.device} and names {len(self.new)} GPUs")
+        if kind == Kind.QUEUE:  # where the queue is full now is seen at each launch
+            host.before_ns = end
+            return
         made = issued_now = host.now_ns
         if kind in ON_DEVICE:
             made, end_now = self._work(row, lane, host)
+        elif kind == Kind.BARRIER:
+            first, line = self._line(self.trace.lanes[value]), self._line(lane)
+            made, end_now = first.ready_ns, max(line.ready_ns, first.ready_ns)
+            line.ready_ns, line.before_ns = end_now, max(line.before_ns, end)
         elif kind == Kind.SYNCHRONIZE:
             end_now = host.now_ns = self._waited(lane, number, end, host)
             host.before_ns = end
@@ -188,6 +200,23 @@ class _Retiming:
             end_now = host.now_ns
             value = host.now_ns if kind == Kind.CLOCK_READ else value
         self.out.rows.append((kind, lane_number, number, site, issued_now, made, end_now, value))
+        if kind == Kind.KERNEL:
+            self._throttle(lane_number, lane, host)
+
+    def _throttle(self, lane_number: int, lane: Lane, host: _Host) -> None:
+        """The machine's rule of the launch queue (`machine/launches.py`)."""
+        line = self._line(lane)
+        if line.epoch % MARKED or lane.device < 0:
+            return
+        line.marks.append(line.ready_ns)
+        depth = self.new[lane.device].queue_depth
+        if len(line.marks) <= depth // MARKED:
+            return
+        begin, until = host.now_ns, line.marks.popleft()
+        if until > begin:
+            host.now_ns = until
+            name = self.out.signatures.number(Signature("launch queue is full"))
+            self.out.rows.append((int(Kind.QUEUE), lane_number, name, 0, begin, begin, until, depth))
 
     def _host(self, thread: int, issued: int) -> _Host:
         host = self.hosts.get(thread)
@@ -218,7 +247,7 @@ class _Retiming:
         if engine is not None:
             engine_before, engine_now = self.engines.get(engine, (0, 0))
             earliest, begin = max(earliest, engine_before), max(begin, engine_now)
-        if start > max(earliest, line.before_ns) and start in self.ends:
+        if self.guess and start > max(earliest, line.before_ns) and start in self.ends:
             ended, other = self.ends[start]
             if kind != Kind.KERNEL or other + occupancy <= FULL:
                 begin = max(begin, ended)
@@ -228,6 +257,7 @@ class _Retiming:
             if lane.device in self.shared:
                 begin = self.rooms[lane.device].place(host.now_ns, begin, duration, occupancy)
         ended_now = begin + duration
+        line.epoch += issued != line.issued_ns
         line.before_ns, line.ready_ns, line.issued_ns = end, ended_now, issued
         self.ends[end] = ended_now, occupancy
         if engine is not None:

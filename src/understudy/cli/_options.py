@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import click
 
 from understudy import gpus
+from understudy.cost import measured
+from understudy.errors import UsageError
 from understudy.gpus import versions
 
 CLOCKS = ("virtual", "real")
@@ -28,6 +31,17 @@ def _cuda_version(context: click.Context, parameter: click.Parameter, value: obj
         return None
     versions.parse_version(str(value))
     return str(value)
+
+
+def _curves(context: click.Context, parameter: click.Parameter, value: object) -> str | None:
+    if value is None:
+        return None
+    path = os.path.abspath(str(value))
+    try:
+        measured.load(path)
+    except OSError as error:
+        raise UsageError(f"{value} cannot be read: {error.strerror}") from error
+    return path
 
 
 def _choice(name: str, values: tuple[str, ...], help: str) -> Callable[..., Any]:
@@ -91,6 +105,13 @@ EMULATION = (
         envvar="UNDERSTUDY_MEMORY_HISTORY",
         help="Keep every allocation with its line: what held memory at the peak. Snapshots and HTML reports do so too.",
     ),
+    click.option(
+        "--curves",
+        metavar="FILE",
+        envvar="UNDERSTUDY_CURVES",
+        callback=_curves,
+        help="Take times from what `understudy calibrate` measured, for GPUs of that generation.",
+    ),
     _choice("compat", COMPATIBLE, "Answer as frameworks did when that text was printed: JAX's `x.device()`."),
 )
 
@@ -107,6 +128,7 @@ FIELDS = {
     "stacks": "stacks",
     "memory_history": "memory_history",
     "compat": "compat",
+    "curves": "curves",
 }
 
 

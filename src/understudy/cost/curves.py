@@ -81,6 +81,21 @@ def _curves() -> dict[tuple[str, str, str], Curve]:
 
 
 @cache
+def share(kind: str, precision: str, generation: str) -> float:
+    """A share that the published runs gave, of the nearest generation that has one; 1.0 where none has.
+
+    "unaligned" is what matrix products of odd sizes keep of the tensor cores' efficiency, "layout" what convolutions
+    in 16 bits keep of it whose channels do not come last.
+    """
+    rows = {(row["precision"], row["generation"]): float(row["share"]) for row in read("curves").get(kind, ())}
+    precision = "tf32" if precision == "tf32" else "fp16"
+    for relative in (generation, _NEAREST.get(generation, "volta"), "ampere", "volta"):
+        if (precision, relative) in rows:
+            return rows[precision, relative]
+    return 1.0
+
+
+@cache
 def curve(operator_class: str, precision: str, generation: str) -> Curve:
     """The curve of a class at a precision on a generation, borrowed from the nearest one that has it.
 

@@ -66,6 +66,15 @@ class Links:
             self.peer_latency_ns = 1000.0 * pcie["peer_latency_us"]
             self.bus_rate = nominal * self._collective["pcie_efficiency"]
 
+    def use(self, measured: dict[str, float]) -> None:
+        """Take measured rates and latencies of copies (bytes a second, microseconds) in place of the modelled ones."""
+        self.pinned_rate = measured.get("pinned_bytes_per_s", self.pinned_rate)
+        self.pageable_rate = measured.get("pageable_bytes_per_s", self.pageable_rate)
+        self.device_rate = measured.get("device_bytes_per_s", self.device_rate)
+        self.pcie_latency_ns = 1000.0 * measured.get("pinned_latency_us", self.pcie_latency_ns / 1000.0)
+        self.pageable_latency_ns = 1000.0 * measured.get("pageable_latency_us", self.pageable_latency_ns / 1000.0)
+        self.device_latency_ns = 1000.0 * measured.get("device_latency_us", self.device_latency_ns / 1000.0)
+
     def copy_ns(self, size_bytes: int, source: int, destination: int, pinned: bool) -> int:
         """A copy of `size_bytes` between two devices' indices, where -1 is the host."""
         if source >= 0 and source == destination:

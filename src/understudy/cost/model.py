@@ -10,8 +10,9 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from understudy.cost import flops
-from understudy.cost.curves import UNKNOWN_BAND, curve
+from understudy.cost.curves import UNKNOWN_BAND, Curve, curve, share
 from understudy.cost.links import Links
+from understudy.cost.measured import Measured
 from understudy.cost.operators import OperatorClass, classify, plain, read
 from understudy.gpus import Gpu
 from understudy.trace.operation import Signature
@@ -27,9 +28,11 @@ _ELEMENTS_A_LAUNCH = 65536 * 320
 _TENSORS_A_LAUNCH = (110, 64, 48, 36)
 """And tensors of each list, for one list to four (the same file)."""
 _LISTS = {"addcdiv": 3, "addcmul": 3, "lerp": 2, "copy": 2, "add": 2, "sub": 2, "mul": 2, "div": 2, "pow": 2}
-_UNALIGNED = 0.5
-"""Share of the tensor-core rate without alignment, from Ampere on (assumed: NVIDIA's guide says "most efficient with
-multiples of 8" and shows a factor of two and more)."""
+_LAZY_LOADING = (12, 2)
+"""From this version on CUDA loads kernels at their first call by default on Linux (CUDA_MODULE_LOADING=LAZY)."""
+_ANY_SIZE = (11, 0)
+"""From this version on cuBLAS uses tensor cores for sizes that are no multiples of 16 bytes (NVIDIA's guide to matrix
+multiplication, "Requirements to use tensor cores"); before, such a product ran without them."""
 _REGULAR = (128, 256)
 """The shortest side of a matrix product: up to the first number it is narrow, from the second on regular."""
 _WINOGRAD = 1.15
@@ -52,24 +55,30 @@ class CostModel:
     """What operations cost on one GPU, in whole nanoseconds.
 
     `launch_ns` is the time from a launch to the start of the kernel, `event_ns` the host's part of recording, waiting
-    for or querying an event, `synchronize_ns` what a synchronization takes on top of its wait, `python_line_ns` a line
-    of plain Python. All of this is modelled: `source` says so.
+    for or querying an event, `synchronize_ns` what a synchronization takes on top of its wait, `queue_depth` how many
+    launches may be pending on a stream. All of this is modelled: `source` says so. `measured` are curves of a GPU of
+    the same generation, which take the place of those that come with understudy.
     """
 
     source = "modelled"
 
-    def __init__(self, gpu: Gpu, cuda_version: tuple[int, int] = (11, 2)) -> None:
+    def __init__(self, gpu: Gpu, cuda_version: tuple[int, int] = (11, 2), measured: Measured | None = None) -> None:
         self.gpu = gpu
         self.cuda_version = cuda_version
+        self.measured = measured if measured is not None and measured.generation == gpu.generation else None
         host = read("host")
-        self._driver: dict[str, float] = host["driver"]
-        self._first: dict[str, int] = host["first_call"]
+        self._driver: dict[str, float] = host["driver"] | (self.measured.driver if self.measured else {})
+        self._first: dict[str, int] = host["first_use"]
+        self._cpu: dict[str, float] = host["cpu"]
+        self._library: dict[str, str] = host["library"]
         self._floor_scale = float(host["floor_scale"].get(gpu.generation, 1.0))
         self.links = Links(gpu)
+        if self.measured is not None:
+            self.links.use(self.measured.links)
         self.launch_ns = self._ns("launch_us")
         self.event_ns = self._ns("event_us")
         self.synchronize_ns = self._ns("synchronize_us")
-        self.python_line_ns = self._ns("python_line_us")
+        self.queue_depth = int(self._driver["queue_depth"])
 
     def _ns(self, key: str) -> int:
         return round(1000.0 * self._driver[key])
@@ -88,20 +97,26 @@ class CostModel:
         name = plain(signature.name)
         work = flops.count(signature, name, operator.name)
         size = flops.bytes_moved(signature)
-        precision, share = self._precision(signature, operator, name)
+        precision, part = self._precision(signature, operator, name)
         compute_ns = 1e9 * work / self._peak(precision) if work else 0.0
         memory_ns = 1e9 * size / self.gpu.memory_bandwidth_bytes_per_s
         if operator.name == "convolution" and precision == "fp32":
-            share *= _WINOGRAD if _is_winograd(signature, name) else _DIRECT
+            part *= _WINOGRAD if _is_winograd(signature, name) else _DIRECT
+        elif operator.name == "convolution" and self._is_transposed(signature, precision):
+            part *= share("layout", "fp16", self.gpu.generation)
         floor_ns = 1000.0 * operator.floor_us * self._floor_scale * self._launches(operator, signature, name)
-        shape = curve(operator.curve, precision, self.gpu.generation)
+        shape = self._curve(operator.curve, precision)
         roofline_ns = max(compute_ns, memory_ns)
         regular = _regularity(signature, name) if operator.name == "matmul" else 0.0
-        duration, band = shape.time_ns(roofline_ns, floor_ns, operator.share * share, regular)
+        duration, band = shape.time_ns(roofline_ns, floor_ns, operator.share * part, regular)
         if operator.name == "other":
             band = UNKNOWN_BAND
         bound = "launch" if 2 * floor_ns > duration else "compute" if compute_ns > memory_ns else "memory"
         return KernelCost(max(1, round(duration)), self._occupancy(signature, operator, name), bound, round(band, 3))
+
+    def _curve(self, name: str, precision: str) -> Curve:
+        own = None if self.measured is None else self.measured.curves.get((name, precision))
+        return own or curve(name, precision, self.gpu.generation)
 
     def _peak(self, precision: str) -> float:
         peaks = self.gpu.peak_flops
@@ -116,8 +131,9 @@ class CostModel:
         if operator.name not in _PRODUCTS:
             return "fp32", 1.0
         if dtype in ("float32", "float"):
-            wanted = dict(signature.detail).get("tf32")
-            return ("tf32" if wanted and "tf32" in self.gpu.peak_flops else "fp32"), 1.0
+            if not dict(signature.detail).get("tf32") or "tf32" not in self.gpu.peak_flops:
+                return "fp32", 1.0
+            return "tf32", self._share("tf32", self._aligned(signature, operator, name, 4))
         if dtype.startswith("float8") and "fp8" in self.gpu.peak_flops:
             return "fp8", 1.0
         if dtype in ("int8", "uint8") and "int8" in self.gpu.peak_flops:
@@ -125,25 +141,37 @@ class CostModel:
         half = _HALF.get(dtype)
         if half is None or half not in self.gpu.peak_flops:
             return "fp32", 1.0
-        if not self.gpu.has_tensor_cores or self._aligned(signature, operator, name):
-            return half, 1.0
-        return (half, _UNALIGNED) if self.gpu.compute_capability >= (8, 0) else ("fp32", 1.0)
+        aligned = not self.gpu.has_tensor_cores or self._aligned(signature, operator, name, 8)
+        if not aligned and self.cuda_version < _ANY_SIZE:
+            return "fp32", 1.0
+        return half, self._share(half, aligned)
 
-    def _aligned(self, signature: Signature, operator: OperatorClass, name: str) -> bool:
-        """Whether the sizes that tensor cores tile are multiples of 8 elements."""
+    def _is_transposed(self, signature: Signature, precision: str) -> bool:
+        """Whether cuDNN changes layouts around a convolution: its 16-bit tensor-core kernels take channels last.
+
+        Source: NVIDIA's guide to convolutional layers, "Tensor layouts": NCHW costs nchwToNhwc kernels on both sides.
+        """
+        half = precision in ("fp16", "bf16") and self.gpu.has_tensor_cores
+        return half and ("channels_last", 1) not in signature.detail
+
+    def _share(self, precision: str, aligned: bool) -> float:
+        return 1.0 if aligned else share("unaligned", precision, self.gpu.generation)
+
+    def _aligned(self, signature: Signature, operator: OperatorClass, name: str, multiple: int) -> bool:
+        """Whether the sizes that tensor cores tile are multiples of so many elements (of 16 bytes)."""
         shapes = signature.shapes[: signature.inputs] if signature.inputs else signature.shapes
         try:
             if operator.name == "convolution":
                 weight = shapes[2] if name.endswith("_backward") else shapes[1]
-                return weight[0] % 8 == 0 and weight[1] % 8 == 0
+                return weight[0] % multiple == 0 and weight[1] % multiple == 0
             if operator.name == "attention":
-                return shapes[0][-1] % 8 == 0
+                return shapes[0][-1] % multiple == 0
             if operator.name == "rnn":
-                return shapes[0][-1] % 8 == 0
+                return shapes[0][-1] % multiple == 0
             _, m, n, k = flops.matmul_sizes(name, shapes)
         except IndexError:
             return True
-        return m % 8 == 0 and n % 8 == 0 and k % 8 == 0
+        return m % multiple == 0 and n % multiple == 0 and k % multiple == 0
 
     def _launches(self, operator: OperatorClass, signature: Signature, name: str) -> int:
         """How many kernels one call launches: several for long lists of tensors."""
@@ -170,15 +198,28 @@ class CostModel:
 
     def dispatch_ns(self, name: str) -> int:
         """Host time of one call of a framework's operator, from Python to the launch."""
-        return round(1000.0 * classify(name).dispatch_us)
+        operator = classify(name)
+        own = {} if self.measured is None else self.measured.dispatch_us
+        return round(1000.0 * own.get(operator.name, operator.dispatch_us))
 
-    def first_call_ns(self, name: str) -> int:
-        """What the first call of this operator's class adds on the host: a library's handle and its kernels.
+    def host_operator_ns(self, size_bytes: int, flops: int = 0, random: bool = False) -> int:
+        """Host time of one framework operator on host tensors, which reads and writes so many bytes."""
+        rate = self._cpu["random_bytes_per_s" if random else "bytes_per_s"]
+        return round(1000.0 * self._cpu["operator_us"] + 1e9 * (size_bytes / rate + flops / self._cpu["flops_per_s"]))
+
+    def first_use_ns(self, name: str) -> list[tuple[str, int]]:
+        """What the first call of this operator makes on the host, and how long each takes: libraries, kernels.
 
         "context" stands for creating the CUDA context, "collective" for NCCL's communicator.
         """
-        kind = name if name in self._first else classify(name).name
-        return 1000 * int(self._first.get(kind, 0))
+        if name == "context":
+            return [("context", 1000 * self._first[name])]
+        kind = name if name in self._library else classify(name).name
+        library = self._library.get(kind)
+        found = [] if library is None else [(library, 1000 * self._first[library])]
+        if self.cuda_version >= _LAZY_LOADING and kind != "view":
+            found.append((f"kernels of {plain(name)}", 1000 * self._first["kernel"]))
+        return found
 
     def malloc_ns(self, size_bytes: int) -> int:
         """A `cudaMalloc` of this size, on the host."""

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from understudy.machine import graph
+from understudy.machine import graph, launches
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
 from understudy.machine.events import MachineEvents
+from understudy.machine.launches import MARKED
 from understudy.machine.occupancy import FULL
 from understudy.machine.order import Access, Accesses, VectorClock, join, knows
 from understudy.machine.stream import Event, Stream
 from understudy.machine.submission import Submission
 from understudy.trace.operation import Hazard, Kind, Lane, Note, Operation, Signature
-from understudy.trace.rows import SPILL, WIDTH, Row
+from understudy.trace.rows import SPILL, Row
 from understudy.trace.trace import Record, Trace
 
 
@@ -54,7 +55,7 @@ class Machine:
     `installed` are all of them, `devices` those that the program sees, under its numbers.
     `blocking` makes every launch wait (CUDA_LAUNCH_BLOCKING=1). `concurrent` turns true once a second stream exists;
     only then are accesses ordered against each other. `on_order` is called whenever the host may have become ordered
-    after more work: that is when late copies land.
+    after more work: that is when late copies land. `warm` says that what is done once has been done already.
     """
 
     def __init__(self, trace: Trace, devices: Sequence[Device], host_order: VectorClock | None = None) -> None:
@@ -67,6 +68,7 @@ class Machine:
         self._joined: list[HostThread] = []
         self.blocking = False
         self.concurrent = False
+        self.warm = True
         self.on_order: Callable[[], None] | None = None
         self.bands: dict[int, float] = {}
         self._events = 0
@@ -115,13 +117,11 @@ class Machine:
 
     def band(self) -> float | None:
         """The error band of the trace's kernels, as a share of their time and weighted by it; None without kernels."""
-        total = 0
-        weighted = 0.0
-        for kind, _, signature, _, _, start, end, _ in self.trace.rows:
-            if kind == Kind.KERNEL and signature in self.bands:
-                total += end - start
-                weighted += (end - start) * self.bands[signature]
-        return weighted / total if total else None
+        return launches.band(self)
+
+    def first_use(self, host: HostThread, device: Device, name: str) -> None:
+        """Charge the host for what happens once on a device: its "context", or a library that operator `name` needs."""
+        launches.first_use(self, host, device, name)
 
     # ------------------------------------------------------------------ work
 
@@ -149,6 +149,8 @@ class Machine:
         rows.buffer.extend((0, lane, cost.number, site, issued, start, end, cost.size_bytes))
         if len(rows.buffer) >= SPILL and host.index == 0:
             rows.spill()
+        if not stream.epoch % MARKED:
+            launches.throttle(self, host, stream, lane)
         if self.blocking:
             self._wait(host, end, stream.agent, stream.epoch, stream.order)
         return end
@@ -209,21 +211,16 @@ class Machine:
         if self.concurrent:
             return
         self.concurrent = True
-        lanes, signatures, rows = self.trace.lanes, self.trace.signatures, self.trace.rows
-        rows.spill()
-        recent = rows.stored[-SPILL:]
-        for at in range(0, len(recent), WIDTH):
-            kind, lane, signature, _, issued, start, end, _ = recent[at : at + WIDTH]
-            if kind == Kind.KERNEL and end > self.host.now_ns:
-                device = self.devices[lanes[lane].device]
-                part = round(device.cost.kernel(signatures[signature]).occupancy * FULL)
-                device.occupancy.place(issued, start, end - start, max(1, min(FULL, part)))
+        launches.fill_rooms(self)
 
     def barrier(self, host: HostThread, first: Stream, second: Stream) -> None:
         """Make `second` wait for all that was submitted to `first`, as an event between them does."""
         if first.capture is not None and first.capture is second.capture:
             first.capture.barrier(first, second)
             return
+        if second.order.get(first.agent, 0) < first.epoch:
+            self._row(Kind.BARRIER, self.lane(host, second), self._name("cudaStreamWaitEvent"), 0, host.now_ns,
+                      first.ready_ns, max(second.ready_ns, first.ready_ns), self.lane(host, first))  # fmt: skip
         second.ready_ns = max(second.ready_ns, first.ready_ns)
         join(second.order, first.order)
         second.order[first.agent] = max(second.order.get(first.agent, 0), first.epoch)
@@ -417,9 +414,9 @@ class Machine:
         """
         before = len(self.trace.rows)
         self._submission.carry_out(operation, host or self.host)
-        if len(self.trace.rows) == before:
-            return None
-        return self.record_of(self.trace.rows[before])
+        made = (self.trace.rows[at] for at in range(before, len(self.trace.rows)))
+        row = next((row for row in made if row[0] != Kind.BARRIER), None)
+        return None if row is None else self.record_of(row)
 
     def record_of(self, row: Row) -> Record:
         """A row with its table entries."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from understudy.machine.order import VectorClock
@@ -15,7 +16,7 @@ class Stream:
 
     `agent` is its number in vector clocks, `epoch` counts its work, `order` is all that its next work is ordered
     after. `ready_ns` is when all that was submitted so far is done. `capture` is the CUDA graph that its work goes
-    into at the moment.
+    into at the moment. `marks` are the ends of every so many launches of late, for the queue's limit.
     """
 
     __slots__ = (
@@ -26,6 +27,7 @@ class Stream:
         "epoch",
         "host_seen",
         "index",
+        "marks",
         "order",
         "priority",
         "ready_ns",
@@ -42,6 +44,7 @@ class Stream:
         self.order: VectorClock = {}
         self.host_seen: VectorClock = {}
         self.capture: Capture | None = None
+        self.marks: deque[int] = deque()
 
     def __repr__(self) -> str:
         return f"Stream(device={self.device}, index={self.index})"

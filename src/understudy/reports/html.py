@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from understudy.reports import _charts, _source, _timeline, page
+from understudy.reports import _charts, _source, _time, _timeline, page
 from understudy.reports.summary import Device, Summary, memory_words, short, summarize
 from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace
@@ -44,6 +44,8 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
     }
     return environment.from_string((templates / "report.html.j2").read_text("utf-8")).render(
         summary=summary,
+        step_words=_time.step_words(summary.timing, summary.band),
+        first_use_words=_time.first_use_words(summary.timing),
         memory=memory,
         data=data,
         kernels=groups[:MAX_ROWS],

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from understudy.reports._peak import Peak
+from understudy.reports._time import Timing
 from understudy.reports.summary import Device, Step, Summary, summarize
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
@@ -34,11 +35,46 @@ def as_dict(trace: Trace, findings: Sequence[Finding]) -> dict[str, Any]:
         "program": summary.program,
         "operations": summary.operations,
         "duration_ns": summary.end_ns - summary.begin_ns,
+        "timing": _timing(summary.timing),
         "devices": [_device(device) for device in summary.devices],
         "steps": _steps(summary),
         "not_decidable": list(summary.not_decidable),
         "findings": [_finding(finding) for finding in summary.findings],
         "facts": {key: trace.facts[key] for key in ("options", "versions", "rank") if key in trace.facts},
+    }
+
+
+def _timing(timing: Timing) -> dict[str, Any]:
+    return {
+        "steps": timing.steps,
+        "step_ns": timing.step_ns,
+        "first_step_ns": timing.first_step_ns,
+        "steps_per_s": timing.steps_per_s,
+        "first_uses": [{"name": name, "duration_ns": duration_ns} for name, duration_ns in timing.first_uses],
+        "devices": [
+            {
+                "index": split.device,
+                "window_ns": split.window_ns,
+                "causes": split.causes,
+                "matrix_ns": split.matrix_ns,
+                "tensor_core_ns": split.tensor_core_ns,
+                "moved_ns": split.moved_ns,
+                "hidden_ns": split.hidden_ns,
+            }
+            for split in timing.splits
+        ],
+        "operators": [
+            {
+                "device": one.device,
+                "name": one.name,
+                "count": one.times,
+                "duration_ns": one.duration_ns,
+                "share": round(one.share, 6),
+                "bound": one.bound,
+                "roofline_share": None if one.roofline is None else round(one.roofline, 4),
+            }
+            for one in timing.operators
+        ],
     }
 
 

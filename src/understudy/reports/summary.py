@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from understudy.reports._peak import Peak, peaks
+from understudy.reports._time import Timing, measure
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Kind, Site
 from understudy.trace.trace import Record, Trace
@@ -101,6 +102,7 @@ class Summary:
     devices: list[Device]
     steps: list[Step]
     findings: list[Finding]
+    timing: Timing
     not_decidable: tuple[str, ...] = ()  # checks that this trace holds too little for
 
     @property
@@ -165,6 +167,7 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         used,
         steps,
         list(findings),
+        measure(trace),
         tuple(trace.facts.get("not_decidable", ())),
     )
 

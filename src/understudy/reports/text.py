@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from understudy.reports import _time
 from understudy.reports.summary import Device, Summary, activity, memory_words, short, summarize
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
@@ -90,16 +91,38 @@ def _print_devices(console: Console, summary: Summary) -> None:
         return
     console.print()
     console.print(Text(f"{summary.stamp}: {summary.times_are}", style="dim"))
+    for words in _time_lines(summary):
+        console.print(Text(words))
+    splits = {split.device: split for split in summary.timing.splits}
     for device in used:
         console.print(Text(f"cuda:{device.index} {device.name}", style="bold"))
         for words in _device_lines(device):
             console.print(Text(f"  {words}"))
+        if device.index in splits:
+            for words in _use_lines(splits[device.index], summary.timing):
+                console.print(Text(f"  {words}"))
         if device.kernels >= MIN_KERNELS:
             console.print(Text(f"  {_bars(device, summary)}"))
     idle = [device for device in summary.devices if device not in used]
     if idle:
         names = ", ".join(f"cuda:{device.index}" for device in idle)
         console.print(Text(f"{names}: not used", style="dim"))
+
+
+def _time_lines(summary: Summary) -> list[str]:
+    """The step, and what happened once before it."""
+    step = _time.step_words(summary.timing, summary.band)
+    once = _time.first_use_words(summary.timing)
+    return [
+        words for words in (f"step: {step}" if step else "", f"once, at first use: {once}" if once else "") if words
+    ]
+
+
+def _use_lines(split: _time.Split, timing: _time.Timing) -> list[str]:
+    lines = [f"time: {words}" for words in (_time.split_words(split),) if words]
+    lines += [words for words in (_time.use_words(split),) if words]
+    top = [_time.operator_words(one) for one in timing.operators if one.device == split.device][:MAX_LINES]
+    return lines + ([f"most time in {', '.join(top)}"] if top else [])
 
 
 def _device_lines(device: Device) -> list[str]:

@@ -183,7 +183,9 @@ class Recorder:
 
     def _stream(self, device: int) -> Stream:
         found = self.devices[device]
-        found.context = True
+        if not found.context:
+            found.context = True
+            self.machine.first_use(self.host(), found, "context")
         return found.default_stream
 
     def _cost(self, device: int, signature: Signature) -> Cost:
@@ -191,6 +193,7 @@ class Recorder:
         cost = self._costs.get(key)
         if cost is None:
             cost = self._costs[key] = self.machine.price(self.devices[device], signature)
+            self.machine.first_use(self.host(), self.devices[device], signature.name)
         return cost
 
     # ------------------------------------------------------------------ memory

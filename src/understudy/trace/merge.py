@@ -62,7 +62,7 @@ def _add(out: Trace, trace: Trace, numbers: dict[int, int], first_thread: int, s
     out.notes += trace.notes
     for kind, lane, signature, site, issued, start, end, value in trace.rows:
         if steps or kind != Kind.STEP:
-            value += first.get(Kind(kind), 0)
+            value = lanes[value] if kind == Kind.BARRIER else value + first.get(Kind(kind), 0)
             out.rows.append((kind, lanes[lane], signatures[signature], sites[site], issued, start, end, value))
 
 

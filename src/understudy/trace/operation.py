@@ -25,6 +25,8 @@ class Kind(IntEnum):
     HOST = 8  # host work that understudy knows about (input, sleep); its length in ns
     NOTE = 9  # index into Trace.notes: a fact about the program that a check needs
     STEP = 10  # number of the optimizer step that ends here
+    QUEUE = 11  # launches that were pending: the host waited for room in a stream's queue
+    BARRIER = 12  # lane number of the stream whose work so far this lane's later work waits for
 
 
 class Site(NamedTuple):

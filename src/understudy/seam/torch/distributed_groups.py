@@ -81,7 +81,8 @@ class Groups:
         found = state.device(device)
         group.connected[device] = versions.communicator_bytes(found.gpu, group.size)
         found.driver.occupied_bytes += group.connected[device]
-        state.local.host.advance(found.cost.first_call_ns("collective"))
+        found.used.discard("NCCL")  # each group has a communicator of its own
+        state.machine.first_use(state.local.host, found, "collective")
 
     def current(self, device: int) -> Stream:
         """The current stream of a device; in a backward function, the one of its forward."""

@@ -146,7 +146,8 @@ class CaptureMode(TorchDispatchMode):
         """Keep the bytes of memory from before the capture: nothing may have been written when it ends."""
         storage = storage_of(tensor)
         if not hasattr(storage, "_us_graph") and storage._cdata not in self.saved and storage.nbytes():
-            self.saved[storage._cdata] = storage, _bytes(storage).clone()
+            with torch._C._DisableTorchDispatch():  # our own copy is no work of the graph
+                self.saved[storage._cdata] = storage, _bytes(storage).clone()
 
     def _twins(self, out: Any, given: set[int]) -> Any:
         """Results in new memory, as tensors that may die: the bytes stay with the graph, as in its private pool."""

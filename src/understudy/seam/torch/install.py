@@ -18,6 +18,7 @@ from understudy.seam.torch import (
     autocast,
     batch_norm,
     compiling,
+    data,
     determinism,
     distributed,
     distributed_collectives,
@@ -42,6 +43,7 @@ from understudy.seam.torch import (
     pools,
     processes,
     profiler,
+    scattered,
     storage,
     streams,
     tensor,
@@ -83,11 +85,13 @@ PATCHED = (
     profiler,
     compiling,
     foreign,
+    data,
 )
 """Modules whose `patches(state)` are applied, in this order."""
 
 PLAIN_HANDLERS = {
     **asserts.HANDLERS,
+    **scattered.HANDLERS,
     **moves.HANDLERS,
     **plans.HANDLERS,
     **libraries.HANDLERS,

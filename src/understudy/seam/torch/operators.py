@@ -27,8 +27,8 @@ class Plan:
 
     __slots__ = (
         "attributes", "blas", "builtin", "composite", "exempt", "factory", "fresh", "handler", "host_arguments",
-        "kernel", "maskable", "math", "memory", "mutated", "mutated_keywords", "name", "names", "random", "resizes",
-        "row", "synchronizes", "view",
+        "kernel", "layout", "maskable", "math", "memory", "mutated", "mutated_keywords", "name", "names", "random",
+        "resizes", "row", "synchronizes", "view",
     )  # fmt: skip
 
     def __init__(self, func: torch._ops.OpOverload) -> None:
@@ -60,6 +60,7 @@ class Plan:
         self.row: Any = None
         self.memory = False
         self.attributes = name in tables.ATTRIBUTES
+        self.layout = "convolution" in name
         self.builtin = func.namespace in tables.BUILT_IN
         kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key
         self.composite = kernel_for(func.name(), "CompositeImplicitAutograd") and not kernel_for(func.name(), "CPU")
@@ -83,26 +84,28 @@ def signature(
     """
     inputs = list(tensors_in((*args, *kwargs.values())))
     outputs = list(tensors_in((out,))) if plan.fresh else []
-    read = sum(map(_bytes, inputs))
-    written = sum(map(_bytes, outputs))
+    read = sum(map(size_of, inputs))
+    written = sum(map(size_of, outputs))
     for position in plan.mutated:
         if position < len(args):
-            written += sum(map(_bytes, tensors_in((args[position],))))
+            written += sum(map(size_of, tensors_in((args[position],))))
     for keyword in plan.mutated_keywords:
-        size = sum(map(_bytes, tensors_in((kwargs.get(keyword),))))
+        size = sum(map(size_of, tensors_in((kwargs.get(keyword),))))
         written += size
         read -= size
-    first = _bytes(inputs[0]) if inputs else 0
+    first = size_of(inputs[0]) if inputs else 0
     if plan.name in tables.WRITES_ONLY:
-        read -= sum(map(_bytes, tensors_in(args[:1])))
+        read -= sum(map(size_of, tensors_in(args[:1])))
     elif plan.name in tables.GATHERS:
         read += min(first, written) - first
+    elif plan.name in tables.SCATTERS:
+        touched = min(first, size_of(inputs[-1]))
+        read += touched - first
+        written = touched
     detail: list[tuple[str, str | int]] = []
     if tf32 & (2 if "conv" in plan.name else 1):
         detail.append(("tf32", 1))
-    if any(
-        t.dim() == 4 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last) for t in inputs
-    ):
+    if any(map(channels_last, inputs)):
         detail.append(("channels_last", 1))
     if plan.attributes:
         detail += [(name, str(value)) for name, value in zip(plan.names, args, strict=False) if _plain(value)]
@@ -111,11 +114,19 @@ def signature(
         tuple(tuple(int(n) for n in size_of(t)) for t in (*inputs, *outputs)),
         tuple(str(t.dtype)[6:] for t in (*inputs, *outputs)),
         len(inputs),
-        _flops(func, args, kwargs, out),
+        flops_of(func, args, kwargs, out),
         max(0, read),
         written,
         tuple(detail),
     )
+
+
+def channels_last(tensor: torch.Tensor) -> bool:
+    """Whether an image's or a kernel's channels lie next to each other, by its strides: 1x1 kernels are told apart."""
+    if tensor.dim() != 4 or tensor.layout is not torch.strided:
+        return False
+    strides = tensor.stride()
+    return bool(strides[1] == 1 and strides[3] == tensor.shape[1] > 1)
 
 
 def _plain(value: Any) -> bool:
@@ -124,13 +135,15 @@ def _plain(value: Any) -> bool:
     )
 
 
-def _bytes(tensor: torch.Tensor) -> int:
+def size_of(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor's elements, of a sparse one's values."""
     if tensor.layout is not torch.strided:
         return int(tensor._nnz()) * tensor.element_size() if tensor.layout is torch.sparse_coo else 0
     return tensor.numel() * tensor.element_size()
 
 
-def _flops(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+def flops_of(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+    """Floating-point operations of one call as PyTorch's own counter has them; 0 where it has no rule."""
     count = flop_registry.get(func._overloadpacket)
     if count is None:
         return 0

@@ -187,6 +187,7 @@ class State:
             device.context = True
             device.driver.occupied_bytes += device.context_bytes
             self.ranks.opened(device)
+            self.machine.first_use(self.local.host, device, "context")
 
     # ------------------------------------------------------------------ memory
 

@@ -162,6 +162,18 @@ GATHERS = frozenset(
 )
 """Operators that read of their first argument only as much as they give back."""
 
+SCATTERS = frozenset(
+    {
+        "aten::scatter_",
+        "aten::scatter_add_",
+        "aten::index_add_",
+        "aten::index_copy_",
+        "aten::index_put_",
+        "aten::_index_put_impl_",
+    }
+)
+"""Operators that read and write of their first argument only as much as their last one has."""
+
 ASSERTING = (
     "aten::index",
     "aten::index_put",

@@ -1,0 +1,52 @@
+"""`understudy calibrate`: measure this machine's GPU, so that the cost model knows it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from understudy.errors import UsageError
+
+
+@click.command("calibrate")
+@click.option("--output", "-o", "path", metavar="FILE", default="curves.toml", show_default=True, help="What to write.")
+def command(path: str) -> int:
+    """Measure the GPU of this machine with CUDA events, in a few minutes, and write what it takes.
+
+    The file holds the efficiency of kernels by class, size and precision, the rates of copies, and what launches and
+    allocations take the host. `--curves FILE` lets an emulation use it for GPUs of that generation. Without a GPU
+    there is nothing to measure, and the exit code is 2.
+
+    \b
+    understudy calibrate -o a100.toml
+    understudy run --gpus A100 --curves a100.toml train.py
+    """
+    folder = Path(path).resolve().parent
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{folder} cannot be written to: choose another place with --output")
+    try:
+        from understudy.measure import curves
+    except ModuleNotFoundError as error:
+        raise UsageError("measuring a GPU needs PyTorch: pip install 'understudy[torch]'") from error
+    gpu = curves.this_gpu()
+    click.echo(f"measuring {gpu.name}", err=True)
+    how = "EMULATED" if "UNDERSTUDY_RUN" in os.environ else "measured"
+    found = curves.measure(gpu, lambda words: click.echo(f"  {words}", err=True), how)
+    Path(path).write_text(text(found), encoding="utf-8")
+    click.echo(f"wrote {path}: use it with `understudy run --gpus {gpu.key} --curves {path} ...`", err=True)
+    return 0
+
+
+def text(found: dict[str, Any]) -> str:
+    """The measurements as TOML."""
+    lines = ["# Measured by `understudy calibrate`; `--curves` reads it.", f'gpu = "{found["gpu"]}"']
+    lines.append(f'generation = "{found["generation"]}"')
+    for name in ("dispatch_us", "driver", "links"):
+        lines += ["", f"[{name}]", *(f"{key} = {value}" for key, value in found[name].items())]
+    for row in found["curve"]:
+        lines += ["", "[[curve]]"]
+        lines += [f"{key} = " + (f'"{value}"' if isinstance(value, str) else str(value)) for key, value in row.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,84 @@
+"""Where the time went: the step, its causes, the operators."""
+
+from __future__ import annotations
+
+import json
+
+from understudy.reports import _time
+from understudy.reports import json as json_report
+from understudy.reports.text import render
+from understudy.trace.operation import Kind
+
+PEAKS = {"fp32": 15.7e12, "fp16": 125e12}
+
+
+def facts(program, **changed):
+    gpu = {"name": "V100", "compute_capability": [7, 0], "memory_bandwidth_bytes_per_s": 900e9, "peak_flops": PEAKS}
+    program.trace.facts["gpus"] = [gpu | changed]
+
+
+def test_a_step_ends_when_the_device_has_done_it_and_the_first_is_left_out(training):
+    timing = _time.measure(training.trace)
+    assert timing.steps == 10
+    assert timing.step_ns is not None
+    assert timing.first_step_ns is not None
+    assert 240_000 < timing.step_ns < 1_000_000
+    assert timing.steps_per_s == 1e9 / timing.step_ns
+
+
+def test_the_causes_make_up_the_window(training):
+    (split,) = _time.measure(training.trace).splits
+    assert sum(split.causes.values()) == split.window_ns
+    assert split.causes["memory"] + split.causes["compute"] + split.causes["launch"] > 0.3 * split.window_ns
+    assert split.causes["wait"] > 0
+
+
+def test_kernels_are_bound_by_what_the_roofline_says(program):
+    facts(program)
+    program.kernel("aten::mm", ns=1_000_000, shapes=((4096, 4096),), dtypes=("float16",), flops=10**11)
+    program.kernel("aten::add", ns=1_000_000, shapes=((1 << 26,),), dtypes=("float32",))
+    program.kernel("aten::neg", ns=3_000, shapes=((4,),), dtypes=("float32",))
+    timing = _time.measure(program.trace)
+    (split,) = timing.splits
+    assert split.causes["compute"] == 1_000_000
+    assert split.tensor_core_ns == split.matrix_ns == 1_000_000
+    mm = next(one for one in timing.operators if one.name == "aten::mm")
+    assert mm.bound == "compute"
+    assert mm.roofline == 10**11 / 125e12 / 1e-3
+
+
+def test_tensor_cores_need_their_types(program):
+    facts(program)
+    program.kernel("aten::mm", ns=1_000, shapes=((64, 64),), dtypes=("float32",), flops=10**6)
+    program.kernel("aten::mm", ns=3_000, shapes=((64, 64),), dtypes=("bfloat16",), flops=10**6)
+    (split,) = _time.measure(program.trace).splits
+    assert (split.matrix_ns, split.tensor_core_ns) == (4_000, 0)
+
+
+def test_copies_behind_kernels_are_hidden():
+    busy = list(_time._union([(0, 100), (50, 200), (300, 400)]))
+    assert busy == [(0, 200), (300, 400)]
+    assert _time._overlap([(150, 350)], busy) == 100
+
+
+def test_what_is_done_once_is_named_apart(program):
+    program.kernel(ns=1_000)
+    trace = program.trace
+    name = trace.signatures.number(trace.signatures[0]._replace(name="first use: cuDNN"))
+    trace.rows.append((int(Kind.HOST), 0, name, 0, 0, 0, 400_000_000, 400_000_000))
+    timing = _time.measure(trace)
+    assert timing.first_uses == [("cuDNN", 400_000_000)]
+    assert _time.first_use_words(timing) == "cuDNN 400 ms"
+
+
+def test_text_and_json_say_the_step_the_split_and_the_operators(training):
+    training.trace.facts["band"] = 0.2
+    text = render(training.trace, [])
+    assert "step: " in text
+    assert " a second; median of 9 steps after the first" in text
+    assert "  time: " in text
+    assert "most time in aten::addmm 100 %" in " ".join(text.split())
+    report = json.loads(json_report.render(training.trace, []))
+    assert report["timing"]["steps"] == 10
+    assert set(report["timing"]["devices"][0]["causes"]) == set(_time.CAUSES)
+    assert report["timing"]["operators"][0]["name"] == "aten::addmm"
