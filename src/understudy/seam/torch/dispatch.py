@@ -17,15 +17,7 @@ from understudy.machine.machine import Cost
 from understudy.seam.torch import kernels, messages
 from understudy.seam.torch.kernel_silent import silent
 from understudy.seam.torch.memory import BACKWARD, MAIN, WORKER
-from understudy.seam.torch.operators import (
-    RANDOM_STATE,
-    Plan,
-    channels_last,
-    flops_of,
-    signature,
-    size_of,
-    tensors_in,
-)
+from understudy.seam.torch.operators import RANDOM_STATE, Plan, channels_last, on_cpu, signature, tensors_in
 from understudy.seam.torch.state import VIEW_NS, State
 from understudy.seam.torch.tags import (
     CPU,
@@ -194,7 +186,7 @@ class Dispatch(TorchDispatchMode):
         if plan.resizes:
             self.state.unpin_fixed(tensors_in((*args, *kwargs.values())))
         out = self.call(plan, func, args, kwargs, CPU)
-        self.on_cpu(plan, func, args, kwargs, out)
+        self.local.host.now_ns += on_cpu(self.machine, plan, func, args, kwargs, out)
         if late.sources:
             for tensor in tensors_in([args[i] for i in plan.mutated]):
                 late.overwritten(tensor)
@@ -202,14 +194,6 @@ class Dispatch(TorchDispatchMode):
             for tensor in tensors_in((out,)):
                 self.float(tensor)
         return out
-
-    def on_cpu(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """What an operator on host tensors takes the host."""
-        taken_ns, devices = VIEW_NS, self.machine.installed
-        if plan.kernel and devices:
-            size = sum(map(size_of, tensors_in((*args, out))))
-            taken_ns = devices[0].cost.host_operator_ns(size, flops_of(func, args, kwargs, out), bool(plan.random))
-        self.local.host.now_ns += taken_ns
 
     def scan(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, list[Tensor]]:
         """The device of an operator's tensors, and those among them that float; raises PyTorch's error on a mixture."""
@@ -262,7 +246,7 @@ class Dispatch(TorchDispatchMode):
             if plan.kernel:
                 self.submit(plan, func, args, kwargs, out, target, None)
             return out
-        self.on_cpu(plan, func, args, kwargs, out)
+        self.local.host.now_ns += on_cpu(self.machine, plan, func, args, kwargs, out)
         if pinned:
             self.state.pin(out)
         elif not local.explicit and device < 0:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from understudy.machine.machine import Machine
 from understudy.seam.torch import tables
 from understudy.seam.torch.tags import size_of
 from understudy.trace.operation import Signature
@@ -84,22 +85,22 @@ def signature(
     """
     inputs = list(tensors_in((*args, *kwargs.values())))
     outputs = list(tensors_in((out,))) if plan.fresh else []
-    read = sum(map(size_of, inputs))
-    written = sum(map(size_of, outputs))
+    read = sum(map(bytes_of, inputs))
+    written = sum(map(bytes_of, outputs))
     for position in plan.mutated:
         if position < len(args):
-            written += sum(map(size_of, tensors_in((args[position],))))
+            written += sum(map(bytes_of, tensors_in((args[position],))))
     for keyword in plan.mutated_keywords:
-        size = sum(map(size_of, tensors_in((kwargs.get(keyword),))))
+        size = sum(map(bytes_of, tensors_in((kwargs.get(keyword),))))
         written += size
         read -= size
-    first = size_of(inputs[0]) if inputs else 0
+    first = bytes_of(inputs[0]) if inputs else 0
     if plan.name in tables.WRITES_ONLY:
-        read -= sum(map(size_of, tensors_in(args[:1])))
+        read -= sum(map(bytes_of, tensors_in(args[:1])))
     elif plan.name in tables.GATHERS:
         read += min(first, written) - first
     elif plan.name in tables.SCATTERS:
-        touched = min(first, size_of(inputs[-1]))
+        touched = min(first, bytes_of(inputs[-1]))
         read += touched - first
         written = touched
     detail: list[tuple[str, str | int]] = []
@@ -135,7 +136,7 @@ def _plain(value: Any) -> bool:
     )
 
 
-def size_of(tensor: torch.Tensor) -> int:
+def bytes_of(tensor: torch.Tensor) -> int:
     """Bytes of a tensor's elements, of a sparse one's values."""
     if tensor.layout is not torch.strided:
         return int(tensor._nnz()) * tensor.element_size() if tensor.layout is torch.sparse_coo else 0
@@ -148,3 +149,14 @@ def flops_of(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[st
     if count is None:
         return 0
     return int(count(*args, **kwargs, out_val=out))
+
+
+def on_cpu(
+    machine: Machine, plan: Plan, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+) -> int:
+    """What an operator on host tensors takes the host, in nanoseconds (modelled)."""
+    if not plan.kernel or not machine.installed:
+        return 0
+    size = sum(map(bytes_of, tensors_in((*args, out))))
+    flops = flops_of(func, args, kwargs, out)
+    return machine.installed[0].cost.host_operator_ns(size, flops, bool(plan.random))
