@@ -117,7 +117,8 @@ def _growth(actions: list[MemoryAction], steps_ns: list[int]) -> Growth:
     first: dict[Site, int] = {}
     total = position = 0
     for number, step_ns in enumerate(steps_ns):
-        while position < len(actions) and actions[position].time_ns <= step_ns:
+        # What happens at the same moment may come after the step: at the program's end everything is given back then.
+        while position < len(actions) and actions[position].time_ns < step_ns:
             action = actions[position]
             position += 1
             if action.action == "alloc":
