@@ -52,6 +52,7 @@ command, and how its success is judged: it must end well and print what the row 
 Step time (the median of the optimizer's steps after the first) and peak memory (of the fullest GPU) are modelled.
 Findings are what the checks say beyond notes that cost nothing. `torch` is the version that the row ran on: torchvision
 is published for CUDA builds of torch, so what needs it runs with `make programs TORCH=2.14.1`.
+Programs of `tools/programs.toml` that are missing below have not been run with this version.
 
 | program | what it does | GPUs | torch | packages | outcome | step | peak | findings |
 |---|---|---|---|---|---|---|---|---|
