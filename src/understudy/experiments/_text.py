@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 
-from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
 from understudy.experiments._result import Column, Plot, Result, Series, Table, Timeline, words
+from understudy.reports.text import console_for
 
 
 def heading(result: Result, column: Column) -> tuple[str, str]:
@@ -35,17 +35,7 @@ def is_number(table: Table, index: int) -> bool:
 def render(result: Result, title: str, *, width: int = 100, color: bool = False) -> str:
     """The whole result for a terminal: the conclusion first, then its tables and where the numbers come from."""
     out = io.StringIO()
-    console = Console(
-        file=out,
-        width=max(width, 40),
-        force_terminal=color,
-        no_color=not color,
-        color_system="standard" if color else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-    )
+    console = console_for(out, max(width, 40), color)
     console.print(Text(title, style="bold"))
     for sentence in result.conclusion:
         console.print(Text(sentence))

@@ -50,17 +50,7 @@ def render(
     """
     summary = summarize(trace, findings)
     out = io.StringIO()
-    console = Console(
-        file=out,
-        width=max(width, 20),
-        force_terminal=color,
-        no_color=not color,
-        color_system="standard" if color else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-    )
+    console = console_for(out, max(width, 20), color)
     for label, words in (("verdict", summary.verdict), ("why", summary.why), ("next", summary.next)):
         console.print(Text(f"{label:8}", style="bold") + Text(words), soft_wrap=True)
     _print_devices(console, summary)
@@ -78,6 +68,21 @@ def show(trace: Trace, findings: Sequence[Finding], file: TextIO | None = None) 
     encoding = getattr(file, "encoding", None) or "utf-8"
     file.write(text.encode(encoding, "replace").decode(encoding))
     file.flush()
+
+
+def console_for(out: TextIO, width: int, color: bool) -> Console:
+    """A console of `width` columns that writes words as they are into `out`, with ANSI colours or without."""
+    return Console(
+        file=out,
+        width=width,
+        force_terminal=color,
+        no_color=not color,
+        color_system="standard" if color else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
 
 
 def is_coloured(file: TextIO) -> bool:
