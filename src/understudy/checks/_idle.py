@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from understudy.trace.operation import UNKNOWN_SITE, Kind, Site
+from understudy.trace.operation import FIRST_USE, UNKNOWN_SITE, Kind, Site
 from understudy.trace.trace import Record
 
 # Issuing one operation takes 2 to 30 µs in eager PyTorch; a host that takes ten times as long does something else.
@@ -32,18 +32,19 @@ class Idle:
     pause_ns: int = 0
     longest_ns: int = 0
     waited_ns: int = 0  # by the host, since the device's latest operation
+    once_ns: int = 0  # that the host spent on what happens once: contexts, libraries
     sites: Counter[Site] = field(default_factory=Counter)  # lines that ended a pause, by its length
 
     @property
     def window_ns(self) -> int:
-        """From the device's first operation to the end of its last."""
-        return self.busy_until_ns - self.first_ns
+        """From the device's first operation to the end of its last, without what happens once."""
+        return self.busy_until_ns - self.first_ns - self.once_ns
 
 
 class Gaps:
     """Sorts the gaps of every device, and those of all devices together: when none of them had anything to do."""
 
-    KINDS: ClassVar = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE, Kind.SYNCHRONIZE, Kind.STEP})
+    KINDS: ClassVar = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE, Kind.SYNCHRONIZE, Kind.STEP, Kind.HOST})
 
     def __init__(self) -> None:
         self.devices: dict[int, Idle] = {}
@@ -55,6 +56,12 @@ class Gaps:
         if record.kind == Kind.SYNCHRONIZE:
             for waiting in self.devices.values():
                 waiting.waited_ns += record.duration_ns
+            return
+        if record.kind == Kind.HOST:
+            if record.signature.name.startswith(FIRST_USE):
+                for waiting in self.devices.values():
+                    waiting.waited_ns += record.duration_ns
+                    waiting.once_ns += record.duration_ns
             return
         if record.kind == Kind.STEP:
             self.steps[record.site] += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from understudy.machine.occupancy import FULL
-from understudy.trace.operation import Kind, Signature
+from understudy.trace.operation import FIRST_USE, Kind, Signature
 from understudy.trace.rows import SPILL, WIDTH
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 MARKED = 64
 """Of how many launches one is looked at for the queue's limit."""
-FIRST_USE = "first use: "
-"""How the name of a row begins that says what the host did once."""
 
 
 def throttle(machine: Machine, host: HostThread, stream: Stream, lane: int) -> None:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from understudy.trace.operation import Kind, Signature
+from understudy.trace.operation import FIRST_USE, Kind, Signature
 from understudy.trace.trace import Trace
 from understudy.trace.units import format_ns, format_share, plural
 
@@ -28,8 +28,6 @@ SMALL_NS = 20_000  # a kernel shorter than this, that does
 SMALL_SHARE = 4  # less than a fourth of what the roofline allows in its time, is bound by its launch
 TOP = 8
 SKIPPED_STEPS = 3  # from so many steps on, the first is left out
-FIRST_USE = "first use: "
-"""How rows of the host's work begin that happens once a process and device."""
 _HALF = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
 
 Span = tuple[int, int]
@@ -296,10 +294,14 @@ def step_words(timing: Timing, band: float | None) -> str:
     if band is not None:
         low, high = (format_ns(round(timing.step_ns * factor)) for factor in (1.0 - band, 1.0 + band))
         words += f" ({low} to {high})"
-    words += f", {timing.steps_per_s:.3g} a second; median of {plural(timing.steps - 1, 'step')}"
+    words += f", {_rate(timing.steps_per_s)} a second; median of {plural(timing.steps - 1, 'step')}"
     if timing.steps >= SKIPPED_STEPS and timing.first_step_ns is not None:
         words += f" after the first ({format_ns(timing.first_step_ns)})"
     return words
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
 
 
 def first_use_words(timing: Timing) -> str:

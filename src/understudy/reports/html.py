@@ -20,6 +20,7 @@ SUFFIX = ".html"
 HISTORY = True  # its memory charts are made of the allocators' history
 MAX_ROWS = 200  # of a table on the page; the JSON report holds all
 MAX_STEPS = 100
+FLOP_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 require = page.require
 
 
@@ -33,6 +34,7 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
     templates = resources.files(__package__) / "templates"
     environment = page.environment()
     environment.filters |= {"ns": format_ns, "size": format_bytes, "share": format_share, "short": short, "code": code}
+    environment.filters["flop"] = format_flop
     environment.globals |= {"plural": plural, "around": _source.around, "memory_words": memory_words}
     summary = summarize(trace, findings)
     groups = _charts.kernels(trace)
@@ -60,6 +62,12 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
         plotly=page.plotly(),
         data_json=page.embedded(data),
     )
+
+
+def format_flop(flop: int) -> str:
+    """Arithmetic with three significant digits: "5.62 TFLOP"; empty where a kernel counts none."""
+    size, name = next(((size, name) for size, name in FLOP_UNITS if flop >= size), (1, ""))
+    return f"{flop / size:.3g} {name}FLOP" if flop else ""
 
 
 def code(text: str) -> Any:

@@ -321,7 +321,7 @@ def _where_time_went(devices: list[Device], window_ns: int) -> str:
         return "memory was taken, and no work was recorded"
     shares = [f"cuda:{device.index} busy {format_share(device.busy_share)}" for device in devices]
     shown = ", ".join(shares[:4]) + (", ..." if len(shares) > 4 else "")
-    return f"{format_ns(window_ns)} of device work; {shown}"
+    return f"{format_ns(window_ns)} from the first to the last operation; {shown}"
 
 
 def _next(trace: Trace, emulated: bool) -> str:
@@ -334,6 +334,8 @@ def memory_words(device: Device) -> str:
     """Peak memory in one phrase: "1.20 GiB allocated (modelled, ±4%), 1.50 GiB reserved of 15.8 GiB"."""
     if device.peak_allocated_bytes is None:
         return "not known"
+    if not device.used and device.memory_bytes:
+        return f"nothing of {format_bytes(device.memory_bytes)}"
     words = f"{format_bytes(device.peak_allocated_bytes)} allocated"
     if device.modelled:
         words += f" ({peak_band_words(device)})"

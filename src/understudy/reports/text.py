@@ -97,21 +97,27 @@ def _print_devices(console: Console, summary: Summary) -> None:
     console.print()
     console.print(Text(f"{summary.stamp}: {summary.times_are}", style="dim"))
     for words in _time_lines(summary):
-        console.print(Text(words))
+        _print_paragraph(console, words, 0)
     splits = {split.device: split for split in summary.timing.splits}
     for device in used:
         console.print(Text(f"cuda:{device.index} {device.name}", style="bold"))
         for words in _device_lines(device):
-            console.print(Text(f"  {words}"))
+            _print_paragraph(console, words)
         if device.index in splits:
             for words in _use_lines(splits[device.index], summary.timing):
-                console.print(Text(f"  {words}"))
+                _print_paragraph(console, words)
         if device.kernels >= MIN_KERNELS:
             console.print(Text(f"  {_bars(device, summary)}"))
     idle = [device for device in summary.devices if device not in used]
     if idle:
         names = ", ".join(f"cuda:{device.index}" for device in idle)
         console.print(Text(f"{names}: not used", style="dim"))
+
+
+def _print_paragraph(console: Console, words: str, indent: int = 2) -> None:
+    """Words with an indent, and the lines after the first a little deeper."""
+    for number, line in enumerate(Text(words).wrap(console, max(20, console.width - indent - 2))):
+        console.print(Text(" " * (indent + 2 * (number > 0))) + line)
 
 
 def _time_lines(summary: Summary) -> list[str]:

@@ -43,6 +43,9 @@ class Site(NamedTuple):
 
 UNKNOWN_SITE = Site("", 0)
 
+FIRST_USE = "first use: "
+"""How the name of a row of the host's work begins that happens once a process and device."""
+
 
 class Lane(NamedTuple):
     """Where a row happened. `device` -1 is the host; `thread` is the host thread's spawn index."""

@@ -17,8 +17,10 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_share(share: float) -> str:
-    """A share between 0 and 1 as a percentage: "12 %", and "0.4 %" below one."""
+    """A share between 0 and 1 as a percentage: "12 %", "0.4 %" below one, and "<0.01 %"."""
     percent = 100 * share
+    if 0 < percent < 0.01:
+        return "<0.01 %"
     return f"{percent:.0f} %" if percent >= 1 or percent == 0 else f"{percent:.1g} %"
 
 

@@ -2,7 +2,9 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const COLOURS = ["#3d7edb", "#e08a1e", "#9b5de5", "#c9463d", "#7a8796"];
-  const MEMORY_COLOURS = ["#3d7edb", "#e08a1e", "#2a9d6f", "#9b5de5", "#c9463d", "#7a8796", "#c2a83e", "#4fb3bf"];
+  // From what stays to what comes and goes: the outline of a short peak has the colour of what made it.
+  const CATEGORIES = ["parameter", "optimizer", "workspace", "autocast", "input", "gradient", "activation", "temporary"];
+  const MEMORY_COLOURS = ["#3d7edb", "#e08a1e", "#2a9d6f", "#9b5de5", "#c9463d", "#c2a83e", "#4fb3bf", "#b5739d", "#7a8796"];
   const MOST_BARS = 2500; // more and the page becomes slow: then stretches of time are drawn instead of operations
   const STRETCHES = 500;
   const CONFIG = { displaylogo: false, responsive: true, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]] };
@@ -128,9 +130,11 @@
     return traces.filter((trace) => trace.x.length);
   }
 
+  const timelineHeight = () => 110 + 40 * Math.max(1, lanes.length);
+
   function drawTimeline() {
     Plotly.react(timelineChart, timelineTraces(shown), layout({
-      barmode: "overlay", bargap: 0, showlegend: true, dragmode: "zoom", height: 110 + 40 * Math.max(1, lanes.length),
+      barmode: "overlay", bargap: 0, showlegend: true, dragmode: "zoom", height: timelineHeight(),
       xaxis: { title: { text: "ms" }, range: shown.slice() },
       yaxis: { categoryorder: "array", categoryarray: lanes.map((lane) => lane.label).reverse(), fixedrange: true },
     }), CONFIG);
@@ -160,16 +164,18 @@
 
   function drawMemory(chart) {
     const device = data.memory[chart.dataset.index];
-    const traces = Object.entries(device.categories).map(([name, values], number) => ({
-      type: "scatter", mode: "lines", name, x: device.times_ms, y: values, stackgroup: "all", line: { shape: "hv", width: 1 },
-      fillcolor: MEMORY_COLOURS[number % MEMORY_COLOURS.length], marker: { color: MEMORY_COLOURS[number % MEMORY_COLOURS.length] },
-      text: values.map(sizeWords), hovertemplate: `${plain(name)} %{text} at %{x:.3f} ms<extra></extra>`,
-    }));
+    const known = CATEGORIES.filter((name) => name in device.categories);
+    const names = [...known, ...Object.keys(device.categories).filter((name) => !CATEGORIES.includes(name))];
+    const tint = (name) => MEMORY_COLOURS.at(CATEGORIES.indexOf(name)); // the last is everything else's
     const unit = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(([size]) => device.peak_bytes >= 2 * size) || [1, "B"];
-    const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => share * device.peak_bytes);
+    const traces = names.map((name) => ({
+      type: "scatter", mode: "lines", name, x: device.times_ms, y: device.categories[name].map((size) => size / unit[0]),
+      stackgroup: "all", line: { shape: "hv", width: 1 }, fillcolor: tint(name), marker: { color: tint(name) },
+      text: device.categories[name].map(sizeWords), hovertemplate: `${plain(name)} %{text} at %{x:.3f} ms<extra></extra>`,
+    }));
     Plotly.react(chart, traces, layout({
-      showlegend: true, xaxis: { title: { text: "ms" } },
-      yaxis: { title: { text: `cuda:${device.device} ${unit[1]}` }, tickvals: ticks, ticktext: ticks.map((tick) => (tick / unit[0]).toPrecision(3)), rangemode: "tozero" },
+      showlegend: true, xaxis: { title: { text: "ms" }, range: [0, Math.max(LENGTH_MS, device.times_ms.at(-1))] },
+      yaxis: { title: { text: `cuda:${device.device} ${unit[1]}` }, rangemode: "tozero" },
     }), CONFIG);
   }
 
@@ -197,15 +203,37 @@
     }), CONFIG);
   }
 
-  function drawAll() {
-    drawTimeline();
-    document.querySelectorAll(".memory-chart").forEach(drawMemory);
-    const roofline = document.getElementById("roofline-chart");
-    if (roofline) drawRoofline(roofline);
+  // ------------------------------------------------------------------ drawing, when a chart comes into view
+
+  const charts = new Map();
+  if (timelineChart) charts.set(timelineChart, drawTimeline);
+  document.querySelectorAll(".memory-chart").forEach((chart) => charts.set(chart, drawMemory));
+  document.querySelectorAll("#roofline-chart").forEach((chart) => charts.set(chart, drawRoofline));
+  const drawn = new Set();
+
+  // A third of a second of script that a reader of the findings does not need: it runs before the first chart is drawn.
+  function startPlotly() {
+    if (window.Plotly) return;
+    const script = document.createElement("script");
+    script.textContent = document.getElementById("plotly").textContent;
+    document.head.append(script);
   }
 
-  drawAll();
-  timelineChart.on("plotly_relayout", onZoom);
+  function draw(chart) {
+    if (drawn.has(chart)) return;
+    startPlotly();
+    drawn.add(chart);
+    charts.get(chart)(chart);
+    if (chart === timelineChart) chart.on("plotly_relayout", onZoom);
+  }
+
+  const watch = new IntersectionObserver((entries) => {
+    for (const entry of entries) if (entry.isIntersecting) { watch.unobserve(entry.target); draw(entry.target); }
+  }, { rootMargin: "400px" });
+
+  if (timelineChart) timelineChart.style.height = timelineHeight() + "px";
+  charts.forEach((_, chart) => watch.observe(chart));
   document.querySelector(".buttons").addEventListener("click", onButton);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  addEventListener("beforeprint", () => charts.forEach((_, chart) => draw(chart)));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((chart) => charts.get(chart)(chart)));
 })();
