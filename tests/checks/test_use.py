@@ -23,6 +23,13 @@ def test_thousands_of_tiny_kernels_are_launch_bound(program):
     assert finding.lost_ns == 2999 * 3_500
 
 
+def test_what_happens_once_does_not_hide_that_launches_bind(program):
+    program.kernel().host(500_000_000, name="first use: context")
+    for _ in range(3000):
+        program.kernel(ns=1_500)
+    assert found(program) == [("launch-bound", 0, "warning")]
+
+
 def test_large_kernels_are_not_launch_bound(program):
     for _ in range(3000):
         program.kernel(ns=20_000)

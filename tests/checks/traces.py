@@ -83,9 +83,9 @@ class Program:
         self.row(Kind.COPY, Lane(device, 0), signature, at(line), start, start + 2_000, 4)
         return self.wait("aten::_local_scalar_dense", line, device)
 
-    def host(self, ns: int, line: int = 0):
+    def host(self, ns: int, line: int = 0, name: str = "input"):
         """The host works on its own."""
-        self.row(Kind.HOST, Lane(-1, 0), Signature("input"), at(line), self.now_ns, self.now_ns + ns, ns)
+        self.row(Kind.HOST, Lane(-1, 0), Signature(name), at(line), self.now_ns, self.now_ns + ns, ns)
         self.now_ns += ns
         return self
 

@@ -30,6 +30,19 @@ def test_text_says_what_each_device_did(training):
     assert "times are modelled" in rendered
 
 
+def test_what_a_line_cannot_hold_goes_on_below_its_words(training):
+    lines = text.render(training.trace, [], width=60).splitlines()
+    number = next(number for number, line in enumerate(lines) if line.startswith("  memory at its peak"))
+    assert lines[number + 1].startswith("    ")
+    assert max(map(len, lines[4:])) <= 60
+
+
+def test_a_device_that_did_nothing_says_so(program):
+    program.kernel().trace.facts["devices"] = [{"peak_allocated_bytes": 0, "memory_bytes": 16 << 30}] * 2
+    program.trace.facts["gpus"] *= 2
+    assert "| cuda:1 Tesla V100-SXM2-16GB | nothing of 16.0 GiB | 0 |" in md.render(program.trace, [])
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_tables_fit_the_terminal(training, width):
     rendered = text.render(training.trace, checks.run(training.trace), width=width)

@@ -80,6 +80,10 @@ def test_what_the_program_named_is_escaped(program, tmp_path):
     assert data_of(page)["timeline"]["whats"][0][1] == HOSTILE
 
 
+def test_arithmetic_has_a_unit():
+    assert [html.format_flop(flop) for flop in (0, 12, 5_620, 5.62e13)] == ["", "12 FLOP", "5.62 kFLOP", "56.2 TFLOP"]
+
+
 def test_code_around_a_finding_is_shown(training, tmp_path):
     script = tmp_path / "train.py"
     script.write_text("".join(f"line_{number} = {number} < 5\n" for number in range(1, 20)))
