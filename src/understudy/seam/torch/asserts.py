@@ -16,7 +16,6 @@ from understudy.machine.stream import Stream
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.messages import cuda_error
 from understudy.seam.torch.operators import Plan, tensors_in
-from understudy.seam.torch.state import State
 from understudy.seam.torch.tables import ASSERTING
 from understudy.seam.torch.tags import device_of
 from understudy.trace.operation import Note
@@ -31,13 +30,13 @@ OF_VALUES = re.compile(
 
 
 class Failure:
-    """What a kernel found: the next work on `stream`. `surfaced` once the host has heard of it."""
+    """What a kernel found: work `epoch` of `stream`. `surfaced` once the host has heard of it."""
 
-    def __init__(self, dispatch: Dispatch, stream: Stream) -> None:
+    def __init__(self, dispatch: Dispatch, stream: Stream, epoch: int) -> None:
         self.dispatch = dispatch
         self.state = dispatch.state
         self.agent = stream.agent
-        self.epoch = stream.epoch + 1
+        self.epoch = epoch
         self.surfaced = False
 
     def ordered(self) -> None:
@@ -86,24 +85,28 @@ def guarded(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kw
     try:
         return dispatch.general(plan, func, args, kwargs)
     except (IndexError, RuntimeError) as error:
-        state = dispatch.state
         devices = [device_of(tensor) for tensor in tensors_in((*args, *kwargs.values()))]
         device = max(devices, default=-1)
-        if device < 0 or not OF_VALUES.search(str(error)):
+        if device < 0:
             raise
-        _note(state, plan, str(error).splitlines()[0])
-        if state.failure is None:
-            state.failure = Failure(dispatch, dispatch.local.streams[device])
+        stream = dispatch.local.streams[device]
+        fail(dispatch, plan, error, stream, stream.epoch + 1)
         out = _anything(dispatch, plan, func, args, kwargs)
         dispatch.tag(out, device)
         dispatch.submit(plan, func, args, kwargs, out, device, None)
         return out
 
 
-def _note(state: State, plan: Plan, found: str) -> None:
+def fail(dispatch: Dispatch, plan: Plan, error: Exception, stream: Stream, epoch: int) -> None:
+    """Keep what work `epoch` of a stream found for the host's next wait; what CUDA raises at once is raised at once."""
+    if plan.name not in ASSERTING or not OF_VALUES.search(str(error)):
+        raise error
+    state = dispatch.state
     machine = state.machine
-    detail = (("operator", plan.name), ("found", found))
+    detail = (("operator", plan.name), ("found", str(error).splitlines()[0]))
     machine.note(state.local.host, Note("device-assert", machine.trace.sites[state.site()], detail))
+    if state.failure is None:
+        state.failure = Failure(dispatch, stream, epoch)
 
 
 def _anything(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

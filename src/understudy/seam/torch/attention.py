@@ -109,7 +109,7 @@ def _prepared(mask: Tensor | None, query: Tensor, key: Tensor, backend: int) -> 
 
 def whole(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """aten::scaled_dot_product_attention in inference mode, where it arrives whole."""
-    with dispatch:
+    with dispatch.parts:
         return composite(dispatch.state, func, *args, **kwargs)
 
 
@@ -132,18 +132,25 @@ def fused(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwar
         return func(*args, **kwargs)
     for tensor in floating:
         dispatch.tag(tensor, device)
-    if dispatch.state.no_data:
-        out = dispatch.call(plan, func, args, kwargs, device)
-    else:
-        before, dispatch.local.inner = dispatch.local.inner, True
-        try:
-            with disable_torch_function():
-                out = _computed(dispatch.state, plan, func, args, kwargs, device)
-        finally:
-            dispatch.local.inner = before
+    out = values(dispatch, plan, func, args, kwargs, device)
     dispatch.tag(out, device)
     dispatch.submit(plan, func, args, kwargs, out, device, None)
     return out
+
+
+def values(
+    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+) -> tuple[Any, ...]:
+    """What a fused operator gives, computed on the CPU; without data, shapes alone."""
+    if dispatch.state.no_data:
+        shapes: tuple[Any, ...] = dispatch.call(plan, func, args, kwargs, device)
+        return shapes
+    before, dispatch.local.inner = dispatch.local.inner, True
+    try:
+        with disable_torch_function():
+            return _computed(dispatch.state, plan, func, args, kwargs, device)
+    finally:
+        dispatch.local.inner = before
 
 
 def _computed(
@@ -290,11 +297,16 @@ def _made(shape: Any, stride: Any, dtype: torch.dtype) -> Tensor:
     return torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
 
 
-_FUSED = ("flash", "efficient", "cudnn")
+_FUSED = tuple(
+    f"aten::_scaled_dot_product_{kind}_attention{end}"
+    for kind in ("flash", "efficient", "cudnn")
+    for end in ("", "_backward")
+)
 HANDLERS = {
     "aten::scaled_dot_product_attention": whole,
     "aten::_fused_sdp_choice": chosen,
-    **{f"aten::_scaled_dot_product_{kind}_attention": fused for kind in _FUSED},
-    **{f"aten::_scaled_dot_product_{kind}_attention_backward": fused for kind in _FUSED},
+    **dict.fromkeys(_FUSED, fused),
 }
 """Operators that `Dispatch` hands on whole."""
+VALUES = dict.fromkeys(_FUSED, values)
+"""What computes operators for which the CPU has no kernel, for a replay that has all the rest."""

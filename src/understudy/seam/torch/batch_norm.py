@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from understudy.seam.torch.dispatch import Dispatch, Handler
+from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.operators import Plan
 
 Tensor = torch.Tensor
@@ -108,30 +108,37 @@ def _spread(values: Tensor, like: Tensor) -> Tensor:
     return values.reshape(1, -1, *[1] * (like.dim() - 2))
 
 
-def _handler(compute: Callable[..., Any]) -> Handler:
-    def handle(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        device, _ = dispatch.scan(plan, func, args, kwargs)
-        if device < 0:
-            return func(*args, **kwargs)  # refuses that
-        kwargs = dict(kwargs)
-        into = kwargs.pop("out", None)
-        found = dispatch.call(plan, compute, args, kwargs, device)
-        out = found if into is None else into.copy_(found)
-        dispatch.tag([part for part in (out if isinstance(out, tuple) else (out,)) if part is not None], device)
-        dispatch.submit(plan, func, args, kwargs, out, device, None)
-        return out
+def values(
+    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+) -> Any:
+    """What one of the operators gives, or puts into `out`."""
+    kwargs = dict(kwargs)
+    into = kwargs.pop("out", None)
+    found = dispatch.call(plan, COMPUTED[plan.name], args, kwargs, device)
+    return found if into is None else into.copy_(found)
 
-    return handle
+
+def handle(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Compute and submit one of the operators."""
+    device, _ = dispatch.scan(plan, func, args, kwargs)
+    if device < 0:
+        return func(*args, **kwargs)  # refuses that
+    out = values(dispatch, plan, func, args, kwargs, device)
+    dispatch.tag([part for part in (out if isinstance(out, tuple) else (out,)) if part is not None], device)
+    dispatch.submit(plan, func, args, kwargs, out, device, None)
+    return out
 
 
 COMPUTED: dict[str, Callable[..., Any]] = {
-    "stats": stats,
-    "gather_stats": gather,
-    "gather_stats_with_counts": gather_with_counts,
-    "elemt": elemt,
-    "backward_reduce": backward_reduce,
-    "backward_elemt": backward_elemt,
+    "aten::batch_norm_stats": stats,
+    "aten::batch_norm_gather_stats": gather,
+    "aten::batch_norm_gather_stats_with_counts": gather_with_counts,
+    "aten::batch_norm_elemt": elemt,
+    "aten::batch_norm_backward_reduce": backward_reduce,
+    "aten::batch_norm_backward_elemt": backward_elemt,
 }
 
-HANDLERS = {f"aten::batch_norm_{name}": _handler(compute) for name, compute in COMPUTED.items()}
+HANDLERS = dict.fromkeys(COMPUTED, handle)
 """Operators that `Dispatch` hands on whole."""
+VALUES = dict.fromkeys(COMPUTED, values)
+"""What computes operators for which the CPU has no kernel, for a replay that has all the rest."""

@@ -6,8 +6,8 @@ Speed matters: the plain case, tensors of one device and no keywords, takes one 
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter_ns as clock_ns
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -44,6 +44,13 @@ KERNELS = (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CompositeExplicitAuto
 Handler = Callable[["Dispatch", Plan, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
+class Recorder(Protocol):
+    """A mode above this one, which writes operators down (a graph's capture)."""
+
+    def parts(self) -> AbstractContextManager[Any]:
+        """Enters both modes, for the parts of the operator that the recorder handles now."""
+
+
 class Dispatch(TorchDispatchMode):
     """The dispatch mode of one thread's emulation; every thread enters its own entry of the same object."""
 
@@ -55,6 +62,12 @@ class Dispatch(TorchDispatchMode):
         self.handlers = handlers
         self.plans: dict[Any, Plan] = {}
         self.costs: dict[Any, Cost] = {}
+        self.recorder: Recorder | None = None
+
+    @property
+    def parts(self) -> AbstractContextManager[Any]:
+        """What to enter where an operator is run as others: they come here again, and before to a recorder."""
+        return self if self.recorder is None else self.recorder.parts()
 
     def again(self) -> Dispatch:
         """The same mode for another thread."""
@@ -409,7 +422,7 @@ def higher_order(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...
     kernel = next((func.py_kernels[key] for key in KERNELS if key in func.py_kernels), None)
     if kernel is None:
         raise NotImplementedError(f"could not find kernel for HigherOrderOperator {func.name()} on CUDA")
-    with dispatch:
+    with dispatch.parts:
         return kernel(*args, **kwargs)
 
 
@@ -420,26 +433,5 @@ def composite(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], 
     """
     if any(tensor.is_nested for tensor in tensors_in(args)):
         return dispatch.general(plan, func, args, kwargs)
-    with dispatch:
+    with dispatch.parts:
         return func._op_dk(COMPOSITE, *args, **kwargs)
-
-
-class MeasuredDispatch(Dispatch):
-    """The same, with the program's own time between operators as it passes on this machine.
-
-    What the emulation itself takes, computing values included, is left out; the modelled cost of dispatching an
-    operator stays.
-    """
-
-    def __init__(self, state: State, handlers: dict[str, Handler]) -> None:
-        super().__init__(state, handlers)
-        self._left_ns = clock_ns()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        now_ns = clock_ns()
-        self.local.host.now_ns += max(0, now_ns - self._left_ns)
-        self._left_ns = now_ns  # an operator that is taken apart comes back with its parts
-        try:
-            return super().__torch_dispatch__(func, types, args, kwargs)
-        finally:
-            self._left_ns = clock_ns()

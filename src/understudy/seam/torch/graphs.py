@@ -8,28 +8,27 @@ what the capture allocated holds zeros. A replay runs the captured operators aga
 from __future__ import annotations
 
 import warnings
-import weakref
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from understudy.machine import graph as machine_graph
 from understudy.machine.order import Access
 from understudy.machine.stream import Stream
 from understudy.seam.patching import Patch
-from understudy.seam.torch.dispatch import PLAIN, Dispatch
+from understudy.seam.torch import asserts, attention, batch_norm
+from understudy.seam.torch.captures import CaptureMode, tensors_of
+from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.late import extent
 from understudy.seam.torch.messages import cuda_error
-from understudy.seam.torch.operators import Plan, tensors_in
+from understudy.seam.torch.operators import tensors_in
 from understudy.seam.torch.state import State
-from understudy.seam.torch.tables import HIDDEN_WRITES, NO_KERNEL
-from understudy.seam.torch.tags import CPU, Tag, storage_of, tag_of
+from understudy.seam.torch.tags import CPU, tag_of
 
 Tensor = torch.Tensor
 C: Any = torch._C
-to_capsule, from_capsule = C._to_dlpack, C._from_dlpack
 
 ON_DEFAULT_STREAM = (
     "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on the "
@@ -41,11 +40,10 @@ OTHER_STREAM = "Capture must end on the same stream it began on."
 EMPTY = (
     "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."
 )
-UNREGISTERED = "Attempt to increase offset for a CUDA generator not in capture mode."
 NO_DEBUG = "CUDA Graphs debug not enabled, set with [graph].enable_debug_mode()"
 DEAD = "CUDA graph replay detected {} dead tensor(s).\nMemory that the graph uses was freed after the capture: keep {}"
-COPIES = frozenset({"aten::copy_", "aten::_to_copy"})
-"""Operators without a kernel of their own in the tables, which a replay runs all the same."""
+VALUES: dict[str, Callable[..., Any]] = {**attention.VALUES, **batch_norm.VALUES}
+"""What computes a captured operator for which the CPU has no kernel."""
 
 
 def patches(state: State) -> list[Patch]:
@@ -63,195 +61,6 @@ def patches(state: State) -> list[Patch]:
         Patch(graphs, "_cuda_isCurrentStreamCapturing", is_capturing),
         Patch(graphs.graph, "default_capture_stream", None),
     ]
-
-
-class Slot(NamedTuple):
-    """A tensor of a captured operator, found again at each replay without keeping its memory allocated.
-
-    `storage` is the memory itself (of the graph's own results, or the host's) or a weak reference to it.
-    """
-
-    storage: Any
-    offset: int
-    shape: torch.Size
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-
-    def tensor(self) -> Tensor:
-        """The tensor; raises LookupError when its memory was freed."""
-        storage = self.storage
-        if isinstance(storage, StorageWeakRef):
-            storage = torch.UntypedStorage._new_with_weak_ptr(storage.cdata)
-            if storage is None:
-                raise LookupError
-        return torch.empty(0, dtype=self.dtype, device="cpu").set_(storage, self.offset, self.shape, self.stride)
-
-
-class Step(NamedTuple):
-    """One operator of a graph; `results` are where its fresh results go."""
-
-    plan: Plan
-    func: Any
-    args: Any
-    kwargs: Any
-    results: list[Slot]
-
-
-class CaptureMode(TorchDispatchMode):
-    """Above the emulation's own mode while a graph is captured: lets it carry operators out, and writes them down."""
-
-    def __init__(self, dispatch: Dispatch, generators: list[Any]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.dispatch = dispatch
-        self.generators = generators
-        self.steps: list[Step] = []
-        self.plans: dict[Any, Plan] = {}
-        self.saved: dict[int, tuple[Any, Tensor]] = {}
-        self.own: list[Any] = []
-        self.reads: weakref.WeakKeyDictionary[Tag, None] = weakref.WeakKeyDictionary()
-        self.writes: weakref.WeakKeyDictionary[Tag, None] = weakref.WeakKeyDictionary()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if types and any(kind.__torch_dispatch__ is not PLAIN for kind in types):
-            return NotImplemented
-        kwargs = kwargs or {}
-        plan = self.plans.get(func)
-        if plan is None:
-            plan = self.plans[func] = Plan(func)
-        if plan.view:
-            return func(*args, **kwargs)
-        generator = kwargs.get("generator")
-        if plan.random and generator is not None and not any(generator._cdata == one._cdata for one in self.generators):
-            raise RuntimeError(UNREGISTERED)
-        written = _written(plan, args, kwargs)
-        if self.dispatch.state.no_data:
-            out = func(*args, **kwargs)
-            self._use_all(plan, args, kwargs, out, written)
-            return out
-        for tensor in written:
-            self._save(tensor)
-        given = {id(storage_of(t)._us) for t in tensors_in((*args, *kwargs.values())) if _has_storage(t)}
-        out = self._twins(func(*args, **kwargs), given)
-        if plan.name not in NO_KERNEL and (plan.kernel or plan.name in COPIES):
-            self._write_down(plan, func, args, kwargs, out, written)
-        return out
-
-    # ------------------------------------------------------------------ memory
-
-    def _save(self, tensor: Tensor) -> None:
-        """Keep the bytes of memory from before the capture: nothing may have been written when it ends."""
-        storage = storage_of(tensor)
-        if not hasattr(storage, "_us_graph") and storage._cdata not in self.saved and storage.nbytes():
-            with torch._C._DisableTorchDispatch():  # our own copy is no work of the graph
-                self.saved[storage._cdata] = storage, _bytes(storage).clone()
-
-    def _twins(self, out: Any, given: set[int]) -> Any:
-        """Results in new memory, as tensors that may die: the bytes stay with the graph, as in its private pool."""
-        if isinstance(out, (tuple, list)):
-            return type(out)(self._twins(part, given) for part in out)
-        if not isinstance(out, Tensor) or not _has_storage(out) or out.numel() == 0:
-            return out
-        storage = storage_of(out)
-        tag = storage._us
-        if tag.device < 0 or id(tag) in given or out.storage_offset() or out.dtype not in TWINNED:
-            return out
-        with torch._C._DisableTorchDispatch():
-            twin: Tensor = from_capsule(to_capsule(out))
-        storage_of(twin)._us = tag
-        del storage._us
-        storage_of(twin)._us_graph = storage
-        self.own.append(storage)
-        return twin
-
-    def give_back(self) -> None:
-        """Memory as if nothing had run."""
-        for storage, before in self.saved.values():
-            _bytes(storage).copy_(before)
-        self.saved.clear()
-        for storage in self.own:
-            _bytes(storage).zero_()
-
-    # ------------------------------------------------------------------ the record
-
-    def _write_down(self, plan: Plan, func: Any, args: Any, kwargs: Any, out: Any, written: list[Tensor]) -> None:
-        self._use_all(plan, args, kwargs, out, written)
-        results = [self._slot(tensor) for tensor in tensors_in((out,))] if plan.fresh else []
-        kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
-        if isinstance(kwargs.get("device"), torch.device):
-            kwargs["device"] = torch.device("cpu")
-        self.steps.append(Step(plan, func, self._slots(args), self._slots(kwargs), results))
-
-    def _use_all(self, plan: Plan, args: Any, kwargs: Any, out: Any, written: list[Tensor]) -> None:
-        """Note the memory that the graph reads and writes."""
-        mutated = {id(tensor) for tensor in written}
-        for tensor in tensors_in((*args, *kwargs.values())):
-            self._use(tensor, self.writes if id(tensor) in mutated else self.reads)
-        for tensor in tensors_in((out,)) if plan.fresh else ():
-            self._use(tensor, self.writes)
-
-    def _use(self, tensor: Tensor, where: weakref.WeakKeyDictionary[Tag, None]) -> None:
-        if _has_storage(tensor) and tag_of(tensor).device >= 0:
-            where[tag_of(tensor)] = None
-
-    def _slots(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return self._slot(value)
-        if isinstance(value, dict):
-            return {key: self._slots(part) for key, part in value.items()}
-        if isinstance(value, (tuple, list)):
-            return type(value)(self._slots(part) for part in value)
-        return value
-
-    def _slot(self, tensor: Tensor) -> Any:
-        if not _has_storage(tensor):
-            return tensor
-        storage = storage_of(tensor)
-        if storage._us.device < 0:
-            # Numbers become arguments of the kernel; the rest is read when the graph runs.
-            kept = storage_of(tensor.detach().clone()) if tensor.dim() == 0 else storage
-        else:
-            kept = getattr(storage, "_us_graph", None) or StorageWeakRef(storage)
-        offset = 0 if kept is not storage and tensor.dim() == 0 and storage._us.device < 0 else tensor.storage_offset()
-        return Slot(kept, int(offset), tensor.shape, tensor.stride(), tensor.dtype)
-
-
-TWINNED = frozenset(
-    {
-        torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
-        torch.float32, torch.float64, torch.complex64, torch.complex128,
-    }
-)  # fmt: skip
-"""The dtypes that DLPack carries."""
-
-
-def _has_storage(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided and not tensor.is_meta
-
-
-def _bytes(storage: Any) -> Tensor:
-    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
-
-
-def _written(plan: Plan, args: Any, kwargs: Any) -> list[Tensor]:
-    positions = (*plan.mutated, *HIDDEN_WRITES.get(plan.name, ()))
-    values = [args[i] for i in positions if i < len(args)]
-    values += [kwargs[name] for name in plan.mutated_keywords if name in kwargs]
-    return [tensor for tensor in tensors_in(values) if _has_storage(tensor)]
-
-
-def _tensors(value: Any) -> Any:
-    """Slots as tensors again, in the shape of the arguments."""
-    if isinstance(value, Slot):
-        return value.tensor()
-    if isinstance(value, dict):
-        return {key: _tensors(part) for key, part in value.items()}
-    if isinstance(value, (tuple, list)):
-        return type(value)(_tensors(part) for part in value)
-    return value
 
 
 class Graph:
@@ -300,7 +109,7 @@ class Graph:
         )
         device.allocator.mark_capture_begin()
         dispatch = next(mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Dispatch))
-        self._mode = CaptureMode(dispatch, self._generators)
+        self._mode = dispatch.recorder = CaptureMode(dispatch, self._generators)
         self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def capture_end(self) -> None:
@@ -310,6 +119,7 @@ class Graph:
             raise RuntimeError(OTHER_STREAM)
         assert stream is not None
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        mode.dispatch.recorder = None
         device = state.device(stream.device)
         state.drain(device)
         device.allocator.mark_capture_end()
@@ -364,7 +174,7 @@ class Graph:
         dispatch = self._mode.dispatch
         for step in self._mode.steps:
             try:
-                args, kwargs = _tensors(step.args), _tensors(step.kwargs)
+                args, kwargs = tensors_of(step.args), tensors_of(step.kwargs)
             except LookupError:
                 raise RuntimeError(DEAD.format(1, f"the tensors that {step.plan.name} reads and writes")) from None
             if step.plan.name == "aten::copy_" and tag_of(args[0]).device == CPU and tag_of(args[1]).device >= 0:
@@ -373,7 +183,12 @@ class Graph:
                 access = Access(stream.agent, stream.epoch, start, stop, True, lane, site)
                 state.late.to_host(stream, args[0], args[1].clone(), end_ns, access)
                 continue
-            out = dispatch.call(step.plan, step.func, args, kwargs, stream.device)
+            compute: Callable[..., Any] = VALUES.get(step.plan.name, Dispatch.call)
+            try:
+                out = compute(dispatch, step.plan, step.func, args, kwargs, stream.device)
+            except (IndexError, RuntimeError) as error:
+                asserts.fail(dispatch, step.plan, error, stream, stream.epoch)
+                return  # what the rest of the graph would compute is undefined
             for slot, made in zip(step.results, tensors_in((out,)) if step.plan.fresh else (), strict=True):
                 slot.tensor().copy_(made)
 

@@ -49,10 +49,12 @@ from understudy.seam.torch import (
     tensor,
     tensor_types,
     threads,
+    warned,
 )
 from understudy.seam.torch.composites import Composites
-from understudy.seam.torch.dispatch import Dispatch, MeasuredDispatch
+from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.history import History
+from understudy.seam.torch.measured import MeasuredDispatch
 from understudy.seam.torch.nodata import DatalessDispatch
 from understudy.seam.torch.stale import StaleMode
 from understudy.seam.torch.state import State
@@ -85,6 +87,7 @@ PATCHED = (
     profiler,
     compiling,
     foreign,
+    warned,
     data,
 )
 """Modules whose `patches(state)` are applied, in this order."""

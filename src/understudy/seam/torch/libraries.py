@@ -111,7 +111,7 @@ def flatten_weights(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, 
 def convolution(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """aten::cudnn_convolution, called by name: the convolution that it is."""
     tensor, weight, padding, stride, dilation, groups = args[:6]
-    with dispatch:
+    with dispatch.parts:
         return torch.ops.aten.convolution.default(
             tensor, weight, None, stride, padding, dilation, False, [0] * len(padding), groups
         )
@@ -120,7 +120,7 @@ def convolution(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...]
 def transposed(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """aten::cudnn_convolution_transpose, called by name."""
     tensor, weight, padding, output_padding, stride, dilation, groups = args[:7]
-    with dispatch:
+    with dispatch.parts:
         return torch.ops.aten.convolution.default(
             tensor, weight, None, stride, padding, dilation, True, output_padding, groups
         )

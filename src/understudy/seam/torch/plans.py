@@ -126,7 +126,7 @@ def _check_sizes(tensor: torch.Tensor, dimensions: Any, last: int | None) -> Non
 
 
 def _widened(dispatch: Dispatch, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    with dispatch:
+    with dispatch.parts:
         wide = func(args[0].to(HALVES[args[0].dtype]), *args[1:], **kwargs)
         out: torch.Tensor = wide.to(BACK[wide.dtype])
         return out
