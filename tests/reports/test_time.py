@@ -71,6 +71,15 @@ def test_what_is_done_once_is_named_apart(program):
     assert _time.first_use_words(timing) == "cuDNN 400 ms"
 
 
+def test_the_wait_for_a_library_is_no_input(program):
+    program.kernel(ns=1_000)
+    program.host(60_000_000, name="first use: cuSOLVER")
+    program.kernel(ns=1_000)
+    (split,) = _time.measure(program.trace).splits
+    assert split.causes["first use"] == 60_000_000
+    assert split.causes["input"] == 0
+
+
 def test_text_and_json_say_the_step_the_split_and_the_operators(training):
     training.trace.facts["band"] = 0.2
     text = render(training.trace, [])

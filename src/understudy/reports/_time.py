@@ -18,7 +18,7 @@ from understudy.trace.operation import FIRST_USE, Kind, Signature
 from understudy.trace.trace import Trace
 from understudy.trace.units import format_ns, format_share, plural
 
-CAUSES = ("compute", "memory", "launch", "communication", "copy", "wait", "input")
+CAUSES = ("compute", "memory", "launch", "communication", "copy", "wait", "first use", "input")
 """Why a device was as it was: kernels by what bounds them, transfers that no kernel hides, and gaps.
 
 `launch` are short gaps between launches, and kernels too small for either bound; `wait` are gaps after the host had
@@ -155,7 +155,7 @@ class _Device:
         self.collectives: dict[int, list[Span]] = {}
         self.copies: dict[int, list[Span]] = {}
         self.gaps: Counter[str] = Counter()
-        self.waited_ns = self.worked_ns = 0
+        self.waited_ns = self.worked_ns = self.once_ns = 0
         self.matrix_ns = self.tensor_core_ns = 0
 
     def forget(self) -> None:
@@ -167,12 +167,14 @@ class _Device:
         gap = start_ns - self.until_ns
         if gap > 0:
             wait = min(gap, self.waited_ns)
-            rest = gap - wait
+            once = min(gap - wait, self.once_ns)
+            rest = gap - wait - once
             known = min(rest, self.worked_ns)
             self.gaps["wait"] += wait
+            self.gaps["first use"] += once
             self.gaps["input"] += rest if rest > LAUNCH_GAP_NS else known
             self.gaps["launch"] += 0 if rest > LAUNCH_GAP_NS else rest - known
-        self.waited_ns = self.worked_ns = 0
+        self.waited_ns = self.worked_ns = self.once_ns = 0
         self.until_ns = max(self.until_ns, end_ns)
 
     def split(self, begin_ns: int | None, end_ns: int | None) -> Split:
@@ -244,10 +246,13 @@ class _Part:
 
     def _host(self, kind: int, number: int, duration_ns: int) -> None:
         name = self.trace.signatures[number].name
-        if kind == Kind.HOST and name.startswith(FIRST_USE):
+        once = kind == Kind.HOST and name.startswith(FIRST_USE)
+        if once:
             self.first_uses.append((name.removeprefix(FIRST_USE), duration_ns))
         for device in self.devices.values():
-            if kind == Kind.HOST:
+            if once:
+                device.once_ns += duration_ns
+            elif kind == Kind.HOST:
                 device.worked_ns += duration_ns
             else:
                 device.waited_ns += duration_ns
@@ -373,7 +378,7 @@ def _share_out(causes: dict[str, int], gaps: Counter[str], idle_ns: int) -> None
     """Give the idle time to the causes of gaps, in proportion to what was seen of each."""
     seen = sum(gaps.values())
     rest = idle_ns
-    for cause in ("wait", "input"):
+    for cause in ("wait", "first use", "input"):
         part = round(idle_ns * gaps[cause] / seen) if seen else 0
         causes[cause] += part
         rest -= part
