@@ -10,10 +10,14 @@ from itertools import pairwise
 import pytest
 from traces import DTOH
 
-from understudy import checks, reports
+from understudy import checks, gpus, reports
 from understudy.errors import UsageError
+from understudy.machine.alloc_conf import parse
 from understudy.reports import chrome_trace, kineto, memory_snapshot, sarif
+from understudy.session import build_machine
 from understudy.trace import kineto as trace_kineto
+from understudy.trace.operation import EventRecord, EventWait, Kernel
+from understudy.trace.trace import Trace
 
 
 @pytest.fixture
@@ -57,6 +61,56 @@ def test_calls_of_a_thread_do_not_overlap(events):
     calls = sorted((event["ts"], event["dur"]) for event in of(events, "cpu_op"))
     for (start, duration), (later, _) in pairwise(calls):
         assert start + duration <= later + 1e-6
+
+
+def partly_overlapping(events):
+    """Events that begin within another of their lane and end after it; Perfetto drops such."""
+    found, lanes = [], {}
+    for event in events:
+        if event["ph"] == "X":
+            lanes.setdefault((event["pid"], event["tid"]), []).append(event)
+    for lane in lanes.values():
+        open_until: list[float] = []
+        for event in sorted(lane, key=lambda event: (event["ts"], -event["dur"])):
+            end = event["ts"] + event["dur"]
+            while open_until and open_until[-1] <= event["ts"] + 1e-6:
+                open_until.pop()
+            if open_until and end > open_until[-1] + 1e-6:
+                found.append(event)
+            open_until.append(end)
+    return found
+
+
+def test_only_waits_reach_out_of_what_they_began_in(program):
+    program.kernel(line=1).host(40_000, line=2).kernel(line=3).item(line=4).step(1)
+    program.kernel(line=5).wait("cudaEventSynchronize", line=6)
+    events = json.loads(chrome_trace.render(program.trace, []))["traceEvents"]
+    assert {event["cat"] for event in partly_overlapping(events)} <= {"cuda_sync"}
+    assert [event["tid"] for event in of(events, "cuda_sync")] == [7, -1]
+
+
+def test_each_call_and_its_work_share_a_number_that_nothing_else_has(events):
+    for categories in (("cuda_runtime", "cpu_op"), ("kernel", "gpu_memcpy", "cuda_sync")):
+        work = [event for name in categories for event in of(events, name)]
+        numbers = [event["args"]["correlation"] for event in work if "correlation" in event["args"]]
+        assert len(numbers) == len(set(numbers)) > 0
+
+
+def test_calls_are_long_enough_for_holistic_trace_analysis_to_count_them(events):
+    launches = [event for event in of(events, "cuda_runtime") if event["name"] == "cudaLaunchKernel"]
+    assert min(event["dur"] for event in launches) >= 2
+
+
+def test_a_stream_s_wait_names_the_record_that_it_waits_for():
+    machine = build_machine(gpus.parse("V100"), (11, 2), Trace(), parse(""))
+    machine.submit(Kernel("aten::mm", stream=0, duration_ns=50_000))
+    machine.submit(EventRecord(event=1, stream=0))
+    machine.submit(EventWait(event=1, stream=1))
+    events = json.loads(chrome_trace.render(machine.trace, []))["traceEvents"]
+    (record,) = (event for event in of(events, "cuda_runtime") if event["name"] == "cudaEventRecord")
+    (wait,) = (event for event in of(events, "cuda_sync") if event["name"] == "Stream Wait Event")
+    assert wait["args"]["wait_on_cuda_event_record_corr_id"] == record["args"]["correlation"]
+    assert (wait["args"]["stream"], wait["args"]["wait_on_stream"]) == (8, 7)
 
 
 def test_collectives_are_named_as_nccl_names_its_kernels():

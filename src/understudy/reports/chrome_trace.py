@@ -21,6 +21,7 @@ SUFFIX = ".kineto.json"
 PER_PROCESS = True  # one file a process: its readers expect one rank in each
 HOST_PID = 4_000_000  # above any GPU's index, which is the process number that Kineto gives a GPU
 LONGEST_CALL_NS = 50_000  # of the host's time between two rows, what one call may have taken
+NO_STREAM = -1  # where CUPTI puts waits that are of no one stream
 SYNC_KINDS = {"cudaDeviceSynchronize": "Context Sync", "cudaEventSynchronize": "Event Sync"}
 
 
@@ -60,7 +61,8 @@ def _head(trace: Trace) -> dict[str, Any]:
 
 def _events(trace: Trace) -> Iterator[Event]:
     yield from _names(trace)
-    hosts: dict[int, int] = {}  # thread -> when its latest call ended
+    hosts: dict[int, int] = {}  # thread -> when its latest call or other work ended
+    recorded: dict[int, tuple[int, Record]] = {}  # event -> its latest record, with the number of that call
     step_start_ns = 0
     for number, record in enumerate(trace, 1):
         thread = record.lane.thread
@@ -69,6 +71,10 @@ def _events(trace: Trace) -> Iterator[Event]:
             yield from _call(record, number, start_ns)
             if record.kind in ON_DEVICE:
                 yield from kineto.work(record, number, number)
+            elif record.kind == Kind.EVENT_RECORD:
+                recorded[record.value] = number, record
+            elif record.value in recorded:
+                yield _stream_wait(record, number, *recorded[record.value])
             hosts[thread] = record.issued_ns
         elif record.kind == Kind.SYNCHRONIZE:
             yield from _wait(record, number)
@@ -76,11 +82,12 @@ def _events(trace: Trace) -> Iterator[Event]:
         elif record.kind == Kind.STEP:
             name = f"ProfilerStep#{record.value}"
             yield complete("user_annotation", name, HOST_PID, thread, step_start_ns, record.issued_ns, _stack(record))
-            step_start_ns = record.issued_ns
+            step_start_ns = hosts[thread] = record.issued_ns
         elif record.kind == Kind.HOST:
             start_ns, end_ns = record.start_ns, max(record.end_ns, record.start_ns + record.value)
             name = record.signature.name or "host"
             yield complete("user_annotation", name, HOST_PID, thread, start_ns, end_ns, {"line": str(record.site)})
+            hosts[thread] = end_ns
     yield from _memory(trace)
 
 
@@ -97,6 +104,8 @@ def _names(trace: Trace) -> Iterator[Event]:
         yield meta("thread_name", HOST_PID, thread, name=f"thread {thread} (python)")
     for device, stream in sorted({(lane.device, lane.stream) for lane in trace.lanes if lane.device >= 0}):
         yield kineto.stream_name(device, stream)
+    for device in sorted({lane.device for lane in trace.lanes if lane.device >= 0}):
+        yield meta("thread_name", device, NO_STREAM, name="host waits")
 
 
 def _call_start(record: Record, host_ns: int) -> int:
@@ -130,18 +139,33 @@ def _wait(record: Record, number: int) -> Iterator[Event]:
     name = record.signature.name
     runtime = kineto.wait_name(record)
     thread = record.lane.thread
-    args: dict[str, Any] = {"External id": number, "correlation": number}
+    args: dict[str, Any] = {"External id": number, **_stack(record)}
     if runtime != name:
         outer = "aten::copy_" if name.startswith("cudaMemcpy") else name
-        yield complete("cpu_op", outer, HOST_PID, thread, record.start_ns, record.end_ns, args | _stack(record))
-    else:
-        args |= _stack(record)
+        yield complete("cpu_op", outer, HOST_PID, thread, record.start_ns, record.end_ns, args)
+        args = {"External id": number}
+    args["correlation"] = number  # on the call alone: readers join it with what it did on the device
     yield complete("cuda_runtime", runtime, HOST_PID, thread, record.start_ns, record.end_ns, args)
     if record.lane.device >= 0:
-        device, stream = record.lane.device, kineto.stream_number(record.lane.stream)
-        kind = SYNC_KINDS.get(runtime, "Stream Sync")
+        device, kind = record.lane.device, SYNC_KINDS.get(runtime, "Stream Sync")
+        stream = NO_STREAM if runtime in SYNC_KINDS else kineto.stream_number(record.lane.stream)
         args = {"cuda_sync_kind": kind, "correlation": number, "device": device, "stream": stream}
         yield complete("cuda_sync", kind, device, stream, record.start_ns, record.end_ns, args)
+
+
+def _stream_wait(record: Record, number: int, recording: int, recorded: Record) -> Event:
+    """What CUPTI says of a `cudaStreamWaitEvent`: which stream waits, and for the record of which call."""
+    device, stream = record.lane.device, kineto.stream_number(record.lane.stream)
+    args = {
+        "cuda_sync_kind": "Stream Wait Event",
+        "correlation": number,
+        "device": device,
+        "stream": stream,
+        "wait_on_stream": kineto.stream_number(recorded.lane.stream),
+        "wait_on_cuda_event_record_corr_id": recording,
+        "wait_on_cuda_event_id": record.value,
+    }
+    return complete("cuda_sync", "Stream Wait Event", device, stream, record.issued_ns, record.issued_ns, args)
 
 
 def _memory(trace: Trace) -> Iterator[Event]:
