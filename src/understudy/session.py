@@ -54,7 +54,8 @@ class Options:
 
     `gpus` is a spec such as "2xV100"; `cuda_version` "X.Y" or None for the documents' 11.2 (or the first that knows
     the GPUs); `seed` for Python's, NumPy's and the framework's generators at the start, None to leave them; `clock`
-    "virtual" or "real"; `async_copies` "late", "clock" or "stale"; `host_time` "modelled" or "measured";
+    "virtual" or "real"; `async_copies` "late", "clock" or "stale"; `host_time` "modelled" or "measured",
+    and then `host_factor` is what the time measured on this machine is multiplied by;
     `no_data` keeps shapes and memory but no values, and `assume` is what a value read then is;
     `memory_history` keeps the allocators' history from the start; `compat` "d2l" for what frameworks answered when that
     text was printed (JAX's `x.device()`); `curves` is a file of `understudy calibrate` for GPUs of its generation.
@@ -66,6 +67,7 @@ class Options:
     clock: str = "virtual"
     async_copies: str = "late"
     host_time: str = "modelled"
+    host_factor: float = 1.0
     no_data: bool = False
     assume: float | None = None
     stacks: bool = False
@@ -105,6 +107,7 @@ class Session:
         """
         try:
             import_module("torch")  # before the seam: under `understudy run` this begins the run's own emulation
+            from understudy.seam.torch.host_time import Meter
             from understudy.seam.torch.install import Installation
             from understudy.seam.torch.state import State
         except ModuleNotFoundError as error:
@@ -126,14 +129,16 @@ class Session:
             self.options.assume,
         )
         state.stale = self.options.async_copies == "stale"
-        installation = Installation(state, self.options.host_time)
+        if self.options.host_time == "measured":
+            state.meter = Meter(self.options.host_factor)
+        installation = Installation(state)
         installation.install()
         self._history = state.history
         if self.options.memory_history:
             state.history.keep()
         self._installations.append(installation)
         _seed(self.options.seed)
-        self._begin_outside(lambda: state.local.host, sites)
+        self._begin_outside(state.host, sites)
 
     def attach(self, framework: str) -> None:
         """Install the emulation into "torch", or into "jax", "tensorflow" or "mxnet", which must be imported already.
@@ -328,6 +333,11 @@ def _options(values: dict[str, Any]) -> Options:
         raise UsageError(
             "no_data and host_time='measured' exclude each other: without data the host's work is not a run's"
         )
+    factor = values.get("host_factor", 1.0)
+    if not 0 < factor < float("inf"):
+        raise UsageError(f"host_factor cannot be {factor}: it is a positive number that measured host time is times")
+    if factor != 1.0 and values.get("host_time") != "measured":
+        raise UsageError("host_factor says by what measured host time is multiplied: give host_time='measured' with it")
     for name, allowed in CHOICES.items():
         if values.get(name, allowed[0]) not in allowed:
             raise UsageError(f"{name} cannot be {values[name]!r}: it is {' or '.join(map(repr, allowed))}")

@@ -18,6 +18,7 @@ NAMES = (
     "fail-on",
     "gpu-backend",
     "gpus",
+    "host-factor",
     "host-time",
     "memory-history",
     "no-data",

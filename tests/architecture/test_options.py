@@ -13,6 +13,7 @@ NAMES = [
     "clock",
     "async_copies",
     "host_time",
+    "host_factor",
     "no_data",
     "assume",
     "stacks",

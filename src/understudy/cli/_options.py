@@ -44,6 +44,12 @@ def _curves(context: click.Context, parameter: click.Parameter, value: object) -
     return path
 
 
+def _factor(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not 0 < value < float("inf"):
+        raise UsageError(f"--host-factor cannot be {value:g}: it is a positive number")
+    return value
+
+
 def _choice(name: str, values: tuple[str, ...], help: str) -> Callable[..., Any]:
     return click.option(f"--{name}", type=click.Choice(values), envvar=_variable(name), help=help)
 
@@ -86,6 +92,15 @@ EMULATION = (
     ),
     _choice("host-time", HOST_TIMES, "Where the host's time between operations comes from."),
     click.option(
+        "--host-factor",
+        type=float,
+        metavar="FACTOR",
+        envvar="UNDERSTUDY_HOST_FACTOR",
+        callback=_factor,
+        help="With --host-time measured: multiply what was measured on this machine, 0.5 for a host twice as fast."
+        "  [default: 1]",
+    ),
+    click.option(
         "--no-data",
         is_flag=True,
         envvar="UNDERSTUDY_NO_DATA",
@@ -123,6 +138,7 @@ FIELDS = {
     "clock": "clock",
     "async": "async_copies",
     "host_time": "host_time",
+    "host_factor": "host_factor",
     "no_data": "no_data",
     "assume": "assume",
     "stacks": "stacks",

@@ -28,7 +28,7 @@ def as_dict(trace: Trace, findings: Sequence[Finding]) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "emulated": summary.emulated,
-        "times": {"source": summary.source, "band": summary.band},
+        "times": {"source": summary.source, "band": summary.band, "host_factor": summary.host_factor},
         "verdict": summary.verdict,
         "why": summary.why,
         "next": summary.next,

@@ -104,6 +104,7 @@ class Summary:
     findings: list[Finding]
     timing: Timing
     not_decidable: tuple[str, ...] = ()  # checks that this trace holds too little for
+    host_factor: float | None = None  # by what the host's own time was multiplied where it was measured
 
     @property
     def stamp(self) -> str:
@@ -122,9 +123,11 @@ class Summary:
         """Where the durations come from, with their error band where it is known."""
         if not self.emulated:
             return f"times are {self.source}"
-        if self.band is None:
-            return f"times are {self.source}; their error band is not known"
-        return f"times are {self.source}, within about ±{format_share(self.band)}"
+        words = f"times are {self.source}"
+        words += "; their error band is not known" if self.band is None else f", within about ±{format_share(self.band)}"
+        if self.host_factor is not None:
+            words += f"; the host's own work was measured on this machine, times {self.host_factor:g}"
+        return words
 
 
 def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
@@ -169,7 +172,12 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         list(findings),
         measure(trace),
         tuple(trace.facts.get("not_decidable", ())),
+        _host_factor(trace.facts.get("options", {})),
     )
+
+
+def _host_factor(options: dict[str, Any]) -> float | None:
+    return float(options.get("host_factor", 1.0)) if options.get("host_time") == "measured" else None
 
 
 _ON_DEVICE = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE})

@@ -69,9 +69,9 @@ def _fetch(state: State, stock: Any) -> Any:
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
         if torch.utils.data.get_worker_info() is None:
             return stock(self, possibly_batched_index)
-        begin = state.local.host.now_ns
+        begin = state.host().now_ns
         data = stock(self, possibly_batched_index)
-        return Fetched(data, state.local.host.now_ns - begin)
+        return Fetched(data, state.host().now_ns - begin)
 
     return fetch
 
@@ -82,7 +82,7 @@ def _put(state: State, stock: Any) -> Any:
         stock(self)
         if self._send_idx > before:
             workers = self.__dict__.setdefault("_us_workers", Workers())
-            workers.asked[before] = self._task_info[before][0], state.local.host.now_ns
+            workers.asked[before] = self._task_info[before][0], state.host().now_ns
 
     return try_put_index
 
@@ -90,7 +90,7 @@ def _put(state: State, stock: Any) -> Any:
 def _get(state: State, stock: Any) -> Any:
     def get_data(self: Any) -> Any:
         # Which call of this unpacks which batch depends on when real workers deliver: none of it takes modelled time.
-        host = state.local.host
+        host = state.host()
         now_ns = host.now_ns
         data = stock(self)
         host.now_ns = now_ns
@@ -105,7 +105,7 @@ def _process(state: State, stock: Any) -> Any:
             workers = self.__dict__.setdefault("_us_workers", Workers())
             # From torch 2.8 on the caller names the worker and has counted the batch already.
             batch = workers.oldest(rest[0]) if rest else self._rcvd_idx
-            state.local.host.wait_until(workers.ready_ns(batch, data.duration_ns))
+            state.host().wait_until(workers.ready_ns(batch, data.duration_ns))
             data = data.data
         return stock(self, data, *rest)
 
@@ -114,11 +114,12 @@ def _process(state: State, stock: Any) -> Any:
 
 def _next(state: State, stock: Any) -> Any:
     def following(self: Any) -> Any:
-        host = state.local.host
+        host = state.host()
         begin = host.now_ns
         try:
             return stock(self)
         finally:
+            state.host()
             if host.now_ns > begin:
                 duration = host.now_ns - begin
                 state.machine.mark(host, Kind.HOST, NAME, duration, state.site(), duration)

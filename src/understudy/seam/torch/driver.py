@@ -50,7 +50,7 @@ def _devices(state: State) -> dict[str, Any]:
 
     def synchronize() -> None:
         machine = state.machine
-        machine.synchronize_device(local.host, machine.devices[local.device], site=state.site())
+        machine.synchronize_device(state.host(), machine.devices[local.device], site=state.site())
         state.synchronized("cudaDeviceSynchronize")
         state.gpu_trace.synchronized_device()
 
@@ -154,7 +154,7 @@ def _accelerator(state: State) -> dict[str, Any]:
 
     def synchronize(index: int) -> None:
         machine = state.machine
-        machine.synchronize_device(local.host, machine.devices[index], site=state.site())
+        machine.synchronize_device(state.host(), machine.devices[index], site=state.site())
 
     def set_index(index: int) -> None:
         torch.cuda._lazy_init()

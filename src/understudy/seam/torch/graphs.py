@@ -152,7 +152,7 @@ class Graph:
         if stream.capture is not None:
             raise stream.capture.fail(machine_graph.UNSUPPORTED)
         site = state.site()
-        end = machine_graph.replay(state.machine, local.host, stream, self._capture, site)
+        end = machine_graph.replay(state.machine, state.host(), stream, self._capture, site)
         self._compute(stream, end, site)
         reads, writes = (state.order.whole(tags) for tags in (self._mode.reads, self._mode.writes))
         state.machine.access(local.host, stream, reads, writes, site)

@@ -54,7 +54,7 @@ from understudy.seam.torch import (
 from understudy.seam.torch.composites import Composites
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.history import History
-from understudy.seam.torch.measured import MeasuredDispatch
+from understudy.seam.torch.host_time import MeasuredDispatch
 from understudy.seam.torch.nodata import DatalessDispatch
 from understudy.seam.torch.stale import StaleMode
 from understudy.seam.torch.state import State
@@ -112,10 +112,10 @@ ACTIVE: list[State] = []
 class Installation:
     """One emulation in PyTorch, from `install` to `uninstall`."""
 
-    def __init__(self, state: State, host_time: str = "modelled") -> None:
+    def __init__(self, state: State) -> None:
         self.state = state
         self.patches = Patches()
-        kind = DatalessDispatch if state.no_data else MeasuredDispatch if host_time == "measured" else Dispatch
+        kind = DatalessDispatch if state.no_data else Dispatch if state.meter is None else MeasuredDispatch
         self.mode: Dispatch = kind(state, HANDLERS)
         self.composites = Composites(state)
         self.stale = StaleMode(self.mode) if state.stale and not state.no_data else None

@@ -68,7 +68,7 @@ class Notes:
         machine = state.machine
         site = state.site()
         self._steps += 1
-        machine.mark(state.local.host, Kind.STEP, "Optimizer.step", self._steps, site)
+        machine.mark(state.host(), Kind.STEP, "Optimizer.step", self._steps, site)
         if not any(_multi_tensor(group) for group in optimizer.param_groups):
             kernels = len(machine.trace.rows) - self._rows_before_step - 1
             self.note("unfused-optimizer", site, optimizer=type(optimizer).__name__,

@@ -7,6 +7,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable
+from time import thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from understudy.seam.torch.asserts import Failure
     from understudy.seam.torch.generators import Position
     from understudy.seam.torch.history import History
+    from understudy.seam.torch.host_time import Meter
     from understudy.seam.torch.notes import Notes
 
 VIEW_NS = 1_000
@@ -55,6 +57,8 @@ class Local(threading.local):
     target: int | None = None
     non_blocking = False
     reason = ""
+    operators = 0  # how many are running, one in another; with `left_ns` and `covered_ns` for a `Meter`
+    covered_ns = 0
     host: HostThread
     streams: list[Stream]
     callers: list[Stream] | None = None
@@ -62,6 +66,7 @@ class Local(threading.local):
     def __init__(self, state: State) -> None:
         self.host = state.parents.pop(threading.get_ident(), state.machine.host)
         self.streams = [device.default_stream for device in state.machine.devices]
+        self.left_ns = thread_time_ns()
 
 
 class State:
@@ -116,6 +121,7 @@ class State:
         self.wrap_stream: Callable[[Stream], Any]
         self.external: dict[tuple[int, int], Stream] = {}
         self.failure: Failure | None = None
+        self.meter: Meter | None = None  # where the host's own work is measured
         self.stale = False  # whether readers that are not ordered after a write get the bytes from before it
         machine.on_order = self._ordered
 
@@ -343,6 +349,12 @@ class State:
         return stream.capture is not None
 
     # ------------------------------------------------------------------ the program's doings
+
+    def host(self) -> HostThread:
+        """This thread's clock, brought up to now where the host's own work is measured."""
+        if self.meter is not None:
+            self.meter.charge(self.local)
+        return self.local.host
 
     def site(self) -> int:
         """The number of the program's line that is running."""

@@ -133,10 +133,10 @@ class StreamMethods:
         return event
 
     def query(self) -> bool:
-        return self._state.machine.query_stream(self._state.local.host, self._us)
+        return self._state.machine.query_stream(self._state.host(), self._us)
 
     def synchronize(self) -> None:
-        self._state.machine.synchronize_stream(self._state.local.host, self._us, site=self._state.site())
+        self._state.machine.synchronize_stream(self._state.host(), self._us, site=self._state.site())
         self._state.synchronized("cudaStreamSynchronize", self._us)
 
     def is_capturing(self) -> bool:
@@ -199,21 +199,21 @@ class EventMethods:
         if self._device is not None and self._device != found.device:
             raise RuntimeError(f"Event device {self._device} does not match recording stream's device {found.device}.")
         first, self._device = self._device is None, found.device
-        self._state.machine.record(self._state.local.host, self._us, found, self._state.site())
+        self._state.machine.record(self._state.host(), self._us, found, self._state.site())
         self._state.gpu_trace.recorded(self, handle(found), first)
 
     def wait(self, stream: Any = None) -> None:
         found = (
             self._state.local.streams[self._state.local.device] if stream is None else stream_of(self._state, stream)
         )
-        self._state.machine.wait_event(self._state.local.host, self._us, found, self._state.site())
+        self._state.machine.wait_event(self._state.host(), self._us, found, self._state.site())
         self._state.gpu_trace.waited(self, handle(found))
 
     def query(self) -> bool:
-        return self._state.machine.query_event(self._state.local.host, self._us)
+        return self._state.machine.query_event(self._state.host(), self._us)
 
     def synchronize(self) -> None:
-        self._state.machine.synchronize_event(self._state.local.host, self._us, self._state.site())
+        self._state.machine.synchronize_event(self._state.host(), self._us, self._state.site())
         self._state.synchronized("cudaEventSynchronize")
         self._state.gpu_trace.synchronized_event(self)
 

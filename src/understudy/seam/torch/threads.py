@@ -17,7 +17,7 @@ def patches(state: State, mode: Dispatch) -> list[Patch]:
     machine = state.machine
 
     def start(self: Any) -> None:
-        self._us_host = machine.fork(state.local.host)
+        self._us_host = machine.fork(state.host())
         stock_start(self)
 
     def join(self: Any, timeout: float | None = None) -> None:
@@ -25,7 +25,7 @@ def patches(state: State, mode: Dispatch) -> list[Patch]:
         child = getattr(self, "_us_host", None)
         if child is not None and not self.is_alive():
             self._us_host = None
-            machine.join(state.local.host, child)
+            machine.join(state.host(), child)
 
     def bootstrap(self: Any) -> None:
         child = getattr(self, "_us_host", None)
