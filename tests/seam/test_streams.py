@@ -195,7 +195,6 @@ def test_a_synchronization_that_is_not_wanted_warns_or_raises(session: Session) 
     torch.cuda.set_sync_debug_mode("default")
 
 
-
 def test_sleep_takes_modelled_time(session: Session) -> None:
     real = time.monotonic
     begin = time.time()

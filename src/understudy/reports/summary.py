@@ -124,7 +124,9 @@ class Summary:
         if not self.emulated:
             return f"times are {self.source}"
         words = f"times are {self.source}"
-        words += "; their error band is not known" if self.band is None else f", within about ±{format_share(self.band)}"
+        words += (
+            f", within about ±{format_share(self.band)}" if self.band is not None else "; their error band is not known"
+        )
         if self.host_factor is not None:
             words += f"; the host's own work was measured on this machine, times {self.host_factor:g}"
         return words
