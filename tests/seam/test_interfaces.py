@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -61,3 +63,30 @@ def test_peers_and_the_runtime(session: Session) -> None:
     torch.cuda.check_error(0)
     with pytest.raises(torch.cuda.CudaError):
         torch.cuda.check_error(2)
+
+
+def test_an_array_of_another_library_is_a_tensor_again(session: Session) -> None:
+    class Library:
+        def __init__(self, x: object) -> None:
+            self.x: Any = x
+
+        @property
+        def __cuda_array_interface__(self) -> object:
+            return self.x.__cuda_array_interface__
+
+    x = torch.arange(6, device="cuda:1").view(2, 3)
+    shared = torch.as_tensor(Library(x.t()[1:]))
+    assert (str(shared.device), shared.tolist()) == ("cuda:1", [[1, 4], [2, 5]])
+    shared[0, 0] = 9
+    assert x[0, 1].item() == 9
+    assert str(torch.tensor(Library(x), device="cuda:0").device) == "cuda:0"
+    with pytest.raises(RuntimeError, match="not registered with any CUDA device"):
+        torch.as_tensor(Library(Stranger()))
+
+
+class Stranger:
+    """What shows an address of nobody's."""
+
+    @property
+    def __cuda_array_interface__(self) -> object:
+        return {"shape": (1,), "typestr": "<f4", "data": (16, False), "version": 2}

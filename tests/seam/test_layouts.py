@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from understudy.session import Session
@@ -108,3 +109,9 @@ def test_jagged_tensors(session: Session) -> None:
     assert layer.weight.grad is not None
     assert layer.weight.grad.is_cuda
     assert not nested.cpu().is_cuda
+
+
+def test_attention_over_jagged_tensors(session: Session) -> None:
+    parts = [torch.ones(length, 2, 4, device="cuda") for length in (2, 3)]
+    heads = torch.nested.nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
+    assert F.scaled_dot_product_attention(heads, heads, heads).is_cuda

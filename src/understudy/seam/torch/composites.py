@@ -15,7 +15,7 @@ import torch
 
 from understudy.seam.torch import attention
 from understudy.seam.torch.state import State
-from understudy.seam.torch.tags import device_of
+from understudy.seam.torch.tags import TRACED, device_of
 
 aten = torch.ops.aten
 KEYS = ("AutogradCPU", "AutogradMeta")
@@ -57,6 +57,8 @@ class Composites:
         state = self.state
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
+            if args[0].__class__ in TRACED:
+                return func.decompose(*args, **kwargs)
             return composite(state, func, *args, **kwargs)
 
         return kernel

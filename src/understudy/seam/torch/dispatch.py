@@ -10,11 +10,10 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.machine.machine import Cost
-from understudy.seam.torch import kernels, messages
+from understudy.seam.torch import fake, kernels, messages
 from understudy.seam.torch.kernel_silent import silent
 from understudy.seam.torch.memory import BACKWARD, MAIN, WORKER
 from understudy.seam.torch.operators import RANDOM_STATE, Plan, channels_last, on_cpu, signature, tensors_in
@@ -24,6 +23,7 @@ from understudy.seam.torch.tags import (
     FLOATING,
     HOST_TAG,
     NOWHERE,
+    TRACED,
     Tag,
     disable_torch_function,
     parts_of,
@@ -95,9 +95,9 @@ class Dispatch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and any(t.__torch_dispatch__ is not PLAIN for t in types):
-            # A FakeTensor is a shape alone: nothing happens on a device. Other subclasses take themselves apart first:
+            # Nothing happens on a device where shapes alone are traced. Other subclasses take themselves apart first:
             # what they are made of comes here again.
-            return func(*args, **(kwargs or {})) if FakeTensor in types else NotImplemented
+            return fake.run(self.state, func, args, kwargs or {}) if TRACED.intersection(types) else NotImplemented
         plan = self.plans.get(func)
         if plan is None:
             plan = self.plan(func)
@@ -230,10 +230,7 @@ class Dispatch(TorchDispatchMode):
         """Run an operator that says where its result shall be."""
         kwargs = dict(kwargs)
         if get_mode(FAKE) is not None:
-            # FakeTensorMode comes after every other mode. Its shapes have no memory, and no driver to ask for a guard.
-            if getattr(kwargs.get("device"), "type", "") == "cuda":
-                kwargs["device"] = CPU_DEVICE
-            return func(*args, **kwargs)
+            return fake.run(self.state, func, args, kwargs)
         wanted = kwargs.get("device")
         pinned = kwargs.get("pin_memory")
         if pinned:

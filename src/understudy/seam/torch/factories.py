@@ -10,6 +10,7 @@ import torch
 import torch.utils._device
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.array_interface import tensor_of
 from understudy.seam.torch.moves import move
 from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import CPU, device_of, storage_of
@@ -75,6 +76,13 @@ def _device_class(state: State) -> Any:
         def __subclasscheck__(cls, subclass: Any) -> bool:
             return issubclass(subclass, stock) or super().__subclasscheck__(subclass)
 
+        # Tables that are keyed by the class, as torch.fx's of names in generated code, find it under either.
+        def __eq__(cls, other: object) -> bool:
+            return other is cls or other is stock
+
+        def __hash__(cls) -> int:
+            return hash(stock)
+
     class device(metaclass=Meta):  # noqa: N801 - PyTorch's own name
         """torch.device."""
 
@@ -123,6 +131,9 @@ def _from_data(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
     def constructor(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
         data = args[0] if args else kwargs.get("data")
+        if args and hasattr(type(data), "__cuda_array_interface__") and not isinstance(data, torch.Tensor):
+            data = tensor_of(data)
+            args = (data, *args[1:])
         if device is not None and torch.device(device).type not in ("cpu", "cuda"):
             return marked(*args, **kwargs)
         kwargs.pop("device", None)

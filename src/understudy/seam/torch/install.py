@@ -13,6 +13,7 @@ from understudy import import_hook
 from understudy.errors import InstallError
 from understudy.seam.patching import Patches
 from understudy.seam.torch import (
+    array_interface,
     asserts,
     attention,
     autocast,
@@ -26,6 +27,7 @@ from understudy.seam.torch import (
     dlpack,
     driver,
     factories,
+    fake,
     foreign,
     functional,
     generators,
@@ -68,6 +70,7 @@ PATCHED = (
     streams,
     generators,
     dlpack,
+    array_interface,
     driver,
     gpu_trace,
     memory,
@@ -88,6 +91,7 @@ PATCHED = (
     compiling,
     foreign,
     warned,
+    fake,
     data,
 )
 """Modules whose `patches(state)` are applied, in this order."""

@@ -10,6 +10,7 @@ from understudy.machine.graph import UNSUPPORTED
 from understudy.machine.order import Access
 from understudy.machine.stream import Stream
 from understudy.machine.submission import copy_name
+from understudy.seam.torch import fake
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.late import extent
 from understudy.seam.torch.messages import device_name
@@ -19,6 +20,7 @@ from understudy.seam.torch.tags import (
     CPU,
     FLOATING,
     HOST_TAG,
+    TRACED,
     Tag,
     device_of,
     disable_torch_function,
@@ -47,6 +49,8 @@ def move(
     memory_format: torch.memory_format | None = None,
 ) -> Tensor:
     """`tensor` on a device (CPU or an emulated index), differentiable; itself when nothing has to change."""
+    if tensor.__class__ in TRACED:
+        return _returning(state, fake.to(state, tensor, device, dtype, copy, memory_format), device_of(tensor))
     source = device_of(tensor)
     keywords = {} if memory_format is None else {"memory_format": memory_format}
     if source == device or (source == FLOATING and device == CPU):
@@ -61,8 +65,12 @@ def move(
             out: Tensor = aten._to_copy.default(tensor, dtype=dtype, **keywords)
     finally:
         local.target, local.non_blocking = before
+    return _returning(state, out, CPU if source == FLOATING else source)
+
+
+def _returning(state: State, out: Tensor, origin: int) -> Tensor:
+    """A moved tensor, whose gradient goes back to `origin`."""
     if out.grad_fn is not None:
-        origin = CPU if source == FLOATING else source
         out.grad_fn.register_hook(lambda inputs, _: tuple(_back(state, grad, origin) for grad in inputs))
     return out
 

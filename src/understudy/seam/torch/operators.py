@@ -124,7 +124,7 @@ def signature(
 
 def channels_last(tensor: torch.Tensor) -> bool:
     """Whether an image's or a kernel's channels lie next to each other, by its strides: 1x1 kernels are told apart."""
-    if tensor.dim() != 4 or tensor.layout is not torch.strided:
+    if tensor.dim() != 4 or tensor.layout is not torch.strided or tensor.is_nested:
         return False
     strides = tensor.stride()
     return bool(strides[1] == 1 and strides[3] == tensor.shape[1] > 1)

@@ -52,6 +52,7 @@ class Local(threading.local):
     device = 0
     inner = False
     explicit = False
+    fake_device: torch.device | None = None
     half = False
     marked = False
     target: int | None = None

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from understudy.machine.order import Accesses
 
@@ -21,8 +23,12 @@ NOWHERE = -2
 FLOATING = -3
 """Made by C++ with device=cpu inside a composite: adopts the first device that it meets."""
 
+functorch: Any = torch._C._functorch
 storage_of: Callable[[torch.Tensor], Any] = torch._C.TensorBase.untyped_storage
 shape_of: Callable[[torch.Tensor], torch.Size] = torch._C.TensorBase.shape.__get__  # type: ignore[attr-defined]
+
+TRACED: frozenset[Any] = frozenset({FakeTensor, FunctionalTensor})
+"""Tensors with which compilers trace shapes: they name a device, and nothing happens there."""
 
 
 def size_of(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -109,11 +115,21 @@ def device_of(tensor: torch.Tensor) -> int:
             parts = parts_of(tensor)
         if parts:
             return device_of(parts[0])  # which may be made of parts itself: DTensor of an AsyncCollectiveTensor
+        if tensor.__class__ in TRACED:
+            return _traced(tensor)
     device: int = tag.device
     return device
 
 
+def _traced(tensor: Any) -> int:
+    if isinstance(tensor, FunctionalTensor):
+        return device_of(torch._from_functional_tensor(tensor.elem))
+    return tensor.fake_device.index if tensor.fake_device.type == "cuda" else CPU
+
+
 def _tag_without_storage(tensor: torch.Tensor) -> Any:
+    while functorch.is_functorch_wrapped_tensor(tensor):  # inside torch.func's transforms
+        tensor = functorch.get_unwrapped(tensor)
     with disable_torch_function():
         try:
             return storage_of(tensor)._us

@@ -104,8 +104,11 @@ def _moving(state: State) -> list[Patch]:
             rest = dict(zip(("non_blocking", "copy"), args[1:], strict=False)) | kwargs
             return move(state, self, max(CPU, device_of(other)), other.dtype, **rest)
         named = args[0] if args else kwargs.get("device")
-        if isinstance(named, str) and named.startswith("cuda:"):
-            state.notes.device_named(named)
+        if isinstance(named, str):
+            if named.startswith("cuda:"):
+                state.notes.device_named(named)
+        elif has_torch_function_unary(named):  # a proxy of torch.fx, for one
+            return cast(Tensor, base.to(self, *args, **kwargs))
         copy = kwargs.pop("copy", False)
         if len(args) > 2 and isinstance(args[-1], bool) and isinstance(args[-2], bool):
             copy, args = args[-1], args[:-1]

@@ -1,0 +1,69 @@
+"""Fake tensors name an emulated GPU, train and move there without memory; `torch.export` takes models on devices."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+
+from understudy.session import Session
+
+
+def test_fake_tensors_name_their_device(session: Session) -> None:
+    with FakeTensorMode():
+        x = torch.ones(3, device="cuda:1")
+        assert (str(x.device), x.is_cuda, str((x + 1).device)) == ("cuda:1", True, "cuda:1")
+        assert str(torch.tensor([1.0], device="cuda").device) == "cuda:0"
+        assert str(x.to("cuda:0").device) == "cuda:0"
+        assert not x.cpu().is_cuda
+        with pytest.raises(RuntimeError, match="same device"):
+            x + torch.ones(3)
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_fake_models_train(session: Session) -> None:
+    with FakeTensorMode():
+        model = nn.TransformerEncoderLayer(8, 2, 16, device="cuda")
+        optimizer = torch.optim.AdamW(model.parameters())
+        with torch.autocast("cuda"):
+            out = model(torch.ones(5, 2, 8, device="cuda"))
+        F.cross_entropy(out.reshape(10, 8), torch.zeros(10, dtype=torch.long, device="cuda")).backward()
+        optimizer.step()
+        assert {str(p.grad.device) for p in model.parameters() if p.grad is not None} == {"cuda:0"}
+
+
+def test_gradients_of_moved_fakes_come_back(session: Session) -> None:
+    with FakeTensorMode():
+        host = torch.ones(3, requires_grad=True)
+        (host.cuda().half() * 2).sum().backward()
+        assert host.grad is not None
+        assert (host.grad.device.type, host.grad.dtype) == ("cpu", torch.float32)
+
+
+class Shifted(nn.Module):
+    """A model that makes a tensor where its input is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x) + torch.ones(3, device=x.device)
+        return out
+
+
+def test_export_of_a_model_on_a_device(session: Session) -> None:
+    model, x = Shifted().cuda(), torch.ones(2, 3, device="cuda")
+    exported = torch.export.export(model, (x,))
+    made = [node.kwargs["device"] for node in exported.graph.nodes if "ones" in str(node.target)]
+    assert made == [torch.device("cuda", 0)]
+    buffer = io.BytesIO()
+    torch.export.save(exported, buffer)
+    buffer.seek(0)
+    out = torch.export.load(buffer).module()(x)
+    assert out.is_cuda
+    assert torch.equal(out, model(x))

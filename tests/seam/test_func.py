@@ -1,0 +1,64 @@
+"""`torch.func`'s transforms, flex attention and torch.fx see the device inside the function that they transform."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jvp, vmap
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from understudy.session import Session
+
+
+def test_a_batched_tensor_says_where_it_is(session: Session) -> None:
+    def shifted(row: Tensor) -> Tensor:
+        assert (str(row.device), row.is_cuda) == ("cuda:1", True)
+        return row + torch.ones(3, device=row.device)
+
+    x = torch.zeros(5, 3, device="cuda:1")
+    assert vmap(shifted)(x).sum().item() == 15
+    assert str(jvp(shifted, (x[0],), (x[0],))[1].device) == "cuda:1"
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        vmap(lambda row: row + torch.ones(3))(x)
+
+
+def test_a_gradient_comes_back_to_its_device(session: Session) -> None:
+    def loss(x: Tensor) -> Tensor:
+        assert str(x.device) == "cuda:0"
+        return (x.to("cuda:1") ** 2).sum()
+
+    found = grad(loss)(torch.ones(3, device="cuda:0"))
+    assert (str(found.device), found.tolist()) == ("cuda:0", [2, 2, 2])
+
+
+def test_gradients_of_each_sample(session: Session) -> None:
+    model = nn.Linear(3, 1).cuda()
+
+    def loss(parameters: dict[str, Tensor], row: Tensor) -> Tensor:
+        out: Tensor = functional_call(model, parameters, (row[None],)).sum()
+        return out
+
+    found = vmap(grad(loss), in_dims=(None, 0))(dict(model.named_parameters()), torch.ones(4, 3, device="cuda"))
+    assert found["weight"].shape == (4, 1, 3)
+    assert found["weight"].is_cuda
+
+
+def test_flex_attention_with_captured_tensors(session: Session) -> None:
+    q = torch.ones(1, 2, 128, 8, device="cuda")
+    bias = torch.zeros(2, device="cuda")
+    document = torch.arange(128, device="cuda") // 64
+    mask = create_block_mask(lambda b, h, i, j: document[i] == document[j], None, None, 128, 128, device="cuda")
+    assert flex_attention(q, q, q, score_mod=lambda s, b, h, i, j: s + bias[h], block_mask=mask).is_cuda
+    with pytest.raises(RuntimeError, match="indices should be either on cpu or on the same device"):
+        flex_attention(q, q, q, score_mod=lambda s, b, h, i, j: s + bias.cpu()[h])
+    with pytest.raises(ValueError, match="Expected query, key, and value to have the same device type"):
+        flex_attention(q, q.cpu(), q.cpu())
+
+
+def test_symbolic_traces_follow_a_device(session: Session) -> None:
+    class Moves(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + torch.ones(3).to(x.device) + torch.zeros(3, device=torch.device("cuda", 0))
+
+    assert torch.fx.symbolic_trace(Moves())(torch.ones(3, device="cuda")).tolist() == [2, 2, 2]
