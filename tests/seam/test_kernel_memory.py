@@ -20,12 +20,12 @@ from understudy.seam.torch import kernel_libraries as libraries
 from understudy.seam.torch import kernels
 from understudy.seam.torch.kernel_memory import VERSION
 from understudy.seam.torch.kernel_reduce import staging
-from understudy.seam.torch.kernel_rows import sort_pairs
 from understudy.session import Session
 
 cuda = torch.cuda
 MIB = 1 << 20
 Work = Callable[[], object]
+rows = pytest.mark.rows
 
 
 @pytest.fixture
@@ -58,11 +58,11 @@ GPU_48 = dataclasses.replace(GPU_128, sm_count=48)
 
 
 @pytest.mark.parametrize(
-    ("rows", "recorded"), [(512, (0, 0)), (1024, (8388608, 32)), (2048, (16777216, 32)), (4096, (33554432, 32))]
+    ("words", "recorded"), [(512, (0, 0)), (1024, (8388608, 32)), (2048, (16777216, 32)), (4096, (33554432, 32))]
 )
-def test_the_sum_over_a_batchs_rows(rows: int, recorded: tuple[int, int]) -> None:
+def test_the_sum_over_a_batchs_rows(words: int, recorded: tuple[int, int]) -> None:
     """The gradient of RMSNorm's weight, float32: Wedsonlin/assignment2-systems, contexts of 128 to 1024 words."""
-    assert staging((4, rows // 4, 1024), (rows * 256, 1024, 1), (0, 1), 4, GPU_128) == recorded
+    assert staging((4, words // 4, 1024), (words * 256, 1024, 1), (0, 1), 4, GPU_128) == recorded
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,6 @@ def test_the_sum_over_a_batchs_rows(rows: int, recorded: tuple[int, int]) -> Non
 def test_reductions_of_everything(elements: int, size: int, recorded: int) -> None:
     """The mean of an image's floats and `any` of its truths: JasperSolt/EoR_NN."""
     assert staging((elements,), (1,), (0,), size, GPU_48) == (recorded, 4)
-
-
-def test_a_sort_of_pairs() -> None:
-    """The embedding's index_put_ of 512 and of 4096 indices: Wedsonlin/assignment2-systems."""
-    assert sort_pairs(512) == 1
-    assert sort_pairs(4096) == 72191
 
 
 def test_the_backward_pass_of_efficient_attention(dataless: Session) -> None:
@@ -122,6 +116,7 @@ def test_forward_and_backward_pass_have_a_handle_each(session: Session) -> None:
 # ---------------------------------------------------------------------------------------------- rows
 
 
+@rows("addmm")
 def test_a_bias_in_the_epilogue_takes_cublaslts_workspace(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     call = libraries.Call(_plan("addmm"), (torch.ones(8), torch.ones(4, 8), torch.ones(8, 8)), {}, None, GPU_48)
     assert libraries.fuses_bias(call)
@@ -143,11 +138,11 @@ def test_an_embeddings_gradient_sorts_many_indices(dataless: Session) -> None:
 
 
 def test_accumulating_index_put_sorts(dataless: Session) -> None:
-    table = torch.empty(100, 8, device="cuda")
+    table = torch.empty(10000, 8, device="cuda")
     indices = torch.empty(4096, dtype=torch.long, device="cuda")
-    rows = torch.empty(4096, 8, device="cuda")
-    assert taken(lambda: table.index_put_((indices,), rows, accumulate=True))[0] == rounded(*(32768,) * 5, 72191)
-    assert taken(lambda: table.index_put_((indices,), rows))[0] == 0
+    values = torch.empty(4096, 8, device="cuda")
+    assert taken(lambda: table.index_put_((indices,), values, accumulate=True))[0] == rounded(*(32768,) * 5, 72191)
+    assert taken(lambda: table.index_put_((indices,), values))[0] == 0
 
 
 def test_counting_truths_converts_them(dataless: Session) -> None:
@@ -193,10 +188,43 @@ def test_a_search_makes_do_with_less_memory() -> None:
         assert out.shape == (16, 64, 100, 100)
 
 
-def test_every_row_names_its_source() -> None:
-    for name, row in kernels.ROWS.items():
-        assert "/" in row.source, name
+def test_rows_name_operators_that_exist() -> None:
+    for name in kernels.ROWS:
         assert hasattr(torch.ops.aten, name) or hasattr(torch.ops.aten, f"{name}_"), name
+
+
+# ---------------------------------------------------------------------------------------------- copies
+
+
+@pytest.mark.parametrize(
+    ("to_device", "non_blocking", "expected"),
+    [(True, False, 0), (True, True, 8 << 10), (False, False, 0), (False, True, 8 << 10)],
+)
+def test_a_converting_copy_is_staged_where_it_converts(
+    session: Session, to_device: bool, non_blocking: bool, expected: int
+) -> None:
+    """copy_kernel_cuda of Copy.cu: a blocking copy converts on the host, a non_blocking one on the GPU."""
+    source = torch.ones(
+        1024, dtype=torch.float64 if to_device else torch.float32, device="cpu" if to_device else "cuda"
+    )
+    wanted = {"device": "cuda" if to_device else "cpu", "dtype": torch.float32 if to_device else torch.float64}
+    assert taken(lambda: source.to(non_blocking=non_blocking, **wanted))[0] == expected
+
+
+def test_what_is_not_contiguous_is_packed_on_the_gpu(session: Session) -> None:
+    square = torch.ones(64, 64, device="cuda")
+    assert taken(lambda: square.t().cpu())[0] == 0  # dense: copied as it lies
+    assert taken(lambda: square[:, ::2].cpu())[0] == 64 * 32 * 4
+    assert taken(lambda: torch.empty(64, 64).copy_(square.t()))[0] == 64 * 64 * 4
+    assert taken(lambda: square.t().copy_(torch.empty(64, 64)))[0] == 64 * 64 * 4
+
+
+def test_peers_convert_in_one_kernel(session: Session) -> None:
+    square = torch.ones(64, 64, device="cuda")
+    cuda.reset_peak_memory_stats(1)
+    half = square.t().to("cuda:1", torch.float16)
+    assert cuda.max_memory_allocated(1) == half.nbytes
+    assert taken(lambda: square.to("cuda:1", torch.float16))[0] == 0
 
 
 # ---------------------------------------------------------------------------------------------- the bound

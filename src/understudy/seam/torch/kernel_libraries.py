@@ -58,16 +58,16 @@ def addmm(call: Call) -> Need:
 def convolution(call: Call) -> Need:
     """A convolution forward: its filters transformed, or everything in the layout that tensor cores want."""
     images, weight = call.inputs[:2]
-    return _convolution(call, images, weight, call.outputs[0])
+    return _convolution(call, images, weight, call.outputs[0], weight.shape[0])
 
 
 def convolution_backward(call: Call) -> Need:
     """The larger of the two halves, gradient of the input and of the weight; they run one after the other."""
     grad, images, weight = call.inputs[:3]
-    return _convolution(call, images, weight, grad)
+    return _convolution(call, images, weight, grad, weight.shape[1])
 
 
-def _convolution(call: Call, images: torch.Tensor, weight: torch.Tensor, result: torch.Tensor) -> Need:
+def _convolution(call: Call, images: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, made: int) -> Need:
     kernel: Sequence[int] = weight.shape[2:]
     groups = int(call.get("groups", 1))
     if not torch._C._get_cudnn_enabled() or images.dtype == torch.float64 or groups == images.shape[1] > 1:
@@ -80,7 +80,7 @@ def _convolution(call: Call, images: torch.Tensor, weight: torch.Tensor, result:
         return Need((everything,), everything, search, spare=True)
     dense = set(_pair(call, "stride")) == set(_pair(call, "dilation")) == {1}
     if not half and tuple(kernel) == (3, 3) and dense:
-        filters = FLOAT * (WINOGRAD_POINTS * weight.shape[0] * weight.shape[1] + weight.shape[0])
+        filters = FLOAT * (WINOGRAD_POINTS * weight.shape[0] * weight.shape[1] + made)
         return Need((filters,), 0 if lasts else everything, search, spare=True)
     unsure = 0 if lasts or max(kernel, default=1) == 1 else everything
     return Need((), unsure, search, spare=True)
@@ -147,9 +147,10 @@ def flash_backward(call: Call) -> Need:
     batch, heads, length, width = query.shape
     rows = batch * heads * _up(length, 128) * FLOAT
     padded = _up(width, 32) if width <= 192 else 256
+    splits = -(-call.gpu.sm_count // (batch * heads)) if torch._C._get_deterministic_algorithms() else 1
     shared = key.shape[1] != heads
     expanded = batch * heads * key.shape[2] * width * key.element_size()
-    return Need((rows, rows * padded, *((expanded, expanded) if shared else ())))
+    return Need((rows, splits * rows * padded, *((expanded, expanded) if shared else ())))
 
 
 def efficient_forward(call: Call) -> Need:
@@ -180,11 +181,32 @@ def cudnn_backward(call: Call) -> Need:
 
 
 def fast_path(call: Call) -> Need:
-    """The inference path of nn.MultiheadAttention: one projection of all three, and each of them by heads."""
+    """The inference path of nn.MultiheadAttention: the projections of all three, and the attention or its scores."""
+    size = size_of(call.inputs[0])
+    if call.inputs[0].is_nested:
+        return Need(unsure=8 * size)
+    return Need(_fast_attention(call, call.get("need_weights", True)), unsure=size)
+
+
+def fast_layer(call: Call) -> Need:
+    """The inference path of nn.TransformerEncoderLayer: the larger of its attention and its inner layer."""
+    query, inner = call.inputs[0], call.get("ffn_weight_1")
+    if query.is_nested:
+        return Need(unsure=8 * size_of(query))
+    hidden = query.numel() // query.shape[-1] * inner.shape[0] * query.element_size()
+    attention, feed = _fast_attention(call, False), (size_of(query), hidden)
+    return Need(max(attention, feed, key=sum), unsure=size_of(query))
+
+
+def _fast_attention(call: Call, weights: bool) -> tuple[int, ...]:
     query = call.inputs[0]
     heads = int(call.get("num_head", call.get("num_heads", 1)))
-    scores = query.shape[0] * heads * query.shape[1] ** 2 * query.element_size() if query.dim() == 3 else 0
-    return Need((3 * size_of(query), 3 * size_of(query)), unsure=scores)
+    size = size_of(query)
+    width = query.shape[-1] // heads
+    if width % 8 == 0 and not weights:
+        return 3 * size, size
+    scores = query.shape[0] * heads * query.shape[1] ** 2 * query.element_size()
+    return max((3 * size, 3 * size), (3 * size, scores, scores), key=sum)
 
 
 NATIVE = "aten/src/ATen/native/"
@@ -208,7 +230,9 @@ ROWS: tuple[Row, ...] = (
     Row(("_scaled_dot_product_efficient_attention_backward", "_efficient_attention_backward"), efficient_backward,
         TRANSFORMERS + "attention_backward.cu, mem_eff_attention/kernel_backward.h; recorded: cranberrii/ftcourse"),
     Row(("_scaled_dot_product_cudnn_attention_backward",), cudnn_backward, NATIVE + "cudnn/MHA.cpp", exact=False),
-    Row(("_native_multi_head_attention", "_transformer_encoder_layer_fwd"), fast_path,
+    Row(("_native_multi_head_attention",), fast_path,
         TRANSFORMERS + "attention.cu (native_multi_head_attention_cuda)", exact=False),
+    Row(("_transformer_encoder_layer_fwd",), fast_layer,
+        NATIVE + "transformers/transformer.cpp (transformer_encoder_layer_forward)", exact=False),
 )  # fmt: skip
 """Operators' names without namespace and without the underscore of an in-place form."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from understudy.seam.torch.state import State
 
 VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
+SWITCHES = (torch._C._get_cudnn_enabled, torch._C._get_cudnn_benchmark, torch._C._get_deterministic_algorithms)
+"""PyTorch's global choices that decide a formula besides the call's arguments."""
 
 
 class Need(NamedTuple):
@@ -98,20 +100,21 @@ class Kernels:
     ) -> None:
         """Account for one call of an operator that has a row, or of one that is not known."""
         row = plan.row
-        key = (*key, *_numbers(args), *_numbers(tuple(kwargs.values())))
+        key = (*key, *_numbers(args), *_numbers(tuple(kwargs.values())), *(switch() for switch in SWITCHES))
         need = self._needs.get(key)
         if need is None:
             call = Call(plan, args, kwargs, out, device.gpu)
             need = self._needs[key] = unknown(call) if row is None else row.need(call)
             if need.first:
-                self._take(device, stream, need.first, need.spare)
+                self.take(device, stream, need.first, need.spare)
                 return
         if need.sizes:
-            self._take(device, stream, need.sizes, need.spare)
+            self.take(device, stream, need.sizes, need.spare)
         if need.unsure:
             device.at_most(device.allocator.memory_allocated() + sum(need.sizes) + need.unsure, plan.name)
 
-    def _take(self, device: Device, stream: Stream, sizes: tuple[int, ...], spare: bool) -> None:
+    def take(self, device: Device, stream: Stream, sizes: tuple[int, ...], spare: bool = False) -> None:
+        """Take these bytes and give them back; the program's out of memory where there are none, unless `spare`."""
         state = self._state
         blocks = []
         try:

@@ -11,31 +11,19 @@ from collections.abc import Sequence
 
 import torch
 
+from understudy.seam.torch import kernel_cub as cub
 from understudy.seam.torch.kernel_memory import NOTHING, VERSION, Call, Need, Row, size_of
 from understudy.seam.torch.kernel_reduce import staging
 
 LONG = 8
-FLOAT = 4
 PAIR = 16
 """A value and its 64-bit place, padded."""
-SINGLE_TILE = 2304
-"""Pairs of 64-bit keys and values that CUB sorts in one block without memory (recorded: 2048 take 1 byte)."""
 ACCUMULATED = {torch.float16: 4, torch.bfloat16: 4, torch.float32: 4, torch.float64: 8}
 
 
 def accumulator(dtype: torch.dtype) -> int:
     """Bytes of the type in which CUDA kernels sum up values of `dtype` (acc_type)."""
     return ACCUMULATED.get(dtype, LONG if not (dtype.is_floating_point or dtype.is_complex) else dtype.itemsize)
-
-
-def sort_pairs(count: int, key: int = LONG, value: int = LONG) -> int:
-    """CUB's buffer for a radix sort of pairs: the other half of its double buffers, and histograms."""
-    return 1 if count <= SINGLE_TILE else count * (key + value) + 6655
-
-
-def scan(count: int) -> int:
-    """CUB's buffer for a prefix sum: a descriptor of 16 bytes for each tile of about 1920 elements."""
-    return 1023 + 16 * (-(-count // 1920) + 32)
 
 
 # ---------------------------------------------------------------------------------------------- reductions
@@ -82,9 +70,8 @@ def welford(call: Call) -> Need:
 
 
 def log_sum_exp(call: Call) -> Need:
-    """The exponentials of all elements, and their maxima."""
-    tensor = call.inputs[0]
-    return Need((size_of(tensor), size_of(call.outputs[0])))
+    """The maxima, the exponentials of all elements, and what their sum takes."""
+    return Need((size_of(call.outputs[0]), size_of(call.inputs[0]), *summing(call).sizes))
 
 
 def foreach_norm(call: Call) -> Need:
@@ -109,14 +96,16 @@ def embedding_backward(call: Call) -> Need:
 
 
 def accumulate(call: Call) -> Need:
-    """index_put with accumulate=True: a linear index, its sorted copy, two orders, and CUB's buffer."""
+    """index_put with accumulate=True: a linear index, its sorted copy, two orders, and the sort's buffer."""
     if not call.get("accumulate"):
         return NOTHING
     indices = [t for t in call.get("indices") if isinstance(t, torch.Tensor)]
     if any(t.dtype in (torch.bool, torch.uint8) for t in indices):
         return Need(unsure=2 * size_of(call.inputs[0]))
     count = math.prod(torch.broadcast_shapes(*(t.shape for t in indices)))
-    return Need((*(LONG * count,) * 5, sort_pairs(count)))
+    indexed = [n for n, t in zip(call.inputs[0].shape, call.get("indices"), strict=False) if t is not None]
+    buffer = cub.radix_sort(count, LONG, LONG, call.gpu, cub.bits_of(math.prod(indexed) - 1))
+    return Need((*(LONG * count,) * 5, buffer))
 
 
 def mask_index(call: Call) -> Need:
@@ -131,60 +120,133 @@ def mask_index(call: Call) -> Need:
 def masked_scatter(call: Call) -> Need:
     """The prefix sum of the mask, as 64-bit numbers."""
     count = call.inputs[0].numel()
-    return Need((LONG * count, scan(count)))
+    return Need((LONG * count, cub.scan(count, LONG))) if count else NOTHING
 
 
 def nonzero(call: Call) -> Need:
-    """The count, and CUB's buffers for counting and selecting."""
-    return Need((4, scan(call.inputs[0].numel())))
+    """The count, and the buffer of counting or of selecting, which come one after the other."""
+    count = call.inputs[0].numel()
+    return Need((4, max(cub.reduce(count, call.gpu), cub.select(count, call.gpu)))) if count else NOTHING
 
 
 # ---------------------------------------------------------------------------------------------- sorting and sampling
 
 
-def sorting(call: Call) -> Need:
-    """In place up to 4096 elements a row; above, each segment by CUB, or all at once with segment numbers."""
+def _length(call: Call) -> int:
+    """Elements along the operator's dimension; the last where none is given."""
     tensor = call.inputs[0]
-    along = call.get("dim", -1)
-    length = tensor.shape[along] if tensor.dim() else 1
-    if length <= 4096 or tensor.numel() == 0:
+    return int(tensor.shape[call.get("dim", -1)]) if tensor.dim() else 1
+
+
+def sorting(call: Call) -> Need:
+    """A row's places; above 4096 elements a row what `_long_sort` takes, and copies of what is not contiguous."""
+    tensor, length = call.inputs[0], _length(call)
+    if tensor.numel() == 0 or tensor.dim() == 0:
         return NOTHING
-    if tensor.numel() // length < 128:
-        return Need((LONG * length, sort_pairs(length, tensor.element_size())))
-    count = tensor.numel()
-    return Need((LONG * count, LONG * count, sort_pairs(count, tensor.element_size())))
+    if length <= 4096:
+        return Need((LONG * length,))
+    found = _long_sort(tensor.numel(), length, tensor.element_size(), call)
+    if tensor.stride(call.get("dim", -1)) == 1:
+        return found
+    copies = (size_of(tensor), size_of(tensor), LONG * tensor.numel())
+    return Need((*copies, *found.sizes), found.unsure)
+
+
+def _long_sort(count: int, length: int, key: int, call: Call) -> Need:
+    """One sort a row, with its places; all at once by row and place; or each row by a block of threads."""
+    rows = count // length
+    pairs = cub.radix_sort(count, key, LONG, call.gpu)
+    unsure = 0 if cub.one_sweep(key, call.gpu) else cub.spine_bytes(call.gpu)
+    if rows == 1 or length >= 1_000_000:
+        return Need((LONG * length, cub.radix_sort(length, key, LONG, call.gpu)), unsure)
+    if rows < 128:
+        return Need((LONG * count, LONG * count, count * key, pairs), unsure)
+    return Need((LONG * count, cub.segmented_sort(count, key, LONG)))
+
+
+MULTIBLOCK = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800), (1 << 32, 400))
+"""Up to so many rows, `topk` lets several blocks work on a row from this length on (pytorch#74267)."""
+BLOCK = 256
 
 
 def topk(call: Call) -> Need:
-    """A selection in place; long rows are sorted or selected by several blocks, with buffers of their size."""
+    """What several blocks of a row tell each other; nothing where one block does it. Then a sort of what was found."""
+    tensor, length = call.inputs[0], _length(call)
+    rows = tensor.numel() // max(1, length)
+    if length < next(least for most, least in MULTIBLOCK if rows <= most) or tensor.dim() == 0:
+        return NOTHING
+    items = -(-tensor.numel() // (call.gpu.sm_count * (call.gpu.registers_per_sm // (40 * BLOCK)) * BLOCK))
+    blocks = rows * -(-length // (max(4, min(items, 64)) * BLOCK))
+    key = tensor.element_size()
+    counts = (4 * blocks, 4 * blocks, cub.scan_by_key(blocks, 4, 4))
+    return Need((rows * key, 4 * rows, 8 * rows, 2 * rows * max(4, key), 2 * BLOCK * blocks, *counts))
+
+
+def median(call: Call) -> Need:
+    """The median of everything sorts a copy; along a dimension a selection needs nothing."""
     tensor = call.inputs[0]
-    length = tensor.shape[call.get("dim", -1)] if tensor.dim() else 1
-    return Need(unsure=size_of(tensor) + LONG * tensor.numel()) if length > 4096 else NOTHING
+    count, key = tensor.numel(), tensor.element_size()
+    if call.get("dim") is not None or call.get("k") is not None or not count:
+        return NOTHING
+    found = Need((LONG * count,)) if count <= 4096 else _long_sort(count, count, key, call)
+    return Need((count * key, LONG * count, *found.sizes), found.unsure)
+
+
+def mode(call: Call) -> Need:
+    """Long rows are sorted by Thrust, whose buffers are not known: as much again may be taken."""
+    tensor = call.inputs[0]
+    return Need(unsure=size_of(tensor) + LONG * tensor.numel()) if _length(call) > 2048 else NOTHING
 
 
 def unique(call: Call) -> Need:
-    """A sorted copy, the order before, and flags and their sums where an inverse or counts are asked for."""
+    """The largest of three moments (sorting, numbering, packing), less what is then returned."""
     tensor = call.inputs[0]
-    count = tensor.numel()
-    return Need((size_of(tensor), LONG * count, sort_pairs(count, tensor.element_size())), unsure=2 * LONG * count)
+    count, size = tensor.numel(), size_of(tensor)
+    if tensor.dtype == torch.bool or not count:
+        return NOTHING
+    places = LONG * count if call.get("return_inverse") else 0
+    sort = cub.radix_sort(count, tensor.element_size(), LONG if places else 0, call.gpu)
+    counts = LONG * count if call.get("return_counts") else 0
+    most = max(size + 2 * places + sort, size + 3 * places, 2 * size + 2 * places + counts)
+    unsure = 0 if cub.one_sweep(tensor.element_size(), call.gpu) else cub.spine_bytes(call.gpu)
+    return Need((max(0, most - sum(map(size_of, call.outputs))),), unsure)
+
+
+def unique_rows(call: Call) -> Need:
+    """Places and their order, sorted by Thrust; its buffers may be as large again."""
+    size = LONG * call.inputs[0].numel()
+    return Need(unsure=size_of(call.inputs[0]) + 2 * size)
 
 
 def scanning(call: Call) -> Need:
     """A prefix sum over all elements is CUB's; along one dimension of several it needs nothing."""
-    tensor = call.inputs[0]
-    return Need((scan(tensor.numel()),)) if tensor.numel() == tensor.shape[call.get("dim", 0)] else NOTHING
+    tensor, result = call.inputs[0], call.outputs[0]
+    if not tensor.numel() or tensor.numel() != _length(call):
+        return NOTHING
+    return Need((cub.scan(tensor.numel(), result.element_size(), result.dtype not in (torch.float16, torch.bfloat16)),))
 
 
 def multinomial(call: Call) -> Need:
-    """With replacement the normalized and the summed distributions; without, an exponential sample of each weight."""
-    size = size_of(call.inputs[0])
-    return Need((size, size) if call.get("replacement") else (size,))
+    """Draws with replacement: a copy, normalized, summed up. Others: exponential samples, and the largest of them."""
+    weights, draws = call.inputs[0], int(call.get("num_samples"))
+    size = size_of(weights)
+    if draws == 1:
+        return Need((size,))
+    if call.get("replacement"):
+        return Need((size, size, size))
+    return Need((size, size // weights.shape[-1] * draws))
 
 
 def permutation(call: Call) -> Need:
-    """Random keys, their sorted copy, the numbers to permute, and CUB's buffer."""
-    count = call.outputs[0].numel()
-    return Need((LONG * count, LONG * count, size_of(call.outputs[0]), sort_pairs(count))) if count else NOTHING
+    """The numbers to permute, random keys, their sorted copy, and the sort's buffer."""
+    result = call.outputs[0]
+    count = result.numel()
+    if not count:
+        return NOTHING
+    bits = min(64, math.ceil(math.log2(count - (6 * count * count + 1) / (12 * math.log(0.9)))))
+    key = 4 if bits <= 32 else LONG
+    buffer = cub.radix_sort(count, key, result.element_size(), call.gpu, bits)
+    return Need((size_of(result), key * count, key * count, buffer))
 
 
 # ---------------------------------------------------------------------------------------------- normalization
@@ -198,23 +260,26 @@ def group_norm(call: Call) -> Need:
 
 
 def group_norm_backward(call: Call) -> Need:
-    """Two sums and a factor an image and channel, two factors an image and group."""
+    """Two sums and (with a weight) a factor an image and channel, two factors an image and group."""
     grad = call.inputs[0]
     images, channels = grad.shape[:2]
     size = images * channels * accumulator(grad.dtype)
     groups = images * int(call.get("group", 1)) * accumulator(grad.dtype)
-    return Need((size, size, size, groups, groups))
+    if grad.numel() == images * channels:  # GroupNorm1dBackward
+        return Need((groups, groups))
+    return Need((*(size,) * (3 if call.get("weight") is not None else 2), groups, groups))
 
 
 def layer_norm_backward(call: Call) -> Need:
-    """Partial sums for weight and bias where there are very many short rows (from 2.8 on)."""
-    tensor = call.inputs[1]
+    """Partial sums for weight and bias where there are very many short rows: 32 rows a block, 32768 blocks at most."""
+    tensor, weight = call.inputs[1], call.get("weight")
     width = math.prod(call.get("normalized_shape", ()))
     rows = tensor.numel() // max(1, width)
-    if VERSION < (2, 8) or rows <= 64 * 1024 or width // 32 >= call.gpu.sm_count // 2:
+    if VERSION < (2, 8) or weight is None or rows <= 64 * 1024 or width // 32 >= call.gpu.sm_count // 2:
         return NOTHING
-    blocks = min(256, -(-rows // 256))
-    return Need((2 * blocks * width * accumulator(tensor.dtype),), unsure=2 * blocks * width * FLOAT)
+    blocks = min(32 * 1024 // -(-width // 32), -(-rows // 32))
+    asked = call.get("output_mask", (True, True, True))[1:]
+    return Need((blocks * width * weight.element_size(),) * sum(asked))
 
 
 NATIVE = "aten/src/ATen/native/cuda/"
@@ -235,16 +300,22 @@ ROWS: tuple[Row, ...] = (
         NATIVE + "Indexing.cu (index_put_with_sort_kernel); recorded: Wedsonlin/assignment2-systems"),
     Row(("index", "_unsafe_index", "masked_select"), mask_index, NATIVE + "IndexKernel.cpp, Nonzero.cu"),
     Row(("masked_scatter",), masked_scatter, NATIVE + "IndexKernel.cpp (masked_scatter_cuda)"),
-    Row(("nonzero",), nonzero, NATIVE + "Nonzero.cu (nonzero_cuda_out_impl)"),
-    Row(("sort", "argsort"), sorting, NATIVE + "Sort.cpp, SortStable.cu", exact=False),
-    Row(("topk", "kthvalue", "median", "mode", "nanmedian"), topk, NATIVE + "TensorTopK.cu, Sorting.cu", exact=False),
-    Row(("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"), unique,
-        NATIVE + "UniqueCub.cu, Unique.cu", exact=False),
-    Row(("cumsum", "cumprod", "logcumsumexp"), scanning, NATIVE + "ScanUtils.cuh (scan_dim)", exact=False),
+    Row(("nonzero",), nonzero, NATIVE + "Nonzero.cu (nonzero_cuda_out_impl); recorded: Constructor-Sun/code_location"),
+    Row(("sort", "argsort"), sorting, NATIVE + "Sort.cpp (sort_cuda_kernel), SortStable.cu"),
+    Row(("topk",), topk, NATIVE + "TensorTopK.cu (mbtopk::launch, should_use_multiblock); recorded: "
+        "Constructor-Sun/code_location"),
+    Row(("median", "nanmedian", "kthvalue"), median, NATIVE + "Sorting.cpp (median_impl, median_with_indices_impl)"),
+    Row(("mode",), mode, NATIVE + "TensorModeKernel.cpp", exact=False),
+    Row(("_unique", "_unique2"), unique, NATIVE + "UniqueCub.cu (UniqueCub, compute_unique)", exact=False),
+    Row(("unique_dim", "unique_consecutive", "unique_dim_consecutive"), unique_rows, NATIVE + "Unique.cu",
+        exact=False),
+    Row(("cumsum", "cumprod", "logcumsumexp"), scanning, NATIVE + "ScanUtils.cuh (scan_dim); recorded: "
+        "Constructor-Sun/code_location"),
     Row(("multinomial",), multinomial, NATIVE + "MultinomialKernel.cu; aten/src/ATen/native/Distributions.cpp"),
     Row(("randperm",), permutation, NATIVE + "Randperm.cu"),
     Row(("native_group_norm",), group_norm, NATIVE + "group_norm_kernel.cu (GroupNormKernelImplInternal)"),
     Row(("native_group_norm_backward",), group_norm_backward, NATIVE + "group_norm_kernel.cu"),
-    Row(("native_layer_norm_backward",), layer_norm_backward, NATIVE + "layer_norm_kernel.cu", exact=False),
+    Row(("native_layer_norm_backward", "_fused_rms_norm_backward"), layer_norm_backward,
+        NATIVE + "layer_norm_kernel.cu (LaunchGammaBetaBackwardCUDAKernel)"),
 )  # fmt: skip
 """Operators' names without namespace and without the underscore of an in-place form."""

@@ -11,6 +11,7 @@ from understudy.machine.order import Access
 from understudy.machine.stream import Stream
 from understudy.machine.submission import copy_name
 from understudy.seam.torch import fake
+from understudy.seam.torch.copy_memory import staging
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.late import extent
 from understudy.seam.torch.messages import device_name
@@ -202,6 +203,10 @@ def transfer(
     if stream.capture is not None and not pinned and min(of.device, to.device) < 0:
         stream.capture.fail(UNSUPPORTED)
         raise RuntimeError(UNPINNED_IN_CAPTURE)
+    if other is None:
+        sizes = staging(source, destination, to.device >= 0, non_blocking)
+        if sizes:
+            state.kernels.take(machine.devices[side], stream, sizes)
     site = state.site()
     of, to = _own(source, of), _own(destination, to)
     detail: tuple[tuple[str, str | int], ...] = (
