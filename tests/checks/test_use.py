@@ -30,6 +30,14 @@ def test_what_happens_once_does_not_hide_that_launches_bind(program):
     assert found(program) == [("launch-bound", 0, "warning")]
 
 
+def test_what_happens_once_on_another_device_takes_nothing_from_this_one_s_share(program):
+    for _ in range(3000):
+        program.kernel(ns=1_500)
+    program.host(60_000_000, name="first use: cuSOLVER").kernel(device=1)
+    (finding,) = checks.run(program.trace)
+    assert " 70 % of its time" in finding.message
+
+
 def test_large_kernels_are_not_launch_bound(program):
     for _ in range(3000):
         program.kernel(ns=20_000)

@@ -36,6 +36,31 @@ def test_devices_are_the_models_gpus(session):
 
 
 # mission 10, 26, 29
+def test_the_local_devices_are_listed_with_their_memory(session):
+    from tensorflow.python.client import device_lib
+
+    assert tf.test.gpu_device_name() == "/device:GPU:0"
+    names = [device.name for device in device_lib.list_local_devices()]
+    assert names == ["/device:CPU:0", "/device:GPU:0", "/device:GPU:1"]
+    last = device_lib.list_local_devices()[-1]
+    assert last.device_type == "GPU"
+    assert 14 << 30 < last.memory_limit < 16 << 30
+    assert last.physical_device_desc == "device: 1, name: Tesla V100-SXM2-16GB, compute capability: 7.0"
+
+
+def test_soft_placement_takes_the_first_gpu_for_one_that_is_not_there(session):
+    with tf.device("/GPU:5"):
+        assert tf.zeros(3).device.endswith("GPU:0")
+        assert tf.function(lambda: tf.zeros(3) + 1)().device.endswith("GPU:0")
+    tf.config.set_soft_device_placement(False)
+    try:
+        refused = pytest.raises(tf.errors.InvalidArgumentError, match="Could not satisfy device specification '/GPU:5'")
+        with refused, tf.device("/GPU:5"):
+            tf.zeros(3)
+    finally:
+        tf.config.set_soft_device_placement(True)
+
+
 def test_tensors_are_made_on_the_first_gpu_unless_told(session):
     assert tf.constant([1, 2, 3]).device == GPU.format(0)
     assert tf.constant([1.0]).backing_device == GPU.format(0)

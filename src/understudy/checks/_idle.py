@@ -32,7 +32,8 @@ class Idle:
     pause_ns: int = 0
     longest_ns: int = 0
     waited_ns: int = 0  # by the host, since the device's latest operation
-    once_ns: int = 0  # that the host spent on what happens once: contexts, libraries
+    setting_up_ns: int = 0  # of that, on what happens once: contexts, libraries
+    once_ns: int = 0  # gaps in which the host did what happens once
     sites: Counter[Site] = field(default_factory=Counter)  # lines that ended a pause, by its length
 
     @property
@@ -61,7 +62,7 @@ class Gaps:
             if record.signature.name.startswith(FIRST_USE):
                 for waiting in self.devices.values():
                     waiting.waited_ns += record.duration_ns
-                    waiting.once_ns += record.duration_ns
+                    waiting.setting_up_ns += record.duration_ns
             return
         if record.kind == Kind.STEP:
             self.steps[record.site] += 1
@@ -77,8 +78,9 @@ class Gaps:
             idle = self.devices[device] = Idle(device, record.start_ns, record.start_ns)
         gap_ns = record.start_ns - idle.busy_until_ns
         if gap_ns > 0:
+            idle.once_ns += min(gap_ns, idle.setting_up_ns)
             self._gap(idle, max(0, gap_ns - idle.waited_ns), record.site)
-        idle.waited_ns = 0
+        idle.waited_ns = idle.setting_up_ns = 0
         idle.busy_until_ns = max(idle.busy_until_ns, record.end_ns)
         if record.kind == Kind.KERNEL:
             idle.kernels += 1

@@ -114,6 +114,7 @@ class _Seam:
     def patches(self) -> list[Patch]:
         """Everything that is replaced in tensorflow (and the start of threads)."""
         from tensorflow.python import pywrap_tfe  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        from tensorflow.python.client import device_lib  # type: ignore[import-not-found, import-untyped, unused-ignore]
         from tensorflow.python.distribute import device_util  # type: ignore[import-not-found, import-untyped, unused-ignore]
         from tensorflow.python.eager.polymorphic_function import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
             atomic_function,
@@ -125,6 +126,7 @@ class _Seam:
         return [
             *self.devices.patches(self.context),
             *tensorflow_exchange.patches(self.place),
+            Patch(device_lib, "list_local_devices", self.devices.local(device_lib.list_local_devices)),
             Patch(device_util, "current", _answered(device_util.current)),
             Patch(self.context, "get_device_name", _answered(self.context.get_device_name)),
             Patch(scope, "__init__", self._scope(scope.__init__)),
@@ -148,7 +150,7 @@ class _Seam:
     def _scope(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def init(scope: Any, context: Any, device_name: Any) -> None:
             if isinstance(device_name, str):
-                device_name = to_cpu(device_name)
+                device_name = self.devices.placed(device_name, context)
             if not device_name and self.devices.visible:
                 device_name = _DEFAULT.format(1)  # no wish: TensorFlow's default, GPU:0
             original(scope, context, device_name)
@@ -157,10 +159,10 @@ class _Seam:
 
     def _graph_scope(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def init(spec: Any, wish: Any) -> None:
+            if hasattr(wish, "to_string"):
+                wish = wish.to_string()
             if isinstance(wish, str):
-                wish = to_cpu(wish)
-            elif hasattr(wish, "to_string"):
-                wish = to_cpu(wish.to_string())
+                wish = self.devices.placed(wish, self.context.context())
             original(spec, wish)
 
         return init

@@ -26,6 +26,46 @@ class Devices:
         """The machine's device behind logical GPU `logical`; -1 for the host."""
         return self.visible[logical] if 0 <= logical < len(self.visible) else -1
 
+    def placed(self, name: str, context: Any) -> str:
+        """Where work for the device `name` is computed; soft placement takes GPU 0 for one that does not exist.
+
+        Raises InvalidArgumentError, TensorFlow's own, for such a one without soft placement. Source: SelectDevice in
+        tensorflow/core/common_runtime/eager/context.cc (a GPU comes before the CPU).
+        """
+        place = to_cpu(name)
+        if gpu_index(place) < len(self.visible) or not self.visible:
+            return place
+        if context.soft_device_placement:
+            return to_cpu("/device:GPU:0")
+        from tensorflow.python.framework import errors  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+        raise errors.InvalidArgumentError(
+            None,
+            None,
+            f"Could not satisfy device specification '{name}'. enable_soft_placement=0. Supported device types "
+            f"[GPU, CPU]. All available devices [{', '.join(context.devices())}].",
+        )
+
+    def local(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """tensorflow.python.client.device_lib.list_local_devices, with the GPUs."""
+
+        def list_local_devices(session_config: Any = None) -> list[Any]:
+            host: list[Any] = original(session_config)[:1]
+            return host + [self._attributes(type(host[0]), i) for i in range(len(self.visible))]
+
+        return list_local_devices
+
+    def _attributes(self, message: Any, logical: int) -> Any:
+        index = self.physical(logical)
+        gpu = self.recorder.devices[index].gpu
+        capability = ".".join(str(part) for part in gpu.compute_capability)
+        return message(
+            name=f"/device:GPU:{logical}",
+            device_type="GPU",
+            memory_limit=self.recorder.pools[index].limit_bytes,
+            physical_device_desc=f"device: {logical}, name: {gpu.name}, compute capability: {capability}",
+        )
+
     def patches(self, context: Any) -> list[Patch]:
         """The methods of TensorFlow's context that answer for GPUs."""
         cls = context.Context
@@ -44,7 +84,7 @@ class Devices:
             "set_logical_device_configuration": self._limit(cls.set_logical_device_configuration),
             "num_gpus": lambda _: len(self.visible),
             "devices": self._names(cls.devices),
-            "_set_device": _set_device(cls._set_device),
+            "_set_device": self._set_device(cls._set_device),
             "sync_executors": self._sync(cls.sync_executors),
         }
         return [Patch(cls, name, answer) for name, answer in answers.items()]
@@ -163,13 +203,8 @@ class Devices:
 
         return sync_executors
 
+    def _set_device(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def set_device(context: Any, name: Any, spec: Any) -> Any:
+            return original(context, self.placed(name, context) if isinstance(name, str) else name, spec)
 
-def _set_device(original: Callable[..., Any]) -> Callable[..., Any]:
-    def set_device(context: Any, name: Any, spec: Any) -> Any:
-        return original(context, _map(to_cpu, name), spec)
-
-    return set_device
-
-
-def _map(change: Callable[[str], str], name: Any) -> Any:
-    return change(name) if isinstance(name, str) else name
+        return set_device
