@@ -210,7 +210,8 @@ def _command(row: Row, folder: Path, report: Path) -> list[str]:
 def _variables(row: Row, folder: Path) -> dict[str, str]:
     own = {name: f"{folder}/{value[2:]}" if value.startswith("@/") else value for name, value in row.variables.items()}
     # Nothing is to be downloaded; one thread a process, as torchrun sets it.
-    fixed = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))  # for `accelerate launch`
+    fixed = {"PATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
     return {**os.environ, **fixed, **own}
 
 

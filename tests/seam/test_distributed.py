@@ -75,7 +75,11 @@ def test_destroying_the_groups_gives_nccls_memory_back(ranks):
         ("average", [1.5], [1.5]),
         ("integer_average", [1], [1]),
         ("maximum", [2.0], [2.0]),
+        ("premultiplied", [1.5], [1.5]),
+        ("truth", [1, 1], [1, 1]),
         ("half", [3.0], [3.0]),
+        ("float8", [0.0, 2.0, 1.0, 2.0], [0.0, 2.0, 1.0, 2.0]),
+        ("float8_functional", [0.0, 2.0, 1.0, 2.0], [0.0, 2.0, 1.0, 2.0]),
         ("all_gather", [[0.0], [1.0]], [[0.0], [1.0]]),
         ("all_gather_into_tensor", [0.0, 5.0, 1.0, 5.0], [0.0, 5.0, 1.0, 5.0]),
         ("reduce_scatter", [2.0], [4.0]),
@@ -112,6 +116,12 @@ def test_an_asynchronous_collective_is_late_and_its_future_complete(ranks):
 def test_errors_are_nccls(ranks):
     assert ranks["cpu_tensor"][0] == "RuntimeError: No backend type associated with device type cpu"
     assert ranks["not_contiguous"][0] == "ValueError: Tensors must be contiguous"
+    assert ranks["short"][0] == "TypeError: Input tensor data type is not supported for NCCL process group: Short"
+    size = "ValueError: output tensor size must be equal to world_size times input tensor size"
+    assert ranks["wrong_size"] == (size, size)
+    part = "ValueError: input tensor must be the same size as output size times world size"
+    assert ranks["wrong_part"] == (part, part)
+    assert ranks["float8_sum"][0] == "RuntimeError: Float8 dtypes are not currenlty supported for NCCL reductions"
     since_2_14 = "ValueError: monitored_barrier requires a group with a CPU-capable backend (e.g. GLOO)."
     before = "ValueError: monitored_barrier is only implemented for GLOO backend."
     assert ranks["monitored_barrier"][0] == (since_2_14 if VERSION >= (2, 14) else before)

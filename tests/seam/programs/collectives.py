@@ -24,7 +24,7 @@ def record(name, call):
     """Keep what a call returns: tensors as lists, errors as text."""
     try:
         result = call()
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         result = f"{type(error).__name__}: {error}"
     if isinstance(result, torch.Tensor):
         assert result.get_device() == rank, result
@@ -96,9 +96,18 @@ record("all_reduce", lambda: into(c(rank + 1), dist.all_reduce))
 record("average", lambda: into(c(rank + 1), dist.all_reduce, op=dist.ReduceOp.AVG))
 record("integer_average", lambda: into(c(rank * 3).long(), dist.all_reduce, op=dist.ReduceOp.AVG))
 record("maximum", lambda: into(c(rank + 1), dist.all_reduce, op=dist.ReduceOp.MAX))
+record("premultiplied", lambda: into(c(rank + 1), dist.all_reduce, op=dist._make_nccl_premul_sum(0.5)))
+record("truth", lambda: into(torch.tensor([True, rank == 0], device="cuda"), dist.all_reduce).view(torch.uint8))
+record("short", lambda: dist.all_reduce(c(1).short()))
 record("half", lambda: into(c(rank + 1).bfloat16(), dist.all_reduce))
 record("all_gather", lambda: into([zeros(1), zeros(1)], dist.all_gather, c(rank)))
 record("all_gather_into_tensor", lambda: into(zeros(4), dist.all_gather_into_tensor, c(rank, 5)))
+record("wrong_size", lambda: dist.all_gather_into_tensor(zeros(3), c(rank)))
+record("wrong_part", lambda: dist.reduce_scatter_tensor(zeros(1), c(1, 2, 3)))
+small = c(rank, 2).to(torch.float8_e4m3fn)
+record("float8", lambda: into(zeros(4).to(small.dtype), dist.all_gather_into_tensor, small).float())
+record("float8_functional", lambda: functional.all_gather_tensor(small, 0, dist.group.WORLD).float())
+record("float8_sum", lambda: dist.all_reduce(small))
 record("reduce_scatter", lambda: into(zeros(1), dist.reduce_scatter, [c(1), c(2)]))
 record("reduce_scatter_tensor", lambda: into(zeros(1), dist.reduce_scatter_tensor, c(rank, 2), op=dist.ReduceOp.AVG))
 record("all_to_all", lambda: into([zeros(1), zeros(1)], dist.all_to_all, [c(rank), c(rank + 10)]))

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from understudy.machine.stream import Stream
 from understudy.seam.torch.dispatch import Dispatch, Handler
 from understudy.seam.torch.distributed_groups import Group, Groups
+from understudy.seam.torch.distributed_values import FLOAT8, REDUCING, carried, check, each, multiplied, truth
 from understudy.seam.torch.distributed_work import CALLS, Queued
 from understudy.seam.torch.operators import Plan, tensors_in
 from understudy.seam.torch.tags import CPU, FLOATING, tag_of
@@ -72,8 +73,11 @@ def run(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs
     asynchronous = bool(named.get("async_op", True))
     reads, writes = list(tensors_in((args[shape.reads],))), list(tensors_in((args[shape.writes],)))
     size = sum(map(_bytes, reads)) or group.size * sum(map(_bytes, writes))
-    if group.nccl and plan.name in FLAT:
-        args = (*(tensor.view(-1) for tensor in args[:2]), *args[2:])
+    if group.nccl:
+        check(plan.name, reads, writes, group.size)
+        args = tuple(each(value, carried) for value in args)
+        if plan.name in FLAT:
+            args = (*(tensor.view(-1) for tensor in args[:2]), *args[2:])
     out = _values(dispatch, plan, func, args, kwargs, device)
     if device < 0 or not group.nccl:
         _through_host(dispatch, group, plan.name, device, size)
@@ -126,10 +130,17 @@ def _dense(tensor: Tensor) -> bool:
 def _values(
     dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
 ) -> Any:
-    """Run it on gloo to its end; an average comes here as a sum, to be divided."""
+    """Run it on gloo to its end; an average comes here as a sum, to be divided, a premultiplied sum as a plain one."""
+    if CALLS.factor is not None:
+        shape = COLLECTIVES[plan.name]
+        with torch._C._DisableTorchDispatch():
+            args = multiplied(args, shape.reads, shape.writes, CALLS.factor)
     out = dispatch.call(plan, func, args, kwargs, device)
     work = dist.Work.unbox(out[-1] if isinstance(out, (tuple, list)) else out)
     work.wait()
+    if plan.name in REDUCING:
+        with torch._C._DisableTorchDispatch():
+            each(args[COLLECTIVES[plan.name].writes], truth)
     if CALLS.mean:
         group = dist.ProcessGroup.unbox(args[plan.names.index("process_group")])
         with torch._C._DisableTorchDispatch():
@@ -276,12 +287,14 @@ def functional(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...],
     if group is None:
         return dispatch.call(plan, func, args, kwargs, CPU)
     device = place(dispatch, group, args)
-    out = dispatch.call(plan, func, args, kwargs, device)
-    made = list(tensors_in((out,)))
-    with torch._C._DisableTorchDispatch():
-        for tensor in made:
-            torch.ops._c10d_functional.wait_tensor(tensor)
     reads = list(tensors_in(args))
+    out = dispatch.call(plan, func, tuple(each(value, carried) for value in args), kwargs, device)
+    with torch._C._DisableTorchDispatch():
+        for tensor in tensors_in((out,)):
+            torch.ops._c10d_functional.wait_tensor(tensor)
+    if reads and reads[0].dtype in FLOAT8:
+        out = each(out, lambda tensor: tensor.view(reads[0].dtype))
+    made = list(tensors_in((out,)))
     size = sum(map(_bytes, reads))
     if device < 0 or not group.nccl:
         _through_host(dispatch, group, plan.name, device, size)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from understudy.machine.stream import Event
 from understudy.seam.torch.distributed_groups import Groups
+from understudy.seam.torch.distributed_values import factor_of
 
 METHODS = (
     "allreduce", "allreduce_coalesced", "broadcast", "allgather", "_allgather_base", "allgather_coalesced",
@@ -28,11 +29,13 @@ class Calls(threading.local):
     """The collective that this thread has just queued, on its way from the operator's handler to the method's caller.
 
     `depth` tells whether a method of ours is on the stack; C++ that calls collectives itself has none. `mean`: the sum
-    asked for is to be divided by the number of ranks. `together` collects what a coalescing manager puts together.
+    asked for is to be divided by the number of ranks. `factor`: what is summed is to be multiplied first. `together`
+    collects what a coalescing manager puts together.
     """
 
     depth = 0
     mean = False
+    factor: Any = None
     queued: Queued | None = None
     together: list[Any] | None = None
 
@@ -103,17 +106,24 @@ def _coalescing(groups: Groups, work_class: Any) -> dict[str, Callable[..., Any]
 
 @contextmanager
 def _as_sum(arguments: tuple[Any, ...]) -> Iterator[None]:
-    """Ask for a sum where the program asks for an average, which gloo has not in every version of PyTorch."""
-    averages = [options for options in arguments if getattr(options, "reduceOp", None) == dist.ReduceOp.AVG]
-    for options in averages:
-        options.reduceOp = dist.ReduceOp.SUM
-    before, CALLS.mean = CALLS.mean, bool(averages)
+    """Ask for a sum where the program asks for an average or a premultiplied sum, which gloo has not.
+
+    Gloo has averages in some versions of PyTorch alone.
+    """
+    asked = next((options for options in arguments if hasattr(options, "reduceOp")), None)
+    operation = None if asked is None else asked.reduceOp
+    factor = factor_of(asked)
+    mean = operation == dist.ReduceOp.AVG
+    if not mean and factor is None:
+        yield
+        return
+    asked.reduceOp = dist.ReduceOp.SUM  # type: ignore[union-attr]
+    before, (CALLS.mean, CALLS.factor) = (CALLS.mean, CALLS.factor), (mean, factor)
     try:
         yield
     finally:
-        CALLS.mean = before
-        for options in averages:
-            options.reduceOp = dist.ReduceOp.AVG
+        CALLS.mean, CALLS.factor = before
+        asked.reduceOp = operation  # type: ignore[union-attr]
 
 
 class Waiting:
