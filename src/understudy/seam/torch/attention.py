@@ -107,12 +107,6 @@ def _prepared(mask: Tensor | None, query: Tensor, key: Tensor, backend: int) -> 
 # ---------------------------------------------------------------------------------------------- the operators
 
 
-def whole(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """aten::scaled_dot_product_attention in inference mode, where it arrives whole."""
-    with dispatch.parts:
-        return composite(dispatch.state, func, *args, **kwargs)
-
-
 def chosen(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """aten::_fused_sdp_choice: which kernel it would be."""
     index = device_of(args[0])
@@ -303,7 +297,6 @@ _FUSED = tuple(
     for end in ("", "_backward")
 )
 HANDLERS = {
-    "aten::scaled_dot_product_attention": whole,
     "aten::_fused_sdp_choice": chosen,
     **dict.fromkeys(_FUSED, fused),
 }

@@ -19,6 +19,7 @@ from understudy.seam.torch import (
     autocast,
     batch_norm,
     compiling,
+    composites,
     data,
     determinism,
     distributed,
@@ -46,6 +47,7 @@ from understudy.seam.torch import (
     processes,
     profiler,
     scattered,
+    sequences,
     storage,
     streams,
     tensor,
@@ -53,7 +55,6 @@ from understudy.seam.torch import (
     threads,
     warned,
 )
-from understudy.seam.torch.composites import Composites
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.history import History
 from understudy.seam.torch.host_time import MeasuredDispatch
@@ -104,6 +105,8 @@ PLAIN_HANDLERS = {
     **libraries.HANDLERS,
     **batch_norm.HANDLERS,
     **attention.HANDLERS,
+    **composites.HANDLERS,
+    **sequences.HANDLERS,
     **distributed_collectives.HANDLERS,
 }
 HANDLERS = {**PLAIN_HANDLERS, **determinism.around(PLAIN_HANDLERS)}
@@ -121,7 +124,7 @@ class Installation:
         self.patches = Patches()
         kind = DatalessDispatch if state.no_data else Dispatch if state.meter is None else MeasuredDispatch
         self.mode: Dispatch = kind(state, HANDLERS)
-        self.composites = Composites(state)
+        self.composites = composites.Composites(state)
         self.stale = StaleMode(self.mode) if state.stale and not state.no_data else None
 
     def install(self) -> None:

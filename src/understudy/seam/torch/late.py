@@ -122,7 +122,7 @@ class Late:
         """Called before an operator on host tensors runs: report what it reads too early or overwrites."""
         written = {id(t) for i in plan.mutated if i < len(args) for t in tensors_in((args[i],))}
         for tensor in tensors_in((*args, *kwargs.values())):
-            if tensor.layout is torch.strided and not plan.view:
+            if tensor.layout is torch.strided and not plan.view and not tensor.is_nested:
                 self.host_touch(tensor, id(tensor) in written)
 
     def host_touch(self, tensor: torch.Tensor, write: bool = False) -> None:

@@ -123,10 +123,10 @@ def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kw
             if source >= 0:
                 dispatch.submit(plan, func, args, kwargs, out, target, None)
         else:
+            late = target == CPU and non_blocking
+            if late or pin:
+                out = _page_locked(state, out)
             for part, made in _dense(tensor, out):
-                late = target == CPU and non_blocking
-                if late or pin:
-                    state.pin(made)
                 transfer(state, part, made, non_blocking, late=late)
         return out
     finally:
@@ -138,6 +138,19 @@ def _dense(tensor: Tensor, out: Tensor) -> list[tuple[Tensor, Tensor]]:
     if tensor.layout is torch.strided:
         return [(tensor.values(), out.values())] if tensor.is_nested else [(tensor, out)]
     return list(zip(parts_of(tensor), parts_of(out), strict=True))
+
+
+def _page_locked(state: State, made: Tensor) -> Tensor:
+    """A new host tensor, whose memory is now page-locked."""
+    if made.is_nested:
+        buffer = made.values()
+        state.pin(buffer)
+        facts = made._nested_tensor_size(), made._nested_tensor_strides(), made._nested_tensor_storage_offsets()
+        locked: Tensor = aten._nested_view_from_buffer.default(buffer, *facts)
+        return locked
+    for part, _ in _dense(made, made):
+        state.pin(part)
+    return made
 
 
 def copy_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -350,8 +363,11 @@ def pin_memory(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...],
         raise RuntimeError(f"cannot pin '{name}' only dense CPU tensors can be pinned")
     if tag.pinned:
         return tensor
-    out = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu").copy_(tensor)
-    dispatch.state.pin(out)
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        out = tensor.clone()
+    else:
+        out = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu").copy_(tensor)
+    out = _page_locked(dispatch.state, out)
     size = tensor.numel() * tensor.element_size()
     cost = dispatch.machine.devices[0].cost
     # The host copies it, which is what a transfer from pageable memory takes longer.

@@ -14,7 +14,7 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch.late import extent
 from understudy.seam.torch.operators import Plan, tensors_in
 from understudy.seam.torch.tables import HIDDEN_WRITES, WRITES_ONLY
-from understudy.seam.torch.tags import storage_of
+from understudy.seam.torch.tags import parts_of, storage_of
 
 if TYPE_CHECKING:
     from understudy.seam.torch.state import State
@@ -158,14 +158,18 @@ class Order:
         return ranges
 
     def _add(self, ranges: list[Range], tensor: torch.Tensor) -> None:
-        if tensor.layout is not torch.strided or tensor.numel() == 0:
+        if tensor.layout is not torch.strided:
+            for part in parts_of(tensor):
+                self._add(ranges, part)
+            return
+        if tensor.numel() == 0:
             return
         tag = storage_of(tensor)._us
         if tag.device < 0:
             return
         if tag.accesses is None:
             tag.accesses = self._earlier(tag)
-        start, end = extent(tensor)
+        start, end = (0, tag.size) if tensor.is_nested else extent(tensor)
         ranges.append((tag, start, end))
 
     def _earlier(self, tag: Any) -> Accesses:

@@ -1,0 +1,34 @@
+"""Packed sequences: their values lie on the device, their batch sizes and lengths on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from understudy.seam.torch.dispatch import Dispatch
+from understudy.seam.torch.messages import device_name
+from understudy.seam.torch.operators import Plan
+from understudy.seam.torch.tags import device_of
+
+LENGTHS = "'lengths' argument should be a 1D CPU int64 tensor, but got {}D {} {} tensor"
+"""aten/src/ATen/native/PackedSequence.cpp."""
+
+
+def pack(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::_pack_padded_sequence, for torch.nn.utils.rnn.pack_padded_sequence: (values, batch sizes)."""
+    tensor, lengths = args[:2]
+    found = device_of(lengths)
+    if found >= 0:
+        kind = str(lengths.dtype).removeprefix("torch.")
+        raise RuntimeError(LENGTHS.format(lengths.dim(), device_name(found), _SCALAR.get(kind, kind)))
+    device = device_of(tensor)
+    if device < 0:
+        return dispatch.general(plan, func, args, kwargs)
+    out = dispatch.call(plan, func, args, kwargs, device)
+    dispatch.tag(out[0], device)
+    dispatch.submit(plan, func, args, kwargs, out[0], device, None)
+    return out
+
+
+_SCALAR = {"int64": "Long", "int32": "Int", "float32": "Float"}
+HANDLERS = {"aten::_pack_padded_sequence": pack}
+"""Operators that `Dispatch` hands on whole."""
