@@ -11,7 +11,7 @@ EXTRAS := torch,report,dev,integrations
 OLDEST_TORCH := 2.6.0
 CUDA_TORCH := 2.14.1
 
-.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet test-together check format bench bench-train bench-memory calibrate accuracy conformance docs programs experiments clean bench-report
+.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet test-together check format bench bench-train bench-memory snapshots calibrate accuracy conformance docs programs experiments clean bench-report
 
 help:
 	@echo "make demo             train the documents' multi-GPU program on two emulated V100, with a report in runs/demo.html"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench            what emulation costs, as ratios to plain CPU"
 	@echo "make bench-report     size of the HTML report of 100,000 operations, and how long it takes to open"
 	@echo "make bench-memory     peak memory of ResNet-50, bert-large and GPT-2, with what it is made of"
+	@echo "make snapshots        memory snapshots that others recorded on real GPUs, replayed"
 	@echo "make calibrate        fit the cost model's curves on the published timings again"
 	@echo "make accuracy         predicted against published training throughput"
 	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
@@ -96,6 +97,10 @@ accuracy: environment
 
 bench-memory: environment
 	$(RUN) benchmarks/bench_memory.py $(ARGS)
+
+# ARGS="--snapshots DIR" replays what git clones in DIR hold, --trainings runs a recorded program again; docs/memory.md.
+snapshots: environment
+	$(RUN) tools/snapshots.py $(ARGS)
 
 # What only a git checkout gives runs with ARGS="--sources DIR"; see docs/programs.md.
 programs:

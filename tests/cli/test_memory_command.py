@@ -122,6 +122,10 @@ def test_a_snapshot_that_differs_is_code_1(understudy, snapshot: Path) -> None:
     [
         (["junk"], "junk is not a pickle of plain data"),
         (["none.pickle"], "none.pickle cannot be read: No such file"),
+        (["out.snaphot.pickle"], "Did you mean out.snapshot.pickle?"),
+        (["."], "cannot be read: Is a directory"),
+        (["out.snapshot.pickle", "--alloc-conf", "max_split_size_mb:many"], "a number is needed"),
+        (["out.snapshot.pickle", "--alloc-conf", "backend:cudaMallocAsync"], "driver and not emulated"),
         (["out.snapshot.pickle", "--alloc-conf", "nonsense:1"], "Unrecognized key 'nonsense'"),
         (["out.snapshot.pickle", "--plot", "x.png"], "should end in .html"),
     ],
@@ -139,6 +143,27 @@ def test_a_pickle_with_code_in_it_is_refused(understudy, snapshot: Path) -> None
     done = understudy("memory", snapshot.name)
     assert done.returncode == 2
     assert "plain data only" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.", "not a pickle of plain data"),
+        (b'{"segments": ' + b"[" * 100_000, "is not JSON"),
+        (b"\x1f\x8bjunk", "not a whole gzip file"),
+        (b'{"segments": [], "device_traces": [[["alloc", 0, -1, 0]]]}', "-1 bytes at 0x0"),
+        (b'{"segments": [], "device_traces": [[["segment_map", 0, 4611686018427387904, 0]]]}', "bytes at 0x0"),
+        (
+            b'{"segments": [{"device": 0, "address": 0, "total_size": 512, "segment_type": "small", "blocks": []}]}',
+            "do not fill it",
+        ),
+    ],
+)
+def test_damaged_files_are_told_by_what_is_wrong(understudy, tmp_path: Path, content: bytes, sentence: str) -> None:
+    (tmp_path / "damaged").write_bytes(content)
+    done = understudy("memory", "damaged")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert sentence in done.stderr
 
 
 RANKS = """

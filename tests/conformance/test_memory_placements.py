@@ -1,16 +1,20 @@
 """Placements that PyTorch made on a real GPU, against the allocator's own.
 
 The table holds what one recorded snapshot shows: in which of its segments, in order of their making, and at which
-offset each request was placed. Addresses are not part of it.
+offset each request was placed. Addresses are not part of it. The histories are those of whole training steps.
 """
 
 import json
 from pathlib import Path
 
+import pytest
+
+from understudy.analysis.replay import replay
 from understudy.machine.allocator import CachingAllocator
 from understudy.machine.segments import DeviceMemory
 
-TABLE = json.loads((Path(__file__).parent / "memory" / "placements_from_empty.json").read_text())
+FOLDER = Path(__file__).parent / "memory"
+TABLE = json.loads((FOLDER / "placements_from_empty.json").read_text())
 
 
 def test_every_placement_is_the_real_ones():
@@ -30,3 +34,22 @@ def test_every_placement_is_the_real_ones():
             allocator.free(live.pop((segment, offset)))
     assert allocations == 36
     assert len(segments) == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "allocations", "driver_calls"),
+    [("transformer_fp32_step", 6526, 0), ("transformer_autocast_step", 7591, 1), ("federated_training", 7946, 61)],
+)
+def test_a_recorded_history_is_replayed_to_the_block(name: str, allocations: int, driver_calls: int) -> None:
+    (result,) = replay(FOLDER / f"{name}.json.gz", "recorded")
+    assert result.agrees
+    assert result.placements_agree == result.allocations == allocations
+    assert result.driver_calls_agree == result.driver_calls == driver_calls
+    assert result.final_blocks_agree == result.final_blocks > 400
+
+
+def test_with_modelled_addresses_only_the_drivers_order_differs() -> None:
+    (result,) = replay(FOLDER / "federated_training.json.gz")
+    assert not result.agrees
+    assert result.explained
+    assert result.driver_calls_agree == result.driver_calls

@@ -353,3 +353,12 @@ def test_asking_the_driver_takes_time_and_reuse_does_not(session: Session) -> No
     cost = session.machine.devices[0].cost.malloc_ns(100 * MIB)
     assert first - second == cost > 0
     assert y.is_cuda
+
+
+def test_the_drivers_own_allocator_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
+    with understudy.emulate("V100") as session:
+        torch.ones(4, device="cuda")
+        assert torch.cuda.get_allocator_backend() == "cudaMallocAsync"
+    (note,) = [note for note in session.trace.notes if note.code == "not-modelled"]
+    assert dict(note.detail) == {"what": "allocator", "name": "cudaMallocAsync"}

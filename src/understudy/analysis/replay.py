@@ -59,13 +59,25 @@ class RecordedDriver(DeviceMemory):
 
     def malloc(self, size: int) -> int | None:
         """`cudaMalloc`."""
-        if not self.answers or self.answers[0][1] != size or self.answers[0][0] in self.answered:
-            return super().malloc(size)
+        if not self.answers or self.answers[0][1] != size or self._in_use(*self.answers[0]):
+            found = super().malloc(size)
+            while found is not None and self._taken(found, size):
+                found = super().malloc(size)
+            return found
         address = self.answers.popleft()[0]
         self.malloc_calls += 1
         self.answered[address] = size
         self.reserved_bytes += size
         return address
+
+    def _in_use(self, address: int, size: int) -> bool:
+        """Whether memory there was given already, by either kind of answer."""
+        ours = self._sizes.items()
+        return self._taken(address, size) or any(one < address + size and address < one + held for one, held in ours)
+
+    def _taken(self, address: int, size: int) -> bool:
+        """Whether memory there is part of another recorded answer, as in a recording that is out of order."""
+        return any(other < address + size and address < other + held for other, held in self.answered.items())
 
     def free(self, address: int) -> int:
         """`cudaFree`."""
@@ -268,7 +280,7 @@ class Replay:
         if token is not None:
             token[0] = True
             self.allocator.process_events()
-        elif event.address in self._from_start:
+        elif event.address in self._from_start and event.address in self.live:
             self.allocator.free(self.live.pop(event.address))
 
     def _match(self, index: int) -> None:

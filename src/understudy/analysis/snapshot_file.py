@@ -6,8 +6,11 @@ JSON form holds the same keys; an event may be the list [action, address, size, 
 
 from __future__ import annotations
 
+import difflib
 import gzip
+import io
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +19,11 @@ from understudy.errors import FileFormatError
 from understudy.machine.alloc_conf import MIB, UNLIMITED, Settings, parse
 from understudy.machine.allocator_blocks import DEFAULT_POOL, PoolId
 from understudy.trace import plain_pickle
+
+MOST_BYTES = 4 << 30
+"""The most that a packed snapshot may hold."""
+MOST_MEMORY = 1 << 40
+"""More than any GPU has: a size beyond it is a mistake of the file."""
 
 
 class Event(NamedTuple):
@@ -26,6 +34,10 @@ class Event(NamedTuple):
     size: int
     stream: int
     pool_id: PoolId | None = None
+
+
+PLACED = frozenset(("alloc", "segment_alloc", "segment_free", "segment_map", "segment_unmap"))
+"""Actions on memory of some size."""
 
 
 class Snapshot(NamedTuple):
@@ -43,20 +55,25 @@ def read(path: str | Path) -> list[Snapshot]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise FileFormatError(f"{path} cannot be read: {error.strerror}.") from None
+        names = [found.name for found in path.parent.glob("*")] if isinstance(error, FileNotFoundError) else []
+        near = difflib.get_close_matches(path.name, names, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise FileFormatError(f"{path} cannot be read: {error.strerror}.{hint}") from None
     return from_dict(_decode(data, path), path)
 
 
 def _decode(data: bytes, path: Path) -> object:
     if data[:2] == b"\x1f\x8b":
         try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError) as error:
+            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(MOST_BYTES + 1)
+        except (OSError, EOFError, zlib.error) as error:
             raise FileFormatError(f"{path} is not a whole gzip file: {error}.") from None
+        if len(data) > MOST_BYTES:
+            raise FileFormatError(f"{path} holds more than {MOST_BYTES >> 30} GiB when it is unpacked.")
     if data[:1] == b"{":
         try:
             return json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise FileFormatError(f"{path} is not JSON: {error}.") from None
     return plain_pickle.loads(data, str(path))
 
@@ -73,7 +90,8 @@ def from_dict(data: object, path: str | Path = "the snapshot") -> list[Snapshot]
         segments = [_segment(entry) for entry in data["segments"]]
         traces = [[_event(entry) for entry in trace] for trace in data.get("device_traces") or []]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise FileFormatError(f"{path} has an entry that is none of an allocator's: {error!r}.") from None
+        reason = error if isinstance(error, ValueError) else repr(error)
+        raise FileFormatError(f"{path} has an entry that is none of an allocator's: {reason}.") from None
     devices = {segment["device"] for segment in segments} | {index for index, trace in enumerate(traces) if trace}
     return [
         Snapshot(
@@ -90,12 +108,16 @@ def _segment(entry: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded segment with all keys that the replay reads; older snapshots lack pools, requests and addresses."""
     pool = entry.get("segment_pool_id", DEFAULT_POOL)
     address = int(entry["address"])
-    blocks = []
+    _plausible(int(entry["total_size"]), address)
+    blocks: list[dict[str, Any]] = []
     for block in entry["blocks"]:
         size = int(block["size"])
         requested = int(block.get("requested_size", size))
         blocks.append({"address": address, "size": size, "requested_size": requested, "state": str(block["state"])})
         address += size
+    smallest = min((int(block["size"]) for block in blocks), default=1)
+    if smallest <= 0 or address != int(entry["address"]) + int(entry["total_size"]):
+        raise ValueError(f"the blocks of the segment at {int(entry['address']):#x} do not fill it")
     return {
         "device": int(entry["device"]),
         "address": int(entry["address"]),
@@ -111,11 +133,21 @@ def _segment(entry: Mapping[str, Any]) -> dict[str, Any]:
 def _event(entry: Mapping[str, Any] | Sequence[Any]) -> Event:
     if not isinstance(entry, Mapping):
         action, address, size, stream = entry[:4]
-        return Event(str(action), int(address), int(size), int(stream))
-    pool = entry.get("pool_id")
-    address = entry["addr"] if "addr" in entry else entry["device_free"]
-    pool_id = (int(pool[0]), int(pool[1])) if pool is not None else None
-    return Event(str(entry["action"]), int(address), int(entry["size"]), int(entry["stream"]), pool_id)
+        event = Event(str(action), int(address), int(size), int(stream))
+    else:
+        pool = entry.get("pool_id")
+        address = entry["addr"] if "addr" in entry else entry["device_free"]
+        pool_id = (int(pool[0]), int(pool[1])) if pool is not None else None
+        event = Event(str(entry["action"]), int(address), int(entry["size"]), int(entry["stream"]), pool_id)
+    if event.action in PLACED:
+        _plausible(event.size, event.address)
+    return event
+
+
+def _plausible(size: int, address: int) -> None:
+    """Refuse sizes and addresses that no allocator has; a replay would count their pages one by one."""
+    if not (0 < size <= MOST_MEMORY and address >= 0):
+        raise ValueError(f"{size} bytes at {address:#x}")
 
 
 def _settings(recorded: Mapping[str, Any], path: str | Path) -> Settings:

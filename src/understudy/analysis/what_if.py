@@ -17,6 +17,8 @@ from understudy.machine.allocator_blocks import Block
 from understudy.machine.oom_text import OutOfMemory
 from understudy.machine.segments import DeviceMemory
 
+NUMBERS = ("stoull", "stod")
+"""What PyTorch says of a word that is no number: the C++ function that could not read it."""
 POINTS = 400
 """Points of a timeline, at most."""
 
@@ -79,7 +81,15 @@ def what_if(path: str | Path, confs: Iterable[str], memory_bytes: int | None = N
         try:
             settings.append(parse(text))
         except (ValueError, IndexError, RuntimeError) as error:
-            raise UsageError(f"The allocator settings {text!r} cannot be used: {str(error).rstrip('.')}.") from None
+            why = str(error).rstrip(".")
+            if why in NUMBERS:
+                why = f"a number is needed where another word stands (PyTorch's error is {why!r})"
+            raise UsageError(f"The allocator settings {text!r} cannot be used: {why}.") from None
+        if settings[-1].backend != "native":
+            raise UsageError(
+                f"The allocator settings {text!r} cannot be used: {settings[-1].backend} is an allocator of CUDA's "
+                "driver and not emulated. Ask about settings of the native one."
+            )
     snapshots = read(path)
     rows = []
     for snapshot in snapshots:

@@ -13,6 +13,7 @@ SENTENCES = {
     "shape": "{name} has tensors of unknown shape; their unknown sizes were taken to be the batch size, {assumed}",
     "program": "{name} ran, but what it computes is not known; no time was counted for it",
     "compile": "torch.compile ran {name} and all else eagerly: the times are those of single operators",
+    "allocator": "{name} was asked for; PyTorch's native allocator answered, so what is reserved is what that reserves",
     "backward": "the framework does not show its backward pass; its kernels were derived from the forward pass",
 }
 
@@ -22,8 +23,8 @@ class NotModelled(NoteCheck):
 
     ## What it does
     Reports compiled functions with `while` loops (JAX, TensorFlow), functions of unknown shapes (TensorFlow), functions
-    that were compiled before the emulation saw them, MXNet's backward pass, and the first use of `torch.compile`, which
-    runs eagerly.
+    that were compiled before the emulation saw them, MXNet's backward pass, the first use of `torch.compile`, which
+    runs eagerly, and the allocator backend `cudaMallocAsync`, which is the driver's own.
 
     ## Why it is bad
     The reported times leave such work out, or count it once: they are too small, or less certain than the stated band.
@@ -55,6 +56,8 @@ class NotModelled(NoteCheck):
         """How to make it known."""
         if line.word("what") == "shape":
             return "give fixed shapes (`drop_remainder=True`, `input_signature`), or read the times with care"
+        if line.word("what") == "allocator":
+            return "read reserved memory as the native allocator's; allocated memory is the same"
         if line.word("what") == "compile":
             return "read the times as those of the uncompiled program"
         if line.word("what") == "loop":

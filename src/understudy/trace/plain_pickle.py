@@ -8,6 +8,12 @@ from typing import NoReturn
 
 from understudy.errors import FileFormatError
 
+DAMAGED = (
+    pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError,
+    RecursionError, ImportError,
+)  # fmt: skip
+"""What an unpickler raises for bytes that are no pickle."""
+
 
 class _PlainUnpickler(pickle.Unpickler):
     """Reads plain data, and refuses everything else."""
@@ -30,7 +36,7 @@ def loads(data: bytes, path: str) -> object:
         return _PlainUnpickler(io.BytesIO(data)).load()
     except FileFormatError:
         raise
-    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+    except DAMAGED as error:
         raise FileFormatError(
             f"{path} is not a pickle of plain data ({error}). Make one with torch.cuda.memory._dump_snapshot."
         ) from None

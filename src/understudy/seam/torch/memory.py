@@ -106,7 +106,9 @@ class Memory:
 
     def check_settings(self) -> None:
         """Raise what PyTorch raises at CUDA's first use when the allocator's settings in the environment are bad."""
-        read_settings(text_of(os.environ))
+        backend = read_settings(text_of(os.environ)).backend
+        if backend != "native":
+            self.state.notes.note("not-modelled", self.state.site(), what="allocator", name=backend)
 
     def info(self, index: int) -> tuple[int, int]:
         """Free and total bytes, as `cudaMemGetInfo` says."""
