@@ -20,7 +20,7 @@ def test_fake_tensors_name_their_device(session: Session) -> None:
         assert str(torch.tensor([1.0], device="cuda").device) == "cuda:0"
         assert str(x.to("cuda:0").device) == "cuda:0"
         assert not x.cpu().is_cuda
-        with pytest.raises(RuntimeError, match="same device"):
+        with pytest.raises(RuntimeError, match="device"):
             x + torch.ones(3)
     assert torch.cuda.memory_allocated() == 0
 
@@ -58,7 +58,7 @@ class Shifted(nn.Module):
 
 def test_export_of_a_model_on_a_device(session: Session) -> None:
     model, x = Shifted().cuda(), torch.ones(2, 3, device="cuda")
-    exported = torch.export.export(model, (x,))
+    exported = torch.export.export(model, (x,), strict=False)
     made = [node.kwargs["device"] for node in exported.graph.nodes if "ones" in str(node.target)]
     assert made == [torch.device("cuda", 0)]
     buffer = io.BytesIO()

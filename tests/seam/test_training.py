@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from understudy.session import Session
@@ -29,7 +30,8 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Class scores of each sequence."""
         q, k, v = self.qkv(self.norm(self.embed(x))).chunk(3, -1)
-        return self.out(F.scaled_dot_product_attention(q, k, v).mean(1))
+        with sdpa_kernel(SDPBackend.MATH):
+            return self.out(F.scaled_dot_product_attention(q, k, v).mean(1))
 
 
 class Recurrent(nn.Module):

@@ -21,6 +21,8 @@ from understudy.seam.torch.tags import device_of, disable_torch_function
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
+LIFTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 14)
+"""From torch 2.14 on tensors of three dimensions get a fourth one, and so a fused kernel."""
 MASK_ALIGNMENT = 16
 """Elements to which the last dimension of a mask is padded for the memory-efficient kernel."""
 LSE_ALIGNMENT = 32
@@ -42,10 +44,16 @@ def composite(
     """aten::scaled_dot_product_attention, taken apart as on CUDA; on host tensors as PyTorch does it."""
     index = device_of(query)
     if index < 0 or state.local.inner or query.dim() < 3:
-        out: Tensor = func.decompose(
+        plain: Tensor = func.decompose(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-        return out
+        return plain
+    if LIFTS and query.dim() == key.dim() == value.dim() == 3:
+        while attn_mask is not None and attn_mask.dim() < 4:
+            attn_mask = attn_mask.unsqueeze(0)
+        q, k, v = (t.unsqueeze(0) for t in (query, key, value))
+        out = composite(state, func, q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return out.squeeze(0)
     backend = _choose(state, index, query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.where(attn_mask, query.new_zeros(()), -math.inf)

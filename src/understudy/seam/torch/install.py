@@ -35,6 +35,7 @@ from understudy.seam.torch import (
     gpu_trace,
     gradients,
     graphs,
+    higher_order,
     libraries,
     loading,
     memory,
@@ -93,6 +94,7 @@ PATCHED = (
     foreign,
     warned,
     fake,
+    higher_order,
     data,
 )
 """Modules whose `patches(state)` are applied, in this order."""

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from understudy.seam.torch.profiler_events import MEMORY, NOWHERE, Link, MemoryEvent, Result
+from understudy.seam.torch.profiler_events import MEMORY, NOWHERE, DeviceEvent, Link, MemoryEvent, Result
 from understudy.trace import kineto
 from understudy.trace.kineto import Event
 from understudy.trace.operation import Kind
@@ -125,7 +125,7 @@ class Writer:
             link = result.links.get(mark, NOWHERE)
             yield from self._call(record, number, link, tids.get(link.thread, self.pid), start_ns)
         for event in result.events():
-            if event.device_type().name == "CUDA" and event.activity_type() == "gpu_user_annotation":
+            if isinstance(event, DeviceEvent) and event.activity_type() == "gpu_user_annotation":
                 span = event.start_ns() - self.base_ns, event.end_ns() - self.base_ns
                 lane = event.device_index(), event.device_resource_id()
                 yield kineto.complete(

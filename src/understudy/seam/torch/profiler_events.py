@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch._C._autograd import DeviceType
+from torch._C._profiler import _EventType
 
 from understudy.seam.sites import OURS
 from understudy.seam.torch.profiler_times import MARK, Mark, Spans, Taken, Timeline, spread
@@ -39,6 +40,7 @@ NEUTRAL: dict[str, Any] = {
     "privateuse1_elapsed_us": -1, "is_user_annotation": False, "is_python_function": False, "is_hidden_event": False,
     "flow_id": 0, "flow_type": 0, "flow_start": False, "structured_input_shapes": [], "structured_input_strides": [],
     "python_id": -1, "python_parent_id": -1, "python_module_id": -1, "nbytes": 0, "module_hierarchy": [],
+    "extra_meta": {}, "typed_metadata": {},
 }  # fmt: skip
 """What an event of a device answers to questions that are about operators."""
 
@@ -195,7 +197,8 @@ class Result:
         """Whether an event that began then is the emulation's own."""
         if name in HIDDEN or name.startswith(MARK) or self.inside(thread, real_ns):
             return True
-        return is_python and real_ns in self.ours.get(thread, NOTHING)
+        # A file's times are rounded: the name tells where a function of ours begins.
+        return is_python and (name.startswith(OWN_FILES) or real_ns in self.ours.get(thread, NOTHING))
 
     @functools.cached_property
     def moments(self) -> dict[int, dict[int, int]]:
@@ -297,7 +300,7 @@ class Result:
             "duration_ns": max(0, self.absolute(end) - begin),
             "activity_type": "cuda_runtime",
             "metadata_json": f'"correlation": {number}',
-            "extra_meta": {},
+            "typed_metadata": {"correlation": number},
         }
         if record.kind not in kineto.ON_DEVICE:
             return
@@ -312,6 +315,7 @@ class Result:
             "activity_type": kineto.work_category(record),
             "metadata_json": json.dumps(arguments)[1:-1],
             "extra_meta": {key: str(value) for key, value in arguments.items()},
+            "typed_metadata": arguments,
         }
 
     def _range(self, event: HostEvent, device: int, stream: int, begin: int, end: int) -> dict[str, Any]:
@@ -330,7 +334,6 @@ class Result:
             "start_thread_id": event.start_thread_id(),
             "end_thread_id": event.start_thread_id(),
             "metadata_json": "",
-            "extra_meta": {},
         }
 
     def _elapsed(self) -> None:
@@ -438,7 +441,7 @@ def _nodes(stock: Any) -> Iterator[Any]:
     while waiting:
         node = waiting.pop()
         waiting += node.children
-        if node.name == MEMORY:
+        if node.tag == _EventType.Allocation:
             yield node
 
 
