@@ -7,7 +7,9 @@ import json
 import multiprocessing.util
 import os
 import random
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
@@ -386,6 +388,8 @@ class _Departure:
         if self.done:
             return
         self.done = True
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would lose what the first one ended
         self.session.end()
         if len(self.session.trace) and os.path.isdir(self.folder):
             self.session.trace.save(os.path.join(self.folder, f"{os.getpid()}.trace"))

@@ -8,34 +8,39 @@ from pathlib import Path
 
 from understudy.errors import FileFormatError
 
-NAMES = (
-    "assume",
-    "async",
-    "clock",
-    "compat",
-    "cuda-version",
-    "curves",
-    "fail-on",
-    "gpu-backend",
-    "gpus",
-    "host-factor",
-    "host-time",
-    "memory-history",
-    "no-data",
-    "quiet",
-    "report",
-    "seed",
-    "stacks",
-    "trace",
-)
-LISTS = ("fail-on", "report")
+TEXT = (str,), "a string"
+SWITCH = (bool,), "true or false"
+LIST = (str, list), "a list of strings"
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "assume": ((int, float), "a number"),
+    "async": TEXT,
+    "clock": TEXT,
+    "compat": TEXT,
+    "cuda-version": ((str, int, float), 'a version, "11.2"'),
+    "curves": TEXT,
+    "fail-on": LIST,
+    "gpu-backend": TEXT,
+    "gpus": ((str, int), 'a string, "2xV100", or a number'),
+    "host-factor": ((int, float), "a number"),
+    "host-time": TEXT,
+    "memory-history": SWITCH,
+    "no-data": SWITCH,
+    "quiet": SWITCH,
+    "report": LIST,
+    "seed": ((int,), "a whole number"),
+    "stacks": SWITCH,
+    "trace": TEXT,
+}
+"""Every setting, the types that TOML may give it, and these in words."""
+NAMES = tuple(KINDS)
+LISTS = tuple(name for name, kind in KINDS.items() if kind is LIST)
 
 
 def read(start: Path | None = None) -> dict[str, object]:
     """The settings that hold in `start` (the current folder when None), by name with hyphens; empty when none are set.
 
     Raises:
-        FileFormatError: the file is not TOML, or sets something that does not exist.
+        FileFormatError: the file is not TOML, or sets something that does not exist, or to a value of another type.
     """
     folder = (start or Path.cwd()).resolve()
     for path in (parent / "pyproject.toml" for parent in (folder, *folder.parents)):
@@ -60,4 +65,15 @@ def _table(path: Path) -> dict[str, object]:
         near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(NAMES)}"
         raise FileFormatError(f"{path}: [tool.understudy] has no setting {name!r}; {hint}")
+    for name, value in settings.items():
+        if not _fits(name, value):
+            raise FileFormatError(f"{path}: [tool.understudy] {name} must be {KINDS[name][1]}, not {value!r}")
     return settings
+
+
+def _fits(name: str, value: object) -> bool:
+    """Whether a value of TOML has the type of a setting: true and false are no numbers, and lists hold strings."""
+    types = KINDS[name][0]
+    if isinstance(value, list):
+        return list in types and all(isinstance(item, str) for item in value)
+    return isinstance(value, types) and (not isinstance(value, bool) or bool in types)

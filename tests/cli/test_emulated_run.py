@@ -46,6 +46,15 @@ def test_a_gate_fails_the_run(understudy, gate: str, code: int) -> None:
     assert done.stderr == ("understudy: failed on host-sync: 3 found, 2 allowed (<string>:5)\n" if code else "")
 
 
+def test_a_gate_of_the_project_gives_way_to_the_environment_and_that_to_the_command_line(understudy, tmp_path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.understudy]\nquiet = true\nfail-on = "host-sync"\n')
+    assert understudy("run", "-c", SYNCS).returncode == 64
+    assert understudy("run", "-c", SYNCS, env={"UNDERSTUDY_FAIL_ON": "error"}).returncode == 0
+    done = understudy("run", "--fail-on", "info=1", "-c", SYNCS, env={"UNDERSTUDY_FAIL_ON": "error"})
+    assert done.returncode == 64
+    assert done.stderr == "understudy: failed on info: 3 found, 1 allowed (<string>:5)\n"
+
+
 def test_the_programs_own_failure_wins_over_a_gate_and_is_reported(understudy) -> None:
     done = understudy("run", "--fail-on", "host-sync", "-c", SYNCS + "raise SystemExit(9)")
     assert done.returncode == 9
@@ -68,6 +77,27 @@ def test_an_emulation_that_cannot_begin_is_one_sentence(understudy) -> None:
     done = understudy("run", "-q", "-c", "import understudy; understudy.emulate().__enter__()", env={})
     assert done.returncode == 1
     assert "an emulation is active in this process already" in done.stderr.splitlines()[-1]
+
+
+SECOND_INTERRUPT = """
+import os, signal, torch
+from understudy import session
+running = session.running()
+stock = running.end
+def end():
+    os.kill(os.getpid(), signal.SIGINT)
+    stock()
+running.end = end
+torch.ones(3, device="cuda").sum().item()
+raise KeyboardInterrupt
+"""
+
+
+def test_a_second_ctrl_c_loses_nothing(understudy, tmp_path: Path) -> None:
+    done = understudy("run", "--report", "a.json", "-c", SECOND_INTERRUPT)
+    assert done.returncode == 130
+    assert "signal 2 ended the program" in done.stderr
+    assert json.loads((tmp_path / "a.json").read_text())["findings"]
 
 
 MIXED = """

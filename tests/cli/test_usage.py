@@ -19,6 +19,7 @@ WRONG = {
     "a bad CUDA version": (["run", "--cuda-version", "new", "-c", "1"], "is no CUDA version"),
     "a bad seed": (["run", "--seed", "x", "-c", "1"], "'x' is not a valid integer"),
     "an unknown finding": (["run", "--fail-on", "hostsync", "-c", "1"], "did you mean host-sync?"),
+    "no finding to fail on": (["run", "--fail-on", ",", "-c", "1"], "it names no finding"),
     "a bad number of findings": (["run", "--fail-on", "host-sync=few", "-c", "1"], "number of incidents"),
     "an unknown report format": (["run", "--report", "x.foo", "-c", "1"], "no report format fits 'x.foo'"),
     "a report that is a folder": (["run", "--trace", ".", "-c", "1"], "is a folder"),
@@ -83,3 +84,25 @@ def test_a_setting_that_does_not_exist_is_refused(understudy, tmp_path: Path) ->
     done = understudy("run", "-c", "1")
     assert done.returncode == 2
     assert "no setting 'gpu'; did you mean gpus?" in done.stderr
+
+
+WRONG_SETTINGS = {
+    "fail-on = 3": "fail-on must be a list of strings, not 3",
+    'fail-on = ["host-sync", 3]': "fail-on must be a list of strings, not ['host-sync', 3]",
+    'fail-on = ["host-sink"]': "there is no finding 'host-sink' to fail on; did you mean host-sync?",
+    'fail-on = ["host-sync=few"]': "after = comes the number of incidents that is allowed",
+    "report = 1": "report must be a list of strings, not 1",
+    "seed = 1.5": "seed must be a whole number, not 1.5",
+    'quiet = "maybe"': "quiet must be true or false, not 'maybe'",
+    "gpus = true": 'gpus must be a string, "2xV100", or a number, not True',
+    "assume = {a = 1}": "assume must be a number, not {'a': 1}",
+    'clock = "fast"': "'fast' is not one of 'virtual', 'real'",
+}
+
+
+@pytest.mark.parametrize(("line", "sentence"), WRONG_SETTINGS.items(), ids=WRONG_SETTINGS.keys())
+def test_a_setting_of_another_type_is_one_sentence(understudy, tmp_path: Path, line: str, sentence: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"[tool.understudy]\n{line}\n")
+    done = understudy("run", "-c", "print('ran')")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert sentence in done.stderr

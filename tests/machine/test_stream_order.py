@@ -8,6 +8,7 @@ import pytest
 
 from understudy import checks
 from understudy.machine.machine import Machine
+from understudy.machine.order import Access, Accesses, freed
 from understudy.trace.operation import Copy, EventRecord, EventWait, Kernel, Kind, Site, Synchronize
 
 X, Y = 1, 2
@@ -163,3 +164,16 @@ def test_one_incident_is_one_hazard(machine: Machine) -> None:
     machine.submit(Kernel("both", 1, reads=frozenset({Y}), site=SECOND))
     assert codes(machine) == ["unsynchronized-access"]
     assert [record.kind for record in machine.trace].count(Kind.HAZARD) == 1
+
+
+def test_who_meets_a_late_write_and_the_memory_s_former_use_is_told_of_the_write() -> None:
+    former = Accesses()
+    former.add(Access(1, 1, 0, 8, False, 0, 0))
+    accesses = freed(former)
+    accesses.add(Access(1, 2, 0, 8, True, 0, 0))
+    found = accesses.conflict(Access(2, 1, 0, 8, False, 0, 0), {})
+    assert found is not None
+    assert (found.epoch, found.freed) == (2, False)
+    reuse = freed(former).conflict(Access(2, 1, 0, 8, True, 0, 0), {})
+    assert reuse is not None
+    assert reuse.freed

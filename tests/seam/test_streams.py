@@ -151,6 +151,64 @@ def test_an_overwritten_source_arrives_overwritten(session: Session) -> None:
     assert codes(session) == ["early-overwrite"]
 
 
+def test_a_copy_in_flight_keeps_neither_side(session: Session) -> None:
+    before = torch.cuda.memory_allocated()
+    places = set()
+    for _ in range(3):
+        there = torch.ones(1 << 16).pin_memory().to("cuda", non_blocking=True)
+        places.add(there.data_ptr())
+        del there
+    assert torch.cuda.memory_allocated() == before
+    assert len(places) == 1
+    torch.ones(1 << 16, device="cuda").to("cpu", non_blocking=True)  # nobody keeps what would arrive
+    torch.cuda.synchronize()
+    assert codes(session) == []
+
+
+def test_copies_of_one_stream_take_turns_in_a_pinned_buffer(session: Session) -> None:
+    ones, buffer = torch.ones(4, device="cuda"), torch.zeros(4).pin_memory()
+    buffer.copy_(ones, non_blocking=True)
+    back = buffer.to("cuda", non_blocking=True)
+    buffer.copy_(ones + 1, non_blocking=True)
+    buffer.copy_(ones + 2)
+    assert (back.tolist(), buffer.tolist()) == ([1.0] * 4, [3.0] * 4)
+    assert codes(session) == []
+
+
+def test_copies_of_two_streams_race_in_a_pinned_buffer(session: Session) -> None:
+    there, buffer, side = torch.ones(4, device="cuda"), torch.zeros(4).pin_memory(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    buffer.copy_(there, non_blocking=True)
+    with torch.cuda.stream(side):
+        back = buffer.to("cuda", non_blocking=True)
+    side.wait_stream(torch.cuda.default_stream())
+    with torch.cuda.stream(side):
+        back = buffer.to("cuda", non_blocking=True)
+    assert codes(session) == ["unsynchronized-access"]
+    assert back.shape == (4,)
+
+
+def test_a_hook_of_backward_that_chooses_a_stream_must_wait_for_the_gradient(session: Session) -> None:
+    side = torch.cuda.Stream()
+    w = torch.randn(64, 64, device="cuda", requires_grad=True)
+    total = torch.zeros(64, 64, device="cuda")
+    torch.cuda.synchronize()
+
+    def reduce(parameter: torch.Tensor, wait: bool) -> None:
+        if wait:
+            side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            total.add_(parameter.grad)
+
+    for wait, expected in ((True, []), (False, ["unsynchronized-access"])):
+        hook = w.register_post_accumulate_grad_hook(lambda parameter, wait=wait: reduce(parameter, wait))
+        (torch.ones(8, 64, device="cuda") @ w).sum().backward()
+        torch.cuda.synchronize()
+        hook.remove()
+        w.grad = None
+        assert codes(session) == expected
+
+
 def test_waiting_before_the_source_is_written_is_right(session: Session) -> None:
     source = torch.ones(4).pin_memory()
     there = source.to("cuda", non_blocking=True)

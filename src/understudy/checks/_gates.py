@@ -22,9 +22,15 @@ def parse_gates(values: Iterable[str]) -> list[Gate]:
     """The gates of `--fail-on` values such as "unsynchronized-access,host-sync=3".
 
     Raises:
-        UsageError: a code does not exist, or the number is none.
+        UsageError: a code does not exist, the number is none, or a value names nothing.
     """
-    return [_gate(part) for value in values for part in value.split(",") if part.strip()]
+    gates = []
+    for value in values:
+        parts = [part for part in value.split(",") if part.strip()]
+        if not parts:
+            raise UsageError(f"to fail on {value!r}: it names no finding, so nothing would ever fail")
+        gates += [_gate(part) for part in parts]
+    return gates
 
 
 def _gate(text: str) -> Gate:

@@ -56,15 +56,17 @@ class Accesses:
         self.reads: list[Access] = []
 
     def conflict(self, access: Access, clock: VectorClock) -> Access | None:
-        """The first earlier access that overlaps `access`, conflicts with it and is not ordered before `clock`."""
-        for other in self.writes:
+        """The first earlier access that overlaps `access`, conflicts with it and is not ordered before `clock`.
+
+        One to what lies there now comes before one to what was freed there: whoever waits for it waits for both.
+        """
+        reused: Access | None = None
+        for other in (*self.writes, *self.reads) if access.write else self.writes:
             if _unordered(other, access, clock):
-                return other
-        if access.write:
-            for other in self.reads:
-                if _unordered(other, access, clock):
+                if not other.freed:
                     return other
-        return None
+                reused = reused or other
+        return reused
 
     def add(self, access: Access) -> None:
         """Remember `access`; a write replaces what it covers, a read replaces the same agent's earlier one."""

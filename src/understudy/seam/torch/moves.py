@@ -111,7 +111,7 @@ def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kw
             if target == CPU:
                 state.late.host_touch(tensor)
             else:
-                state.late.finish(tag_of(tensor))
+                state.late.device_touch(tensor, _stream(state, target), write=False)
         out = dispatch.call(plan, func, args, kwargs, target)
         if target >= 0:
             dispatch.tag(out, target)
@@ -170,10 +170,10 @@ def copy_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwar
     if late.pending:
         if to == CPU and of == CPU:
             late.host_operation(plan, args, {})
-        elif of == CPU:
-            late.finish(tag_of(source))
-        if to == CPU and of >= 0:
-            late.host_touch(destination, True)
+        elif of == CPU and to >= 0:
+            late.device_touch(source, _stream(state, to), write=False)
+        elif to == CPU and of >= 0:
+            late.device_touch(destination, _stream(state, of), write=True)
     if to == of or min(to, of) == FLOATING or (to < 0 and of < 0):
         out = dispatch.call(plan, func, args, kwargs, to)
         if to >= 0:
@@ -188,6 +188,12 @@ def copy_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwar
     out = dispatch.call(plan, func, args, kwargs, to)
     transfer(state, source, destination, non_blocking, late=False)
     return out
+
+
+def _stream(state: State, device: int) -> Stream:
+    """The stream that a copy from or to a device runs on."""
+    stream = state.local.streams[device]
+    return state.order.stream_of(device, stream) if state.machine.concurrent else stream
 
 
 def transfer(
@@ -205,13 +211,11 @@ def transfer(
     if size == 0:
         return
     side = of.device if of.device >= 0 else to.device
-    stream = local.streams[side]
     other: Stream | None = None
     if of.device >= 0 and to.device >= 0:
         other = local.streams[to.device]
-        machine.barrier(local.host, other, stream)
-    if machine.concurrent:
-        stream = state.order.stream_of(side, stream)
+        machine.barrier(local.host, other, local.streams[side])
+    stream = _stream(state, side)
     pinned = of.pinned if of.device < 0 else to.pinned
     if stream.capture is not None and not pinned and min(of.device, to.device) < 0:
         stream.capture.fail(UNSUPPORTED)

@@ -14,6 +14,7 @@ from understudy.errors import UnsupportedError
 from understudy.seam.torch.dispatch import Dispatch, Handler
 from understudy.seam.torch.moves import fetch
 from understudy.seam.torch.operators import Plan, tensors_in
+from understudy.seam.torch.sequences import pack_without_data
 from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import FLOATING, Tag, disable_torch_function, storage_of, tag_of
 
@@ -40,7 +41,7 @@ class DatalessDispatch(Dispatch):
     """The dispatch mode of a rehearsal without data."""
 
     def __init__(self, state: State, handlers: dict[str, Handler]) -> None:
-        super().__init__(state, {**handlers, "aten::_local_scalar_dense": scalar})
+        super().__init__(state, {**handlers, **DATALESS_HANDLERS})
 
     def plan(self, func: Any) -> Plan:
         """The plan of an operator; every one is run by `call`, where meta kernels see the physical device."""
@@ -110,6 +111,12 @@ def scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwa
         return func(*args, **kwargs)
     fetch(dispatch.state, tensor, plan.name)
     return values(dispatch.state, tensor).item()
+
+
+DATALESS_HANDLERS: dict[str, Handler] = {
+    "aten::_local_scalar_dense": scalar,
+    "aten::_pack_padded_sequence": pack_without_data,
+}
 
 
 def _masked(args: tuple[Any, ...]) -> bool:

@@ -64,6 +64,8 @@ class Order:
             # The first operator after a node was made belongs to that node's forward.
             self._forward.setdefault(get_sequence() - 1, stream)
             return stream
+        if self._chosen(device, stream):
+            return stream  # for which the engine waits neither before nor after
         found = self._forward_stream(node, device, stream)
         self._backward(found, stream)
         return found
@@ -74,11 +76,15 @@ class Order:
         return stream if node is None else self._forward_stream(node, device, stream)
 
     def _forward_stream(self, node: Any, device: int, stream: Stream) -> Stream:
-        callers = self.state.local.callers
-        if callers is not None and stream is not callers[device]:
-            return stream  # the program chose another one, in a hook or a function of its own
+        if self._chosen(device, stream):
+            return stream
         forward = self._forward.get(node._sequence_nr())
         return stream if forward is None or forward.device != device else forward
+
+    def _chosen(self, device: int, stream: Stream) -> bool:
+        """Whether the program chose this stream within backward: in a hook, or in a function of its own."""
+        callers = self.state.local.callers
+        return callers is not None and stream is not callers[device]
 
     def _backward(self, found: Stream, current: Stream) -> None:
         # The engine makes a node's stream wait for those of the nodes that feed it, and the first one for the

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.messages import device_name
 from understudy.seam.torch.operators import Plan
@@ -16,10 +18,7 @@ LENGTHS = "'lengths' argument should be a 1D CPU int64 tensor, but got {}D {} {}
 def pack(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """aten::_pack_padded_sequence, for torch.nn.utils.rnn.pack_padded_sequence: (values, batch sizes)."""
     tensor, lengths = args[:2]
-    found = device_of(lengths)
-    if found >= 0:
-        kind = str(lengths.dtype).removeprefix("torch.")
-        raise RuntimeError(LENGTHS.format(lengths.dim(), device_name(found), _SCALAR.get(kind, kind)))
+    _check(lengths)
     device = device_of(tensor)
     if device < 0:
         return dispatch.general(plan, func, args, kwargs)
@@ -27,6 +26,27 @@ def pack(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
     dispatch.tag(out[0], device)
     dispatch.submit(plan, func, args, kwargs, out[0], device, None)
     return out
+
+
+def pack_without_data(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The same in a rehearsal without data: the lengths have values, which decide the shape."""
+    padded, lengths = args[:2]
+    device = device_of(padded)
+    if device < 0:
+        return pack(dispatch, plan, func, args, kwargs)
+    _check(lengths)
+    rows, batch_sizes = func(torch.empty((*padded.shape[:2], 1)), lengths, *args[2:])
+    values = torch.empty((len(rows), *padded.shape[2:]), dtype=padded.dtype, device="meta")
+    dispatch.tag(values, device)
+    dispatch.submit(plan, func, args, kwargs, values, device, None)
+    return values, batch_sizes
+
+
+def _check(lengths: torch.Tensor) -> None:
+    found = device_of(lengths)
+    if found >= 0:
+        kind = str(lengths.dtype).removeprefix("torch.")
+        raise RuntimeError(LENGTHS.format(lengths.dim(), device_name(found), _SCALAR.get(kind, kind)))
 
 
 _SCALAR = {"int64": "Long", "int32": "Int", "float32": "Float"}
