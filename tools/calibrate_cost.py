@@ -101,8 +101,10 @@ def fp32_curves() -> list[dict[str, Any]]:
             p10, p50, p90 = (float(row[f"{name}:{p}"]) for p in ("p10", "p50", "p90"))
             middle = bin_median(low, high, counts[index - 1], counts[index + 1])
             knots.append((middle, p50, min(0.5, (p90 - p10) / (2 * p50))))
-        rows.append(curve_row(CLASSES[row["op"]], "fp32", GENERATIONS[row["gpu"]], knots,
-                              FP32_SOURCE.format(n=row["n"], gpu=row["gpu"])))  # fmt: skip
+        found = curve_row(CLASSES[row["op"]], "fp32", GENERATIONS[row["gpu"]], knots,
+                          FP32_SOURCE.format(n=row["n"], gpu=row["gpu"]))  # fmt: skip
+        share = gpus.find(row["gpu"]).sustained_share
+        rows.append(found if share == 1.0 else found | {"sustained_share": share})
     return rows
 
 

@@ -101,3 +101,13 @@ def test_operators_on_host_tensors_take_the_host_time():
         torch.randn(1 << 20)
         drawn = host.now_ns - before - small
         assert 0.1 * MS < small < drawn < 20 * MS
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_batch_says_how_many_samples_it_has(workers: int):
+    with emulate("V100") as session:
+        loader = DataLoader(Slow(), batch_size=5, num_workers=workers, persistent_workers=workers > 0)
+        next(iter(loader))  # an epoch that is left early
+        list(loader)
+    batches = [row.value for row in session.trace if row.kind == Kind.BATCH]
+    assert batches == [5, 5, 5, 5, 5, 4]

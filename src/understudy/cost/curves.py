@@ -32,13 +32,17 @@ _UPPER = 0.75
 
 
 class Curve(NamedTuple):
-    """Knots in increasing roofline time, the band (relative half-width) at each, and where they come from."""
+    """Knots in increasing roofline time, the band (relative half-width) at each, and where they come from.
+
+    `sustained_share` is the one of the GPU that they were timed on (`Gpu.sustained_share`).
+    """
 
     roofline_ns: tuple[float, ...]
     efficiency: tuple[float, ...]
     band: tuple[float, ...]
     borrowed: bool
     source: str
+    sustained_share: float = 1.0
 
     def time_ns(self, roofline_ns: float, floor_ns: float, share: float, regular: float = 0.0) -> tuple[float, float]:
         """(duration, band) of work with this roofline time; `share` scales the efficiency.
@@ -75,6 +79,7 @@ def _curves() -> dict[tuple[str, str, str], Curve]:
             tuple(row["band"]),
             False,
             row["source"],
+            row.get("sustained_share", 1.0),
         )
         found[row["class"], row["precision"], row["generation"]] = curve
     return found

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from understudy import gpus
 from understudy.cost.curves import Curve
 from understudy.errors import FileFormatError
 
@@ -35,7 +36,8 @@ def load(path: str) -> Measured:
     """
     try:
         data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        curves = {(row["class"], row["precision"]): _curve(row) for row in data["curve"]}
+        share = gpus.find(data["gpu"]).sustained_share
+        curves = {(row["class"], row["precision"]): _curve(row, share) for row in data["curve"]}
         tables = (_numbers(data.get(name, {})) for name in ("dispatch_us", "driver", "links"))
         return Measured(str(data["gpu"]), str(data["generation"]), curves, *tables)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError, IndexError) as error:
@@ -44,7 +46,7 @@ def load(path: str) -> Measured:
         ) from error
 
 
-def _curve(row: dict[str, Any]) -> Curve:
+def _curve(row: dict[str, Any], sustained_share: float) -> Curve:
     factor = _MEASURED_PRODUCTS if (row["class"], row["precision"]) == ("convolution", "fp32") else 1.0
     knots = sorted(zip(row["roofline_us"], row["efficiency"], row["band"], strict=True))
     return Curve(
@@ -53,6 +55,7 @@ def _curve(row: dict[str, Any]) -> Curve:
         tuple(float(band) for _, _, band in knots),
         False,
         str(row["source"]),
+        sustained_share,
     )
 
 

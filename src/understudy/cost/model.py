@@ -108,6 +108,7 @@ class CostModel:
         shape = self._curve(operator.curve, precision)
         roofline_ns = max(compute_ns, memory_ns)
         regular = _regularity(signature, name) if operator.name == "matmul" else 0.0
+        part *= self.gpu.sustained_share / shape.sustained_share
         duration, band = shape.time_ns(roofline_ns, floor_ns, operator.share * part, regular)
         if operator.name == "other":
             band = UNKNOWN_BAND

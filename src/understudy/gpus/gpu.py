@@ -29,7 +29,8 @@ class Gpu:
     `name` is what torch and nvidia-smi print. `memory_bytes` is what `cudaMemGetInfo` and torch's `total_memory` say;
     `smi_memory_mib` is nvidia-smi's total, which counts the reserved part as well since driver 510. `peak_flops` has
     the keys fp64, fp64_tensor, fp32, tf32, fp16, bf16, fp8 and int8, where a missing key means "not supported";
-    fp16, bf16 and fp8 are tensor-core rates from compute capability 7.0 on. `nvlink_bandwidth_bytes_per_s` is 0
+    fp16, bf16 and fp8 are tensor-core rates from compute capability 7.0 on. `sustained_share` is what the card keeps under
+    load of what the same chip does with more power, 1.0 where no other figure is published. `nvlink_bandwidth_bytes_per_s` is 0
     without NVLink. `sources` says for each fact where it is from.
     """
 
@@ -59,6 +60,7 @@ class Gpu:
     peak_flops: Mapping[str, float] = field(compare=False)
     sources: Mapping[str, str] = field(compare=False, repr=False)
     price_usd_per_hour: float | None = None
+    sustained_share: float = 1.0
 
     @property
     def has_tensor_cores(self) -> bool:
@@ -70,7 +72,7 @@ class Gpu:
         return self.smi_memory_mib_before_r510 if int(driver.split(".")[0]) < 510 else self.smi_memory_mib
 
 
-_OPTIONAL = {"price_usd_per_hour"}
+_OPTIONAL = {"price_usd_per_hour", "sustained_share"}
 _PAIRS = {"aliases", "compute_capability"}
 
 

@@ -35,13 +35,25 @@ def as_dict(trace: Trace, findings: Sequence[Finding]) -> dict[str, Any]:
         "program": summary.program,
         "operations": summary.operations,
         "duration_ns": summary.end_ns - summary.begin_ns,
-        "timing": _timing(summary.timing),
+        "timing": _timing(summary.timing) | _samples(summary),
         "devices": [_device(device) for device in summary.devices],
         "steps": _steps(summary),
         "not_decidable": list(summary.not_decidable),
         "findings": [_finding(finding) for finding in summary.findings],
         "facts": {key: trace.facts[key] for key in ("options", "versions", "rank") if key in trace.facts},
     }
+
+
+def _samples(summary: Summary) -> dict[str, Any]:
+    samples, step_ns = summary.samples, summary.timing.step_ns
+    if samples is None:
+        return {"samples": None}
+    known = {
+        "per_step": samples.number,
+        "per_s": samples.number * 1e9 / step_ns if step_ns else None,
+        "source": "loader" if samples.loader else "copies",
+    }
+    return {"samples": known | (_site(samples.site) or {})}
 
 
 def _timing(timing: Timing) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from understudy.reports import _throughput
 from understudy.reports._peak import Peak, peaks
+from understudy.reports._throughput import Samples
 from understudy.reports._time import Timing, measure
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Kind, Site
@@ -104,12 +106,21 @@ class Summary:
     findings: list[Finding]
     timing: Timing
     not_decidable: tuple[str, ...] = ()  # checks that this trace holds too little for
+    samples: Samples | None = None
+    processes: int = 1
     host_factor: float | None = None  # by what the host's own time was multiplied where it was measured
 
     @property
     def stamp(self) -> str:
         """EMULATED or MEASURED: what every page of a report carries."""
         return "EMULATED" if self.emulated else "MEASURED"
+
+    @property
+    def throughput(self) -> str:
+        """Samples a second and what says so, in one phrase; empty where the batch is not known."""
+        if self.samples is None:
+            return ""
+        return self.samples.words(self.timing.step_ns, short(self.samples.site), self.processes)
 
     @property
     def silent_checks(self) -> str:
@@ -174,6 +185,8 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         list(findings),
         measure(trace),
         tuple(trace.facts.get("not_decidable", ())),
+        _throughput.measure(trace),
+        int(trace.facts.get("processes", 1)),
         _host_factor(trace.facts.get("options", {})),
     )
 

@@ -124,9 +124,8 @@ def _time_lines(summary: Summary) -> list[str]:
     """The step, and what happened once before it."""
     step = _time.step_words(summary.timing, summary.band)
     once = _time.first_use_words(summary.timing)
-    return [
-        words for words in (f"step: {step}" if step else "", f"once, at first use: {once}" if once else "") if words
-    ]
+    lines = (("step", step), ("throughput", summary.throughput), ("once, at first use", once))
+    return [f"{label}: {words}" for label, words in lines if words]
 
 
 def _use_lines(split: _time.Split, timing: _time.Timing) -> list[str]:

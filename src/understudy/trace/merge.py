@@ -25,7 +25,7 @@ def merge(traces: Sequence[Trace]) -> Trace:
 
     Host threads get numbers of their own. Devices are those that any process saw, in the machine's order, whatever
     numbers CUDA_VISIBLE_DEVICES gave them; the totals of a device that several processes used are added up. The first
-    process's steps are everybody's. Rows stay in the order of each process, one process after the other.
+    process's steps and batches are everybody's. Rows stay in the order of each process, one process after the other.
     """
     if len(traces) == 1:
         return traces[0]
@@ -61,7 +61,7 @@ def _add(out: Trace, trace: Trace, numbers: dict[int, int], first_thread: int, s
     out.hazards += trace.hazards
     out.notes += trace.notes
     for kind, lane, signature, site, issued, start, end, value in trace.rows:
-        if steps or kind != Kind.STEP:
+        if steps or kind not in (Kind.STEP, Kind.BATCH):
             value = lanes[value] if kind == Kind.BARRIER else value + first.get(Kind(kind), 0)
             out.rows.append((kind, lanes[lane], signatures[signature], sites[site], issued, start, end, value))
 

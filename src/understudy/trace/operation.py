@@ -27,6 +27,7 @@ class Kind(IntEnum):
     STEP = 10  # number of the optimizer step that ends here
     QUEUE = 11  # launches that were pending: the host waited for room in a stream's queue
     BARRIER = 12  # lane number of the stream whose work so far this lane's later work waits for
+    BATCH = 13  # samples that a DataLoader delivered to the program
 
 
 class Site(NamedTuple):

@@ -8,6 +8,7 @@ machine delivers. What a worker does outside PyTorch (decoding, pure Python) is 
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import torch.utils.data
@@ -62,7 +63,27 @@ def patches(state: State) -> list[Patch]:
     found.append(Patch(iterator, "_get_data", _get(state, iterator._get_data)))
     found.append(Patch(iterator, "_process_data", _process(state, iterator._process_data)))
     base = dataloader._BaseDataLoaderIter
+    found.append(Patch(base, "_next_index", _next_index(base._next_index)))
+    found.append(Patch(base, "_reset", _reset(base._reset)))
     return [*found, Patch(base, "__next__", _next(state, base.__next__))]
+
+
+def _next_index(stock: Any) -> Any:
+    def next_index(self: Any) -> Any:
+        index = stock(self)
+        if self._auto_collation:  # else an index is one item, which may be a batch that the dataset made
+            self.__dict__.setdefault("_us_batches", deque()).append(len(index))
+        return index
+
+    return next_index
+
+
+def _reset(stock: Any) -> Any:
+    def reset(self: Any, *args: Any, **kwargs: Any) -> None:
+        self.__dict__.pop("_us_batches", None)
+        stock(self, *args, **kwargs)
+
+    return reset
 
 
 def _fetch(state: State, stock: Any) -> Any:
@@ -117,7 +138,10 @@ def _next(state: State, stock: Any) -> Any:
         host = state.host()
         begin = host.now_ns
         try:
-            return stock(self)
+            data = stock(self)
+            if self.__dict__.get("_us_batches"):
+                state.machine.mark(host, Kind.BATCH, NAME, self._us_batches.popleft(), state.site())
+            return data
         finally:
             state.host()
             if host.now_ns > begin:

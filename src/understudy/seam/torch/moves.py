@@ -234,7 +234,8 @@ def transfer(
         ("destination", state.number(to)),
         *_library(state),
     )
-    signature = Signature(copy_name(of.device, to.device, pinned), detail=detail)
+    shapes = (tuple(source.shape),) if of.device < 0 else ()  # of inputs: how many samples a step has
+    signature = Signature(copy_name(of.device, to.device, pinned), shapes, detail=detail)
     end = machine.copy(local.host, stream, signature, size, of.device, to.device, pinned, site)
     if to.device >= 0:
         to.epoch = stream.epoch
