@@ -104,7 +104,8 @@ def fp32_curves() -> list[dict[str, Any]]:
         found = curve_row(CLASSES[row["op"]], "fp32", GENERATIONS[row["gpu"]], knots,
                           FP32_SOURCE.format(n=row["n"], gpu=row["gpu"]))  # fmt: skip
         share = gpus.find(row["gpu"]).sustained_share
-        rows.append(found if share == 1.0 else found | {"sustained_share": share})
+        products = CLASSES[row["op"]] in ("matmul", "bmm", "convolution")
+        rows.append(found | {"sustained_share": share} if products and share != 1.0 else found)
     return rows
 
 

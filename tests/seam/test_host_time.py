@@ -70,3 +70,18 @@ def test_the_report_states_the_factor() -> None:
 def test_a_factor_is_positive_and_needs_measured_time(options: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="host_factor"):
         understudy.emulate("V100", **options).__enter__()
+
+
+def test_memory_of_which_nothing_is_computed_costs_a_call_and_launches_nothing() -> None:
+    with understudy.emulate("V100") as emulated:
+        x = torch.ones(4, device="cuda")
+        cost = emulated.machine.devices[0].cost
+        for make in (
+            lambda: torch.empty(4, device="cuda"),
+            lambda: torch.empty_like(x),
+            lambda: x.new_empty(8),
+        ):
+            begin, rows = emulated.machine.host.now_ns, len(emulated.trace)
+            make()
+            assert emulated.machine.host.now_ns - begin == cost.empty_ns > 0
+            assert len(emulated.trace) == rows

@@ -34,7 +34,9 @@ def retime(trace: Trace, models: Sequence[Gpu]) -> Trace:
     """
     before = _gpus_of(trace)
     if len(models) not in (1, len(before)):
-        raise UsageError(f"the trace has {len(before)} devices: give one GPU for all of them, or {len(before)}")
+        many = "" if len(before) == 1 else f" for all of them, or {len(before)}"
+        devices = "1 device" if len(before) == 1 else f"{len(before)} devices"
+        raise UsageError(f"the trace has {devices} and {len(models)} GPUs were given: give one GPU{many}")
     after = [models[0]] * len(before) if len(models) == 1 else list(models)
     cuda = max(tuple(trace.facts.get("cuda_version", (0, 0))), versions.default_cuda(tuple(after)))
     run = _Retiming(trace, before, after, (cuda[0], cuda[1]))

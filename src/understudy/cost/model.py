@@ -54,7 +54,8 @@ class KernelCost(NamedTuple):
 class CostModel:
     """What operations cost on one GPU, in whole nanoseconds.
 
-    `launch_ns` is the time from a launch to the start of the kernel, `event_ns` the host's part of recording, waiting
+    `launch_ns` is the time from a launch to the start of the kernel, `empty_ns` what the host takes for a tensor of
+    which nothing is computed, `event_ns` the host's part of recording, waiting
     for or querying an event, `synchronize_ns` what a synchronization takes on top of its wait, `queue_depth` how many
     launches may be pending on a stream. All of this is modelled: `source` says so. `measured` are curves of a GPU of
     the same generation, which take the place of those that come with understudy.
@@ -76,6 +77,7 @@ class CostModel:
         if self.measured is not None:
             self.links.use(self.measured.links)
         self.launch_ns = self._ns("launch_us")
+        self.empty_ns = self._ns("empty_us")
         self.event_ns = self._ns("event_us")
         self.synchronize_ns = self._ns("synchronize_us")
         self.queue_depth = int(self._driver["queue_depth"])
@@ -108,7 +110,8 @@ class CostModel:
         shape = self._curve(operator.curve, precision)
         roofline_ns = max(compute_ns, memory_ns)
         regular = _regularity(signature, name) if operator.name == "matmul" else 0.0
-        part *= self.gpu.sustained_share / shape.sustained_share
+        if compute_ns > memory_ns:  # a power limit lowers the clock of the cores, not that of the memory
+            part *= self.gpu.sustained_share / shape.sustained_share
         duration, band = shape.time_ns(roofline_ns, floor_ns, operator.share * part, regular)
         if operator.name == "other":
             band = UNKNOWN_BAND

@@ -149,8 +149,7 @@ class Dispatch(TorchDispatchMode):
                     self.state.place(storage, device)
             else:
                 self.tag(out, device)
-        if plan.kernel:
-            self.submit(plan, func, args, {}, out, device, key)
+        self.submit(plan, func, args, {}, out, device, key)
         return out
 
     # ------------------------------------------------------------------ the general case
@@ -185,8 +184,7 @@ class Dispatch(TorchDispatchMode):
             self.tag_parts(args[position], device)
         if plan.resizes:
             self.resized(args, kwargs)
-        if plan.kernel:
-            self.submit(plan, func, args, kwargs, out, device, None)
+        self.submit(plan, func, args, kwargs, out, device, None)
         return out
 
     def on_host(
@@ -253,8 +251,7 @@ class Dispatch(TorchDispatchMode):
         out = self.call(plan, func, args, kwargs, target)
         if target >= 0:
             self.tag(out, target)
-            if plan.kernel:
-                self.submit(plan, func, args, kwargs, out, target, None)
+            self.submit(plan, func, args, kwargs, out, target, None)
             return out
         self.local.host.now_ns += on_cpu(self.machine, plan, func, args, kwargs, out)
         if pinned:
@@ -328,6 +325,9 @@ class Dispatch(TorchDispatchMode):
         key: list[Any] | None,
     ) -> None:
         """Hand an operator to the machine, on the device's current stream."""
+        if not plan.kernel:
+            self.local.host.now_ns += self.machine.devices[device].cost.empty_ns if plan.empty else VIEW_NS
+            return
         if key is None:
             key = [func]
             for tensor in tensors_in((*args, *kwargs.values())):

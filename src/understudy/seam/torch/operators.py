@@ -21,13 +21,13 @@ class Plan:
     """How one OpOverload is handled.
 
     `blas`: takes cuBLAS's workspace. `memory`: its kernel takes memory beyond its results, as `row` says, or is not
-    known (no row). `view`: only makes views. `fresh`: may return new storages. `mutated`: positions of arguments that
+    known (no row). `empty`: makes memory of which nothing is computed. `view`: only makes views. `fresh`: may return new storages. `mutated`: positions of arguments that
     it writes. `resizes`: may change a storage's size. `composite`: has no kernel of its own, but is written in other
     operators. `handler`: replaces it all.
     """
 
     __slots__ = (
-        "attributes", "blas", "builtin", "composite", "exempt", "factory", "fresh", "handler", "host_arguments",
+        "attributes", "blas", "builtin", "composite", "empty", "exempt", "factory", "fresh", "handler", "host_arguments",
         "kernel", "layout", "maskable", "math", "memory", "mutated", "mutated_keywords", "name", "names", "random",
         "resizes", "row", "synchronizes", "view",
     )  # fmt: skip
@@ -56,6 +56,7 @@ class Plan:
         self.synchronizes = name in tables.SYNCHRONIZING
         self.maskable = name in tables.MASKABLE
         self.kernel = not (self.view or name in tables.NO_KERNEL or (not returns and not written))
+        self.empty = name.startswith(("aten::empty", "aten::new_empty"))
         self.math = name in tables.MATH
         self.blas = name in tables.BLAS
         self.row: Any = None

@@ -1,0 +1,152 @@
+"""GPT-2 as a textbook writes it out, made faster in published stages: programs that no curve was fitted on.
+
+The stages and their throughput are those of "Build a Large Language Model (From Scratch)" (`gpt2_stages.csv`); only the
+operators matter here. A stage keeps what the ones before it brought. The published figures count an evaluation of two
+batches in every fifteen steps.
+"""
+
+from __future__ import annotations
+
+import csv
+import gc
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+from understudy import emulate
+
+WORDS, LENGTH, WIDTH, HEADS, LAYERS, DROPOUT = 50257, 1024, 768, 12, 12, 0.1
+STAGES = ("fp32", "tf32", "fused optimizer", "bf16", "PyTorch's layers", "flash attention")
+GPU, CUDA = "A100-SXM4-40GB", "12.4"
+EVALUATED_EVERY = 15
+FILE = Path(__file__).resolve().parent / "calibration" / "gpt2_stages.csv"
+
+
+class WrittenNorm(nn.Module):
+    """Layer normalization, written out."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, unbiased=False)
+        return self.scale * ((x - mean) / torch.sqrt(variance + 1e-5)) + self.shift
+
+
+class WrittenGelu(nn.Module):
+    """GELU by its formula with tanh."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        root = torch.sqrt(torch.tensor(2.0 / torch.pi))
+        return 0.5 * x * (1 + torch.tanh(root * (x + 0.044715 * torch.pow(x, 3))))
+
+
+class Attention(nn.Module):
+    """Causal attention of several heads, by products and a softmax or by one call."""
+
+    def __init__(self, fused: bool) -> None:
+        super().__init__()
+        self.fused = fused
+        self.inputs = nn.ModuleList(
+            nn.Linear(WIDTH, width, bias=False) for width in ((3 * WIDTH,) if fused else (WIDTH,) * 3)
+        )
+        self.out, self.drop = nn.Linear(WIDTH, WIDTH), nn.Dropout(DROPOUT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        if self.fused:
+            parts = self.inputs[0](x).view(batch, length, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+            context = scaled_dot_product_attention(*parts, dropout_p=DROPOUT * self.training, is_causal=True)
+        else:
+            q, k, v = (layer(x).view(batch, length, HEADS, -1).transpose(1, 2) for layer in self.inputs)
+            scores = q @ k.transpose(2, 3)
+            later = torch.triu(torch.ones(length, length, device=x.device), diagonal=1).bool()
+            scores.masked_fill_(later, -torch.inf)
+            context = self.drop(torch.softmax(scores / k.shape[-1] ** 0.5, -1)) @ v
+        return self.out(context.transpose(1, 2).contiguous().view(batch, length, WIDTH))
+
+
+class Block(nn.Module):
+    """Normalization first, a dropout behind each of the two parts."""
+
+    def __init__(self, stage: int) -> None:
+        super().__init__()
+        norm = nn.LayerNorm if stage >= 4 else WrittenNorm
+        gelu = nn.GELU(approximate="tanh") if stage >= 4 else WrittenGelu()
+        self.norm1, self.norm2, self.attention = norm(WIDTH), norm(WIDTH), Attention(stage >= 5)
+        self.forward_part = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), gelu, nn.Linear(4 * WIDTH, WIDTH))
+        self.drop = nn.Dropout(DROPOUT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(self.attention(self.norm1(x))) + x
+        return self.drop(self.forward_part(self.norm2(x))) + x
+
+
+class Model(nn.Module):
+    """Token numbers (N, T) to scores (N, T, 50257), with a last layer of its own."""
+
+    def __init__(self, stage: int) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.drop, self.blocks = nn.Dropout(DROPOUT), nn.Sequential(*(Block(stage) for _ in range(LAYERS)))
+        self.norm = (nn.LayerNorm if stage >= 4 else WrittenNorm)(WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        return self.head(self.norm(self.blocks(self.drop(x))))
+
+
+def rows() -> list[dict[str, str]]:
+    """The published stages."""
+    with FILE.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def predict(name: str, batch: int, steps: int = 2) -> float:
+    """Tokens a second of a stage, as the emulated program's own clock says."""
+    stage = STAGES.index(name)
+    with emulate(GPU, no_data=True, assume=1.0, cuda_version=CUDA):
+        torch.set_float32_matmul_precision("high" if stage >= 1 else "highest")
+        try:
+            model = Model(stage).to("cuda", torch.bfloat16 if stage >= 3 else torch.float32)
+            options: dict[str, Any] = {"fused": True} if stage >= 2 else {}
+            optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.1, **options)
+            tokens = torch.zeros(batch, LENGTH, dtype=torch.long, device="cpu")
+
+            def loss() -> Tensor:
+                scores = model(tokens.to("cuda"))
+                return cross_entropy(scores.flatten(0, 1), tokens.to("cuda").flatten())
+
+            def train() -> None:
+                optimizer.zero_grad()
+                loss().backward()
+                optimizer.step()
+
+            def evaluate() -> None:
+                with torch.no_grad():
+                    model.eval()
+                    loss().item(), loss().item()
+                    model.train()
+
+            train()
+            step_s = _timed(lambda: [train() for _ in range(steps)]) / steps
+            evaluation_s = _timed(evaluate)
+        finally:
+            torch.set_float32_matmul_precision("highest")
+        del model, optimizer, loss, train, evaluate
+        gc.collect()
+    return EVALUATED_EVERY * batch * LENGTH / (EVALUATED_EVERY * step_s + evaluation_s)
+
+
+def _timed(work: Any) -> float:
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begin
