@@ -11,7 +11,7 @@ EXTRAS := torch,report,dev,integrations
 OLDEST_TORCH := 2.6.0
 CUDA_TORCH := 2.14.1
 
-.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet test-together check format bench bench-train bench-memory snapshots calibrate accuracy conformance docs programs experiments clean bench-report
+.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet test-together check format bench bench-train bench-memory bench-operators snapshots calibrate accuracy conformance docs programs experiments clean bench-report
 
 help:
 	@echo "make demo             train the documents' multi-GPU program on two emulated V100, with a report in runs/demo.html"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-jax, make test-tensorflow, make test-mxnet: the other frameworks, in environments of their own"
 	@echo "make test-together    PyTorch, JAX and TensorFlow in one process (3 GB)"
 	@echo "make bench            what emulation costs, as ratios to plain CPU"
+	@echo "make bench-operators  operators emulated a second, and predicted time by their number"
 	@echo "make bench-report     size of the HTML report of 100,000 operations, and how long it takes to open"
 	@echo "make bench-memory     peak memory of ResNet-50, bert-large and GPT-2, with what it is made of"
 	@echo "make snapshots        memory snapshots that others recorded on real GPUs, replayed"
@@ -85,6 +86,9 @@ bench: environment
 bench-train:
 	@PYTHON="$(PYTHON)" tools/environment .venv-bench torch,report,bench $(TORCH)
 	.venv-bench/bin/python benchmarks/bench_train.py $(ARGS)
+
+bench-operators: environment
+	$(RUN) benchmarks/bench_operators.py $(ARGS)
 
 bench-report: environment
 	$(RUN) benchmarks/bench_report.py $(ARGS)

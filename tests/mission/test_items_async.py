@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import understudy
+from understudy import gpus
 from understudy.trace.operation import Kind
 
 MIB = 2**20
@@ -138,6 +139,25 @@ def test_timing_without_synchronization_is_wrong_and_with_it_right(session):
 
 
 # mission 73
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_events_time_a_product_as_the_peaks_of_the_gpus_are(dtype):
+    def milliseconds(gpu):
+        with understudy.emulate(gpu, no_data=True):
+            matrix = torch.ones(8192, 8192, device="cuda", dtype=dtype)
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            matrix @ matrix
+            start.record()
+            matrix @ matrix
+            end.record()
+            torch.cuda.synchronize()
+            return start.elapsed_time(end)
+
+    kind = {torch.float32: "fp32", torch.float16: "fp16"}[dtype]
+    peaks = [gpus.find(name).peak_flops[kind] for name in ("V100", "H100")]
+    assert milliseconds("V100") / milliseconds("H100") == pytest.approx(peaks[1] / peaks[0], rel=0.15)
+
+
+# mission 73
 def test_elapsed_time_asks_for_timing_and_for_completion(session):
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
@@ -229,6 +249,17 @@ def test_the_incorrect_stream_program_is_found(session):
     (finding,) = [finding for finding in session.findings() if finding.code == "unsynchronized-access"]
     assert Path(finding.site.file).name == Path(finding.other.file).name == Path(__file__).name
     assert finding.site.line == finding.other.line + 2
+
+
+# mission 78
+def test_in_the_incorrect_stream_program_the_sum_starts_before_what_it_sums_is_there(session):
+    s = torch.cuda.Stream()
+    multiply()
+    A = torch.empty((100, 100), device="cuda").normal_(0.0, 1.0)
+    with torch.cuda.stream(s):
+        torch.sum(A)
+    (normal,), (total,) = kernels(session, "normal"), kernels(session, "aten::sum")
+    assert total.end_ns < normal.start_ns
 
 
 # mission 78

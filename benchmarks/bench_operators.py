@@ -1,0 +1,63 @@
+"""How many operators a second are emulated, and that their predicted time grows linearly with their number.
+
+    python benchmarks/bench_operators.py              # 10^4, 10^5 and 10^6 operators
+    python benchmarks/bench_operators.py 1000 5000    # other numbers
+
+The program adds a number to a small tensor again and again; `machine` is the same work given to the machine alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+import torch
+
+from understudy import emulate, gpus
+from understudy.machine.alloc_conf import Settings
+from understudy.session import build_machine
+from understudy.trace.operation import Signature
+from understudy.trace.trace import Trace
+
+NUMBERS = (10_000, 100_000, 1_000_000)
+GPU = "V100"
+
+
+def program(operators: int) -> tuple[float, int]:
+    """(operators a second of this machine, predicted ns an operator) of a PyTorch program."""
+    with emulate(GPU, clock="real") as session:
+        x = torch.zeros(256, device="cuda")
+        begin_ns, begin = session.trace.end_ns(), time.monotonic()
+        for _ in range(operators):
+            x.add_(1.0)
+        taken = time.monotonic() - begin
+        return operators / taken, (session.trace.end_ns() - begin_ns) // operators
+
+
+def machine(operators: int) -> tuple[float, int]:
+    """The same of the machine alone, without a framework."""
+    made = build_machine(gpus.parse(GPU), (11, 2), Trace(), Settings())
+    device = made.devices[0]
+    cost = made.price(device, Signature("aten::add_", ((256,),), ("float32",), 1, 0, 1024, 1024))
+    begin = time.monotonic()
+    for _ in range(operators):
+        made.launch(made.host, device.default_stream, cost)
+    taken = time.monotonic() - begin
+    return operators / taken, made.trace.end_ns() // operators
+
+
+def main() -> None:
+    """Print the table."""
+    torch.set_num_threads(1)
+    program(1000)
+    print(f"{'operators':>10} {'program, a second':>18} {'machine, a second':>18} {'predicted, an operator':>24}")
+    for operators in map(int, sys.argv[1:] or NUMBERS):
+        (per_s, ns), (alone_per_s, _) = program(operators), machine(operators)
+        print(f"{operators:>10,} {per_s:>18,.0f} {alone_per_s:>18,.0f} {ns:>21,} ns", flush=True)
+
+
+if __name__ == "__main__":
+    main()
