@@ -108,38 +108,44 @@ def rows() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+class Training:
+    """One stage's program on the current device."""
+
+    def __init__(self, stage: int, batch: int) -> None:
+        self.model = Model(stage).to("cuda", torch.bfloat16 if stage >= 3 else torch.float32)
+        options: dict[str, Any] = {"fused": True} if stage >= 2 else {}
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), weight_decay=0.1, **options)
+        self.tokens = torch.zeros(batch, LENGTH, dtype=torch.long, device="cpu")
+
+    def loss(self) -> Tensor:
+        scores = self.model(self.tokens.to("cuda"))
+        return cross_entropy(scores.flatten(0, 1), self.tokens.to("cuda").flatten())
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.loss().backward()
+        self.optimizer.step()
+
+    def evaluate(self) -> None:
+        self.model.eval()
+        with torch.no_grad():
+            for _ in range(2):
+                self.loss().item()
+        self.model.train()
+
+
 def predict(name: str, batch: int, steps: int = 2) -> float:
     """Tokens a second of a stage, as the emulated program's own clock says."""
     stage = STAGES.index(name)
     with emulate(GPU, no_data=True, assume=1.0, cuda_version=CUDA):
         torch.set_float32_matmul_precision("high" if stage >= 1 else "highest")
         try:
-            model = Model(stage).to("cuda", torch.bfloat16 if stage >= 3 else torch.float32)
-            options: dict[str, Any] = {"fused": True} if stage >= 2 else {}
-            optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.1, **options)
-            tokens = torch.zeros(batch, LENGTH, dtype=torch.long, device="cpu")
-
-            def loss() -> Tensor:
-                scores = model(tokens.to("cuda"))
-                return cross_entropy(scores.flatten(0, 1), tokens.to("cuda").flatten())
-
-            def train() -> None:
-                optimizer.zero_grad()
-                loss().backward()
-                optimizer.step()
-
-            def evaluate() -> None:
-                with torch.no_grad():
-                    model.eval()
-                    loss().item(), loss().item()
-                    model.train()
-
-            train()
-            step_s = _timed(lambda: [train() for _ in range(steps)]) / steps
-            evaluation_s = _timed(evaluate)
+            training = Training(stage, batch)
+            training.step()
+            step_s = _timed(lambda: [training.step() for _ in range(steps)]) / steps
+            evaluation_s = _timed(training.evaluate)
         finally:
             torch.set_float32_matmul_precision("highest")
-        del model, optimizer, loss, train, evaluate
         gc.collect()
     return EVALUATED_EVERY * batch * LENGTH / (EVALUATED_EVERY * step_s + evaluation_s)
 

@@ -288,6 +288,29 @@ def test_threads_start_at_their_parents_time_and_joins_catch_up(machine: Machine
     assert machine.host.now_ns == child.now_ns > 5 * US
 
 
+@pytest.mark.parametrize(("threads", "as_long_as"), [(1, 1.0), (2, 1.0), (4, 2.0), (8, 4.0)])
+def test_threads_take_turns_at_python_s_lock(machine: Machine, threads: int, as_long_as: float) -> None:
+    """Half of what they do in operators holds it: two find the time, eight wait."""
+    begin = machine.host.now_ns
+    children = [machine.fork(machine.host) for _ in range(threads)]
+    for child in children:
+        for _ in range(10):
+            machine.submit(Kernel("add"), child)
+    alone = children[0].now_ns - begin
+    for child in children:
+        machine.join(machine.host, child)
+    assert machine.host.now_ns - begin == as_long_as * alone
+
+
+def test_threads_that_wait_do_not_hold_the_lock(machine: Machine) -> None:
+    children = [machine.fork(machine.host) for _ in range(8)]
+    for child in children:
+        child.sleep(50 * US)
+    for child in children:
+        machine.join(machine.host, child)
+    assert machine.host.now_ns == 50 * US
+
+
 def test_time_cannot_go_backwards(machine: Machine) -> None:
     with pytest.raises(InternalError, match="time cannot go backwards"):
         machine.host.advance(-1)

@@ -17,7 +17,9 @@ DOES_NOT_FIT = 65
 
 @click.command("retime")
 @click.argument("path", metavar="TRACE")
-@click.option("--gpu", "--gpus", "spec", metavar="SPEC", required=True, help="One GPU for all devices (H100), or one each.")
+@click.option(
+    "--gpu", "--gpus", "spec", metavar="SPEC", required=True, help="One GPU for all devices (H100), or one each."
+)
 @click.option("--trace", "saved", metavar="PATH", help="Save the new trace.")
 @click.option("--report", "-o", "outputs", metavar="PATH", multiple=True, help="Write a report instead of printing it.")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON on stdout.")

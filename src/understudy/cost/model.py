@@ -55,10 +55,10 @@ class CostModel:
     """What operations cost on one GPU, in whole nanoseconds.
 
     `launch_ns` is the time from a launch to the start of the kernel, `empty_ns` what the host takes for a tensor of
-    which nothing is computed, `event_ns` the host's part of recording, waiting
-    for or querying an event, `synchronize_ns` what a synchronization takes on top of its wait, `queue_depth` how many
-    launches may be pending on a stream. All of this is modelled: `source` says so. `measured` are curves of a GPU of
-    the same generation, which take the place of those that come with understudy.
+    which nothing is computed, `event_ns` its part of recording, waiting for or querying an event, `synchronize_ns` what
+    a synchronization takes on top of its wait, `queue_depth` how many launches may be pending on a stream, `lock_share`
+    the part of its time in operators in which a thread holds Python's lock. All of this is modelled: `source` says so.
+    `measured` are curves of a GPU of the same generation, which take the place of those that come with understudy.
     """
 
     source = "modelled"
@@ -71,6 +71,7 @@ class CostModel:
         self._driver: dict[str, float] = host["driver"] | (self.measured.driver if self.measured else {})
         self._first: dict[str, int] = host["first_use"]
         self._cpu: dict[str, float] = host["cpu"]
+        self.lock_share = float(host["python"]["lock_share"])
         self._library: dict[str, str] = host["library"]
         self._floor_scale = float(host["floor_scale"].get(gpu.generation, 1.0))
         self.links = Links(gpu)

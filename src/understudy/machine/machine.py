@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from understudy.machine import graph, launches
-from understudy.machine.clock import HostThread
+from understudy.machine.clock import HostThread, ended, started
 from understudy.machine.device import Device
 from understudy.machine.events import MachineEvents
 from understudy.machine.launches import MARKED
@@ -81,13 +81,15 @@ class Machine:
         if self._joined:
             child = self._joined.pop()
             child.now_ns = max(child.now_ns, parent.now_ns)
-            return child
-        self._hosts += 1
-        return HostThread(self._hosts - 1, parent.now_ns, self.host_order)
+        else:
+            self._hosts += 1
+            child = HostThread(self._hosts - 1, parent.now_ns, self.host_order)
+        started(parent, child)
+        return child
 
     def join(self, parent: HostThread, child: HostThread) -> None:
-        """Let `parent` wait for `child` to end; do this once."""
-        parent.wait_until(child.now_ns)
+        """Let `parent` wait for `child` to end, and for the turns that it took at Python's lock; do this once."""
+        parent.wait_until(ended(child, self.installed[0].cost.lock_share if self.installed else 0.0))
         self._joined = sorted([*self._joined, child], key=lambda host: -host.index)
 
     def events_of(self, device: int) -> MachineEvents:

@@ -64,7 +64,7 @@ def measure(trace: Trace) -> Samples | None:
 
 def _of_copies(trace: Trace, copies: Counter[tuple[int, int, int]], steps: int) -> Samples | None:
     """The same from the copies to devices: their first dimension, where all of them agree on it."""
-    inputs = {}
+    inputs: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}  # (line, shape) -> (times, bytes)
     for (site, number, size), times in copies.items():
         signature = trace.signatures[number]
         if signature.name.startswith(HTOD) and signature.shapes and signature.shapes[0]:
@@ -74,5 +74,6 @@ def _of_copies(trace: Trace, copies: Counter[tuple[int, int, int]], steps: int) 
     if steps < 1 or len({shape[0] for _, shape in inputs}) != 1:
         return None
     (site, shape), (times, _) = max(inputs.items(), key=lambda item: item[1][1])
-    number = shape[0] * times / steps
-    return Samples(number, trace.sites[site], False) if shape[0] > 1 and times >= steps else None
+    if shape[0] < 2 or times < steps:
+        return None
+    return Samples(shape[0] * times / steps, trace.sites[site], False)

@@ -91,7 +91,7 @@ def _sleep(machine: Machine, host: Callable[[], HostThread], sites: Sites) -> Ca
             raise ValueError("sleep length must be non-negative")
         thread = host()
         duration = round(seconds * SECOND_NS)
-        thread.advance(duration)
+        thread.sleep(duration)
         machine.mark(thread, Kind.HOST, "time.sleep", duration, sites.number(2), duration)
 
     return sleep

@@ -21,13 +21,14 @@ class Plan:
     """How one OpOverload is handled.
 
     `blas`: takes cuBLAS's workspace. `memory`: its kernel takes memory beyond its results, as `row` says, or is not
-    known (no row). `empty`: makes memory of which nothing is computed. `view`: only makes views. `fresh`: may return new storages. `mutated`: positions of arguments that
-    it writes. `resizes`: may change a storage's size. `composite`: has no kernel of its own, but is written in other
-    operators. `handler`: replaces it all.
+    known (no row). `empty`: makes memory of which nothing is computed. `view`: only makes views. `fresh`: may return
+    new storages. `mutated`: positions of arguments that it writes. `resizes`: may change a storage's size.
+    `composite`: has no kernel of its own, but is written in other operators. `handler`: replaces it all.
     """
 
     __slots__ = (
-        "attributes", "blas", "builtin", "composite", "empty", "exempt", "factory", "fresh", "handler", "host_arguments",
+        "attributes", "blas", "builtin", "composite", "empty", "exempt", "factory", "fresh", "handler",
+        "host_arguments",
         "kernel", "layout", "maskable", "math", "memory", "mutated", "mutated_keywords", "name", "names", "random",
         "resizes", "row", "synchronizes", "view",
     )  # fmt: skip
