@@ -412,3 +412,17 @@ def test_graphs_need_no_data() -> None:
         torch.cuda.synchronize()
         assert [record.kind for record in session.trace][before:] == [Kind.KERNEL, Kind.KERNEL, Kind.SYNCHRONIZE]
         assert y.shape == x.shape
+
+
+def test_steps_of_a_replayed_graph_are_steps(session: Session) -> None:
+    w = torch.ones(4, device="cuda", requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    w.grad = torch.ones_like(w)
+    optimizer.step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        optimizer.step()
+    graph.replay()
+    graph.replay()
+    steps = [record.value for record in session.machine.trace if record.kind == Kind.STEP]
+    assert steps == [1, 2, 3]

@@ -79,6 +79,7 @@ class Graph:
         self._before: list[Any] = []
         self._stream: Stream | None = None
         self._debug = False
+        self._optimizer_steps = 0  # that the graph holds
 
     def capture_begin(
         self, pool: Any = None, capture_error_mode: str = "global", check_input_liveness: bool = False
@@ -110,6 +111,7 @@ class Graph:
         device.allocator.mark_capture_begin()
         dispatch = next(mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Dispatch))
         self._mode = dispatch.recorder = CaptureMode(dispatch, self._generators)
+        self._optimizer_steps = -state.notes.captured_steps
         self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def capture_end(self) -> None:
@@ -129,6 +131,7 @@ class Graph:
         for generator, before in zip(self._generators, self._before, strict=False):
             generator.set_state(before)
         self._captured = True
+        self._optimizer_steps += state.notes.captured_steps
         try:
             capture.end()
         except BaseException:
@@ -156,6 +159,8 @@ class Graph:
         self._compute(stream, end, site)
         reads, writes = (state.order.whole(tags) for tags in (self._mode.reads, self._mode.writes))
         state.machine.access(local.host, stream, reads, writes, site)
+        for _ in range(self._optimizer_steps):
+            state.notes.stepped(site)
 
     def _compute(self, stream: Stream, end_ns: int, site: int) -> None:
         local = self._state.local

@@ -36,6 +36,7 @@ class Notes:
         self.asked_count = False
         self._rows_before_step = 0
         self._steps = 0
+        self.captured_steps = 0
         self._hooks: list[Any] = []
 
     def begin(self) -> None:
@@ -63,16 +64,24 @@ class Notes:
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         state = self.state
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        if not any(device_of(p) >= 0 for p in parameters):
+        device = max((device_of(p) for p in parameters), default=-1)
+        if device < 0:
             return
         machine = state.machine
         site = state.site()
-        self._steps += 1
-        machine.mark(state.host(), Kind.STEP, "Optimizer.step", self._steps, site)
+        if state.local.streams[device].capture is None:
+            self.stepped(site)
+        else:
+            self.captured_steps += 1
         if not any(_multi_tensor(group) for group in optimizer.param_groups):
             kernels = len(machine.trace.rows) - self._rows_before_step - 1
             self.note("unfused-optimizer", site, optimizer=type(optimizer).__name__,
                       parameters=len(parameters), kernels=kernels)  # fmt: skip
+
+    def stepped(self, site: int) -> None:
+        """An optimizer's step was taken: by a call, or by the replay of a graph that holds one."""
+        self._steps += 1
+        self.state.machine.mark(self.state.host(), Kind.STEP, "Optimizer.step", self._steps, site)
 
     # ------------------------------------------------------------------ devices by name
 
