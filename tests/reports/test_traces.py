@@ -16,6 +16,7 @@ from understudy.machine.alloc_conf import parse
 from understudy.reports import chrome_trace, kineto, memory_snapshot, sarif
 from understudy.session import build_machine
 from understudy.trace import kineto as trace_kineto
+from understudy.trace.finding import Finding
 from understudy.trace.operation import EventRecord, EventWait, Kernel
 from understudy.trace.trace import Trace
 
@@ -193,6 +194,18 @@ def test_sarif_places_findings(training, tmp_path, monkeypatch):
     assert first["relatedLocations"][0]["physicalLocation"]["region"]["startLine"] == 12
     assert {result["level"] for result in run["results"]} == {"error", "warning", "note"}
     assert all(run["tool"]["driver"]["rules"][r["ruleIndex"]]["id"] == r["ruleId"] for r in run["results"])
+
+
+def test_sarif_finds_a_place_for_what_has_no_line(program):
+    finding = Finding("near-full-memory", "warning", "full", "take less")
+    (run,) = json.loads(sarif.render(program.trace, [finding]))["runs"]
+    assert run["results"] == []
+    (notice,) = run["invocations"][0]["toolExecutionNotifications"]
+    assert (notice["descriptor"]["id"], notice["message"]["text"]) == ("near-full-memory", "full. take less")
+    program.trace.facts["program"] = ["train.py", "--epochs", "3"]
+    (run,) = json.loads(sarif.render(program.trace, [finding]))["runs"]
+    place = run["results"][0]["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("train.py", 1)
 
 
 def test_sarif_paths_are_uris(program, tmp_path, monkeypatch):

@@ -18,7 +18,13 @@ LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
 
 def render(trace: Trace, findings: Sequence[Finding]) -> str:
-    """The findings as one SARIF run; paths are relative to the working directory where they lie below it."""
+    """The findings as one SARIF run; paths are relative to the working directory where they lie below it.
+
+    GitHub takes no result without a place: a finding that belongs to no line is put on the first of the program, or
+    stands among the tool's notifications where the program is no file.
+    """
+    script = _script(trace)
+    placed = [finding for finding in findings if finding.site.file or script]
     codes = sorted({finding.code for finding in findings})
     log = {
         "$schema": SCHEMA,
@@ -33,7 +39,15 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
                     }
                 },
                 "originalUriBaseIds": {"SRCROOT": {"description": {"text": "where the program was run"}}},
-                "results": [_result(finding, codes) for finding in findings],
+                "results": [_result(finding, codes, script) for finding in placed],
+                "invocations": [
+                    {
+                        "executionSuccessful": not trace.facts.get("exit_code", 0),
+                        "toolExecutionNotifications": [
+                            _notice(finding) for finding in findings if finding not in placed
+                        ],
+                    }
+                ],
             }
         ],
     }
@@ -52,7 +66,22 @@ def _rule(code: str) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, codes: Sequence[str]) -> dict[str, Any]:
+def _script(trace: Trace) -> Site | None:
+    """The first line of the program, if it is a file."""
+    program = trace.facts.get("program", "")
+    name = str(program[0] if isinstance(program, list | tuple) and program else program)
+    return Site(name, 1) if name.endswith(".py") else None
+
+
+def _notice(finding: Finding) -> dict[str, Any]:
+    return {
+        "descriptor": {"id": finding.code},
+        "level": LEVELS[finding.severity],
+        "message": {"text": f"{finding.message}. {finding.advice}"},
+    }
+
+
+def _result(finding: Finding, codes: Sequence[str], script: Site | None) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": codes.index(finding.code),
@@ -60,8 +89,9 @@ def _result(finding: Finding, codes: Sequence[str]) -> dict[str, Any]:
         "message": {"text": f"{finding.message}. {finding.advice}"},
         "occurrenceCount": max(1, finding.times),
     }
-    if finding.site.file:
-        result["locations"] = [{"physicalLocation": _place(finding.site)}]
+    site = finding.site if finding.site.file else script
+    if site is not None:
+        result["locations"] = [{"physicalLocation": _place(site)}]
     related = [
         {"id": number, "physicalLocation": _place(site), "message": {"text": words}}
         for number, (site, words) in enumerate(
