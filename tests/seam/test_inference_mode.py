@@ -52,3 +52,13 @@ def test_it_launches_the_kernels_that_no_grad_launches(session: Session) -> None
         names.append([row.signature.name for row in list(session.trace)[start:] if row.kind == Kind.KERNEL])
     assert names[1] == names[0]
     assert "aten::addmm" in names[1]
+
+
+def test_conjugate_views_inside_composites_are_resolved(session: Session) -> None:
+    x = torch.randn(4, 4, dtype=torch.complex64)
+    expected = torch.fft.hfft2(x), torch.vdot(x[0], x[1]), torch.linalg.vecdot(x, x.flip(0))
+    with torch.inference_mode():
+        y = x.cuda()
+        found = torch.fft.hfft2(y), torch.vdot(y[0], y[1]), torch.linalg.vecdot(y, y.flip(0))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.cpu(), other)

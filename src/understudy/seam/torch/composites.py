@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from understudy.seam.torch import attention
-from understudy.seam.torch.dispatch import Dispatch
+from understudy.seam.torch.dispatch import Dispatch, lazy_views
 from understudy.seam.torch.dispatch import composite as apart
 from understudy.seam.torch.operators import Plan
 from understudy.seam.torch.state import State
@@ -56,7 +56,7 @@ def whole(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwar
     known = COMPOSITES.get(func)
     if known is None:
         return apart(dispatch, plan, func, args, kwargs)
-    with dispatch.parts:
+    with dispatch.parts, lazy_views():
         return known(dispatch.state, func, *args, **kwargs)
 
 

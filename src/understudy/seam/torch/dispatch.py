@@ -38,6 +38,7 @@ STRIDED = torch.strided
 PLAIN = torch._C._disabled_torch_dispatch_impl
 CPU_DEVICE = torch.device("cpu")
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+LAZY = (torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative, torch._C.DispatchKey.ZeroTensor)
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 get_mode = torch._C._get_dispatch_mode
 KERNELS = (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CompositeExplicitAutograd)
@@ -430,5 +431,16 @@ def composite(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], 
     """
     if any(tensor.is_nested for tensor in tensors_in(args)):
         return dispatch.general(plan, func, args, kwargs)
-    with dispatch.parts:
+    with dispatch.parts, lazy_views():
         return func._op_dk(COMPOSITE, *args, **kwargs)
+
+
+def lazy_views() -> AbstractContextManager[Any]:
+    """Let operators see to conjugate and negative views and to zero tensors again, as they did on the way here."""
+    exclude = torch._C._dispatch_tls_local_exclude_set()
+    for key in LAZY:
+        exclude = exclude.remove(key)
+    guard: AbstractContextManager[Any] = torch._C._ForceDispatchKeyGuard(
+        torch._C._dispatch_tls_local_include_set(), exclude
+    )
+    return guard
