@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.machine.machine import Cost
-from understudy.seam.torch import fake, kernels, messages
+from understudy.seam.torch import fake, kernel_types, kernels, messages
 from understudy.seam.torch.kernel_silent import silent
 from understudy.seam.torch.memory import BACKWARD, MAIN, WORKER
 from understudy.seam.torch.operators import RANDOM_STATE, Plan, channels_last, on_cpu, signature, tensors_in
@@ -342,6 +342,8 @@ class Dispatch(TorchDispatchMode):
         cost = self.costs.get(name)
         machine = self.machine
         if cost is None:
+            if plan.name in kernel_types.KERNELS:
+                kernel_types.check(plan, args)
             described = signature(func, plan, args, kwargs, out, self.state.tf32() if plan.math else 0)
             cost = self.costs[name] = machine.price(machine.devices[device], described)
             machine.first_use(self.local.host, machine.devices[device], plan.name)

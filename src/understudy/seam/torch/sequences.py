@@ -10,6 +10,7 @@ from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.messages import device_name
 from understudy.seam.torch.operators import Plan
 from understudy.seam.torch.tags import device_of
+from understudy.seam.torch.type_names import TYPE_NAMES
 
 LENGTHS = "'lengths' argument should be a 1D CPU int64 tensor, but got {}D {} {} tensor"
 """aten/src/ATen/native/PackedSequence.cpp."""
@@ -45,10 +46,9 @@ def pack_without_data(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any
 def _check(lengths: torch.Tensor) -> None:
     found = device_of(lengths)
     if found >= 0:
-        kind = str(lengths.dtype).removeprefix("torch.")
-        raise RuntimeError(LENGTHS.format(lengths.dim(), device_name(found), _SCALAR.get(kind, kind)))
+        kind = TYPE_NAMES[lengths.dtype].removesuffix("Tensor")
+        raise RuntimeError(LENGTHS.format(lengths.dim(), device_name(found), kind))
 
 
-_SCALAR = {"int64": "Long", "int32": "Int", "float32": "Float"}
 HANDLERS = {"aten::_pack_padded_sequence": pack}
 """Operators that `Dispatch` hands on whole."""
