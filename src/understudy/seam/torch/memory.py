@@ -33,8 +33,8 @@ MAIN, BACKWARD, WORKER = 0, 1, 2
 """Whose cuBLAS handle it is: PyTorch gives each thread one, autograd's thread of a device among them, and a workspace
 to each handle on each stream (ATen/cuda/CublasHandlePool.cpp). Threads that a program starts are taken to share one."""
 
-PEAK_BAND = 0.15
-"""How far modelled peaks of training were from published ones at most: docs/memory.md has the comparisons."""
+PEAK_BAND = 0.05
+"""Rounded up, how far modelled peaks of training were from recorded and published ones: docs/memory.md has them."""
 
 HOPPER = (9, 0)
 EXABYTE = 1 << 60

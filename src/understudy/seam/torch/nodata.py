@@ -69,7 +69,7 @@ class DatalessDispatch(Dispatch):
         if device < 0:
             return self._to_host(plan, func, args, kwargs)
         if plan.name in SHAPED_BY_VALUES or (plan.name.startswith("aten::index") and _masked(args)):
-            raise UnsupportedError(_refusal(self.state, f"{plan.name} decides a shape by values"))
+            raise UnsupportedError(_refusal(self.state, f"{plan.name} decides a shape by values", KEEP_SHAPES))
         if "device" in kwargs:
             kwargs["device"] = META
         local = self.local
@@ -132,9 +132,10 @@ def _to_meta(value: Any) -> Any:
     return None if isinstance(value, torch.Generator) else value
 
 
-def _refusal(state: State, what: str) -> str:
+GIVE_A_VALUE = "give the value to use with --assume VALUE (assume=VALUE in Python) where one will do"
+KEEP_SHAPES = "keep the shape (torch.where and masked_fill do, nonzero_static says how many)"
+
+
+def _refusal(state: State, what: str, advice: str = GIVE_A_VALUE) -> str:
     site = state.machine.trace.sites[state.site()]
-    return (
-        f"{what} at {site}, and a rehearsal without data has none: give the value to use with --assume VALUE "
-        "(assume=VALUE in Python) where one will do, or run with data"
-    )
+    return f"{what} at {site}, and a rehearsal without data has none: {advice}, or run with data"
