@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from understudy.seam.torch.dispatch import PLAIN, Dispatch
 from understudy.seam.torch.operators import Plan, tensors_in
 from understudy.seam.torch.tables import HIDDEN_WRITES, NO_KERNEL
-from understudy.seam.torch.tags import Tag, storage_of, tag_of
+from understudy.seam.torch.tags import Tag, attach, storage_of, tag_of
 
 Tensor = torch.Tensor
 C: Any = torch._C
@@ -138,7 +138,7 @@ class CaptureMode(TorchDispatchMode):
             held = storage_of(from_capsule(to_capsule(_bytes(storage))))
             twin = torch.empty(0, dtype=out.dtype, device="cpu")
             twin.set_(held, out.storage_offset(), out.shape, out.stride())
-        storage_of(twin)._us = tag
+        attach(storage_of(twin), tag)
         del storage._us
         storage_of(twin)._us_graph = storage
         self.own.append(storage)

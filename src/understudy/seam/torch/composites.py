@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from understudy.seam.torch import attention
-from understudy.seam.torch.dispatch import Dispatch, lazy_views
+from understudy.seam.torch import attention, composite_checks
+from understudy.seam.torch.dispatch import COMPOSITE, Dispatch, lazy_views
 from understudy.seam.torch.dispatch import composite as apart
 from understudy.seam.torch.operators import Plan
 from understudy.seam.torch.state import State
@@ -64,6 +64,7 @@ COMPOSITES: dict[Any, Composite] = {
     aten.ctc_loss.Tensor: _ctc_loss,
     aten.dropout.default: _dropout,
     aten.scaled_dot_product_attention.default: attention.composite,
+    **composite_checks.COMPOSITES,
 }
 
 
@@ -92,7 +93,7 @@ class Composites:
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
             if args[0].__class__ in TRACED:
-                return func.decompose(*args, **kwargs)
+                return func._op_dk(COMPOSITE, *args, **kwargs)
             return composite(state, func, *args, **kwargs)
 
         return kernel

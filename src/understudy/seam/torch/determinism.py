@@ -21,6 +21,7 @@ ALERTS = {
     "aten::_adaptive_avg_pool2d_backward": "adaptive_avg_pool2d_backward_cuda",
     "aten::_adaptive_avg_pool3d_backward": "adaptive_avg_pool3d_backward_cuda",
     "aten::_ctc_loss_backward": "ctc_loss_backward_gpu",
+    "aten::_embedding_bag_backward": "embedding_bag_backward_cuda_max",
     "aten::_embedding_bag_dense_backward": "embedding_bag_backward_cuda_max",
     "aten::adaptive_max_pool2d_backward": "adaptive_max_pool2d_backward_cuda",
     "aten::avg_pool3d_backward": "avg_pool3d_backward_cuda",
@@ -35,6 +36,7 @@ ALERTS = {
     "aten::median": "median CUDA with indices output",
     "aten::nanmedian": "median CUDA with indices output",
     "aten::nll_loss2d_forward": "nll_loss2d_forward_out_cuda_template",
+    "aten::put": "put_",
     "aten::put_": "put_",
     "aten::reflection_pad1d_backward": "reflection_pad1d_backward_out_cuda",
     "aten::reflection_pad2d_backward": "reflection_pad2d_backward_cuda",
@@ -52,6 +54,7 @@ MAXIMUM = 2
 """EmbeddingBag's mode "max"."""
 
 ONLY_WHEN: Mapping[str, Callable[[dict[str, Any]], bool]] = {
+    "aten::_embedding_bag_backward": lambda given: given["mode"] == MAXIMUM,
     "aten::_embedding_bag_dense_backward": lambda given: given["mode"] == MAXIMUM,
     "aten::bincount": lambda given: given.get("weights") is not None,
     "aten::median": lambda given: "dim" in given,

@@ -13,10 +13,18 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.machine.machine import Cost
-from understudy.seam.torch import fake, kernel_types, kernels, messages
+from understudy.seam.torch import cublas, fake, kernel_types, kernels, messages
+from understudy.seam.torch.generators import draw
 from understudy.seam.torch.kernel_silent import silent
 from understudy.seam.torch.memory import BACKWARD, MAIN, WORKER
-from understudy.seam.torch.operators import RANDOM_STATE, Plan, channels_last, on_cpu, signature, tensors_in
+from understudy.seam.torch.operators import (
+    Plan,
+    channels_last,
+    common_device,
+    on_cpu,
+    signature,
+    tensors_in,
+)
 from understudy.seam.torch.state import VIEW_NS, State
 from understudy.seam.torch.tags import (
     CPU,
@@ -124,13 +132,10 @@ class Dispatch(TorchDispatchMode):
                         return self.general(plan, func, args, {})
             elif value.__class__ is list or value.__class__ is tuple:
                 if value and isinstance(value[0], Tensor):
-                    for part in value:
-                        if part is None or storage_of(part)._us.device != device:
-                            if device == NOWHERE and part is not None and storage_of(part)._us.device >= 0:
-                                device = storage_of(part)._us.device
-                            else:
-                                return self.general(plan, func, args, {})
-                        key += (part.shape, part.dtype)
+                    found = common_device(value, key)
+                    if found < 0 or found != device != NOWHERE:
+                        return self.general(plan, func, args, {})
+                    device = found
                 elif plan.attributes:
                     key.append(tuple(value))
                 elif value and not isinstance(value[0], (int, float)):
@@ -167,6 +172,9 @@ class Dispatch(TorchDispatchMode):
         if plan.factory:
             return self.create(plan, func, args, kwargs, device)
         if device < 0:
+            if device == CPU and not plan.exempt:
+                self.settle(floating)
+                floating = []
             return self.on_host(plan, func, args, kwargs, floating)
         for tensor in floating:
             self.tag(tensor, device)
@@ -257,7 +265,7 @@ class Dispatch(TorchDispatchMode):
         self.local.host.now_ns += on_cpu(self.machine, plan, func, args, kwargs, out)
         if pinned:
             self.state.pin(out)
-        elif not local.explicit and device < 0:
+        elif not local.explicit and device == NOWHERE:  # made like a host tensor it lies on the host
             for tensor in tensors_in((out,)):
                 self.float(tensor)
         return out
@@ -280,7 +288,7 @@ class Dispatch(TorchDispatchMode):
         try:
             if plan.random and (device >= 0 or kwargs.get("generator") is None):
                 with self.state.default_generator:
-                    return self._random(plan, func, args, kwargs, device)
+                    return draw(self.state, plan, func, args, kwargs, device)
             return func(*args, **kwargs)
         except RuntimeError as error:
             if device >= 0 and "DefaultCPUAllocator" in str(error):
@@ -292,28 +300,6 @@ class Dispatch(TorchDispatchMode):
     def taken(self, tensor: Tensor) -> Tensor:
         """The values of a device tensor as they are now, for a copy that lands later."""
         return tensor.detach().clone()
-
-    def _random(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
-        if device < 0:
-            return func(*args, **kwargs)
-        state = self.state
-        generator = kwargs.get("generator") or state.generators[device]
-        position = state.positions[generator._cdata]
-        if plan.random != RANDOM_STATE:
-            position.start(generator)
-            out = func(*args, **{**kwargs, "generator": generator})
-        else:
-            default = torch.default_generator
-            saved = default.get_state()
-            position.start(default)
-            try:
-                out = func(*args, **kwargs)
-            finally:
-                default.set_state(saved)
-        gpu = state.device(device).gpu
-        drawn = next(tensors_in((out,)), None)
-        position.advance(0 if drawn is None else drawn.numel(), gpu.sm_count * gpu.max_threads_per_sm)
-        return out
 
     def submit(
         self,
@@ -351,6 +337,8 @@ class Dispatch(TorchDispatchMode):
         stream = local.streams[device]
         state = self.state
         if plan.blas:
+            if cublas.ALERTS:
+                cublas.check(state, plan.name)
             handle = BACKWARD if local.callers else MAIN if not local.host.index else WORKER
             if (device, stream.index, handle) not in state.memory.workspaces:
                 state.memory.workspace(device, stream.index, handle)
@@ -364,7 +352,10 @@ class Dispatch(TorchDispatchMode):
             for position in plan.mutated:
                 value = args[position]
                 if isinstance(value, Tensor):
-                    tag = storage_of(value)._us
+                    try:
+                        tag = storage_of(value)._us
+                    except NotImplementedError:  # a sparse one
+                        tag = tag_of(value)
                     if tag is not HOST_TAG:
                         tag.epoch = stream.epoch
         if plan.memory:
@@ -398,6 +389,12 @@ class Dispatch(TorchDispatchMode):
             return
         if storage._us is HOST_TAG and not tensor.is_meta:
             storage._us = Tag(FLOATING, 0)
+
+    def settle(self, floating: list[Tensor]) -> None:
+        """What met a tensor on the host in an operator lies there too."""
+        for tensor in floating:
+            for part in parts_of(tensor) or [tensor]:
+                storage_of(part)._us = HOST_TAG
 
     def resized(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Follow storages whose size an operator may have changed."""

@@ -11,7 +11,7 @@ import torch
 from understudy.seam.exports import lend, place_at
 from understudy.seam.patching import Patch
 from understudy.seam.torch.state import State
-from understudy.seam.torch.tags import HOST_TAG, Tag, device_of, storage_of
+from understudy.seam.torch.tags import HOST_TAG, Tag, attach, device_of, storage_of
 
 C: Any = torch._C
 KDLCUDA = 2
@@ -38,7 +38,7 @@ def patches(_: State) -> list[Patch]:
         lent = place_at(pointer(storage))  # the storage behind a capsule begins at the tensor's first element
         if lent is not None:
             # What another framework lends is its own: this process's PyTorch does not count it.
-            storage._us = lent if isinstance(lent, Tag) else Tag(lent.device, lent.size)
+            attach(storage, lent if isinstance(lent, Tag) else Tag(lent.device, lent.size))
         return made
 
     found = _numpy(C._to_dlpack)

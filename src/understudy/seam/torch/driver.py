@@ -26,7 +26,17 @@ def patches(state: State) -> list[Patch]:
     found = [Patch(C, f"_cuda_{name}", value) for name, value in functions.items()]
     found += [Patch(C, f"_accelerator_{name}", value) for name, value in _accelerator(state).items()]
     found += [Patch(C, name, value) for name, value in _hooks(state).items()]
-    return found + _cuda_module(state)
+    return found + _cuda_module(state) + _vitals(state)
+
+
+def _vitals(state: State) -> list[Patch]:
+    stock: Any = getattr(torch, "read_vitals", None)  # newer versions have none
+
+    def read_vitals() -> str:
+        said = str(stock())
+        return said if state.visible is None else said.replace(UNUSED, USED)
+
+    return [] if stock is None else [Patch(torch, "read_vitals", read_vitals)]
 
 
 def _devices(state: State) -> dict[str, Any]:
@@ -249,6 +259,9 @@ def properties(device: Device) -> DeviceProperties:
     """The properties of a device, as PyTorch shows them: one object a device."""
     return DeviceProperties(device)
 
+
+UNUSED, USED = "CUDA.used\t\t False", "CUDA.used\t\t true"
+"""What `torch.read_vitals()` says before and after CUDA's first use (aten/src/ATen/core/Vitals.cpp)."""
 
 RAW_STREAM_BASE = 0x5582_0000_0000
 """Where handles of `cudaStreamCreate` begin: any address that no other stream has will do."""

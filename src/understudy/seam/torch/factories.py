@@ -20,7 +20,7 @@ FROM_DATA = ("tensor", "as_tensor", "asarray", "sparse_coo_tensor", "sparse_csr_
 """Constructors that build from Python data on the host, below the dispatch mode, and then move."""
 
 NESTED: Any = torch._C._nested  # type: ignore[attr-defined]
-LIKE = ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like")
+LIKE = ("normal", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like")
 NEW = ("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided")
 
 
@@ -34,21 +34,23 @@ def patches(state: State) -> list[Patch]:
         for owner in (torch, torch.fft)
         if name not in FROM_DATA and getattr(owner, name, None) is f
     ]
-    found = [Patch(owner, name, _explicit(state, getattr(owner, name))) for owner, name in sorted(plain, key=str)]
-    found += [Patch(torch, name, _explicit(state, getattr(torch, name))) for name in LIKE]
+    found = [Patch(owner, name, explicit(state, getattr(owner, name))) for owner, name in sorted(plain, key=str)]
+    found += [Patch(torch, name, explicit(state, getattr(torch, name))) for name in LIKE]
     found += [Patch(torch, name, _from_data(state, getattr(torch, name))) for name in FROM_DATA]
     found += [Patch(torch.Tensor, name, _new(state, getattr(torch._C.TensorBase, name))) for name in NEW]
     found.append(Patch(NESTED, "nested_tensor", _nested(state)))
     found.append(Patch(torch.Tensor, "new_tensor", _new_tensor))
     found.append(Patch(torch.Tensor, "new", _legacy_new(state)))
+    found.append(Patch(torch.Tensor, "__new__", staticmethod(_legacy(state))))
     found.append(Patch(torch, "device", _device_class(state)))
     found.append(Patch(torch._C._nn, "_parse_to", _parse_to(torch._C._nn._parse_to)))
-    found.append(Patch(torch, "from_numpy", _explicit(state, torch.from_numpy)))
-    found.append(Patch(torch, "frombuffer", _explicit(state, torch.frombuffer)))
+    found.append(Patch(torch, "from_numpy", explicit(state, torch.from_numpy)))
+    found.append(Patch(torch, "frombuffer", explicit(state, torch.frombuffer)))
     return found
 
 
-def _explicit(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
+def explicit(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
+    """A factory that the program calls itself: what it makes on the CPU stays there."""
     local = state.local
 
     @functools.wraps(stock)
@@ -57,12 +59,37 @@ def _explicit(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
         local.explicit = True
         if isinstance(kwargs.get("device"), (int, str)):
             kwargs["device"] = torch.device(kwargs["device"])
+        if kwargs.get("out") is not None and kwargs.get("device") is not None:
+            _check_out(kwargs)
         try:
             return stock(*args, **kwargs)
         finally:
             local.explicit = before
 
     return factory
+
+
+def _check_out(kwargs: dict[str, Any]) -> None:
+    """The check that C++ makes of a factory's `device` beside its `out`; on a device the tensor alone says where."""
+    if device_of(kwargs["out"]) >= 0:
+        kind = kwargs.pop("device").type
+        if kind != "cuda":
+            raise RuntimeError(f"device type {kind} does not match device type of out parameter (cuda)")
+
+
+def _legacy(state: State) -> Callable[..., Any]:
+    """`torch.Tensor(2, 3)`: a CPU tensor; of a subclass, made where no dispatch mode gives it a class before that."""
+    stock = torch._C.TensorBase.__new__
+    plain = explicit(state, stock)
+
+    @functools.wraps(stock)
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if cls is torch.Tensor:
+            return plain(cls, *args, **kwargs)
+        with torch._C._DisableTorchDispatch():
+            return stock(cls, *args, **kwargs)
+
+    return new
 
 
 def _device_class(state: State) -> Any:
@@ -104,6 +131,9 @@ def _parse_to(stock: Callable[..., Any]) -> Callable[..., Any]:
     def parse_to(*args: Any, **kwargs: Any) -> Any:
         if args and isinstance(args[0], int) and not isinstance(args[0], bool):
             args = (torch.device(args[0]), *args[1:])
+        elif args and isinstance(args[0], torch.Tensor):
+            other, rest = args[0], args[1:]
+            return (other.device, *stock(other, *rest, **kwargs)[1:])
         elif isinstance(kwargs.get("device"), int):
             kwargs["device"] = torch.device(kwargs["device"])
         return stock(*args, **kwargs)
@@ -112,11 +142,11 @@ def _parse_to(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _new(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
-    marked = _explicit(state, stock)
+    marked = explicit(state, stock)
 
     @functools.wraps(stock)
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("device") is None:
+        if kwargs.get("device") is None and device_of(self) != CPU:
             return stock(self, *args, **kwargs)
         return marked(self, *args, **kwargs)
 
@@ -124,8 +154,10 @@ def _new(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _from_data(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
-    marked = _explicit(state, stock)
+    marked = explicit(state, stock)
     keeps = stock.__name__ in ("as_tensor", "asarray")
+    sparse = stock.__name__.startswith("sparse")
+    parts = 2 if stock.__name__ == "sparse_coo_tensor" else 3
 
     @functools.wraps(stock)
     def constructor(*args: Any, **kwargs: Any) -> Any:
@@ -142,7 +174,9 @@ def _from_data(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
         if device is not None:
             target = state.index(device)
         else:
-            target = _default(state, data, args, keeps)
+            target = _default(state, data, _values(args, kwargs) if sparse else args, keeps)
+        if sparse:  # indices go where the values are, or both where the program says
+            args, kwargs = _together(state, args, kwargs, target, parts)
         out = _build(state, marked, args, kwargs, data, keeps)
         if target >= 0 or device_of(out) >= 0:
             out = move(state, out.detach() if not keeps else out, target)
@@ -171,6 +205,26 @@ def _nested(state: State) -> Callable[..., Any]:
         return out.requires_grad_() if requires_grad else out
 
     return nested_tensor
+
+
+def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """What decides where a sparse tensor is: its values, the last tensor that its constructor takes."""
+    return [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)][-1:]
+
+
+def _together(
+    state: State, args: tuple[Any, ...], kwargs: dict[str, Any], target: int, parts: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A sparse tensor's parts on one device; lists beside tensors as well."""
+    mixed = target >= 0 and bool(_values(args, kwargs))
+
+    def place(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return move(state, value, target)
+        return torch.tensor(value, device=state.cuda_devices[target]) if mixed else value
+
+    named = {name: place(value) for name, value in kwargs.items() if name == "values" or name.endswith("indices")}
+    return (*map(place, args[:parts]), *args[parts:]), kwargs | named
 
 
 def _build(state: State, marked: Any, args: Any, kwargs: dict[str, Any], data: Any, keeps: bool) -> torch.Tensor:
@@ -213,6 +267,7 @@ def _new_tensor(
 
 def _legacy_new(state: State) -> Callable[..., Any]:
     stock = torch._C.TensorBase.new
+    on_host = explicit(state, stock)
 
     def new(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         device = kwargs.pop("device", None)
@@ -220,7 +275,7 @@ def _legacy_new(state: State) -> Callable[..., Any]:
         if device is not None and (index >= 0) != (device_of(self) >= 0):
             mine, given = ("cuda", "cpu") if index < 0 else ("cpu", "cuda")
             raise RuntimeError(f"legacy constructor expects device type: {mine} but device type: {given} was passed")
-        made: torch.Tensor = stock(self, *args, **kwargs)
+        made: torch.Tensor = (on_host if index == CPU else stock)(self, *args, **kwargs)
         return made if index < 0 or device_of(made) >= 0 else move(state, made, index)
 
     return new

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.operators import RANDOM_STATE, Plan, tensors_in
 from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import CPU
 
@@ -24,6 +25,29 @@ def patches(state: State) -> list[Patch]:
         generator_class(device) for device in state.cuda_devices[: len(state.machine.devices)]
     ]
     return [Patch(torch, "Generator", generator_class)]
+
+
+def draw(state: State, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+    """Run an operator that draws random numbers, with the device's generator; with PyTorch's own on the host."""
+    if device < 0:
+        return func(*args, **kwargs)
+    generator = kwargs.get("generator") or state.generators[device]
+    position = state.positions[generator._cdata]
+    if plan.random != RANDOM_STATE:
+        position.start(generator)
+        out = func(*args, **{**kwargs, "generator": generator})
+    else:
+        default = torch.default_generator
+        saved = default.get_state()
+        position.start(default)
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            default.set_state(saved)
+    gpu = state.device(device).gpu
+    drawn = next(tensors_in((out,)), None)
+    position.advance(0 if drawn is None else drawn.numel(), gpu.sm_count * gpu.max_threads_per_sm)
+    return out
 
 
 class Position:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.backends.cudnn.rnn
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch import Dispatch
@@ -21,6 +22,10 @@ CUDNN_VERSIONS = (
     ((12, 8), 90800),
 )
 """The cuDNN that PyTorch's wheels carry, by the first CUDA version that has it (torch.backends.cudnn.version())."""
+
+
+RNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
+"""cudnnRNNMode_t."""
 
 
 class Nvtx:
@@ -73,6 +78,8 @@ def patches(state: State) -> list[Patch]:
         Patch(cudnn, "version", lambda: version),
         Patch(cudnn, "is_acceptable", is_acceptable),
         Patch(torch._C, "_has_cudnn", True),
+        Patch(torch, "_use_cudnn_rnn_flatten_weight", lambda: True),
+        Patch(torch.backends.cudnn.rnn, "get_cudnn_mode", RNN_MODES.__getitem__),
         Patch(torch.cuda.nvtx, "_nvtx", Nvtx()),
         *_preferred("linalg"),
         *_preferred("blas"),
@@ -126,9 +133,24 @@ def transposed(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...],
         )
 
 
+def sampled(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::cudnn_grid_sampler, called by name: bilinear, zeros outside, corners aligned."""
+    with dispatch:
+        return torch.ops.aten.grid_sampler.default(*args, 0, 0, True)
+
+
+def sampled_backward(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::cudnn_grid_sampler_backward."""
+    tensor, grid, gradient = args
+    with dispatch:
+        return torch.ops.aten.grid_sampler_2d_backward.default(gradient, tensor, grid, 0, 0, True, [True, True])
+
+
 HANDLERS = {
     "aten::_cudnn_rnn_flatten_weight": flatten_weights,
     "aten::cudnn_convolution": convolution,
+    "aten::cudnn_grid_sampler": sampled,
+    "aten::cudnn_grid_sampler_backward": sampled_backward,
     "aten::cudnn_convolution_transpose": transposed,
 }
 """Operators that `Dispatch` hands on whole."""

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import flop_registry
 
 from understudy.machine.machine import Machine
 from understudy.seam.torch import tables
-from understudy.seam.torch.tags import size_of
+from understudy.seam.torch.tags import NOWHERE, size_of, storage_of
 from understudy.trace.operation import Signature
 
 RANDOM_ARGUMENT, RANDOM_STATE = 1, 2
@@ -76,6 +76,21 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from tensors_in(value)
+
+
+def common_device(tensors: Any, key: list[Any]) -> int:
+    """The device of a list of plain tensors that share one, with their shapes and types in `key`; else NOWHERE."""
+    device = NOWHERE
+    try:
+        for part in tensors:
+            found: int = storage_of(part)._us.device
+            if found != device != NOWHERE:
+                return NOWHERE
+            device = found
+            key += (part.shape, part.dtype)
+    except (NotImplementedError, RuntimeError, TypeError, ValueError):  # sparse ones, nested ones, None
+        return NOWHERE
+    return device
 
 
 def signature(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import torch
 
-from understudy.errors import UsageError
+from understudy.errors import UnsupportedError, UsageError
 from understudy.machine.allocator_blocks import PoolId
 from understudy.seam.patching import Patch
 
@@ -80,6 +80,8 @@ def _functions(state: State) -> dict[str, Callable[..., Any]]:
             raise RuntimeError(str(error)) from None
 
     return {
+        "_cuda_getCheckpointState": _refuse_checkpoint,
+        "_cuda_setCheckpointPoolState": _refuse_checkpoint,
         "_graph_pool_handle": lambda: (next(numbers), 0),
         "_cuda_beginAllocateToPool": lambda index, pool_id: begin(index, pool_id, None),
         "_cuda_beginAllocateCurrentThreadToPool": begin_thread,
@@ -91,6 +93,13 @@ def _functions(state: State) -> dict[str, Callable[..., Any]]:
             _live(state, index, pool_id) == set(expected)
         ),
     }
+
+
+def _refuse_checkpoint(*_: Any) -> NoReturn:
+    raise UnsupportedError(
+        "the state of an allocator's private pool cannot be saved or restored here: only torch.compile's graph trees "
+        "do that, and compiled functions run eagerly on emulated GPUs; leave the checkpoint out"
+    )
 
 
 def _number(pool_id: Any) -> PoolId:

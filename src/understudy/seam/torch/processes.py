@@ -16,7 +16,7 @@ import torch
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.state import State
-from understudy.seam.torch.tags import Tag
+from understudy.seam.torch.tags import Tag, attach
 from understudy.trace.rows import Rows
 
 Storage = torch.UntypedStorage
@@ -83,7 +83,7 @@ def _sharing(state: State) -> list[Patch]:
         made = cls._new_shared_filename_cpu(*handle, size)
         made._shared_decref()
         # The memory is the sender's: this process's allocator does not count it.
-        made._us = Tag(state.index(torch.device("cuda", device)), size)
+        attach(made, Tag(state.index(torch.device("cuda", device)), size))
         return made
 
     def release(cls: Any, *args: Any, **kwargs: Any) -> None:

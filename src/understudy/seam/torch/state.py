@@ -27,7 +27,7 @@ from understudy.seam.torch.late import Late
 from understudy.seam.torch.memory import Memory
 from understudy.seam.torch.order import Order
 from understudy.seam.torch.ranks import Ranks
-from understudy.seam.torch.tags import CPU, HOST_TAG, Tag, storage_of
+from understudy.seam.torch.tags import CPU, HOST_TAG, UNTRACK, Tag, attach, storage_of
 
 if TYPE_CHECKING:
     from understudy.seam.torch.asserts import Failure
@@ -108,6 +108,7 @@ class State:
         self.positions: dict[int, Position] = {}  # where a device's generator is, by the generator's address
         self.default_generator = threading.RLock()  # held while the CPU's default generator stands for another
         self.sync_debug_mode = 0
+        self.blas_repeatable: bool | None = None  # whether cuBLAS's workspace is one that gives the same bits again
         self.gpu_trace = GpuTrace(self)
         self.late = Late(self, late_by_clock)
         self.order = Order(self)
@@ -221,6 +222,8 @@ class State:
             if not self.machine.concurrent:
                 tag.epoch = stream.epoch + 1
         storage._us = tag
+        if UNTRACK is not None:
+            UNTRACK(storage)
         return tag
 
     def take(self, device: Device, size: int, stream: int) -> Any:
@@ -273,7 +276,7 @@ class State:
                     made = torch.frombuffer(block.memory, dtype=torch.uint8, count=tag.size)
                     made.copy_(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage))
                 storage = storage_of(made)
-        storage._us = tag
+        attach(storage, tag)
         return storage
 
     def unpin_fixed(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -394,7 +397,7 @@ def _plain(storage: Any) -> Any:
     made = torch.empty(storage.nbytes(), dtype=torch.uint8, device="cpu")
     made.copy_(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage))
     plain = storage_of(made)
-    plain._us = storage._us
+    attach(plain, storage._us)
     return plain
 
 

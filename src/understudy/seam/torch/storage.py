@@ -24,6 +24,12 @@ def _index(storage: Any) -> int:
     return max(CPU, int(storage._us.device))
 
 
+def _is_meta(storage: Any) -> bool:
+    """Whether a storage is the program's own on the meta device; those of a rehearsal are on emulated devices."""
+    base: Any = torch._C.StorageBase
+    return _index(storage) < 0 and bool(base.device.__get__(storage).type == "meta")
+
+
 def _making(state: State) -> Patch:
     stock: Any = torch._C.StorageBase.__new__
 
@@ -72,11 +78,12 @@ def _moving(state: State) -> list[Patch]:
         return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
 
     def moved(self: Any, index: int, non_blocking: bool = False) -> Any:
-        if index == _index(self):
+        if index == _index(self) and not _is_meta(self):
             return self
         return _copy_to(self, index, non_blocking)
 
     def _copy_to(self: Any, index: int, non_blocking: bool) -> Any:
+        refuse_meta(self)
         made = Storage(self.nbytes())
         if index >= 0:
             state.place(made, index)
@@ -87,6 +94,10 @@ def _moving(state: State) -> list[Patch]:
             if self._us.device != made._us.device:
                 transfer(state, source, destination, non_blocking, late=False)
         return made
+
+    def refuse_meta(storage: Any) -> None:
+        if _is_meta(storage):
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
 
     def to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
         return moved(self, state.index(device), non_blocking)
@@ -101,6 +112,7 @@ def _moving(state: State) -> list[Patch]:
         return _copy_to(self, _index(self), False)
 
     def copy_(self: Any, source: Any, non_blocking: Any = None) -> Any:
+        refuse_meta(source)
         bytes_of(self).copy_(bytes_of(source), bool(non_blocking))
         return self
 
@@ -108,13 +120,19 @@ def _moving(state: State) -> list[Patch]:
         return list(moved(self, CPU)) if _index(self) >= 0 else list(self)
 
     def pin_memory(self: Any, device: Any = "cuda") -> Any:
-        if _index(self) >= 0:
+        if _index(self) >= 0 or _is_meta(self):
             raise TypeError(f"cannot pin '{self.type()}' only CPU memory can be pinned")
         if self._us.pinned:
             return self
         return state.pinned_copy(self)
 
-    return [Patch(Storage, f.__name__, f) for f in (to, cuda, cpu, clone, copy_, tolist, pin_memory)]
+    def _write_file(self: Any, *args: Any) -> Any:
+        refuse_meta(self)
+        return stock_write(self, *args)
+
+    stock_write: Any = Storage._write_file
+    functions = (to, cuda, cpu, clone, copy_, tolist, pin_memory, _write_file)
+    return [Patch(Storage, f.__name__, f) for f in functions]
 
 
 def _resizing(state: State) -> list[Patch]:

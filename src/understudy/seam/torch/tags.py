@@ -7,6 +7,7 @@ any moment and on any thread, so it only appends to a deque.
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,27 @@ shape_of: Callable[[torch.Tensor], torch.Size] = torch._C.TensorBase.shape.__get
 
 TRACED: frozenset[Any] = frozenset({FakeTensor, FunctionalTensor})
 """Tensors with which compilers trace shapes: they name a device, and nothing happens there."""
+
+
+VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
+UNTRACK: Callable[[Any], None] | None = None
+"""Takes a storage out of the garbage collector's sight, for versions of PyTorch in which that would empty it.
+
+There a storage whose last Python reference is in a garbage cycle (`torch.save` leaves one) has its attributes cleared,
+though it lives on in C++ and comes back without its tag.
+"""
+
+if VERSION < (2, 13):
+    untrack = ctypes.pythonapi.PyObject_GC_UnTrack
+    untrack.argtypes, untrack.restype = [ctypes.py_object], None
+    UNTRACK = untrack
+
+
+def attach(storage: Any, tag: Tag) -> None:
+    """Put a tag on a storage, to stay for as long as the storage lives."""
+    storage._us = tag
+    if UNTRACK is not None:
+        UNTRACK(storage)
 
 
 def size_of(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""`torch.cuda.FloatTensor` and its kin: the old names of "a tensor of that dtype on a CUDA device"."""
+"""`torch.FloatTensor`, `torch.cuda.FloatTensor` and their kin: the old names of "a tensor of that dtype there"."""
 
 from __future__ import annotations
 
@@ -9,18 +9,28 @@ from typing import Any
 import torch
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.factories import explicit
 from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import device_of
 from understudy.seam.torch.type_names import TYPE_NAMES
 
 
 def patches(state: State) -> list[Patch]:
-    """One class a dtype, in `torch.cuda`."""
+    """One class a dtype, in `torch` and in `torch.cuda`."""
     warned: list[bool] = []
     found = [Patch(torch.cuda, name, _tensor_type(name, dtype, warned)) for dtype, name in TYPE_NAMES.items()]
     default = ["cpu"]  # the device of the default tensor type; what lies there is printed without its device
+    names = [name for name in TYPE_NAMES.values() if hasattr(torch, name)]
+    host = {name: _host_type(state, getattr(torch, name)) for name in names}
+    stock_default = torch._C._set_default_tensor_type
+
+    def set_default(t: Any) -> None:
+        stock_default(getattr(t, "_us_stock", t))
+
     return [
         *found,
+        *(Patch(torch, name, made) for name, made in host.items()),
+        Patch(torch._C, "_set_default_tensor_type", set_default),
         Patch(torch, "set_default_tensor_type", _set_default(torch.set_default_tensor_type, default)),
         Patch(torch._C, "_get_default_device", lambda: default[0]),
     ]
@@ -46,6 +56,30 @@ NOT_RECOMMENDED = (
     "torch.tensor(data, dtype=*, device='cuda') to create tensors."
 )
 """torch/csrc/tensor/python_tensor.cpp; said once."""
+
+
+def _host_type(state: State, stock: Any) -> Any:
+    """PyTorch's own type object, for which a tensor on a device is none of its own: they are CPU tensors underneath."""
+    make = explicit(state, stock)
+
+    class Meta(type):
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, stock) and device_of(instance) < 0
+
+        def __subclasscheck__(cls, subclass: Any) -> bool:
+            return super().__subclasscheck__(subclass) or issubclass(subclass, stock)
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            return make(*args, **kwargs)
+
+        def __getattr__(cls, name: str) -> Any:
+            return getattr(stock, name)
+
+        def __repr__(cls) -> str:
+            return repr(stock)
+
+    names = {"_us_stock": stock, "__module__": stock.__module__, "__doc__": stock.__doc__}
+    return Meta(stock.__name__, (), names)
 
 
 def _tensor_type(name: str, dtype: torch.dtype, warned: list[bool]) -> Any:

@@ -1,0 +1,93 @@
+"""Half precision where CUDA has a kernel and the CPU has none: computed in float32 and rounded, as CUDA's do.
+
+The operators are those whose half precision types PyTorch 2.6's own operator database (`op_db` of
+torch/testing/_internal/common_methods_invocations.py) has for CUDA but not for the CPU, in either direction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from understudy.seam.torch.dispatch import Dispatch
+from understudy.seam.torch.operators import Plan, tensors_in
+from understudy.seam.torch.tags import device_of
+
+Tensor = torch.Tensor
+HALVES = (torch.float16, torch.bfloat16)
+TINY = torch.finfo(torch.float32).eps / 2
+"""The least that CUDA's exponential distribution gives for a rate of 1 (aten/src/ATen/core/TransformationHelper.h)."""
+
+WIDENED = (
+    "aten::_upsample_bilinear2d_aa",
+    "aten::_upsample_bilinear2d_aa_backward",
+    "aten::avg_pool3d",
+    "aten::avg_pool3d_backward",
+    "aten::multi_margin_loss",
+    "aten::multi_margin_loss_backward",
+    "aten::multilabel_margin_loss_forward",
+    "aten::multilabel_margin_loss_backward",
+    "aten::polygamma",
+    "aten::round",
+    "aten::round_",
+    "aten::rrelu_with_noise",
+    "aten::rrelu_with_noise_",
+    "aten::smooth_l1_loss",
+    "aten::smooth_l1_loss_backward",
+    "aten::trace",
+)
+"""Operators that are computed in float32."""
+
+PLAIN = frozenset({torch.ops.aten.round.default, torch.ops.aten.round_.default})
+"""Their overloads that the CPU has: only rounding to decimals is missing."""
+
+
+class Widened:
+    """An operator whose half precision tensors are made float32 on the way in, and its results half on the way out."""
+
+    def __init__(self, func: Any, dtype: torch.dtype) -> None:
+        self.func = func
+        self.dtype = dtype
+        self._overloadpacket = func._overloadpacket
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        wide = [_wide(value) for value in args]
+        out = self.func(*wide, **{name: _wide(value) for name, value in kwargs.items()})
+        for value, given, argument in zip(wide, args, self.func._schema.arguments, strict=False):
+            if value is not given and argument.alias_info is not None and argument.alias_info.is_write:
+                given.copy_(value)
+                out = given if out is value else out
+        return _narrow(out, self.dtype)
+
+
+def _wide(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype in HALVES else value
+
+
+def _narrow(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_narrow(part, dtype) for part in value)
+    return value.to(dtype) if isinstance(value, Tensor) and value.dtype is torch.float32 else value
+
+
+def widened(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An operator of `WIDENED`."""
+    half = next((t for t in tensors_in((*args, *kwargs.values())) if t.dtype in HALVES), None)
+    if half is None or device_of(half) < 0 or func in PLAIN:
+        return dispatch.general(plan, func, args, kwargs)
+    return dispatch.general(plan, Widened(func, half.dtype), args, kwargs)
+
+
+def exponential(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::exponential_: CUDA's never gives zero, the CPU's rounds small numbers to it in half precision."""
+    out = dispatch.general(plan, func, args, kwargs)
+    if out.dtype in HALVES and device_of(out) >= 0 and not out.is_meta:
+        rate = args[1] if len(args) > 1 else kwargs.get("lambd", 1.0)
+        with torch._C._DisableTorchDispatch():
+            torch._C.TensorBase.masked_fill_(out, torch._C.TensorBase.eq(out, 0), TINY / rate)
+    return out
+
+
+HANDLERS = {**dict.fromkeys(WIDENED, widened), "aten::exponential_": exponential}
+"""Operators that `Dispatch` hands on whole."""
