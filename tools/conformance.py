@@ -138,7 +138,7 @@ def arguments() -> argparse.Namespace:
     again.add_argument("--count", action="store_true", help="run nothing: count what earlier runs found")
     parser.add_argument("--no-stub", action="store_true", help="do not measure what a stub would pass")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="files at a time (2)")
-    parser.add_argument("--test-seconds", type=float, default=120, help="what one test may take (120)")
+    parser.add_argument("--test-seconds", type=float, default=120, help="processor time of a test (120)")
     parser.add_argument("--memory-gb", type=float, default=8, help="what a test process may have of memory (8)")
     return parser.parse_args()
 

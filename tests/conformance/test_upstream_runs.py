@@ -85,7 +85,7 @@ def test_only_the_test_folder_is_unpacked(tmp_path: Path) -> None:
 def run(folder: Path, only: frozenset[str] | None = None) -> Journal:
     (folder / "test_cuda.py").write_text(TESTS)
     journal = Journal.read(folder / "journal.jsonl")
-    Runner(folder, ("-p", "no:understudy"), 5, 1 << 30).run("test_cuda.py", journal, only)
+    Runner(folder, ("-p", "no:understudy"), 60, 1 << 30, idle_seconds=5).run("test_cuda.py", journal, only)
     return Journal.read(folder / "journal.jsonl")
 
 

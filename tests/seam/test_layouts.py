@@ -115,3 +115,13 @@ def test_attention_over_jagged_tensors(session: Session) -> None:
     parts = [torch.ones(length, 2, 4, device="cuda") for length in (2, 3)]
     heads = torch.nested.nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
     assert F.scaled_dot_product_attention(heads, heads, heads).is_cuda
+
+
+def test_encoders_pack_padded_rows_into_nested_tensors(session: Session) -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2).cuda().eval()
+    padding = torch.tensor([[False, False, True], [False, False, False]], device="cuda")
+    with torch.no_grad():
+        out = encoder(torch.rand(2, 3, 8, device="cuda"), src_key_padding_mask=padding)
+    assert out.is_cuda
+    assert out.shape == (2, 3, 8)

@@ -22,6 +22,7 @@ import psutil
 TOOLS = Path(__file__).resolve().parents[1]
 IMPORT_SECONDS = 300
 POLL_SECONDS = 0.2
+IDLE_SECONDS = 40
 EMULATED = ("-p", "understudy", "--gpu-backend", "emulated", "--gpus", "2")
 STUB = ("-p", "no:understudy", "-p", "upstream.stub")
 BAD = ("failed", "crashed", "stopped")
@@ -105,13 +106,14 @@ class Runner:
     """How test processes are run.
 
     `tests` is PyTorch's folder of tests, `plugins` the pytest arguments that give them GPUs, `test_seconds` what one
-    test may take, `memory_bytes` what a process may have.
+    test may take of processor time, `memory_bytes` what a process may have, `idle_seconds` how long it may do nothing.
     """
 
     tests: Path
     plugins: tuple[str, ...]
     test_seconds: float
     memory_bytes: int
+    idle_seconds: float = IDLE_SECONDS
     stopping: bool = False
 
     def run(self, file: str, journal: Journal, only: frozenset[str] | None = None) -> None:
@@ -166,22 +168,38 @@ class Runner:
         return said
 
     def watch(self, child: subprocess.Popen[bytes], path: Path) -> str:
-        """Wait for a process to end; why it has to be stopped, when it takes too long or too much memory."""
-        size, since, allowed = -1, time.monotonic(), float(IMPORT_SECONDS)
+        """Wait for a process to end; why it has to be stopped, when it takes too long or too much memory.
+
+        What a test may take is processor time, so that a busy machine does not count against it.
+        """
+        size, allowed = -1, float(IMPORT_SECONDS)
         process = psutil.Process(child.pid)
+        began = rested = 0.0
+        moved = time.monotonic()
         while child.poll() is None and not self.stopping:
-            now = path.stat().st_size if path.exists() else -1
-            if now != size:
-                allowed = self.test_seconds if size >= 0 else IMPORT_SECONDS
-                size, since = now, time.monotonic()
-            elif time.monotonic() - since > allowed:
-                return f"no end after {allowed:.0f} s"
             with contextlib.suppress(psutil.NoSuchProcess):
-                used = sum(one.memory_info().rss for one in [process, *process.children(recursive=True)])
-                if used > self.memory_bytes:
+                family = [process, *process.children(recursive=True)]
+                if sum(one.memory_info().rss for one in family) > self.memory_bytes:
                     return f"more than {self.memory_bytes / 2**30:.0f} GiB of this machine's memory used"
+                used = sum(processor_seconds(one) for one in family)
+                now = path.stat().st_size if path.exists() else -1
+                if now != size or abs(used - rested) > 1:  # less than before where a child process ended
+                    rested, moved = used, time.monotonic()
+                if now != size:
+                    allowed = self.test_seconds if size >= 0 else IMPORT_SECONDS
+                    size, began = now, used
+                elif used - began > allowed:
+                    return f"no end after {allowed:.0f} s of processor time"
+                elif time.monotonic() - moved > self.idle_seconds:
+                    return f"hung: no processor time taken for {self.idle_seconds:.0f} s"
             time.sleep(POLL_SECONDS)
         return ""
+
+
+def processor_seconds(process: psutil.Process) -> float:
+    """What a process has taken of the processor so far."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def ended(code: int) -> str:

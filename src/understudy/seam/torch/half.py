@@ -1,7 +1,8 @@
 """Half precision where CUDA has a kernel and the CPU has none: computed in float32 and rounded, as CUDA's do.
 
 The operators are those whose half precision types PyTorch 2.6's own operator database (`op_db` of
-torch/testing/_internal/common_methods_invocations.py) has for CUDA but not for the CPU, in either direction.
+torch/testing/_internal/common_methods_invocations.py) has for CUDA but not for the CPU, in either direction, and the
+grid samplers, whose CUDA kernels compute in float32 where the CPU's do not (ATen/native/cuda/GridSampler.cu).
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ WIDENED = (
     "aten::_upsample_bilinear2d_aa_backward",
     "aten::avg_pool3d",
     "aten::avg_pool3d_backward",
+    "aten::grid_sampler_2d",
+    "aten::grid_sampler_2d_backward",
+    "aten::grid_sampler_3d",
+    "aten::grid_sampler_3d_backward",
     "aten::multi_margin_loss",
     "aten::multi_margin_loss_backward",
     "aten::multilabel_margin_loss_forward",

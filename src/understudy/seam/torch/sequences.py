@@ -43,6 +43,17 @@ def pack_without_data(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any
     return values, batch_sizes
 
 
+def pad(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::_pad_packed_sequence, for torch.nn.utils.rnn.pad_packed_sequence: (padded values, lengths on the host)."""
+    device = device_of(args[0])
+    if device < 0:
+        return dispatch.general(plan, func, args, kwargs)
+    out = dispatch.call(plan, func, args, kwargs, device)
+    dispatch.tag(out[0], device)
+    dispatch.submit(plan, func, args, kwargs, out[0], device, None)
+    return out
+
+
 def _check(lengths: torch.Tensor) -> None:
     found = device_of(lengths)
     if found >= 0:
@@ -50,5 +61,5 @@ def _check(lengths: torch.Tensor) -> None:
         raise RuntimeError(LENGTHS.format(lengths.dim(), device_name(found), kind))
 
 
-HANDLERS = {"aten::_pack_padded_sequence": pack}
+HANDLERS = {"aten::_pack_padded_sequence": pack, "aten::_pad_packed_sequence": pad}
 """Operators that `Dispatch` hands on whole."""

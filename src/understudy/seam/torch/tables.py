@@ -44,6 +44,7 @@ HOST_ARGUMENTS: dict[str, frozenset[str]] = {
     "aten::repeat_interleave": frozenset({"repeats"}),
     "aten::tensor_split": frozenset({"tensor_indices_or_sections"}),
     "aten::_pad_packed_sequence": frozenset({"batch_sizes"}),
+    "aten::_pack_padded_sequence_backward": frozenset({"batch_sizes"}),
     "aten::_thnn_fused_lstm_cell": frozenset(),
     "aten::gru": frozenset({"batch_sizes"}),
     "aten::rnn_tanh": frozenset({"batch_sizes"}),
