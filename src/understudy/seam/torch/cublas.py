@@ -1,6 +1,6 @@
-"""cuBLAS and `torch.use_deterministic_algorithms(True)`: before PyTorch 2.10 matrix products wanted a fixed workspace.
+"""cuBLAS's handles: the workspace of each, and before PyTorch 2.10 what determinism asked of it.
 
-Source: `alertCuBLASConfigNotDeterministic` in aten/src/ATen/Context.cpp of PyTorch 2.6, which
+Source of the alert: `alertCuBLASConfigNotDeterministic` in aten/src/ATen/Context.cpp of PyTorch 2.6, which
 https://github.com/pytorch/pytorch/pull/161749 took out.
 """
 
@@ -11,6 +11,8 @@ import warnings
 from typing import TYPE_CHECKING
 
 import torch
+
+from understudy.seam.torch.memory import BACKWARD, MAIN, WORKER
 
 if TYPE_CHECKING:
     from understudy.seam.torch.state import State
@@ -27,6 +29,16 @@ ALERT = (
 )
 WITHOUT = frozenset({"aten::dot", "aten::vdot"})
 """Operators that take cuBLAS's workspace and do not look."""
+
+
+def use(state: State, name: str, index: int, stream: int) -> None:
+    """A matrix product takes the handle of its thread and stream."""
+    if ALERTS:
+        check(state, name)
+    local = state.local
+    handle = BACKWARD if local.callers else MAIN if not local.host.index else WORKER
+    if (index, stream, handle) not in state.memory.workspaces:
+        state.memory.workspace(index, stream, handle)
 
 
 def check(state: State, name: str) -> None:

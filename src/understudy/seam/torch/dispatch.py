@@ -16,7 +16,6 @@ from understudy.machine.machine import Cost
 from understudy.seam.torch import cublas, fake, kernel_types, kernels, messages
 from understudy.seam.torch.generators import draw
 from understudy.seam.torch.kernel_silent import silent
-from understudy.seam.torch.memory import BACKWARD, MAIN, WORKER
 from understudy.seam.torch.operators import (
     Plan,
     channels_last,
@@ -337,11 +336,7 @@ class Dispatch(TorchDispatchMode):
         stream = local.streams[device]
         state = self.state
         if plan.blas:
-            if cublas.ALERTS:
-                cublas.check(state, plan.name)
-            handle = BACKWARD if local.callers else MAIN if not local.host.index else WORKER
-            if (device, stream.index, handle) not in state.memory.workspaces:
-                state.memory.workspace(device, stream.index, handle)
+            cublas.use(state, plan.name, device, stream.index)
         if machine.concurrent:
             stream = state.order.stream_of(device, stream)
             site = state.site()
