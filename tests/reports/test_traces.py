@@ -64,6 +64,17 @@ def test_calls_of_a_thread_do_not_overlap(events):
         assert start + duration <= later + 1e-6
 
 
+def test_each_step_is_shown_on_the_streams_that_worked_for_it(events):
+    shown = of(events, "gpu_user_annotation")
+    assert [event["name"] for event in shown] == [f"ProfilerStep#{n}" for n in range(10)]
+    kernels = of(events, "kernel")
+    for event in shown:
+        inside = [
+            k for k in kernels if event["ts"] <= k["ts"] and k["ts"] + k["dur"] <= event["ts"] + event["dur"] + 1e-6
+        ]
+        assert len(inside) == 8
+
+
 def partly_overlapping(events):
     """Events that begin within another of their lane and end after it; Perfetto drops such."""
     found, lanes = [], {}
@@ -82,12 +93,13 @@ def partly_overlapping(events):
     return found
 
 
-def test_only_waits_reach_out_of_what_they_began_in(program):
+def test_nothing_reaches_out_of_what_it_began_in(program):
     program.kernel(line=1).host(40_000, line=2).kernel(line=3).item(line=4).step(1)
     program.kernel(line=5).wait("cudaEventSynchronize", line=6)
     events = json.loads(chrome_trace.render(program.trace, []))["traceEvents"]
-    assert {event["cat"] for event in partly_overlapping(events)} <= {"cuda_sync"}
-    assert [event["tid"] for event in of(events, "cuda_sync")] == [7, -1]
+    assert partly_overlapping(events) == []
+    waits = of(events, "cuda_sync")
+    assert [(wait["tid"], wait["args"]["stream"]) for wait in waits] == [(-1, 7), (-1, -1)]
 
 
 def test_each_call_and_its_work_share_a_number_that_nothing_else_has(events):

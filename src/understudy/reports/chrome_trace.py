@@ -63,6 +63,7 @@ def _events(trace: Trace) -> Iterator[Event]:
     yield from _names(trace)
     hosts: dict[int, int] = {}  # thread -> when its latest call or other work ended
     recorded: dict[int, tuple[int, Record]] = {}  # event -> its latest record, with the number of that call
+    spans: dict[tuple[int, int], tuple[int, int]] = {}  # (device, stream) -> from when to when it worked for this step
     step_start_ns = 0
     for number, record in enumerate(trace, 1):
         thread = record.lane.thread
@@ -71,6 +72,9 @@ def _events(trace: Trace) -> Iterator[Event]:
             yield from _call(record, number, start_ns)
             if record.kind in ON_DEVICE:
                 yield from kineto.work(record, number, number)
+                lane = record.lane.device, kineto.stream_number(record.lane.stream)
+                first_ns, last_ns = spans.get(lane, (record.start_ns, record.end_ns))
+                spans[lane] = min(first_ns, record.start_ns), max(last_ns, record.end_ns)
             elif record.kind == Kind.EVENT_RECORD:
                 recorded[record.value] = number, record
             elif record.value in recorded:
@@ -83,6 +87,9 @@ def _events(trace: Trace) -> Iterator[Event]:
             name = f"ProfilerStep#{record.value}"
             yield complete("user_annotation", name, HOST_PID, thread, step_start_ns, record.issued_ns, _stack(record))
             step_start_ns = hosts[thread] = record.issued_ns
+            for (device, stream), span in spans.items():
+                yield complete("gpu_user_annotation", name, device, stream, *span, {"External id": number})
+            spans.clear()
         elif record.kind == Kind.HOST:
             start_ns, end_ns = record.start_ns, max(record.end_ns, record.start_ns + record.value)
             name = record.signature.name or "host"
@@ -150,7 +157,8 @@ def _wait(record: Record, number: int) -> Iterator[Event]:
         device, kind = record.lane.device, SYNC_KINDS.get(runtime, "Stream Sync")
         stream = NO_STREAM if runtime in SYNC_KINDS else kineto.stream_number(record.lane.stream)
         args = {"cuda_sync_kind": kind, "correlation": number, "device": device, "stream": stream}
-        yield complete("cuda_sync", kind, device, stream, record.start_ns, record.end_ns, args)
+        # On a lane of their own: on the stream's, where Kineto has them, they would partly overlap its kernels.
+        yield complete("cuda_sync", kind, device, NO_STREAM, record.start_ns, record.end_ns, args)
 
 
 def _stream_wait(record: Record, number: int, recording: int, recorded: Record) -> Event:

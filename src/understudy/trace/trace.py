@@ -207,9 +207,9 @@ class Trace:
             data = gzip.decompress(Path(path).read_bytes())
             magic, header, body = data.split(b"\n", 2)
         except (gzip.BadGzipFile, EOFError, ValueError, zlib.error) as error:
+            why = "it is not compressed" if isinstance(error, gzip.BadGzipFile) else error or "it ends early"
             raise FileFormatError(
-                f"{path} is not an understudy trace ({error or 'it ends early'}); "
-                "write one with `understudy run --trace`"
+                f"{path} is not an understudy trace ({why}); write one with `understudy run --trace`"
             ) from error
         if magic.decode(errors="replace") != MAGIC:
             raise FileFormatError(
