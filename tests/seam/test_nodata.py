@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -83,3 +85,22 @@ def test_host_tensors_keep_their_values() -> None:
 def test_it_does_not_go_with_measured_host_time() -> None:
     with pytest.raises(UsageError, match="exclude each other"):
         understudy.emulate("V100", no_data=True, host_time="measured").__enter__()
+
+
+@pytest.mark.parametrize("ask", [torch.equal, torch.allclose])
+def test_a_truth_of_values_is_asked_for_or_given(ask: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
+    with understudy.emulate("A100", no_data=True):
+        x = torch.ones(3, device="cuda")
+        with pytest.raises(UnsupportedError, match="reads values"):
+            ask(x, x)
+        assert ask(torch.ones(2), torch.ones(2))
+    with understudy.emulate("A100", no_data=True, assume=0):
+        x = torch.ones(3, device="cuda")
+        assert not ask(x, x)
+
+
+def test_what_composites_make_goes_where_their_inputs_are() -> None:
+    with understudy.emulate("A100", no_data=True):
+        x = torch.randn(4, 5, device="cuda")
+        assert torch.quantile(x, 0.5).is_cuda
+        assert torch.quantile(x, torch.tensor([0.1, 0.9], device="cuda"), dim=1).shape == (2, 4)

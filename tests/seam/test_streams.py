@@ -270,3 +270,10 @@ def test_running_statistics_are_written(session: Session) -> None:
         norm(x)
     norm.running_mean.sum()
     assert "unsynchronized-access" in codes(session)
+
+
+def test_views_made_in_place_launch_nothing(session: Session) -> None:
+    x = torch.ones(2, 3, device="cuda")
+    before = len(session.trace)
+    x.transpose_(0, 1).unsqueeze_(0).squeeze_().t_()
+    assert len(session.trace) == before

@@ -16,7 +16,7 @@ from understudy.seam.torch.moves import fetch
 from understudy.seam.torch.operators import Plan, tensors_in
 from understudy.seam.torch.sequences import pack_without_data
 from understudy.seam.torch.state import State
-from understudy.seam.torch.tags import FLOATING, Tag, disable_torch_function, storage_of, tag_of
+from understudy.seam.torch.tags import FLOATING, HOST_TAG, Tag, disable_torch_function, storage_of, tag_of
 
 Tensor = torch.Tensor
 META = torch.device("meta")
@@ -30,11 +30,9 @@ SHAPED_BY_VALUES = frozenset(
         "aten::unique_consecutive",
         "aten::unique_dim_consecutive",
         "aten::bincount",
-        "aten::equal",
-        "aten::is_nonzero",
     }
 )
-"""Operators whose result's shape, or truth, depends on values."""
+"""Operators whose result's shape depends on values."""
 
 
 class DatalessDispatch(Dispatch):
@@ -85,6 +83,12 @@ class DatalessDispatch(Dispatch):
         finally:
             local.inner = before
 
+    def float(self, tensor: Tensor) -> None:
+        """As with data: a floating tensor may have no values either."""
+        storage = storage_of(tensor)
+        if storage._us is HOST_TAG:
+            storage._us = Tag(FLOATING, 0)
+
     def taken(self, tensor: Tensor) -> Tensor:
         """The answer that the user gave, for a copy that lands later."""
         return values(self.state, tensor)
@@ -113,7 +117,18 @@ def scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwa
     return values(dispatch.state, tensor).item()
 
 
+def truth(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::equal and the like, which the host waits for: the answer that the user gave, as a truth."""
+    tensor = next((t for t in args if isinstance(t, Tensor) and tag_of(t) is not HOST_TAG), None)
+    if tensor is None:
+        return dispatch.general(plan, func, args, kwargs)
+    if tag_of(tensor).device >= 0:
+        fetch(dispatch.state, tensor, plan.name, 1)
+    return bool(values(dispatch.state, torch.empty((), dtype=tensor.dtype, device="cpu")))
+
+
 DATALESS_HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(("aten::allclose", "aten::equal", "aten::is_nonzero"), truth),
     "aten::_local_scalar_dense": scalar,
     "aten::_pack_padded_sequence": pack_without_data,
 }

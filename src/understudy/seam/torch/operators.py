@@ -15,6 +15,7 @@ from understudy.trace.operation import Signature
 
 RANDOM_ARGUMENT, RANDOM_STATE = 1, 2
 """How a random operator takes its generator: as an argument, or only from the default generator's state."""
+RESIZING = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
 
 
 class Plan:
@@ -47,8 +48,10 @@ class Plan:
         self.mutated_keywords = tuple(a.name for a in written if a.kwarg_only)
         aliases = [r.alias_info for r in returns]
         self.view = bool(returns) and all(a is not None and not a.is_write for a in aliases)
+        if torch.Tag.inplace_view in func.tags and name not in RESIZING:
+            self.view = True  # `transpose_` and the like: another view in the tensor's place
         self.fresh = any(r.alias_info is None and "Tensor" in str(r.type) for r in returns)
-        self.resizes = bool(self.mutated_keywords) or name in ("aten::resize_", "aten::resize_as_", "aten::set_")
+        self.resizes = bool(self.mutated_keywords) or name in RESIZING
         self.random = 0
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.random = RANDOM_ARGUMENT if "generator" in self.names else RANDOM_STATE
