@@ -13,6 +13,7 @@ import importlib
 import os
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -156,10 +157,25 @@ def _wanted(item: pytest.Item) -> tuple[int, str | None] | None:
         asks = _our_fixtures(item) or item.get_closest_marker("max_syncs")
         return (1, None) if asks else None
 
-    def read(n: int = 1, model: str | None = None) -> tuple[int, str | None]:
-        return n, model
+    n, model = _arguments(marker, {"n": 1, "model": None})
+    if type(n) is not int or n < 0 or not isinstance(model, str | None):
+        pytest.fail(f'{_written(marker)} is not of the form gpus(2, model="V100")', pytrace=False)
+    return n, model
 
-    return read(*marker.args, **marker.kwargs)
+
+def _arguments(marker: pytest.Mark, defaults: dict[str, Any]) -> list[Any]:
+    """A marker's arguments by position or name; the test fails where they do not fit."""
+    names = list(defaults)
+    given = {**dict(zip(names, marker.args, strict=False)), **marker.kwargs}
+    if len(marker.args) > len(names) or len(given) < len(marker.args) + len(marker.kwargs) or given.keys() - defaults:
+        pytest.fail(f"{_written(marker)} takes {' and '.join(names)}", pytrace=False)
+    return list({**defaults, **given}.values())
+
+
+def _written(marker: pytest.Mark) -> str:
+    """A marker as it stands in the source."""
+    arguments = [repr(value) for value in marker.args] + [f"{name}={value!r}" for name, value in marker.kwargs.items()]
+    return f"@pytest.mark.{marker.name}({', '.join(arguments)})"
 
 
 def _our_fixtures(item: pytest.Item) -> list[str]:
@@ -186,7 +202,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     item.user_properties.append(("gpus", RAN))
     stack = contextlib.ExitStack()
     item.stash[END] = stack
-    item.stash[SESSION] = stack.enter_context(_fresh(f"{count}x{model}" if model else str(count)))
+    refusal = ""
+    try:
+        item.stash[SESSION] = stack.enter_context(_fresh(f"{count}x{model}" if model else str(count)))
+    except UsageError as error:
+        refusal = str(error)
+    if refusal:
+        pytest.fail(f"this test's GPUs cannot be emulated: {refusal}", pytrace=False)
     _watch(item, item.stash[SESSION])
 
 
@@ -267,10 +289,13 @@ def _hold_to_max_syncs(item: pytest.Item) -> None:
     session = item.stash.get(SESSION, None)
     if marker is None or session is None:
         return
-    most = marker.args[0] if marker.args else marker.kwargs["n"]
+    (most,) = _arguments(marker, {"n": None})
+    if type(most) is not int or most < 0:
+        pytest.fail(f"{_written(marker)} is not of the form max_syncs(1)", pytrace=False)
     waits = [record for record in session.trace if record.kind is Kind.SYNCHRONIZE]
     if len(waits) > most:
-        lines = "\n".join(f"  {record.site}: {record.signature.name}" for record in waits)
+        counts = Counter(f"{record.site}: {record.signature.name}" for record in waits)
+        lines = "\n".join(f"  {line}" + (f" ({times}×)" if times > 1 else "") for line, times in counts.items())
         pytest.fail(f"the host waited {len(waits)} times for a GPU, {most} allowed:\n{lines}", pytrace=False)
 
 

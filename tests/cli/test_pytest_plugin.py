@@ -129,7 +129,23 @@ def test_syncs(cuda_device, times):
 def test_too_many_synchronizations_fail_with_their_lines(pytester: pytest.Pytester) -> None:
     result = run(pytester, SYNCS, "--gpu-backend=emulated")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*the host waited 2 times for a GPU, 1 allowed:", "*.py:9: *"])
+    result.stdout.fnmatch_lines(["*the host waited 2 times for a GPU, 1 allowed:", "*.py:9: * (2×)"])
+
+
+WRONG_MARKERS = {
+    'gpus(2, model="V1000")': "this test's GPUs cannot be emulated: no GPU is called 'V1000'*",
+    'gpus("two")': """@pytest.mark.gpus('two') is not of the form gpus(2, model="V100")""",
+    'gpus(2, modle="V100")': "@pytest.mark.gpus(2, modle='V100') takes n and model",
+    "max_syncs()": "@pytest.mark.max_syncs() is not of the form max_syncs(1)",
+}
+
+
+def test_a_marker_that_does_not_fit_is_one_sentence(pytester: pytest.Pytester) -> None:
+    tests = [f"@pytest.mark.{marker}\ndef test_{n}(gpus): pass" for n, marker in enumerate(WRONG_MARKERS)]
+    result = run(pytester, "import pytest\n" + "\n".join(tests), "--gpu-backend=emulated")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(list(WRONG_MARKERS.values()))
+    result.stdout.no_fnmatch_line("*site-packages*")
 
 
 def test_a_bad_spec_is_one_sentence(pytester: pytest.Pytester) -> None:

@@ -149,3 +149,18 @@ def test_a_missing_package_is_named(training, tmp_path, monkeypatch):
     monkeypatch.setattr(util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"understudy\[report\]"):
         reports.write(tmp_path / "run.html", training.trace, [])
+
+
+def test_a_run_of_waits_alone_has_a_timeline(program):
+    program.now_ns = 10**13
+    program.wait("cudaDeviceSynchronize", line=3)
+    program.trace.facts["source"] = "measured"
+    page = html.render(program.trace, [])
+    assert "the profile holds no work on a GPU" in page
+
+
+def test_what_the_host_does_after_the_last_operation_is_left_out(program):
+    program.kernel(ns=1_000).wait("cudaStreamSynchronize", line=3).host(10**13)
+    lanes = data_of(html.render(program.trace, []))["timeline"]["lanes"]
+    assert [(lane["label"], lane["count"]) for lane in lanes] == [("host thread 0", 1), ("cuda:0 stream 0", 1)]
+    assert [unpacked(lane["durations"]) for lane in lanes] == [[1_000], [1_000]]

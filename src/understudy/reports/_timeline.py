@@ -42,14 +42,19 @@ class _Lane:
 
 
 def timeline(trace: Trace, begin_ns: int, end_ns: int) -> dict[str, Any]:
-    """Lanes, their packed operations and the table of what these are."""
+    """Lanes, their packed operations and the table of what these are.
+
+    What the host does after the devices' last operation is left out; without any, the host's rows are all there is.
+    """
+    if end_ns <= begin_ns:
+        begin_ns, end_ns = _span(trace)
     unit_ns = max(1, -(-(end_ns - begin_ns) // 0xFFFF_FFFE))
     lanes: dict[tuple[int, int, int], _Lane] = {}
     whats: dict[tuple[int, str, str], int] = {}
     shown = left_out = 0
     for record in trace:
         kind = CLASSES.get(record.kind)
-        if kind is None or record.end_ns <= begin_ns:
+        if kind is None or record.end_ns <= begin_ns or record.start_ns >= end_ns:
             continue
         if shown == MAX_OPERATIONS:
             left_out += 1
@@ -60,7 +65,7 @@ def timeline(trace: Trace, begin_ns: int, end_ns: int) -> dict[str, Any]:
         what = whats.setdefault((kind, record.signature.name, short(record.site)), len(whats))
         starts, durations, numbers = lane.columns
         starts.append((start_ns - begin_ns) // unit_ns)
-        durations.append(max(0, record.end_ns - start_ns) // unit_ns)
+        durations.append(max(0, min(record.end_ns, end_ns) - start_ns) // unit_ns)
         numbers.append(what)
     return {
         "unit_ns": unit_ns,
@@ -70,6 +75,12 @@ def timeline(trace: Trace, begin_ns: int, end_ns: int) -> dict[str, Any]:
         "classes": list(CLASS_NAMES),
         "left_out": left_out,
     }
+
+
+def _span(trace: Trace) -> tuple[int, int]:
+    """From the first start to the last end of all rows that the timeline shows."""
+    spans = [(record.start_ns, record.end_ns) for record in trace if record.kind in CLASSES]
+    return (min(start for start, _ in spans), max(end for _, end in spans)) if spans else (0, 0)
 
 
 def _lane(lanes: dict[tuple[int, int, int], _Lane], record: Record) -> _Lane:

@@ -328,6 +328,12 @@ def _verdict(
         return f"{place}: {', '.join(counts)}", f"{worst.code}{at}: {worst.message}", worst.advice
     if tests is not None:
         return f"{place}: nothing to fix", "no test's work on GPUs had an error or a warning", "nothing"
+    if not any(device.used for device in devices) and not emulated:
+        return (
+            f"{place}: the profile holds no work on a GPU",
+            "no kernel and no copy was recorded",
+            "profile with `ProfilerActivity.CUDA`, around steps that use the GPU",
+        )
     if not any(device.used for device in devices):
         return (
             f"{place}: no GPU was used",
