@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import pickle
 import random
 import struct
@@ -52,5 +53,14 @@ def fashion_mnist(folder: Path) -> None:
             raw.joinpath(f"{file}.gz").write_bytes(gzip.compress(content))
 
 
-MAKERS = {maker.__name__: maker for maker in (text, characters, fashion_mnist)}
+def c4(folder: Path) -> None:
+    """`tests/assets/c4_test/data.json`: texts of common words, a JSON object a line, as torchtitan reads them."""
+    draw = random.Random(0)
+    made = folder / "tests" / "assets" / "c4_test"
+    made.mkdir(parents=True)
+    lines = [json.dumps({"text": " ".join(draw.choices(WORDS, k=200))}) for _ in range(200)]
+    made.joinpath("data.json").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+MAKERS = {maker.__name__: maker for maker in (text, characters, fashion_mnist, c4)}
 """The functions that a row of programs.toml may name."""

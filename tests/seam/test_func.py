@@ -62,3 +62,15 @@ def test_symbolic_traces_follow_a_device(session: Session) -> None:
             return x + torch.ones(3).to(x.device) + torch.zeros(3, device=torch.device("cuda", 0))
 
     assert torch.fx.symbolic_trace(Moves())(torch.ones(3, device="cuda")).tolist() == [2, 2, 2]
+
+
+def test_flex_attention_that_is_not_compiled_cannot_be_captured(session: Session) -> None:
+    """It makes a number on the host and copies it (`_math_attention_inner`)."""
+    q = torch.zeros(1, 2, 128, 8, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        graph.capture_begin()
+        with pytest.raises(RuntimeError, match="Cannot copy between CPU and CUDA tensors during CUDA graph capture"):
+            flex_attention(q, q, q)
+        with pytest.raises(RuntimeError, match="operation failed due to a previous error during capture"):
+            graph.capture_end()

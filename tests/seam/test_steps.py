@@ -26,6 +26,28 @@ def test_each_step_is_a_row_at_its_line():
     assert session.trace.notes == []
 
 
+class Container(torch.optim.Optimizer):
+    """An optimizer that steps another one, as torchtitan has it."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups[0]["params"], {})
+        self.inner = inner
+
+    def step(self, closure=None):
+        """The inner one's step."""
+        self.inner.step()
+
+
+def test_an_optimizer_made_of_others_is_one_step():
+    with emulate("1xV100") as session:
+        net = torch.nn.Linear(4, 4).cuda()
+        optimizer = Container(torch.optim.Adam(net.parameters()))
+        for _ in range(2):
+            net(torch.ones(2, 4, device="cuda")).sum().backward()
+            optimizer.step()
+    assert [record.value for record in session.trace if record.kind == Kind.STEP] == [1, 2]
+
+
 def test_steps_on_the_cpu_are_not_the_devices():
     with emulate("1xV100") as session:
         train("cpu", 3)

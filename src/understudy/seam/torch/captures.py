@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -79,6 +80,8 @@ class CaptureMode(TorchDispatchMode):
         with self.dispatch, self:
             yield
 
+    supports_higher_order_operators = True
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
@@ -87,6 +90,8 @@ class CaptureMode(TorchDispatchMode):
         if types and any(kind.__torch_dispatch__ is not PLAIN for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return func(*args, **kwargs)  # its parts come here
         plan = self.plans.get(func)
         if plan is None:
             plan = self.plans[func] = Plan(func)
@@ -147,7 +152,8 @@ class CaptureMode(TorchDispatchMode):
     def give_back(self) -> None:
         """Memory as if nothing had run."""
         for storage, before in self.saved.values():
-            _bytes(storage).copy_(before)
+            if storage.nbytes() == before.numel():  # FSDP takes the memory from a storage meanwhile
+                _bytes(storage).copy_(before)
         self.saved.clear()
         for storage in self.own:
             _bytes(storage).zero_()

@@ -9,7 +9,6 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
 
 from understudy.seam.patching import Patch
-from understudy.seam.torch.dispatch import Dispatch, HigherOrderPlan, higher_order
 from understudy.seam.torch.state import State
 
 PYTHON = torch._C.DispatchKey.Python
@@ -23,9 +22,9 @@ def patches(_: State) -> list[Patch]:
 
     def dispatch(self: Any, dispatch_key: Any, /, *args: Any, **kwargs: Any) -> Any:
         mode = _get_current_dispatch_mode() if dispatch_key == PYTHON else None
-        if not isinstance(mode, Dispatch):
+        if not getattr(mode, "supports_higher_order_operators", False):
             return stock(self, dispatch_key, *args, **kwargs)
-        with _pop_mode_temporarily():
-            return higher_order(mode, HigherOrderPlan(), self, args, kwargs)
+        with _pop_mode_temporarily() as popped:
+            return popped.__torch_dispatch__(self, (), args, kwargs)
 
     return [Patch(HigherOrderOperator, "dispatch", dispatch)]

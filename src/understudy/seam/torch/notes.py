@@ -34,7 +34,7 @@ class Notes:
         self.state = state
         self.asked_available = False
         self.asked_count = False
-        self._rows_before_step = 0
+        self._rows_before_step = self._rows_after_step = 0
         self._steps = 0
         self.captured_steps = 0
         self._hooks: list[Any] = []
@@ -68,6 +68,8 @@ class Notes:
         if device < 0:
             return
         machine = state.machine
+        if len(machine.trace.rows) == self._rows_after_step:
+            return  # an optimizer made of others, which have stepped
         site = state.site()
         if state.local.streams[device].capture is None:
             self.stepped(site)
@@ -77,6 +79,7 @@ class Notes:
             kernels = len(machine.trace.rows) - self._rows_before_step - 1
             self.note("unfused-optimizer", site, optimizer=type(optimizer).__name__,
                       parameters=len(parameters), kernels=kernels)  # fmt: skip
+        self._rows_after_step = len(machine.trace.rows)
 
     def stepped(self, site: int) -> None:
         """An optimizer's step was taken: by a call, or by the replay of a graph that holds one."""

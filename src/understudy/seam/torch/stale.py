@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.machine.order import knows
@@ -45,6 +46,8 @@ class StaleMode(TorchDispatchMode):
         self.plans: dict[Any, Plan] = {}
         self.writes: weakref.WeakKeyDictionary[Tag, list[Write]] = weakref.WeakKeyDictionary()
 
+    supports_higher_order_operators = True
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
@@ -53,6 +56,8 @@ class StaleMode(TorchDispatchMode):
         if types and any(kind.__torch_dispatch__ is not PLAIN for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return func(*args, **kwargs)  # its parts come here
         plan = self.plans.get(func)
         if plan is None:
             plan = self.plans[func] = Plan(func)
