@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 
 import understudy
 from understudy.session import Session
+from understudy.trace.operation import Kind
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
@@ -95,3 +96,11 @@ def test_without_data_the_lengths_decide_a_packed_sequence_s_shape() -> None:
         packed = pack_padded_sequence(torch.randn(3, 5, 4, device="cuda"), [5, 3, 1], batch_first=True)
         assert (packed.data.shape, packed.data.device.type) == ((9, 4), "cuda")
         assert packed.batch_sizes.tolist() == [3, 2, 2, 1, 1]
+
+
+def test_a_recurrent_layer_has_the_name_that_it_has_on_a_gpu(session: Session) -> None:
+    net = nn.LSTM(4, 8).cuda()
+    net(torch.ones(3, 2, 4, device="cuda"))[0].sum().backward()
+    names = {record.signature.name for record in session.machine.trace if record.kind == Kind.KERNEL}
+    assert {"aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"} <= names
+    assert not [name for name in names if "mkldnn" in name or "cpu" in name]

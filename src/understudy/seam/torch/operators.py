@@ -38,7 +38,7 @@ class Plan:
         schema = func._schema
         arguments = schema.arguments
         returns = schema.returns
-        self.name = name = schema.name
+        self.name = name = tables.CUDA_NAMES.get(schema.name, schema.name)
         self.handler: Callable[..., Any] | None = None
         self.names = tuple(argument.name for argument in arguments)
         takes_tensors = any("Tensor" in str(argument.type) for argument in arguments)

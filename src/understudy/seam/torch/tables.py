@@ -266,5 +266,11 @@ ATTRIBUTES = frozenset(
 )
 """Operators whose cost depends on more than the shapes of their tensors."""
 
+CUDA_NAMES = {
+    "aten::mkldnn_rnn_layer": "aten::_cudnn_rnn",
+    "aten::mkldnn_rnn_layer_backward": "aten::_cudnn_rnn_backward",
+}
+"""Operators that only the CPU has, by the names of those that a GPU runs instead."""
+
 BUILT_IN = frozenset({"aten", "_c10d_functional", "c10d", "c10d_functional", "inductor", "rngprims"})
 """Operator namespaces of PyTorch's C++ kernels; those of `prims` are Python, which must see the physical device."""
