@@ -189,8 +189,9 @@ def test_a_search_makes_do_with_less_memory() -> None:
 
 
 def test_rows_name_operators_that_exist() -> None:
-    for name in kernels.ROWS:
-        assert hasattr(torch.ops.aten, name) or hasattr(torch.ops.aten, f"{name}_"), name
+    aten = torch.ops.aten
+    unknown = {name for name in kernels.ROWS if not (hasattr(aten, name) or hasattr(aten, f"{name}_"))}
+    assert unknown <= (set() if VERSION >= (2, 13) else {"_foreach_powsum", "_fused_rms_norm_backward"})
 
 
 # ---------------------------------------------------------------------------------------------- copies
