@@ -274,8 +274,24 @@ def test_workspace_sizes_can_be_asked_and_set(session: Session) -> None:
     assert cuda.memory_allocated() == rounded(x.nbytes, y.nbytes) + 4 * MIB
 
 
+def test_an_lstm_keeps_what_cudnn_keeps(session: Session) -> None:
+    """pytorch#2895: 5 numbers a layer, unit, step and text, besides the outputs; nothing without training."""
+    layer = nn.LSTM(123, 320, 4).cuda()
+    words = torch.ones(20, 25, 123, device="cuda")
+    out = layer(words)
+    blocks = [block for segment in cuda.memory_snapshot() for block in segment["blocks"]]
+    kept = [block for block in blocks if block["state"] == "active_allocated" and block["requested_size"] == 3_200_000]
+    assert len(kept) == 4
+    out[0].sum().backward()
+    del out, blocks, kept
+    before = cuda.memory_allocated()
+    with torch.no_grad():
+        given = layer.eval()(words)
+    assert cuda.memory_allocated() - before == given[0].nbytes + 2 * 128_000
+
+
 def test_recurrent_layers_widen_the_bound(session: Session) -> None:
-    """cuDNN's reserve space and workspace are not published, and have no row."""
+    """cuDNN's workspace is not published, and has no row."""
     layer = nn.LSTM(16, 32, 2).cuda()
     layer(torch.ones(5, 4, 16, device="cuda"))[0].sum().backward()
     device = session.machine.devices[0]

@@ -146,7 +146,31 @@ def sampled_backward(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any,
         return torch.ops.aten.grid_sampler_2d_backward.default(gradient, tensor, grid, 0, 0, True, [True, True])
 
 
+LSTM_KEEPS = 5
+"""Numbers that cuDNN's LSTM keeps for the backward pass of each step, text and unit of a layer: four gates and the
+cell. pytorch#2895 prints its reserve space for 4 layers of 320 units and 25,000 steps x texts: 736,000,000 bytes, which
+are 4 x 25,000 x 320 x (4 x 5 + 3); the 3 are the outputs between the layers, which are tensors of their own here."""
+
+
+def recurrent_layer(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::mkldnn_rnn_layer, the CPU's kernel of an LSTM's layer: what it keeps has the size of what cuDNN keeps."""
+    device, floating = dispatch.scan(plan, func, args, kwargs)
+    if device < 0:
+        return dispatch.on_host(plan, func, args, kwargs, floating)
+    for tensor in floating:
+        dispatch.tag(tensor, device)
+    out = dispatch.call(plan, func, args, kwargs, device)
+    inputs, kept = args[0], out[3]
+    if kept is not None and kept.numel():  # None or empty where nothing is trained
+        units = inputs.numel() // inputs.shape[-1] * out[0].shape[-1]
+        dispatch.state.place(storage_of(kept), device, LSTM_KEEPS * units * inputs.element_size())
+    dispatch.tag(out, device)
+    dispatch.submit(plan, func, args, kwargs, out, device, None)
+    return out
+
+
 HANDLERS = {
+    "aten::mkldnn_rnn_layer": recurrent_layer,
     "aten::_cudnn_rnn_flatten_weight": flatten_weights,
     "aten::cudnn_convolution": convolution,
     "aten::cudnn_grid_sampler": sampled,

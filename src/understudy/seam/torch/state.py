@@ -199,9 +199,13 @@ class State:
 
     # ------------------------------------------------------------------ memory
 
-    def place(self, storage: Any, index: int) -> Tag:
-        """Give a storage memory on a device, on the current stream; raises torch's OutOfMemoryError."""
-        size = storage.nbytes()
+    def place(self, storage: Any, index: int, size: int | None = None) -> Tag:
+        """Give a storage memory on a device, on the current stream; raises torch's OutOfMemoryError.
+
+        `size` is what CUDA's counterpart has, in bytes, where that is not the storage's own.
+        """
+        if size is None:
+            size = storage.nbytes()
         tag = Tag(index, size)
         device = self.machine.devices[index]
         if size:
