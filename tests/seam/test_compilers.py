@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from typing import Any
 
@@ -91,3 +92,29 @@ def test_scripts_compile_after_an_emulation() -> None:
 
 def lambda_free(x: Tensor) -> Tensor:
     return x + torch.zeros(2)
+
+
+class Attention(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = x.view(x.shape[0], -1, 2, 4).transpose(1, 2)
+        return nn.functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize(
+    ("module", "x", "node"),
+    [
+        (nn.Conv2d(3, 4, 3, padding=1), torch.rand(1, 3, 8, 8), "aten::_convolution"),
+        (nn.Sequential(nn.ConvTranspose2d(3, 4, 2, 2), nn.ReLU()), torch.rand(1, 3, 4, 4), "aten::_convolution"),
+        (Attention(), torch.rand(2, 5, 8), "aten::scaled_dot_product_attention"),
+        (nn.Sequential(nn.Linear(8, 8), nn.Dropout(), nn.LayerNorm(8)).eval(), torch.rand(2, 8), "aten::linear"),
+    ],
+    ids=["conv", "transposed", "attention", "linear"],
+)
+def test_a_trace_holds_the_operators_and_works_for_other_sizes(
+    module: nn.Module, x: torch.Tensor, node: str, session: Session
+) -> None:
+    module = copy.deepcopy(module).cuda()
+    traced = torch.jit.trace(module, x.cuda())
+    assert node in str(traced.inlined_graph)
+    for batch in (x, torch.cat([x, x * 2])):
+        torch.testing.assert_close(traced(batch.cuda()), module(batch.cuda()))

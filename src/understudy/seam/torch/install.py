@@ -55,6 +55,7 @@ from understudy.seam.torch import (
     tensor,
     tensor_types,
     threads,
+    tracing,
     warned,
 )
 from understudy.seam.torch.dispatch import Dispatch
@@ -92,6 +93,7 @@ PATCHED = (
     loading,
     profiler,
     compiling,
+    tracing,
     foreign,
     warned,
     fake,
