@@ -261,3 +261,12 @@ def test_error_codes_have_cudas_texts() -> None:
 def test_an_external_stream_takes_the_device_guard_as_its_device() -> None:
     handle = torch.cuda.Stream(1).cuda_stream
     assert torch.cuda.ExternalStream(handle, device=torch.cuda.device(1)).device.index == 1
+
+
+def test_zeros_for_an_input_without_gradient_lie_where_it_does() -> None:
+    x = torch.ones(1, 1, 4, 4, device="cuda", requires_grad=True)
+    gradient = torch.ones(1, 1, 2, 2, device="cuda", requires_grad=True)
+    out = torch.nn.functional.adaptive_avg_pool2d(x, 2)
+    (first,) = torch.autograd.grad(out, x, gradient, create_graph=True)
+    second = torch.autograd.grad(first, (gradient, x), torch.ones_like(first))
+    assert [str(made.device) for made in second] == ["cuda:0", "cuda:0"]

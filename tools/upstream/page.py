@@ -78,13 +78,20 @@ class Runs:
         """(subject, counts by column, passed on the stub) of the tests chosen, in the order of the subjects' table."""
         counts: dict[str, Counter[str]] = {row["name"]: Counter() for row in table("files.toml")["subject"]}
         stub: Counter[str] = Counter()
+        unknown: set[str] = set()
         for file, name in self.tests() if chosen is None else chosen:
             row = subject(file, name)
             counts[row][self.column(file, name)] += 1
             if self.stub is not None and out_of_scope(file, name) is None:
                 result = self.stub.get(file, {}).get(name)
                 stub[row] += result is not None and result.outcome == "passed"
-        return [(row, count, stub[row] if self.stub else None) for row, count in counts.items() if count]
+                if result is None or result.outcome == "not run":
+                    unknown.add(row)
+        return [
+            (row, count, None if self.stub is None or row in unknown else stub[row])
+            for row, count in counts.items()
+            if count
+        ]
 
     def tests(self) -> list[tuple[str, str]]:
         """Every test that ran or is out of scope."""
@@ -120,7 +127,8 @@ def cells(runs: Runs, chosen: Iterable[tuple[str, str]] | None = None) -> list[l
     sums: Counter[str] = Counter()
     for _, counts, _ in rows:
         sums.update(counts)
-    total = sum(stub or 0 for *_, stub in rows) if runs.stub is not None else None
+    found = [stub for *_, stub in rows]
+    total = None if None in found else sum(stub for stub in found if stub is not None)
     lines = [["subject", *COLUMNS, "passed of passed and failed", "a stub passes"]]
     for name, counts, stub in [*rows, ("all", sums, total)]:
         lines.append(

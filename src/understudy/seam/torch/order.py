@@ -14,7 +14,7 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch.late import extent
 from understudy.seam.torch.operators import Plan, tensors_in
 from understudy.seam.torch.tables import HIDDEN_WRITES, WRITES_ONLY
-from understudy.seam.torch.tags import parts_of, storage_of
+from understudy.seam.torch.tags import FLOATING, device_of, parts_of, storage_of, tag_of
 
 if TYPE_CHECKING:
     from understudy.seam.torch.state import State
@@ -33,7 +33,10 @@ def patches(state: State) -> list[Patch]:
         before = local.callers
         local.callers = callers = list(local.streams)
         try:
-            return stock(*args, **kwargs)
+            found = stock(*args, **kwargs)
+            if not kwargs.get("accumulate_grad", True):
+                _settle(state, found, args[4])
+            return found
         finally:
             local.streams[:] = callers
             local.callers = before
@@ -41,6 +44,15 @@ def patches(state: State) -> list[Patch]:
 
     owners = (torch.autograd, torch.autograd.graph)
     return [Patch(owner, "_engine_run_backward", run_backward) for owner in owners]
+
+
+def _settle(state: State, gradients: Any, inputs: Any) -> None:
+    """Zeros that the engine fills in for an input without gradient lie where the input does."""
+    for gradient, given in zip(gradients, inputs, strict=True):
+        if isinstance(gradient, torch.Tensor) and tag_of(gradient).device == FLOATING:
+            device = device_of(given) if isinstance(given, torch.Tensor) else FLOATING
+            if device >= 0:
+                state.place(storage_of(gradient), device)
 
 
 class Order:
