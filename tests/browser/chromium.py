@@ -84,6 +84,10 @@ class Browser:
     def open(self, path: Path) -> None:
         """Load a file; returns after its `load` event."""
         self.call("Page.navigate", url=path.as_uri())
+        self.wait_for_load()
+
+    def wait_for_load(self) -> None:
+        """Wait for the next `load` event."""
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._message())
 

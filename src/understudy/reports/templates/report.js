@@ -7,7 +7,10 @@
   const MEMORY_COLOURS = ["#3d7edb", "#e08a1e", "#2a9d6f", "#9b5de5", "#c9463d", "#c2a83e", "#4fb3bf", "#b5739d", "#7a8796"];
   const MOST_BARS = 2500; // more and the page becomes slow: then stretches of time are drawn instead of operations
   const STRETCHES = 500;
-  const CONFIG = { displaylogo: false, responsive: true, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]] };
+  const CONFIG = {
+    displaylogo: false, responsive: true, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
+    displayModeBar: matchMedia("(max-width: 640px)").matches ? false : "hover", // it would lie on a phone's legend
+  };
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   // Plotly reads a little HTML in its texts; what comes from the program must stay text.
