@@ -78,10 +78,20 @@ def _narrow(value: Any, dtype: torch.dtype) -> Any:
 
 def widened(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An operator of `WIDENED`."""
+    on_device = any(device_of(t) >= 0 for t in tensors_in((*args, *kwargs.values())))
+    return dispatch.general(plan, _kernel(func, args, kwargs) if on_device else func, args, kwargs)
+
+
+def values(
+    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+) -> Any:
+    """What an operator of `WIDENED` gives."""
+    return dispatch.call(plan, _kernel(func, args, kwargs), args, kwargs, device)
+
+
+def _kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     half = next((t for t in tensors_in((*args, *kwargs.values())) if t.dtype in HALVES), None)
-    if half is None or device_of(half) < 0 or func in PLAIN:
-        return dispatch.general(plan, func, args, kwargs)
-    return dispatch.general(plan, Widened(func, half.dtype), args, kwargs)
+    return func if half is None or func in PLAIN else Widened(func, half.dtype)
 
 
 def exponential(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -96,3 +106,5 @@ def exponential(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...]
 
 HANDLERS = {**dict.fromkeys(WIDENED, widened), "aten::exponential_": exponential}
 """Operators that `Dispatch` hands on whole."""
+VALUES = dict.fromkeys(WIDENED, values)
+"""What computes them in a replay."""

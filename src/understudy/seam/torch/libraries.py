@@ -135,14 +135,14 @@ def transposed(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...],
 
 def sampled(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """aten::cudnn_grid_sampler, called by name: bilinear, zeros outside, corners aligned."""
-    with dispatch:
+    with dispatch.parts:
         return torch.ops.aten.grid_sampler.default(*args, 0, 0, True)
 
 
 def sampled_backward(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """aten::cudnn_grid_sampler_backward."""
     tensor, grid, gradient = args
-    with dispatch:
+    with dispatch.parts:
         return torch.ops.aten.grid_sampler_2d_backward.default(gradient, tensor, grid, 0, 0, True, [True, True])
 
 
