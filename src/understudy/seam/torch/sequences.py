@@ -18,15 +18,8 @@ LENGTHS = "'lengths' argument should be a 1D CPU int64 tensor, but got {}D {} {}
 
 def pack(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """aten::_pack_padded_sequence, for torch.nn.utils.rnn.pack_padded_sequence: (values, batch sizes)."""
-    tensor, lengths = args[:2]
-    _check(lengths)
-    device = device_of(tensor)
-    if device < 0:
-        return dispatch.general(plan, func, args, kwargs)
-    out = dispatch.call(plan, func, args, kwargs, device)
-    dispatch.tag(out[0], device)
-    dispatch.submit(plan, func, args, kwargs, out[0], device, None)
-    return out
+    _check(args[1])
+    return pad(dispatch, plan, func, args, kwargs)
 
 
 def pack_without_data(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -44,7 +37,10 @@ def pack_without_data(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any
 
 
 def pad(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """aten::_pad_packed_sequence, for torch.nn.utils.rnn.pad_packed_sequence: (padded values, lengths on the host)."""
+    """aten::_pad_packed_sequence, for torch.nn.utils.rnn.pad_packed_sequence: (padded values, lengths on the host).
+
+    Of what either operator returns the first lives on the device.
+    """
     device = device_of(args[0])
     if device < 0:
         return dispatch.general(plan, func, args, kwargs)
