@@ -127,3 +127,14 @@ def test_the_page_names_each_failing_test_with_its_reason() -> None:
     result = Result("TestCuda::test_x", "failed", "ValueError: in /home/me/torch/x.py at 0x7f00")
     text = page.document(page.Runs("2.6.0", {"test_cuda.py": {result.name: result}}, None))
     assert "- ValueError: in x.py at 0x...: `TestCuda::test_x`" in text
+
+
+def test_what_a_stub_passes_is_counted_by_subject() -> None:
+    name = "TestCuda::test_streams"
+    emulated = {"test_cuda.py": {name: Result(name, "passed")}}
+    for stub, count in (
+        ({name: Result(name, "passed")}, "1"),
+        ({"import": Result("import", "failed")}, "0"),
+        ({}, "-"),
+    ):
+        assert page.cells(page.Runs("2.6.0", emulated, {"test_cuda.py": stub}))[-1][-1] == count
