@@ -107,3 +107,43 @@ def test_a_bad_index_in_a_replay_is_a_device_side_assert(session: Session) -> No
     graph.replay()
     with pytest.raises(RuntimeError, match="device-side assert triggered"):
         torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.RAdam, torch.optim.Rprop, torch.optim.NAdam])
+def test_numbers_that_operators_make_on_the_way_stay_with_the_graph(
+    kind: type[torch.optim.Optimizer], session: Session
+) -> None:
+    def losses(graphed: bool) -> list[float]:
+        torch.manual_seed(0)
+        net, x = nn.LSTM(8, 8, batch_first=True).cuda(), torch.randn(4, 5, 8, device="cuda")
+        optimizer = kind(net.parameters(), lr=0.01, capturable=True)  # type: ignore[call-arg]
+
+        def step() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = net(x)[0].square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            step()
+        torch.cuda.synchronize()
+        if not graphed:
+            return [step().item() for _ in range(3)]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = step()
+        found = []
+        for _ in range(3):
+            graph.replay()
+            found.append(loss.item())
+        return found
+
+    assert losses(graphed=True) == pytest.approx(losses(graphed=False), rel=1e-4)
+
+
+def test_pools_that_are_asked_for_are_numbered_together(session: Session) -> None:
+    handle, pool = torch.cuda.graph_pool_handle(), torch.cuda.MemPool()
+    assert (handle[0], pool.id[0]) == (0, 0)
+    assert handle[1] != pool.id[1]

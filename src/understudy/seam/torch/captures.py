@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from understudy.seam.torch.dispatch import PLAIN, Dispatch
 from understudy.seam.torch.operators import Plan, tensors_in
 from understudy.seam.torch.tables import HIDDEN_WRITES, NO_KERNEL
-from understudy.seam.torch.tags import Tag, attach, storage_of, tag_of
+from understudy.seam.torch.tags import FLOATING, Tag, attach, storage_of, tag_of
 
 Tensor = torch.Tensor
 C: Any = torch._C
@@ -49,13 +49,14 @@ class Slot(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One operator of a graph; `results` are where its fresh results go."""
+    """One operator of a graph; `results` are where its fresh results go, `grad` whether gradients were wanted then."""
 
     plan: Plan
     func: Any
     args: Any
     kwargs: Any
     results: list[Slot]
+    grad: bool
 
 
 class CaptureMode(TorchDispatchMode):
@@ -105,9 +106,12 @@ class CaptureMode(TorchDispatchMode):
             out = func(*args, **kwargs)
             self._use_all(plan, args, kwargs, out, written)
             return out
+        for tensor in tensors_in((*args, *kwargs.values())):
+            self._hold(tensor)
         for tensor in written:
             self._save(tensor)
-        given = {id(storage_of(t)._us) for t in tensors_in((*args, *kwargs.values())) if _has_storage(t)}
+        tags = [storage_of(t)._us for t in tensors_in((*args, *kwargs.values())) if _has_storage(t)]
+        given = {id(tag): tag for tag in tags}  # held, so that no new tag has the address of one that is replaced
         before, self._apart = self._apart, False
         try:
             out = func(*args, **kwargs)
@@ -116,7 +120,8 @@ class CaptureMode(TorchDispatchMode):
         finally:
             self._apart = before
         out = self._twins(out, given)
-        if plan.name not in NO_KERNEL and (plan.kernel or plan.name in COPIES):
+        on_device = any(tag_of(tensor).device >= 0 for tensor in tensors_in((*args, *kwargs.values(), out)))
+        if on_device and plan.name not in NO_KERNEL and (plan.kernel or plan.name in COPIES):
             self._write_down(plan, func, args, kwargs, out, written)
         return out
 
@@ -129,7 +134,14 @@ class CaptureMode(TorchDispatchMode):
             with C._DisableTorchDispatch():  # our own copy is no work of the graph
                 self.saved[storage._cdata] = storage, _bytes(storage).clone()
 
-    def _twins(self, out: Any, given: set[int]) -> Any:
+    def _hold(self, tensor: Tensor) -> None:
+        """Keep a number that C++ made on the way, `scalar_tensor(0.)` for one: nobody else does after this operator."""
+        storage = storage_of(tensor) if _has_storage(tensor) else None
+        if storage is not None and storage._us.device == FLOATING:
+            with C._DisableTorchDispatch():
+                storage._us_graph = storage_of(_bytes(storage).clone())
+
+    def _twins(self, out: Any, given: dict[int, Any]) -> Any:
         """Results in new memory, as tensors that may die: the bytes stay with the graph, as in its private pool."""
         if isinstance(out, (tuple, list)):
             return type(out)(self._twins(part, given) for part in out)
@@ -166,7 +178,7 @@ class CaptureMode(TorchDispatchMode):
         kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         if isinstance(kwargs.get("device"), torch.device):
             kwargs["device"] = torch.device("cpu")
-        self.steps.append(Step(plan, func, self._slots(args), self._slots(kwargs), results))
+        self.steps.append(Step(plan, func, self._slots(args), self._slots(kwargs), results, torch.is_grad_enabled()))
 
     def _use_all(self, plan: Plan, args: Any, kwargs: Any, out: Any, written: list[Tensor]) -> None:
         """Note the memory that the graph reads and writes."""

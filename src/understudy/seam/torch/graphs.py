@@ -97,7 +97,7 @@ class Graph:
             raise RuntimeError(ON_DEFAULT_STREAM)
         if stream.capture is not None:
             raise stream.capture.fail(machine_graph.UNSUPPORTED)
-        self._pool = torch._C._graph_pool_handle() if pool is None else pool
+        self._pool = (next(state.capture_numbers), 0) if pool is None else pool
         self._stream = stream
         default = state.generators[stream.device]
         self.register_generator_state(default)
@@ -188,6 +188,7 @@ class Graph:
                 access = Access(stream.agent, stream.epoch, start, stop, True, lane, site)
                 state.late.to_host(stream, args[0], args[1].clone(), end_ns, access)
                 continue
+            C._set_grad_enabled(step.grad)  # some kernels keep what a backward pass needs only then
             compute: Callable[..., Any] = VALUES.get(step.plan.name, Dispatch.call)
             try:
                 out = compute(dispatch, step.plan, step.func, args, kwargs, stream.device)

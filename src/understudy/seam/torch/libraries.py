@@ -170,7 +170,7 @@ def recurrent_layer(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, 
 
 
 HANDLERS = {
-    "aten::mkldnn_rnn_layer": recurrent_layer,
+    "aten::_cudnn_rnn": recurrent_layer,
     "aten::_cudnn_rnn_flatten_weight": flatten_weights,
     "aten::cudnn_convolution": convolution,
     "aten::cudnn_grid_sampler": sampled,

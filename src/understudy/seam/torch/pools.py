@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -53,8 +52,6 @@ class PoolContext:
 
 
 def _functions(state: State) -> dict[str, Callable[..., Any]]:
-    numbers = itertools.count(1)
-
     def begin(index: int, pool_id: PoolId, streams: Callable[[int], bool] | None) -> None:
         device = state.device(index)
         state.drain(device)
@@ -82,7 +79,7 @@ def _functions(state: State) -> dict[str, Callable[..., Any]]:
     return {
         "_cuda_getCheckpointState": _refuse_checkpoint,
         "_cuda_setCheckpointPoolState": _refuse_checkpoint,
-        "_graph_pool_handle": lambda: (next(numbers), 0),
+        "_graph_pool_handle": lambda: (0, next(state.pool_numbers)),
         "_cuda_beginAllocateToPool": lambda index, pool_id: begin(index, pool_id, None),
         "_cuda_beginAllocateCurrentThreadToPool": begin_thread,
         "_cuda_beginAllocateCurrentStreamToPool": begin_stream,
@@ -114,8 +111,6 @@ def _live(state: State, index: int, pool_id: PoolId) -> set[int]:
 
 
 def _pool_class(state: State) -> type:
-    numbers = itertools.count(1)
-
     class MemPool:
         """`torch.cuda.MemPool`: a pool that allocations inside `use_mem_pool` come from, on the device it was made on.
 
@@ -127,7 +122,7 @@ def _pool_class(state: State) -> type:
         ) -> None:
             torch.cuda._lazy_init()
             self._allocator = allocator
-            self._id: PoolId = (0, next(numbers))
+            self._id: PoolId = (0, next(state.pool_numbers))
             self._device = state.device(state.local.device)
             self._device.allocator.create_pool(self._id)
             self._device.allocator.set_pool_options(self._id, use_on_oom, no_split)

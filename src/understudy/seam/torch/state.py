@@ -7,6 +7,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable
+from itertools import count
 from time import thread_time_ns
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +106,8 @@ class State:
         self.cuda_devices = [torch.device("cuda", i) for i in range(len(machine.devices))]
         self.generators: list[Any] = []
         self.generator_devices: dict[int, int] = {}
+        self.pool_numbers = count(1)  # second numbers of pools that the program asks for, (0, n)
+        self.capture_numbers = count(1)  # first numbers of those that captures make for themselves, (n, 0)
         self.positions: dict[int, Position] = {}  # where a device's generator is, by the generator's address
         self.default_generator = threading.RLock()  # held while the CPU's default generator stands for another
         self.sync_debug_mode = 0
