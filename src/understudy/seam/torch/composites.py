@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from understudy.seam.torch import attention, composite_checks
+from understudy.seam.torch import attention, composite_checks, tracing
 from understudy.seam.torch.dispatch import COMPOSITE, Dispatch, lazy_views
 from understudy.seam.torch.dispatch import composite as apart
 from understudy.seam.torch.operators import Plan
@@ -94,7 +94,10 @@ class Composites:
         def kernel(*args: Any, **kwargs: Any) -> Any:
             if args[0].__class__ in TRACED:
                 return func._op_dk(COMPOSITE, *args, **kwargs)
-            return composite(state, func, *args, **kwargs)
+            if not tracing.is_on():
+                return composite(state, func, *args, **kwargs)
+            with tracing.paused():
+                return composite(state, func, *args, **kwargs)
 
         return kernel
 
