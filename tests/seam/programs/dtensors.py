@@ -40,5 +40,6 @@ torch.cuda.set_sync_debug_mode("default")
 
 gathered = torch.empty(1, 2, device=device)
 dist.all_gather_into_tensor(gathered, torch.tensor([float(rank)], device=device))
-print(f"rank {rank}: {gathered.tolist()} {norm.full_tensor().device}")
+line = f"rank {rank}: {gathered.tolist()} {norm.full_tensor().device}\n"
+print(line, end="", flush=True)  # one write: the ranks share a pipe
 dist.destroy_process_group()
