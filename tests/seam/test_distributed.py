@@ -190,15 +190,25 @@ def test_gradients_travel_while_backward_goes_on(models):
 
 
 def test_dtensors_know_their_device_and_draw_random_numbers(tmp_path):
-    program = PROGRAMS / "dtensors.py"
+    assert _lines("dtensors.py", tmp_path) == [f"rank {i}: [[0.0, 1.0]] cuda:{i}" for i in (0, 1)]
+
+
+def test_a_destroyed_group_leaves_no_thread_that_could_abort_the_process(tmp_path):
+    assert _lines("leaving.py", tmp_path) == ["2 0", "2 0"]
+
+
+def _lines(program: str, folder: Path) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "2xV100", "--nproc-per-node", "2", str(program)],
+        [
+            *(sys.executable, "-m", "understudy", "run", "-q", "--gpus", "2xV100", "--nproc-per-node", "2"),
+            str(PROGRAMS / program),
+        ],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"rank {i}: [[0.0, 1.0]] cuda:{i}" for i in (0, 1)]
+    return sorted(done.stdout.splitlines())

@@ -7,6 +7,7 @@ and time. A group of NCCL alone refuses CPU tensors as NCCL does.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
@@ -63,6 +64,7 @@ class Options:
 
 def _backend_class(groups: Groups) -> Any:
     stock: Any = dist.ProcessGroupGloo
+    numbers = itertools.count()
 
     class ProcessGroupNCCL(stock):  # type: ignore[misc]
         """NCCL's backend of a process group, over gloo."""
@@ -71,6 +73,7 @@ def _backend_class(groups: Groups) -> Any:
             options = options or Options()
             super().__init__(store, rank, size, timeout=options._timeout)
             self._us_options = options
+            self._us_number = next(numbers)
             groups.backends.append(self)  # C++ keeps the gloo object, only this keeps the Python one
 
         @property
@@ -79,7 +82,7 @@ def _backend_class(groups: Groups) -> Any:
 
         @property
         def uid(self) -> int:
-            return int(groups.backends.index(self))
+            return self._us_number
 
         def name(self) -> str:
             return "nccl"

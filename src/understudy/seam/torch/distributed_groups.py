@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +15,20 @@ from understudy.machine.stream import Event, Stream
 
 if TYPE_CHECKING:
     from understudy.seam.torch.state import State
+
+
+LEAVE_SECONDS = 0.05
+
+
+@functools.cache
+def _leave_at_exit() -> None:
+    """Let gloo's threads drop the last collective's tensors before the interpreter ends, once for this process.
+
+    A thread of gloo takes Python's lock to drop a tensor. Where the interpreter ends first, Python ends the thread
+    inside a C++ destructor, and the process aborts with "terminate called without an active exception" (a program of
+    plain PyTorch does so as well). NCCL drops nothing from a thread of its own.
+    """
+    atexit.register(threading.Event().wait, LEAVE_SECONDS)
 
 
 class Group:
@@ -54,6 +71,7 @@ class Groups:
 
     def add(self, group: Group) -> None:
         """Remember a group that was just made."""
+        _leave_at_exit()
         self.by_name[group.name] = group
         self.state.ranks.joined(group)
 
@@ -64,6 +82,8 @@ class Groups:
                 self.state.device(device).driver.occupied_bytes -= size
             group.connected.clear()
             del self.by_name[group.name]
+            # The last reference joins gloo's threads: one that dropped a tensor in a process that ends would abort it.
+            self.backends = [backend for backend in self.backends if backend is not group.carrier]
 
     def of(self, boxed: Any) -> Group | None:
         """The group behind the argument of a c10d operator; None for one that was made elsewhere."""
