@@ -2,11 +2,12 @@
 
     python tools/programs.py                       every program of tools/programs.toml that packages alone give
     python tools/programs.py --sources DIR         those of git checkouts as well: DIR/examples, DIR/nanoGPT, ...
+    python tools/programs.py --sources DIR --clone  the same; what DIR lacks is cloned from GitHub first
     python tools/programs.py --only "HF generate"  some of them (part of a name is enough); --list shows the names
 
 Packages are installed into the environment that runs this file: `make programs` makes one of its own. Programs run in
 temporary folders; nothing of a checkout is changed. The exit code is 1 when a program that ran did not do what its row
-asks for.
+asks for, 130 after Ctrl-C; rows that were done by then are on the page.
 """
 
 from __future__ import annotations
@@ -23,16 +24,21 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(HERE))
 
 from program_data import MAKERS  # noqa: E402
+from program_packages import clone, commit_of, install, version_of  # noqa: E402
 
 TABLE = HERE / "programs.toml"
 SCRIPTS = HERE / "programs"
@@ -41,13 +47,15 @@ ERROR = re.compile(r"^(?:\[?rank\d+\]?:? ?|E +)*([\w.]*(?:Error|Exception|Exit|I
 ABORT = re.compile(r"^ *what\(\): +(.*)$", re.MULTILINE)
 COUNTED = re.compile(r"(\d+) (passed|failed|skipped|error)")
 IDLE = "not run"
+GRACE_S = 10
+"""How long a program that is ended may take to leave."""
 
 HEAD = """# Programs that others wrote
 
 `make programs` runs the programs below, unchanged, on emulated GPUs and writes this table. What packages alone give is
-installed into an environment of its own; `make programs ARGS="--sources DIR"` also runs what only a git checkout gives
-(clone the repositories named below into DIR). All data is made locally. `tools/programs.toml` has each program's
-command, and how its success is judged: it must end well and print what the row asks for.
+installed into an environment of its own (2 GB). `make programs ARGS="--sources DIR --clone"` runs what only a git
+checkout gives as well, and clones from GitHub what DIR lacks. All data is made locally. `tools/programs.toml` has the
+command of each, and how its success is judged: it must end well and print what the row asks for.
 
 Step time (the median of the optimizer's steps after the first) and peak memory (of the fullest GPU) are modelled.
 Findings are what the checks say beyond notes that cost nothing. `torch` is the version that the row ran on: torchvision
@@ -109,65 +117,6 @@ def rows() -> tuple[list[Row], dict[str, str]]:
     return made, table["versions"]
 
 
-# ---------------------------------------------------------------------- packages
-
-
-def install(names: list[str], versions: dict[str, str]) -> dict[str, str]:
-    """Install packages that are missing; the reason, by name, for those that cannot be had or imported.
-
-    The torch that is here stays: what would need another version of it cannot be had.
-    """
-    refused = {}
-    for name in names:
-        if version_of(name) is None:
-            wanted = f"{name}=={versions[name]}" if versions[name] and not _other_torch(name) else name
-            pins = [f"torch=={importlib.metadata.version('torch')}"]
-            with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
-                constraints.write("\n".join(pins))
-                constraints.flush()
-                command = [sys.executable, "-m", "pip", "install", "--quiet", "--constraint", constraints.name, wanted]
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                refused[name] = f"pip cannot install {wanted} beside {pins[0]}: {_last_line(done.stderr)}"
-                continue
-        reason = _import_problem(name)
-        if reason:
-            refused[name] = reason
-            if name == "torchvision":  # others try it when they see it
-                subprocess.run([sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", name], check=False)
-    return refused
-
-
-def _other_torch(name: str) -> bool:
-    return name == "torchvision"
-
-
-def version_of(name: str) -> str | None:
-    """The version of an installed package, None when it is missing."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-MODULES = {"scikit-learn": "sklearn", "ipython": "IPython"}
-
-
-def _import_problem(name: str) -> str:
-    code = f"import {MODULES.get(name, name)}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return ""
-    if name == "torchvision" and "+cpu" in importlib.metadata.version("torch"):
-        return "torchvision is published for CUDA builds of torch, and this is a CPU build: make programs TORCH=2.14.1"
-    return f"{name} cannot be imported: {_last_line(done.stderr)}"
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("WARNING")]
-    return lines[-1] if lines else "no message"
-
-
 # ---------------------------------------------------------------------- running
 
 
@@ -178,7 +127,7 @@ def run(row: Row, sources: Path | None, log: Path, patience: float) -> Outcome:
             return Outcome(IDLE, f"needs a checkout of {row.checkout}: --sources DIR")
         origin = sources / row.checkout.split("/")[1] / row.folder
         if not origin.is_dir():
-            return Outcome(IDLE, f"{row.checkout} is not in the folder of --sources")
+            return Outcome(IDLE, f"{row.checkout} is not in the folder of --sources: --clone gets it")
     with tempfile.TemporaryDirectory(prefix="understudy-programs-", ignore_cleanup_errors=True) as name:
         folder = Path(name) / "program"
         if row.checkout:
@@ -236,7 +185,7 @@ def _execute(
 
     def expire() -> None:
         expired.set()
-        os.killpg(child.pid, signal.SIGKILL)
+        _end(child)
 
     timer = threading.Timer(row.minutes * 60 * patience, expire)
     timer.start()
@@ -254,10 +203,23 @@ def _execute(
         code = child.wait()
     finally:
         timer.cancel()
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+        _end(child)
     return (None if expired.is_set() else code), "".join(lines)
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """End a program that still runs, and what it started: ranks have sessions of their own."""
+    if child.poll() is not None:
+        return
+    started = psutil.Process(child.pid).children(recursive=True)
+    child.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(GRACE_S)
+    child.kill()
+    child.wait()
+    for process in started:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _judge(row: Row, code: int, output: str) -> Outcome:
@@ -312,10 +274,11 @@ def _duration(nanoseconds: float) -> str:
 # ---------------------------------------------------------------------- the page
 
 
-def line_of(row: Row, outcome: Outcome) -> str:
+def line_of(row: Row, outcome: Outcome, sources: Path | None = None) -> str:
     """The row of the table in docs/programs.md."""
     found = [f"{name} {version_of(name) or ''}".strip() for name in row.packages]
-    origin = [row.checkout] if row.checkout else []
+    commit = commit_of(sources / row.checkout.split("/")[1]) if sources is not None and row.checkout else ""
+    origin = [f"{row.checkout}@{commit}" if commit else row.checkout] if row.checkout else []
     cells = [
         row.name,
         row.what,
@@ -330,7 +293,7 @@ def line_of(row: Row, outcome: Outcome) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def write(results: dict[str, tuple[Row, Outcome]], every: list[Row]) -> None:
+def write(results: dict[str, tuple[Row, Outcome]], every: list[Row], sources: Path | None = None) -> None:
     """Write the page; rows that were not run now keep what an earlier run left there."""
     before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     kept = {line.split(" | ")[0].removeprefix("| "): line for line in before.splitlines() if line.startswith("| ")}
@@ -338,7 +301,7 @@ def write(results: dict[str, tuple[Row, Outcome]], every: list[Row]) -> None:
     for row in every:
         known = kept.get(row.name)
         if row.name in results and not (known and results[row.name][1].word == IDLE):
-            lines.append(line_of(*results[row.name]))
+            lines.append(line_of(*results[row.name], sources))
         elif known:
             lines.append(known)
     PAGE.write_text(HEAD + "\n".join(lines) + "\n", encoding="utf-8")
@@ -348,6 +311,7 @@ def main() -> int:
     """Run what the command line asks for; the exit status."""
     parser = argparse.ArgumentParser(description="Run programs that others wrote on emulated GPUs.")
     parser.add_argument("--sources", type=Path, metavar="DIR", help="a folder with git checkouts, by repository name")
+    parser.add_argument("--clone", action="store_true", help="clone from GitHub what the folder of --sources lacks")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="programs whose names contain these")
     parser.add_argument("--list", action="store_true", help="print the names and end")
     parser.add_argument(
@@ -362,18 +326,71 @@ def main() -> int:
         return 0 if options.list else 2
     if options.sources is not None and not options.sources.is_dir():
         parser.error(f"--sources {options.sources}: there is no such folder")
+    if options.clone and options.sources is None:
+        parser.error("--clone needs --sources DIR, where the clones go")
     options.logs.mkdir(parents=True, exist_ok=True)
-    refused = install(sorted({name for row in chosen for name in row.packages}), versions)
     results: dict[str, tuple[Row, Outcome]] = {}
-    for row in chosen:
-        missing = [refused[name] for name in row.packages if name in refused]
-        log = options.logs / (re.sub(r"[^\w.-]+", "-", row.name) + ".log")
-        outcome = Outcome(IDLE, missing[0]) if missing else run(row, options.sources, log, options.patience)
-        results[row.name] = row, outcome
-        told = [outcome.step and f"step {outcome.step}", outcome.peak and f"peak {outcome.peak}", outcome.findings]
-        print(f"{row.name:48} {row.gpus:7} {outcome}", *filter(None, told), sep="  ", flush=True)
-        write(results, every)
+    begin = time.monotonic()
+    try:
+        _run_all(chosen, versions, options, results, every)
+    except KeyboardInterrupt:
+        print(f"\nStopped after {_counted(results)}; docs/programs.md has what was done.", file=sys.stderr)
+        return 130
+    _conclude(results, options.logs, time.monotonic() - begin)
     return 0 if all(outcome.good for _, outcome in results.values()) else 1
+
+
+def _run_all(
+    chosen: list[Row],
+    versions: dict[str, str],
+    options: argparse.Namespace,
+    results: dict[str, tuple[Row, Outcome]],
+    every: list[Row],
+) -> None:
+    """Fetch what is missing, then run one row after the other; `results` and the page grow with each."""
+    refused = {}
+    if options.clone:
+        refused = clone(sorted({row.checkout for row in chosen if row.checkout}), options.sources)
+    refused |= install({name for row in chosen for name in row.packages}, versions)
+    for row in chosen:
+        needs = [*sorted(row.packages, key=lambda name: name != "torchvision"), row.checkout]  # others break without it
+        missing = [refused[name] for name in needs if name in refused]
+        begin = time.monotonic()
+        outcome = (
+            Outcome(IDLE, missing[0])
+            if missing
+            else run(row, options.sources, log_of(row, options.logs), options.patience)
+        )
+        results[row.name] = row, outcome
+        if outcome.word != IDLE:
+            told = [outcome.step and f"step {outcome.step}", outcome.peak and f"peak {outcome.peak}", outcome.findings]
+            took = f"({time.monotonic() - begin:.0f} s)"
+            print(f"{row.name:48} {row.gpus:7} {outcome}", *filter(None, told), took, sep="  ", flush=True)
+        write(results, every, options.sources)
+
+
+def log_of(row: Row, logs: Path) -> Path:
+    """Where a program's output goes."""
+    return logs / (re.sub(r"[^\w.-]+", "-", row.name) + ".log")
+
+
+def _counted(results: dict[str, tuple[Row, Outcome]]) -> str:
+    ran = [outcome for _, outcome in results.values() if outcome.word != IDLE]
+    return f"{len(ran)} programs, of which {sum(not outcome.good for outcome in ran)} failed"
+
+
+def _conclude(results: dict[str, tuple[Row, Outcome]], logs: Path, seconds: float) -> None:
+    """The last lines: how many ran, where the output of those that failed is, and why others did not run."""
+    print(f"\n{_counted(results)}, in {seconds / 60:.0f} minutes; docs/programs.md has the table")
+    for row, outcome in results.values():
+        if not outcome.good:
+            print(f"failed: {row.name}: its output is in {log_of(row, logs)}")
+    reasons: dict[str, list[str]] = {}
+    for row, outcome in results.values():
+        if outcome.word == IDLE:
+            reasons.setdefault(outcome.reason, []).append(row.name)
+    for reason, names in reasons.items():
+        print(f"not run ({len(names)}): {reason}: {', '.join(names)}")
 
 
 if __name__ == "__main__":

@@ -418,20 +418,21 @@ def _describe(gpu: Gpu) -> dict[str, Any]:
 def _totals(device: Device) -> dict[str, Any]:
     while device.frees:
         device.allocator.free(device.frees.popleft())
-    stats: Any = device.allocator.memory_stats()
+    run = device.allocator.statistics.whole_run()
+    upper_bytes, upper_name = device.most()
     return {
         "memory_bytes": device.gpu.memory_bytes,
         "physical": device.physical,
-        "peak_allocated_bytes": stats["allocated_bytes"]["all"]["peak"],
-        "peak_reserved_bytes": stats["reserved_bytes"]["all"]["peak"],
-        "peak_at_most_bytes": max(device.upper_bytes, stats["allocated_bytes"]["all"]["peak"]),
-        "peak_unsure": device.upper_name if device.upper_bytes > stats["allocated_bytes"]["all"]["peak"] else "",
+        "peak_allocated_bytes": run.peak_allocated_bytes,
+        "peak_reserved_bytes": run.peak_reserved_bytes,
+        "peak_at_most_bytes": max(upper_bytes, run.peak_allocated_bytes),
+        "peak_unsure": upper_name if upper_bytes > run.peak_allocated_bytes else "",
         "peak_band": device.peak_band,
-        "allocated_bytes": stats["allocated_bytes"]["all"]["current"],
-        "reserved_bytes": stats["reserved_bytes"]["all"]["current"],
+        "allocated_bytes": device.allocator.memory_allocated(),
+        "reserved_bytes": device.allocator.memory_reserved(),
         "context_bytes": device.context_bytes if device.context else 0,
-        "retries": stats["num_alloc_retries"],
-        "out_of_memory": stats["num_ooms"],
+        "retries": run.retries,
+        "out_of_memory": run.out_of_memory,
     }
 
 

@@ -167,6 +167,17 @@ def test_peaks_and_sums_can_be_reset(allocator):
     assert allocator.memory_stats()["num_device_alloc"] == 0
 
 
+def test_what_a_report_says_outlives_the_programs_resets(allocator):
+    allocator.free(allocator.malloc(6 * GIB))
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(32 * GIB)
+    allocator.reset_peak()
+    allocator.reset_accumulated()
+    allocator.free(allocator.malloc(2 * MIB))
+    assert allocator.memory_stats()["allocated_bytes"]["all"]["peak"] == 2 * MIB
+    assert allocator.statistics.whole_run() == (6 * GIB, 6 * GIB, 1, 1)
+
+
 STATS = ("allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",
          "inactive_split_bytes", "requested_bytes")  # fmt: skip
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 TOOLS = Path(__file__).parents[2] / "tools"
 sys.path.insert(0, str(TOOLS))
 
+import program_packages  # noqa: E402
 from program_data import MAKERS  # noqa: E402
 
 import programs  # noqa: E402
@@ -71,6 +75,45 @@ def test_a_failure_says_why(tmp_path):
 def test_what_needs_a_checkout_says_so(tmp_path):
     row = programs.Row("some", "trains", "V100", ("train.py",), checkout="who/some", folder=".")
     assert str(programs.run(row, None, tmp_path, 1)) == "not run: needs a checkout of who/some: --sources DIR"
+
+
+def test_a_checkout_that_is_missing_is_cloned_and_named(tmp_path, monkeypatch):
+    origin = tmp_path / "who" / "some"
+    origin.mkdir(parents=True)
+    author = ["-c", "user.name=A", "-c", "user.email=a@example.com"]
+    origin.joinpath("train.py").write_text("", encoding="utf-8")
+    for words in (["init", "-q"], ["add", "."], [*author, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", "-C", str(origin), *words], check=True)
+    for key, value in {"COUNT": "1", "KEY_0": f"url.{tmp_path}/.insteadOf", "VALUE_0": "https://github.com/"}.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{key}", value)
+    sources = tmp_path / "sources"
+    refused = program_packages.clone(["who/some", "who/none"], sources)
+    assert list(refused) == ["who/none"]
+    commit = program_packages.commit_of(sources / "some")
+    assert len(commit) == 7
+    row = programs.Row("some", "trains", "V100", ("train.py",), checkout="who/some", folder=".")
+    assert f"| who/some@{commit} |" in programs.line_of(row, programs.Outcome("runs"), sources)
+
+
+def test_without_a_network_one_package_is_tried(monkeypatch, capfd):
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    refused = program_packages.install(["no-such-a", "no-such-b"], {"no-such-a": "1", "no-such-b": "1"})
+    assert refused == dict.fromkeys(("no-such-a", "no-such-b"), "pip reaches no package index (NewConnectionError)")
+    assert "installing no-such-b" not in capfd.readouterr().err
+
+
+def test_ctrl_c_ends_the_program_and_its_ranks(tmp_path):
+    code = (
+        "import subprocess, sys; c = subprocess.Popen(['sleep', '100'], start_new_session=True); print(c.pid); c.wait()"
+    )
+    child = subprocess.Popen([sys.executable, "-uc", code], stdout=subprocess.PIPE, text=True)
+    with child.stdout as lines:
+        rank = psutil.Process(int(lines.readline()))
+    programs._end(child)
+    with suppress(psutil.NoSuchProcess):
+        rank.wait(10)
 
 
 def test_tests_are_counted():

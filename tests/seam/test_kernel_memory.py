@@ -236,10 +236,12 @@ def test_an_operator_without_a_row_widens_the_bound(dataless: Session) -> None:
     torch.linalg.svd(square)
     device = dataless.machine.devices[0]
     assert device.upper_name == "aten::_linalg_svd"
-    assert device.upper_bytes >= cuda.max_memory_allocated() + square.nbytes
+    upper = device.upper_bytes
+    assert upper >= cuda.max_memory_allocated() + square.nbytes
+    cuda.reset_peak_memory_stats()  # the program's own peaks; a report is of the whole run
     dataless.complete()
     totals = dataless.trace.facts["devices"][0]
-    assert totals["peak_at_most_bytes"] == device.upper_bytes > totals["peak_allocated_bytes"]
+    assert totals["peak_at_most_bytes"] == upper > totals["peak_allocated_bytes"]
     assert totals["peak_unsure"] == "aten::_linalg_svd"
 
 

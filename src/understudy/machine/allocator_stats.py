@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 _QUANTITIES = ("count", "bytes", "requested", "split", "split_bytes", "segments", "reserved")
 
 Stat = dict[str, int]
@@ -202,10 +204,20 @@ _NAMES = {
 }
 
 
+class WholeRun(NamedTuple):
+    """What a report says of a device's memory: its peaks, and how often an allocation did not fit at once or at all."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    retries: int
+    out_of_memory: int
+
+
 class Statistics:
     """All statistics of one device's allocator. Names are those of c10's `DeviceStats`."""
 
     __slots__ = (
+        "_earlier",
         "all",
         "large",
         "max_split_size",
@@ -229,6 +241,7 @@ class Statistics:
         self.pools: dict[tuple[int, int], PoolStatistics] = {}
         self.oversize_allocations = RareStat()
         self.oversize_segments = RareStat()
+        self._earlier = WholeRun(0, 0, 0, 0)
         self._reset_events()
 
     def _reset_events(self) -> None:
@@ -239,12 +252,26 @@ class Statistics:
         self.num_device_free = 0
         self.num_oom_rejections = 0
 
+    def whole_run(self) -> WholeRun:
+        """Peaks and failures since the beginning, which the program's own resets leave alone."""
+        earlier = self._earlier
+        return WholeRun(
+            max(earlier.peak_allocated_bytes, self.all.bytes_peak),
+            max(earlier.peak_reserved_bytes, self.all.reserved_peak),
+            earlier.retries + self.num_alloc_retries,
+            earlier.out_of_memory + self.num_ooms,
+        )
+
     def _rare(self) -> list[RareStat]:
         pools = [stat for pool in self.pools.values() for stat in pool.reserved.values()]
         return [self.oversize_allocations, self.oversize_segments, *pools]
 
     def reset_peak(self) -> None:
         """`torch.cuda.reset_peak_memory_stats`."""
+        run = self.whole_run()
+        self._earlier = self._earlier._replace(
+            peak_allocated_bytes=run.peak_allocated_bytes, peak_reserved_bytes=run.peak_reserved_bytes
+        )
         for counters in (self.all, self.small, self.large):
             counters.reset_peak()
         for stat in self._rare():
@@ -252,6 +279,8 @@ class Statistics:
 
     def reset_accumulated(self) -> None:
         """`torch.cuda.reset_accumulated_memory_stats`."""
+        run = self.whole_run()
+        self._earlier = self._earlier._replace(retries=run.retries, out_of_memory=run.out_of_memory)
         for counters in (self.all, self.small, self.large):
             counters.reset_accumulated()
         for stat in self._rare():

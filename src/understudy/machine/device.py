@@ -61,6 +61,7 @@ class Device:
         self.launches = 0
         self.upper_bytes = 0  # the most that may have been allocated at once, where kernels' own memory is not sure
         self.upper_name = ""
+        self._earlier_upper = (0, "")  # the same, before the program began its peaks anew
         self.peak_band: float | None = None  # how far modelled peaks were from recorded ones, relative
         self._new_agent = new_agent
         self._pools: dict[int, list[Stream]] = {}
@@ -119,9 +120,14 @@ class Device:
         if size > self.upper_bytes:
             self.upper_bytes, self.upper_name = size, name
 
+    def most(self) -> tuple[int, str]:
+        """The most that may ever have been allocated at once, in bytes, and the operator that makes it unsure."""
+        return max(self._earlier_upper, (self.upper_bytes, self.upper_name))
+
     def reset_peak(self) -> None:
-        """Begin the peaks of memory anew."""
+        """Begin the peaks of memory anew, for the program; `most` keeps what a report says."""
         self.allocator.reset_peak()
+        self._earlier_upper = self.most()
         self.upper_bytes, self.upper_name = 0, ""
 
     def ready_ns(self) -> int:
