@@ -36,7 +36,7 @@ def actions(index: int = 0) -> list[str]:
 
 def train(steps: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     """A small training."""
-    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)).cuda()
+    model = torch.nn.Sequential(torch.nn.Linear(64, 8192), torch.nn.ReLU(), torch.nn.Linear(8192, 10)).cuda()
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(steps):
         optimizer.zero_grad()
@@ -73,7 +73,17 @@ def test_events_carry_the_programs_line(session: Session) -> None:
     assert frame["name"] == "test_events_carry_the_programs_line"
     block = snapshot["segments"][0]["blocks"][0]
     assert block["frames"] == event["frames"]
-    assert snapshot["segments"][0]["frames"] == event["frames"]
+
+
+def test_a_segment_that_is_cut_loses_its_line_as_in_pytorch(session: Session) -> None:
+    memory._record_memory_history(stacks="python")
+    whole = torch.ones(20 << 18, device="cuda")
+    part = torch.ones(10, device="cuda")
+    frames = {segment["total_size"]: segment["frames"] for segment in memory._snapshot()["segments"]}
+    assert frames[20 << 20][0]["name"] == "test_a_segment_that_is_cut_loses_its_line_as_in_pytorch"
+    assert frames[2 << 20] == []
+    assert whole.is_cuda
+    assert part.is_cuda
 
 
 def test_with_all_stacks_the_operator_comes_first(session: Session) -> None:
@@ -109,12 +119,53 @@ def test_a_free_carries_the_line_where_the_tensor_died(session: Session) -> None
     assert [e["frames"][0]["line"] for e in frees][:2] == [line, line]
 
 
+def test_what_died_before_the_choice_changed_was_freed_before(session: Session) -> None:
+    def here() -> None:
+        nonlocal x
+        x = torch.ones(20, device="cuda")
+
+    x = torch.ones(10, device="cuda")
+    memory._record_memory_history(context=None)
+    here()
+    memory._record_memory_history(context="all", stacks="python")
+    x = torch.ones(10, device="cuda")
+    events = memory._snapshot()["device_traces"][0]
+    names = [frame["name"] for event in events for frame in event["frames"]]
+    assert "here" not in names
+    assert "test_what_died_before_the_choice_changed_was_freed_before" in names
+
+
+def test_frames_of_pytorch_itself_are_there(session: Session) -> None:
+    memory._record_memory_history(stacks="python")
+    torch.ones(10, device="cuda")
+    cuda.empty_cache()
+    event = memory._snapshot()["device_traces"][0][-1]
+    assert event["action"] == "segment_free"
+    assert [frame["name"] for frame in event["frames"][:2]] == [
+        "empty_cache",
+        "test_frames_of_pytorch_itself_are_there",
+    ]
+
+
+def test_a_frame_of_torchscript_comes_first(session: Session) -> None:
+    memory._record_memory_history("state", stacks="python")
+
+    @torch.jit.script
+    def scripted():  # type: ignore[no-untyped-def]
+        return torch.rand(10, device="cuda")
+
+    x = scripted()
+    frames = memory._snapshot()["segments"][0]["blocks"][0]["frames"]
+    assert [frame["name"] for frame in frames[:2]] == ["scripted", "test_a_frame_of_torchscript_comes_first"]
+    assert x.is_cuda
+
+
 def test_what_is_recorded_can_be_chosen(session: Session) -> None:
     memory._record_memory_history(context="alloc")
     x = torch.ones(10, device="cuda")
     del x
     events = memory._snapshot()["device_traces"][0]
-    assert [bool(event["frames"]) for event in events] == [True, True, False, False]
+    assert [event["frames"] for event in events] == [events[0]["frames"]] * 4  # where it was asked for, each time
     memory._record_memory_history(max_entries=2)
     assert len(memory._snapshot()["device_traces"][0]) == 2
     memory._record_memory_history("state")

@@ -179,6 +179,7 @@ class AllocatorCore:
                 block.prev.next = block
             else:
                 block.segment.head = block
+                block.segment.context = None  # PyTorch's stays on the rest, and a snapshot looks at the first block
             block.next = rest
             rest.prev = block
             rest.address += size

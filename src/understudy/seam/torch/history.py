@@ -11,10 +11,8 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from understudy.machine.allocator_blocks import DEFAULT_POOL
 from understudy.machine.device import Device
 from understudy.seam.sites import Sites
-from understudy.seam.torch.dispatch import Dispatch
+from understudy.seam.torch.stacks import ALL, FREES, LEVELS, Frames, Stack, Stacks
 from understudy.seam.torch.tags import storage_of
 from understudy.trace.operation import Site
 from understudy.trace.trace import MEMORY_ACTIONS, MEMORY_CATEGORIES, MEMORY_EXCESS
@@ -36,17 +34,8 @@ ACTIONS = {name: number for number, name in enumerate(MEMORY_ACTIONS)}
 CATEGORIES = {name: number for number, name in enumerate(MEMORY_CATEGORIES)}
 CATEGORY_COLUMN = 7
 SITE_COLUMN = 6
-FREES = ("free_requested", "free_completed")
 WRITES_POOLS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
 """Whether PyTorch's events name their memory pool (pytorch#177717)."""
-
-OPERATOR_DEPTH = 12
-DISPATCH = frozenset(
-    method.__code__ for method in (Dispatch.__torch_dispatch__, Dispatch.general, Dispatch.on_device, Dispatch.create)
-)
-"""Methods whose frames know, as `func`, the operator that is running."""
-
-Frames = list[dict[str, Any]]
 
 
 class Shown:
@@ -57,18 +46,6 @@ class Shown:
         self.entries = sys.maxsize
         self.first = 0
         self.skipped: frozenset[str] = frozenset()
-        self.operators = False
-        self._rows = [0]
-        self._contexts = ["all"]
-
-    def change_context(self, row: int, context: str) -> None:
-        """From this row on, stacks are gathered of what `context` says: "state", "alloc", "all" or "" (none)."""
-        self._rows.append(row)
-        self._contexts.append(context)
-
-    def context(self, row: int) -> str:
-        """The context in force when a row was written."""
-        return self._contexts[bisect_right(self._rows, row) - 1]
 
 
 class History:
@@ -83,9 +60,10 @@ class History:
         self._sites = Sites(state.machine.trace.sites, stacks=True)
         self._notes: dict[int, str] = {}  # row -> the metadata in force
         self._pools: dict[int, tuple[int, int]] = {}  # row -> its memory pool, where that is not the default one
-        self._operators: dict[int, str] = {}  # row of an allocation -> the operator that asked for it
+        self._stacks = Stacks()
         self._taken: dict[int, int] = {}  # row of a live allocation -> backward passes begun before it
-        self._given: dict[int, tuple[int, bool, int]] = {}  # id of a block -> where and when its storage died
+        # id of a block -> where and when its storage died
+        self._given: dict[int, tuple[int, bool, int, Stack | None]] = {}
         self._backward_passes = 0
         self._pass: Any = None
         self._stepping = False
@@ -124,11 +102,13 @@ class History:
         _check(enabled, ("state", "all"), "expected state to be 'state', 'all', or None")
         _check(context, ("state", "alloc", "all"), "expected context to be 'state', 'alloc', 'all', or None")
         _check(stacks, ("python", "all"), "expected stacks to be 'python', or 'all'")
+        for device in self.state.machine.devices:
+            self.state.drain(device)  # what died until now was freed before
         shown = self.shown
         rows = len(self.state.machine.trace.memory)
         shown.events = enabled is not None
-        shown.operators = stacks == "all"
-        shown.change_context(rows, context or "")
+        self._stacks.operators = stacks == "all"
+        self._stacks.level = 0 if enabled is None else LEVELS[context or ""]
         shown.entries = max_entries if enabled == "all" else 1
         shown.skipped = frozenset(skip_actions)
         if enabled is None or clear_history or not self.enabled:
@@ -185,20 +165,21 @@ class History:
             with self._lock:
                 row = len(rows)
                 category = excess = 0
+                given: Stack | None = None
                 if action == "alloc":
                     site = self._sites.number()
                     category = self._phase()
                     excess = block.size - size
                     block.context = row
-                    if self.shown.operators and self.shown.events:
-                        self._operators[row] = running_operator()
                     self._taken[row] = self._backward_passes
                 elif action in FREES:
-                    site = self._free(action, block)
+                    site, given = self._free(action, block)
                 else:
                     site = self._sites.number()
-                    if action in ("segment_alloc", "segment_map") and block.segment.context is None:
+                    first = action in ("segment_alloc", "segment_map") and block.prev is None
+                    if first and block.segment.context is None:
                         block.segment.context = row
+                self._stacks.note(row, action, block, given)
                 if self.metadata:
                     self._notes[row] = self.metadata
                 if block is not None and block.pool_id != DEFAULT_POOL:
@@ -215,21 +196,26 @@ class History:
 
         def died(block: Any) -> None:
             # The storage may die anywhere, also while the history is being written.
-            self._given[id(block)] = self._sites.number(), self._backward(), self._backward_passes
+            self._given[id(block)] = self._now()
             append(frees, block)
 
         return died
 
-    def _free(self, action: str, block: Any) -> int:
-        """The line where a block was given back; its allocation's category is settled."""
+    def _now(self) -> tuple[int, bool, int, Stack | None]:
+        """What is kept of the moment at which a storage dies."""
+        return self._sites.number(2), self._backward(), self._backward_passes, self._stacks.gather(ALL)
+
+    def _free(self, action: str, block: Any) -> tuple[int, Stack | None]:
+        """The line and the stack where a block was given back; its allocation's category is settled."""
         key = id(block)
-        site, backward, passes = self._given.get(key) or (self._sites.number(), self._backward(), self._backward_passes)
+        known = self._given.get(key) or self._now()
+        site, backward, passes, stack = known
         if action == "free_requested":
-            self._given[key] = site, backward, passes
+            self._given[key] = known
             self._settle(block.context, backward, passes)
         else:
             self._given.pop(key, None)
-        return site
+        return site, stack
 
     # ------------------------------------------------------------------ categories
 
@@ -324,26 +310,21 @@ class History:
     # ------------------------------------------------------------------ snapshots
 
     def frames(self, context: object) -> Frames:
-        """The stack behind a block's context, which is the row of its allocation."""
-        if not isinstance(context, int) or not self.shown.context(context):
+        """The program's lines behind a block's context, which is the row of its allocation."""
+        if not isinstance(context, int):
             return []
         trace = self.state.machine.trace
-        return [*self._operator_frame(context), *frames_of(trace.sites[trace.memory.get(context, SITE_COLUMN)])]
-
-    def _operator_frame(self, row: int) -> Frames:
-        """The one C++ frame that is known of an allocation, where `stacks="all"` asked for them: the operator's."""
-        name = self._operators.get(row)
-        return [{"filename": "??", "line": 0, "name": f"at::_ops::{name}::call"}] if name else []
+        return frames_of(trace.sites[trace.memory.get(context, SITE_COLUMN)])
 
     def segments(
-        self, pool: tuple[int, int] | None = None, frames: Callable[[object], Frames] | None = None
+        self, frames: Callable[[object], Frames], pool: tuple[int, int] | None = None
     ) -> tuple[list[Any], dict[str, Any]]:
         """The segments of all devices, and the allocators' settings."""
         segments: list[Any] = []
         settings: dict[str, Any] = {}
         for device in self.state.machine.devices:
             self.state.drain(device)
-            found = device.allocator.snapshot(pool, frames or self.frames)
+            found = device.allocator.snapshot(pool, frames)
             segments += found["segments"]
             settings = found["allocator_settings"]
         return segments, settings
@@ -359,7 +340,7 @@ class History:
         hooks = [(device.allocator, device.allocator.on_action) for device in self.state.machine.devices]
         for allocator, _ in hooks:
             allocator.on_action = None
-        segments, settings = self.segments()
+        segments, settings = self.segments(self.frames)
         for allocator, hook in hooks:
             allocator.on_action = hook
         facts = self.state.machine.trace.facts
@@ -379,7 +360,7 @@ class History:
                 state.drain(device)
             self._fill(traces)
         # Its own "snapshot" action is in the next one: the trace is copied first (c10/cuda/CUDACachingAllocator.cpp).
-        segments, settings = self.segments(wanted)
+        segments, settings = self.segments(self._stacks.of_context, wanted)
         return {
             "segments": segments,
             "device_traces": [events[-self.shown.entries :] for events in traces],
@@ -389,7 +370,6 @@ class History:
 
     def _fill(self, traces: list[list[dict[str, Any]]]) -> None:
         shown = self.shown
-        with_frames = {"all": MEMORY_ACTIONS, "alloc": tuple(a for a in MEMORY_ACTIONS if a not in FREES)}
         for row, action in enumerate(self.state.machine.trace.memory_actions()):
             if row < shown.first or action.action in shown.skipped:
                 continue
@@ -404,24 +384,9 @@ class History:
                     "time_us": action.time_ns // 1000,
                     "compile_context": "N/A",
                     "user_metadata": self._notes.get(row, ""),
-                    "frames": [*self._operator_frame(row), *frames_of(action.site)]
-                    if action.action in with_frames.get(shown.context(row), ())
-                    else [],
+                    "frames": self._stacks.of_event(row),
                 }
             )
-
-
-def running_operator() -> str:
-    """The operator whose dispatch is on the stack, under its name in C++ (`empty_memory_format`); "" for none."""
-    frame: FrameType | None = sys._getframe(2)
-    for _ in range(OPERATOR_DEPTH):
-        if frame is None:
-            break
-        if frame.f_code in DISPATCH:
-            schema = frame.f_locals["func"]._schema
-            return str(schema.name.partition("::")[2]) + (f"_{schema.overload_name}" if schema.overload_name else "")
-        frame = frame.f_back
-    return ""
 
 
 def frames_of(site: Site) -> Frames:
