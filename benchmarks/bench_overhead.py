@@ -3,7 +3,8 @@
     python benchmarks/bench_overhead.py [--rounds N]
 
 Three programs: `add_` on a small tensor, a training step of an MLP (batch 128), and one of a ResNet-18-like network
-(batch 8, 64x64).
+(batch 8, 64x64). The last runs once more with Adam's foreach form in the plain program too: CUDA's default, which is
+not the CPU's, and slower there, since it keeps the temporaries of all parameters at once.
 Each round times the plain form and the emulated one directly after each other, in one process, with all that
 `understudy run` does by default.
 """
@@ -34,10 +35,12 @@ def small_add(device: str) -> Callable[[], None]:
     return step
 
 
-def training(model: nn.Module, shape: tuple[int, ...], classes: int, device: str) -> Callable[[], None]:
-    """One training step: forward, cross entropy, backward, Adam with the device's defaults."""
+def training(
+    model: nn.Module, shape: tuple[int, ...], classes: int, device: str, foreach: bool | None = None
+) -> Callable[[], None]:
+    """One training step: forward, cross entropy, backward, Adam with the device's defaults (`foreach` None)."""
     model = model.to(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=foreach)
     x = torch.randn(*shape, device=device)
     y = torch.randint(0, classes, (shape[0],), device=device)
     loss_function = nn.CrossEntropyLoss()
@@ -78,13 +81,18 @@ class Block(nn.Module):
         return torch.relu(self.norm_two(self.two(out)) + self.short(x))
 
 
-def resnet(device: str) -> Callable[[], None]:
+def resnet(device: str, foreach: bool | None = None) -> Callable[[], None]:
     """ResNet-18's shape: 64 to 512 channels in four stages of two blocks, batch 8, 64x64."""
     stages = [Block(a, b, s) for a, b, s in ((64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1),
                                              (128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1))]  # fmt: skip
     stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     model = nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
-    return training(model, (8, 3, 64, 64), 10, device)
+    return training(model, (8, 3, 64, 64), 10, device, foreach)
+
+
+def resnet_foreach(device: str) -> Callable[[], None]:
+    """The same with Adam's foreach form, which is what CUDA takes by default, on every device."""
+    return resnet(device, foreach=True)
 
 
 def timed(step: Callable[[], None], times: int) -> float:
@@ -99,6 +107,7 @@ PROGRAMS: dict[str, tuple[Callable[[str], Callable[[], None]], int]] = {
     "add_ on a small tensor (100 x)": (small_add, 30),
     "MLP training step, batch 128": (mlp, 20),
     "ResNet-18-like step, batch 8": (resnet, 2),
+    "  foreach in the plain one too": (resnet_foreach, 2),
 }
 
 

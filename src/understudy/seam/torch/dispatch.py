@@ -68,7 +68,7 @@ class Dispatch(TorchDispatchMode):
         self.local = state.local
         self.machine = state.machine
         self.handlers = handlers
-        self.plans: dict[Any, Plan] = {}
+        self.plans: dict[int, Plan] = {}  # by identity: an operator's hash is a call of Python
         self.costs: dict[Any, Cost] = {}
         self.recorder: Recorder | None = None
 
@@ -91,10 +91,12 @@ class Dispatch(TorchDispatchMode):
 
     def plan(self, func: Any) -> Plan:
         """The plan of an operator, made on its first use."""
-        plan = self.plans[func] = Plan(func) if hasattr(func, "_schema") else HigherOrderPlan()
+        plan = self.plans[id(func)] = Plan(func) if hasattr(func, "_schema") else HigherOrderPlan(func)
         if plan.handler is not None:
             return plan
         plan.handler = self.handlers.get(plan.name)
+        if plan.handler is None and plan.tensorless:
+            plan.handler = tensorless
         if plan.handler is None and plan.composite:
             plan.handler = composite
         plan.row = kernels.row(plan)
@@ -106,30 +108,29 @@ class Dispatch(TorchDispatchMode):
             # Nothing happens on a device where shapes alone are traced. Other subclasses take themselves apart first:
             # what they are made of comes here again.
             return fake.run(self.state, func, args, kwargs or {}) if TRACED.intersection(types) else NotImplemented
-        plan = self.plans.get(func)
+        plan = self.plans.get(id(func))
         if plan is None:
             plan = self.plan(func)
         if plan.handler is not None:
             return plan.handler(self, plan, func, args, kwargs or {})
         if kwargs or plan.factory:
             return self.general(plan, func, args, kwargs or {})
-        key = [func]
+        key: list[Any] = [plan]
         device = NOWHERE
         for value in args:
-            if isinstance(value, Tensor):
+            kind = value.__class__
+            if kind is Tensor or kind is Parameter:
                 try:
                     found = storage_of(value)._us.device
                     key += (value.shape, value.dtype)
                 except (NotImplementedError, RuntimeError, ValueError):  # sparse ones lack storage, nested ones sizes
-                    return self.general(plan, func, args, {})
-                if value.__class__ is not Tensor and value.__class__ is not Parameter:
                     return self.general(plan, func, args, {})
                 if found != device or found < 0:
                     if device == NOWHERE and found >= 0:
                         device = found
                     else:
                         return self.general(plan, func, args, {})
-            elif value.__class__ is list or value.__class__ is tuple:
+            elif kind is list or kind is tuple:
                 if value and isinstance(value[0], Tensor):
                     found = common_device(value, key)
                     if found < 0 or found != device != NOWHERE:
@@ -139,11 +140,13 @@ class Dispatch(TorchDispatchMode):
                     key.append(tuple(value))
                 elif value and not isinstance(value[0], (int, float)):
                     return self.general(plan, func, args, {})
+            elif kind is not int and isinstance(value, Tensor):
+                return self.general(plan, func, args, {})
             elif plan.attributes:
                 key.append(value)
         if device < 0:
             return self.general(plan, func, args, {})
-        out = self.call(plan, func, args, {}, device) if plan.random or not plan.builtin else func(*args)
+        out = self.call(plan, func, args, {}, device) if plan.random or not plan.builtin else plan.run(*args)
         if plan.view:
             self.local.host.now_ns += VIEW_NS
             return out
@@ -315,7 +318,7 @@ class Dispatch(TorchDispatchMode):
             self.local.host.now_ns += self.machine.devices[device].cost.empty_ns if plan.empty else VIEW_NS
             return
         if key is None:
-            key = [func]
+            key = [plan]
             for tensor in tensors_in((*args, *kwargs.values())):
                 key += (size_of(tensor), tensor.dtype)
             if plan.attributes:
@@ -405,7 +408,8 @@ class HigherOrderPlan(Plan):
 
     __slots__ = ()
 
-    def __init__(self) -> None:
+    def __init__(self, func: Any) -> None:
+        self.func = func
         self.handler = higher_order
 
 
@@ -416,6 +420,11 @@ def higher_order(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...
         raise NotImplementedError(f"could not find kernel for HigherOrderOperator {func.name()} on CUDA")
     with dispatch.parts:
         return kernel(*args, **kwargs)
+
+
+def tensorless(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator that neither takes nor makes tensors (`record_function`'s): nothing happens on a device."""
+    return func(*args, **kwargs)
 
 
 def composite(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

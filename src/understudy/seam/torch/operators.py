@@ -24,17 +24,20 @@ class Plan:
     `blas`: takes cuBLAS's workspace. `memory`: its kernel takes memory beyond its results, as `row` says, or is not
     known (no row). `empty`: makes memory of which nothing is computed. `view`: only makes views. `fresh`: may return
     new storages. `mutated`: positions of arguments that it writes. `resizes`: may change a storage's size.
-    `composite`: has no kernel of its own, but is written in other operators. `handler`: replaces it all.
+    `composite`: has no kernel of its own, but is written in other operators. `handler`: replaces it all. `run`: what
+    `func` calls. `tensorless`: neither takes nor makes tensors.
     """
 
     __slots__ = (
-        "attributes", "blas", "builtin", "composite", "empty", "exempt", "factory", "fresh", "handler",
+        "attributes", "blas", "builtin", "composite", "empty", "exempt", "factory", "fresh", "func", "handler",
         "host_arguments",
         "kernel", "layout", "maskable", "math", "memory", "mutated", "mutated_keywords", "name", "names", "random",
-        "resizes", "row", "synchronizes", "view",
+        "resizes", "row", "run", "synchronizes", "tensorless", "view",
     )  # fmt: skip
 
     def __init__(self, func: torch._ops.OpOverload) -> None:
+        self.func = func
+        self.run: Callable[..., Any] = func._op
         schema = func._schema
         arguments = schema.arguments
         returns = schema.returns
@@ -43,6 +46,8 @@ class Plan:
         self.names = tuple(argument.name for argument in arguments)
         takes_tensors = any("Tensor" in str(argument.type) for argument in arguments)
         self.factory = not takes_tensors
+        gives_tensors = any("Tensor" in str(r.type) for r in returns)
+        self.tensorless = func.namespace in ("aten", "profiler") and not (takes_tensors or gives_tensors)
         written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
         self.mutated = tuple(i for i, a in enumerate(arguments) if a in written and not a.kwarg_only)
         self.mutated_keywords = tuple(a.name for a in written if a.kwarg_only)

@@ -31,7 +31,7 @@ def scattered(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], 
     if node is None or torch.is_grad_enabled() or node.name() not in SCATTERING:
         return guarded(dispatch, plan, func, args, kwargs)
     direct = IN_PLACE[plan.name]
-    known = dispatch.plans.get(direct) or dispatch.plan(direct)
+    known = dispatch.plans.get(id(direct)) or dispatch.plan(direct)
     guarded(dispatch, known, direct, args, kwargs)
     return args[0]
 
