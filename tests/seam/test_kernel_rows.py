@@ -300,6 +300,30 @@ def test_cudnn_attentions_gradient_is_assumed_to_be_flash_attentions() -> None:
         assert found == Need((98304, 6291456), unsure=6291456)
 
 
+@rows("_cudnn_rnn")
+@pytest.mark.parametrize(("gates", "mode", "printed"), [(4, 2, 17_730_560), (3, 3, 13_169_920)])
+def test_a_recurrent_layer_takes_its_matrices_once_more(gates: int, mode: int, printed: int) -> None:
+    """pytorch#2895: 4 layers of 320 units, inputs of 123; its 25,000 steps x texts are taken for 250 steps of 100."""
+    weights = []
+    for inputs in (123, 320, 320, 320):
+        weights += [meta(gates * 320, inputs), meta(gates * 320, 320), meta(gates * 320), meta(gates * 320)]
+    state = meta(4, 100, 320)
+    cell = state if mode == 2 else None
+    given = (weights, 4, None, state, cell, mode, 320, 0, 4, False, 0.0, True, False, [], None)
+    assert need("_cudnn_rnn", meta(250, 100, 123), *given).sizes == (printed,)
+
+
+@rows("_cudnn_rnn")
+def test_a_bidirectional_layer_takes_more_for_each_step() -> None:
+    """SeanNaren/deepspeech.pytorch#172: a GRU of 800 units, 326 steps of 64 texts; printed: 313,344,000."""
+    weights = [meta(2400, 672), meta(2400, 800), meta(2400), meta(2400)] * 2
+    given = (weights, 4, None, meta(2, 64, 800), None, 3, 800, 0, 1, False, 0.0, True, True, [], None)
+    (size,) = need("_cudnn_rnn", meta(326, 64, 672), *given).sizes
+    assert 0.95 < size / 313_344_000 < 1
+    turned = need("_cudnn_rnn", meta(64, 326, 672).transpose(0, 1), *given).sizes
+    assert turned == (326 * 64 * 672 * 4, size)
+
+
 @rows("_native_multi_head_attention")
 def test_the_fast_path_of_attention() -> None:
     """4 x 128 words of 256 numbers: the projections and one result; with weights two sets of scores instead."""

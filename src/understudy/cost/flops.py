@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import log2, prod
 
+from understudy.cost.recurrent import recurrence
 from understudy.trace.operation import Signature
 
 Shape = tuple[int, ...]
@@ -84,6 +85,9 @@ def _attention(signature: Signature, name: str, shapes: tuple[Shape, ...], outpu
 
 
 def _rnn(signature: Signature, name: str, shapes: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> float:
+    found = recurrence(signature)
+    if found is not None:
+        return found.flops * (2 if "backward" in name else 1)
     steps = prod(shapes[0][:-1])
     weights = sum(prod(shape) for shape in shapes[1:] if len(shape) == 2 and shape[0] >= shape[1])
     return 2 * steps * weights * (2 if "backward" in name else 1)

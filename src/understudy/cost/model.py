@@ -9,11 +9,12 @@ from __future__ import annotations
 from math import ceil, prod
 from typing import NamedTuple
 
-from understudy.cost import flops
+from understudy.cost import flops, recurrent
 from understudy.cost.curves import UNKNOWN_BAND, Curve, curve, share
 from understudy.cost.links import Links
 from understudy.cost.measured import Measured
 from understudy.cost.operators import OperatorClass, classify, plain, read
+from understudy.cost.recurrent import Recurrence, recurrence
 from understudy.gpus import Gpu
 from understudy.trace.operation import Signature
 
@@ -113,11 +114,39 @@ class CostModel:
         regular = _regularity(signature, name) if operator.name == "matmul" else 0.0
         if compute_ns > memory_ns:  # a power limit lowers the clock of the cores, not that of the memory
             part *= self.gpu.sustained_share / shape.sustained_share
-        duration, band = shape.time_ns(roofline_ns, floor_ns, operator.share * part, regular)
+        found = recurrence(signature) if operator.name == "rnn" else None
+        if found is None:
+            duration, band = shape.time_ns(roofline_ns, floor_ns, operator.share * part, regular)
+        else:
+            duration, floor_ns = self._recurrent_ns(found, signature, shape, precision, part, floor_ns)
+            band = max(recurrent.BAND, shape.band[0])
         if operator.name == "other":
             band = UNKNOWN_BAND
         bound = "launch" if 2 * floor_ns > duration else "compute" if compute_ns > memory_ns else "memory"
         return KernelCost(max(1, round(duration)), self._occupancy(signature, operator, name), bound, round(band, 3))
+
+    def _recurrent_ns(
+        self, sizes: Recurrence, signature: Signature, shape: Curve, precision: str, part: float, floor_ns: float
+    ) -> tuple[float, float]:
+        """(time, shortest time) of a recurrent layer: its products of all steps, and its chain of steps."""
+        item = flops.ITEM_BYTES.get(signature.dtypes[0].removeprefix("torch."), 4)
+        step_floor_ns = 1000.0 * recurrent.STEP_US * self._floor_scale
+        share = recurrent.SHARE * part
+
+        def product(operations: float, size: float, floor: float) -> tuple[float, float]:
+            roofline_ns = 1e9 * max(operations / self._peak(precision), size / self.gpu.memory_bandwidth_bytes_per_s)
+            return shape.time_ns(roofline_ns, floor, share)[0], roofline_ns
+
+        backward = signature.name.endswith("_backward")
+        once = sizes.input_flops
+        if backward:  # gradients of inputs, and of all weights
+            once = [*once, *once, *[2 * sizes.cells * sizes.matrix * sizes.directions] * sizes.layers]
+        total_ns = floor_ns + sum(product(operations, 0, 0.0)[0] for operations in once)
+        texts = sizes.cells / sizes.steps
+        step_ns, roofline_ns = product(2 * texts * sizes.matrix, item * sizes.matrix, step_floor_ns)
+        others = sizes.layers * sizes.directions - 1
+        chain_ns = sizes.steps * (step_ns + others * max(recurrent.FURTHER * step_ns, roofline_ns))
+        return total_ns + chain_ns, floor_ns + sizes.steps * step_floor_ns
 
     def _curve(self, name: str, precision: str) -> Curve:
         own = None if self.measured is None else self.measured.curves.get((name, precision))
@@ -192,6 +221,8 @@ class CostModel:
         gpu = self.gpu
         out = signature.shapes[signature.inputs :] or signature.shapes[:1]
         items = prod(out[0]) if out else 0
+        if operator.name == "rnn" and (sizes := recurrence(signature)) is not None:
+            items = sizes.cells // sizes.steps * sizes.gates * sizes.units  # one step's
         if operator.name in _PRODUCTS or operator.name == "linalg":
             part = ceil(items / _TILE) / gpu.sm_count
         else:

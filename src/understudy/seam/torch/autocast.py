@@ -16,6 +16,7 @@ import torch
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch import autocast_lists as lists
+from understudy.seam.torch import recurrent
 from understudy.seam.torch.operators import tensors_in
 from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import device_of
@@ -153,6 +154,7 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (lists.FLOAT32_RESULT, _result),
     (lists.PROMOTE, _promote),
     (lists.BANNED, _ban),
+    (("_cudnn_rnn",), recurrent.autocast_rule),
 )
 
 

@@ -119,7 +119,7 @@ class CaptureMode(TorchDispatchMode):
                 return out
         finally:
             self._apart = before
-        out = self._twins(out, given)
+        out = self._twins(out, given, {})
         on_device = any(tag_of(tensor).device >= 0 for tensor in tensors_in((*args, *kwargs.values(), out)))
         if on_device and plan.name not in NO_KERNEL and (plan.kernel or plan.name in COPIES):
             self._write_down(plan, func, args, kwargs, out, written)
@@ -141,24 +141,30 @@ class CaptureMode(TorchDispatchMode):
             with C._DisableTorchDispatch():
                 storage._us_graph = storage_of(_bytes(storage).clone())
 
-    def _twins(self, out: Any, given: dict[int, Any]) -> Any:
-        """Results in new memory, as tensors that may die: the bytes stay with the graph, as in its private pool."""
+    def _twins(self, out: Any, given: dict[int, Any], made: dict[int, Any]) -> Any:
+        """Results in new memory, as tensors that may die: the bytes stay with the graph, as in its private pool.
+
+        `made` are the twins of memory that several results share.
+        """
         if isinstance(out, (tuple, list)):
-            return type(out)(self._twins(part, given) for part in out)
+            return type(out)(self._twins(part, given, made) for part in out)
         if not isinstance(out, Tensor) or not _has_storage(out) or out.numel() == 0:
             return out
         storage = storage_of(out)
         tag = storage._us
-        if tag.device < 0 or id(tag) in given:
+        known = made.get(storage._cdata)
+        if known is None and (tag.device < 0 or id(tag) in given):
             return out
         with C._DisableTorchDispatch():
-            held = storage_of(from_capsule(to_capsule(_bytes(storage))))
+            held = storage_of(from_capsule(to_capsule(_bytes(storage)))) if known is None else known
             twin = torch.empty(0, dtype=out.dtype, device="cpu")
             twin.set_(held, out.storage_offset(), out.shape, out.stride())
-        attach(storage_of(twin), tag)
-        del storage._us
-        storage_of(twin)._us_graph = storage
-        self.own.append(storage)
+        if known is None:
+            made[storage._cdata] = held = storage_of(twin)
+            attach(held, tag)
+            del storage._us
+            held._us_graph = storage
+            self.own.append(storage)
         return twin
 
     def give_back(self) -> None:

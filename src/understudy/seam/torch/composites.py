@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from understudy.seam.torch import attention, composite_checks, tracing
+from understudy.seam.torch import attention, composite_checks, recurrent, tracing
 from understudy.seam.torch.dispatch import COMPOSITE, Dispatch, lazy_views
 from understudy.seam.torch.dispatch import composite as apart
 from understudy.seam.torch.operators import Plan
@@ -65,6 +65,7 @@ COMPOSITES: dict[Any, Composite] = {
     aten.dropout.default: _dropout,
     aten.scaled_dot_product_attention.default: attention.composite,
     **composite_checks.COMPOSITES,
+    **recurrent.COMPOSITES,
 }
 
 

@@ -322,7 +322,7 @@ class Dispatch(TorchDispatchMode):
             for tensor in tensors_in((*args, *kwargs.values())):
                 key += (size_of(tensor), tensor.dtype)
             if plan.attributes:
-                key += [str(value) for value in args if not isinstance(value, Tensor)]
+                key += [str(value) for value in args if next(tensors_in((value,)), None) is None]
         if plan.math:
             key += [self.state.tf32(), plan.layout and any(channels_last(t) for t in tensors_in(args[:3]))]
         key.append(device)

@@ -18,7 +18,7 @@ from understudy.machine import graph as machine_graph
 from understudy.machine.order import Access
 from understudy.machine.stream import Stream
 from understudy.seam.patching import Patch
-from understudy.seam.torch import asserts, attention, batch_norm, half
+from understudy.seam.torch import asserts, attention, batch_norm, half, recurrent_values
 from understudy.seam.torch.captures import CaptureMode, tensors_of
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.late import extent
@@ -42,7 +42,12 @@ EMPTY = (
 )
 NO_DEBUG = "CUDA Graphs debug not enabled, set with [graph].enable_debug_mode()"
 DEAD = "CUDA graph replay detected {} dead tensor(s).\nMemory that the graph uses was freed after the capture: keep {}"
-VALUES: dict[str, Callable[..., Any]] = {**attention.VALUES, **batch_norm.VALUES, **half.VALUES}
+VALUES: dict[str, Callable[..., Any]] = {
+    **attention.VALUES,
+    **batch_norm.VALUES,
+    **half.VALUES,
+    **recurrent_values.VALUES,
+}
 """What computes a captured operator for which the CPU has no kernel."""
 
 

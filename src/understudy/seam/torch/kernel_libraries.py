@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from understudy.seam.torch.kernel_memory import NOTHING, Call, Need, Row, size_of
+from understudy.seam.torch.recurrent_space import workspace
 
 FLOAT = 4
 LT_PERSISTENT, LT_UNIFIED = (2, 9), (2, 12)
@@ -230,6 +231,8 @@ ROWS: tuple[Row, ...] = (
     Row(("_scaled_dot_product_efficient_attention_backward", "_efficient_attention_backward"), efficient_backward,
         TRANSFORMERS + "attention_backward.cu, mem_eff_attention/kernel_backward.h; recorded: cranberrii/ftcourse"),
     Row(("_scaled_dot_product_cudnn_attention_backward",), cudnn_backward, NATIVE + "cudnn/MHA.cpp", exact=False),
+    Row(("_cudnn_rnn", "_cudnn_rnn_backward"), workspace,
+        NATIVE + "cudnn/RNN.cpp; printed: pytorch#2895, SeanNaren/deepspeech.pytorch#172", exact=False),
     Row(("_native_multi_head_attention",), fast_path,
         TRANSFORMERS + "attention.cu (native_multi_head_attention_cuda)", exact=False),
     Row(("_transformer_encoder_layer_fwd",), fast_layer,

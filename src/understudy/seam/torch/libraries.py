@@ -11,7 +11,7 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.operators import Plan
 from understudy.seam.torch.state import State
-from understudy.seam.torch.tags import device_of, storage_of, tag_of
+from understudy.seam.torch.tags import device_of
 
 CUDNN_VERSIONS = (
     ((10, 0), 7605),
@@ -99,22 +99,6 @@ def _preferred(kind: str) -> list[Patch]:
     return [Patch(torch._C, get, lambda: chosen[0]), Patch(torch._C, put, choose)]
 
 
-def flatten_weights(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """aten::_cudnn_rnn_flatten_weight: all weights of a recurrent layer become views of one new buffer."""
-    weights = args[0]
-    device = tag_of(weights[0]).device
-    total = sum(weight.numel() for weight in weights)
-    buffer = torch.empty(total, dtype=weights[0].dtype, device="cpu")
-    dispatch.state.place(storage_of(buffer), device)
-    position = 0
-    for weight in weights:
-        piece = buffer[position : position + weight.numel()].view(weight.shape)
-        position += weight.numel()
-        piece.copy_(weight)
-        weight.set_(piece)
-    return buffer
-
-
 def convolution(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """aten::cudnn_convolution, called by name: the convolution that it is."""
     tensor, weight, padding, stride, dilation, groups = args[:6]
@@ -146,32 +130,7 @@ def sampled_backward(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any,
         return torch.ops.aten.grid_sampler_2d_backward.default(gradient, tensor, grid, 0, 0, True, [True, True])
 
 
-LSTM_KEEPS = 5
-"""Numbers that cuDNN's LSTM keeps for the backward pass of each step, text and unit of a layer: four gates and the
-cell. pytorch#2895 prints its reserve space for 4 layers of 320 units and 25,000 steps x texts: 736,000,000 bytes, which
-are 4 x 25,000 x 320 x (4 x 5 + 3); the 3 are the outputs between the layers, which are tensors of their own here."""
-
-
-def recurrent_layer(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """aten::mkldnn_rnn_layer, the CPU's kernel of an LSTM's layer: what it keeps has the size of what cuDNN keeps."""
-    device, floating = dispatch.scan(plan, func, args, kwargs)
-    if device < 0:
-        return dispatch.on_host(plan, func, args, kwargs, floating)
-    for tensor in floating:
-        dispatch.tag(tensor, device)
-    out = dispatch.call(plan, func, args, kwargs, device)
-    inputs, kept = args[0], out[3]
-    if kept is not None and kept.numel():  # None or empty where nothing is trained
-        units = inputs.numel() // inputs.shape[-1] * out[0].shape[-1]
-        dispatch.state.place(storage_of(kept), device, LSTM_KEEPS * units * inputs.element_size())
-    dispatch.tag(out, device)
-    dispatch.submit(plan, func, args, kwargs, out, device, None)
-    return out
-
-
 HANDLERS = {
-    "aten::_cudnn_rnn": recurrent_layer,
-    "aten::_cudnn_rnn_flatten_weight": flatten_weights,
     "aten::cudnn_convolution": convolution,
     "aten::cudnn_grid_sampler": sampled,
     "aten::cudnn_grid_sampler_backward": sampled_backward,

@@ -41,7 +41,7 @@ class Plan:
         schema = func._schema
         arguments = schema.arguments
         returns = schema.returns
-        self.name = name = tables.CUDA_NAMES.get(schema.name, schema.name)
+        self.name = name = schema.name
         self.handler: Callable[..., Any] | None = None
         self.names = tuple(argument.name for argument in arguments)
         takes_tensors = any("Tensor" in str(argument.type) for argument in arguments)
@@ -129,7 +129,7 @@ def signature(
         read += touched - first
         written = touched
     detail: list[tuple[str, str | int]] = []
-    if tf32 & (2 if "conv" in plan.name else 1):
+    if tf32 & (2 if "conv" in plan.name or "cudnn" in plan.name else 1):
         detail.append(("tf32", 1))
     if any(map(channels_last, inputs)):
         detail.append(("channels_last", 1))

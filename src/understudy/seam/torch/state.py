@@ -108,6 +108,7 @@ class State:
         self.generator_devices: dict[int, int] = {}
         self.pool_numbers = count(1)  # second numbers of pools that the program asks for, (0, n)
         self.capture_numbers = count(1)  # first numbers of those that captures make for themselves, (n, 0)
+        self.dropout_states: dict[int, tuple[Any, torch.Tensor]] = {}  # of cuDNN: whose place they were drawn at, them
         self.positions: dict[int, Position] = {}  # where a device's generator is, by the generator's address
         self.default_generator = threading.RLock()  # held while the CPU's default generator stands for another
         self.sync_debug_mode = 0

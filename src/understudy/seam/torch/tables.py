@@ -25,7 +25,6 @@ EXEMPT = frozenset(
         "aten::_ctc_loss",
         "aten::_ctc_loss_backward",
         "aten::_use_cudnn_ctc_loss",
-        "aten::lstm",
         "aten::view_as",
         "aten::expand_as",
     }
@@ -46,9 +45,6 @@ HOST_ARGUMENTS: dict[str, frozenset[str]] = {
     "aten::_pad_packed_sequence": frozenset({"batch_sizes"}),
     "aten::_pack_padded_sequence_backward": frozenset({"batch_sizes"}),
     "aten::_thnn_fused_lstm_cell": frozenset(),
-    "aten::gru": frozenset({"batch_sizes"}),
-    "aten::rnn_tanh": frozenset({"batch_sizes"}),
-    "aten::rnn_relu": frozenset({"batch_sizes"}),
 }
 """Arguments that CUDA kernels accept on the host, whatever their size."""
 
@@ -147,8 +143,9 @@ HIDDEN_WRITES: dict[str, tuple[int, ...]] = {
     "aten::native_batch_norm": (3, 4),
     "aten::cudnn_batch_norm": (3, 4),
     "aten::batch_norm": (3, 4),
+    "aten::_cudnn_rnn": (15,),
 }
-"""Positions of arguments that an operator writes although its schema does not say so (running statistics)."""
+"""Positions of arguments that an operator writes against its schema (running statistics, random states)."""
 
 GATHERS = frozenset(
     {
@@ -220,6 +217,8 @@ MATH = frozenset(
         "aten::convolution",
         "aten::convolution_backward",
         "aten::_convolution",
+        "aten::_cudnn_rnn",
+        "aten::_cudnn_rnn_backward",
     }
 )
 """Operators whose cost depends on PyTorch's TF32 switches."""
@@ -262,15 +261,11 @@ ATTRIBUTES = frozenset(
         "aten::_softmax",
         "aten::_log_softmax",
         "aten::native_group_norm",
+        "aten::_cudnn_rnn",
+        "aten::_cudnn_rnn_backward",
     }
 )
 """Operators whose cost depends on more than the shapes of their tensors."""
-
-CUDA_NAMES = {
-    "aten::mkldnn_rnn_layer": "aten::_cudnn_rnn",
-    "aten::mkldnn_rnn_layer_backward": "aten::_cudnn_rnn_backward",
-}
-"""Operators that only the CPU has, by the names of those that a GPU runs instead."""
 
 BUILT_IN = frozenset({"aten", "_c10d_functional", "c10d", "c10d_functional", "inductor", "rngprims"})
 """Operator namespaces of PyTorch's C++ kernels; those of `prims` are Python, which must see the physical device."""
