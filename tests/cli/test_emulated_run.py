@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -170,3 +172,19 @@ def test_a_program_that_uses_no_gpu_is_told_so(understudy) -> None:
     done = understudy("run", "-c", "print(1)")
     assert (done.returncode, done.stdout) == (0, "1\n")
     assert done.stderr.startswith("understudy: no report: the program did nothing on a GPU")
+
+
+@pytest.mark.parametrize("end", [subprocess.PIPE, None], ids=["broken", "closed"])
+def test_a_report_that_nobody_reads_leaves_the_exit_code_alone(tmp_path: Path, end: int | None) -> None:
+    command = [sys.executable, "-m", "understudy", "run", "-c", SYNCS + "raise SystemExit(9)"]
+    if end is None:
+        command = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=end) as child:
+        if child.stderr is not None:
+            child.stderr.close()
+    assert child.returncode == 9
+
+
+def test_a_python_that_cannot_be_reached_is_named_as_a_possible_reason(understudy) -> None:
+    done = understudy("run", "--no-python", sys.executable, "-E", "-c", "import torch")
+    assert done.stderr.endswith("used a device; Pythons that are started with -E, -I or -S are not reached)\n")

@@ -106,3 +106,17 @@ def test_a_setting_of_another_type_is_one_sentence(understudy, tmp_path: Path, l
     done = understudy("run", "-c", "print('ran')")
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert sentence in done.stderr
+
+
+def test_a_file_keeps_its_name_in_the_sentence(understudy, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("junk")
+    assert understudy("report", "README.md").stderr.startswith("understudy: README.md is not an understudy trace")
+
+
+def test_a_full_disk_is_said(understudy) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "understudy", "gpus"], stdout=full, stderr=-1, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr == "understudy: the output cannot be written: No space left on device\n"

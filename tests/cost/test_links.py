@@ -44,6 +44,13 @@ def test_peer_copies_use_nvlink_where_there_is_one():
     assert 250 <= rate(CostModel(gpus.find("A100")), 0, 1) <= 290
 
 
+def test_copies_between_gpus_that_are_no_peers_go_through_the_host():
+    """NVIDIA/nccl#814 and #1264: p2pBandwidthLatencyTest with P2P disabled, PCIe 4 and 5."""
+    assert 20 <= rate(CostModel(gpus.find("RTX4090")), 0, 1) <= 23
+    assert 35 <= rate(CostModel(gpus.find("RTX5090")), 0, 1) <= 39
+    assert 11_000 <= CostModel(gpus.find("RTX3090")).copy_ns(4, 0, 1, True) <= 21_000
+
+
 def test_copies_within_a_device_are_fastest():
     for name in gpus.names():
         cost_model = CostModel(gpus.find(name))

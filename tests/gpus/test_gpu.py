@@ -39,6 +39,8 @@ def test_every_fact_has_a_source(gpu):
         facts -= {"price_usd_per_hour"}
     if gpu.sustained_share == 1.0:
         facts -= {"sustained_share"}
+    if gpu.peer_access:
+        facts -= {"peer_access"}
     assert set(gpu.sources) == facts
     kinds = ("vendor: ", "seen: ", "derived: ", "from memory, to be verified", "the ")
     assert all(source.startswith(kinds) for source in gpu.sources.values())

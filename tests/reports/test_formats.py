@@ -13,6 +13,7 @@ from understudy.reports import html, md, text
 from understudy.reports import json as json_report
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
+from understudy.trace.units import join_units
 
 
 def test_text_begins_with_verdict_why_next(training):
@@ -35,6 +36,19 @@ def test_what_a_line_cannot_hold_goes_on_below_its_words(training):
     number = next(number for number, line in enumerate(lines) if line.startswith("  memory at its peak"))
     assert lines[number + 1].startswith("    ")
     assert max(map(len, lines[4:])) <= 60
+
+
+@pytest.mark.parametrize("width", range(24, 60, 5))
+def test_no_line_begins_with_a_unit(training, width):
+    lines = text.render(training.trace, [], width=width).splitlines()
+    assert not [
+        line for line in lines if line.split() and line.split()[0] in ("%", "B", "KiB", "MiB", "GiB", "µs", "ms")
+    ]
+
+
+def test_a_closed_stderr_gets_no_report(training, monkeypatch):
+    monkeypatch.setattr("sys.stderr", None)
+    text.show(training.trace, [])
 
 
 def test_a_device_that_did_nothing_says_so(program):
@@ -131,7 +145,7 @@ def test_the_peak_says_how_sure_it_is(training):
     totals |= {"peak_band": 0.05, "peak_at_most_bytes": 5 << 20, "peak_unsure": "aten::topk"}
     sentence = "3.00 MiB allocated (modelled, ±5 %, at most 5.00 MiB if aten::topk takes more)"
     assert sentence in text.render(training.trace, [], width=200)
-    assert f"<td>{sentence}, 4.00 MiB reserved" in html.render(training.trace, [])
+    assert f"<td>{join_units(sentence)}, 4.00\N{NO-BREAK SPACE}MiB reserved" in html.render(training.trace, [])
     device = json.loads(json_report.render(training.trace, []))["devices"][0]
     assert device["peak_source"] == "modelled"
     assert (device["peak_band"], device["peak_at_most_bytes"], device["peak_unsure"]) == (0.05, 5 << 20, "aten::topk")

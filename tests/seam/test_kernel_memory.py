@@ -220,6 +220,17 @@ def test_what_is_not_contiguous_is_packed_on_the_gpu(session: Session) -> None:
     assert taken(lambda: square.t().copy_(torch.empty(64, 64)))[0] == 64 * 64 * 4
 
 
+@pytest.mark.parametrize(("non_blocking", "here", "there"), [(False, 0, 8 + 4), (True, 8, 8)])
+def test_gpus_that_are_no_peers_convert_in_buffers(non_blocking: bool, here: int, there: int) -> None:
+    """Copy.cu: a non_blocking copy converts on the source's GPU, a blocking one on the destination's."""
+    with understudy.emulate("2xRTX4090"):
+        assert not cuda.can_device_access_peer(0, 1)
+        ones = torch.ones(64, 64, device="cuda")
+        cuda.reset_peak_memory_stats(1)
+        assert taken(lambda: ones.to(1, torch.float64, non_blocking=non_blocking))[0] == 64 * 64 * here
+        assert cuda.max_memory_allocated(1) == 64 * 64 * there
+
+
 def test_peers_convert_in_one_kernel(session: Session) -> None:
     square = torch.ones(64, 64, device="cuda")
     cuda.reset_peak_memory_stats(1)

@@ -72,14 +72,17 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return 2
-    except (click.ClickException, UnderstudyError) as error:
-        text = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        return _complain(text)
+    except click.ClickException as error:
+        text = error.format_message()
+        return _complain(f"{text[:1].lower()}{text[1:]}")
+    except UnderstudyError as error:
+        return _complain(str(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        why = error.strerror or str(error)
+        return _complain(f"{error.filename}: {why}" if error.filename else f"the output cannot be written: {why}")
     except (click.Abort, KeyboardInterrupt):
         return 130
 
@@ -91,5 +94,5 @@ def _keys(values: dict[str, object]) -> dict[str, object]:
 
 
 def _complain(text: str) -> int:
-    click.echo(f"{PROGRAM}: {text[:1].lower()}{text[1:]}", err=True)
+    click.echo(f"{PROGRAM}: {text}", err=True)
     return 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -123,7 +124,7 @@ def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> 
         code = launch.run(line, variables)
         wanted = gates or outputs or not options["quiet"]
         result = launch.collect(folder) if wanted else launch.Result(outcome=launch.outcome(folder))
-        return _finish(code, result, gates, outputs, bool(options["quiet"]))
+        return _finish(code, result, gates, outputs, options)
 
 
 def _measures(options: dict[str, Any]) -> bool:
@@ -221,7 +222,7 @@ def _outputs(report_paths: Sequence[str], trace: str | None) -> Outputs:
     return Outputs(report_paths, trace)
 
 
-def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Outputs, quiet: bool) -> int:
+def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Outputs, options: dict[str, Any]) -> int:
     from understudy import checks
 
     for text in result.damaged:
@@ -231,31 +232,35 @@ def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Ou
     findings = launch.merge(finding for trace in result.traces for finding in checks.run(trace))
     if result.traces:
         outputs.write(result, findings)
-    if not quiet:
-        _show(result, findings, code)
     broken = violations(gates, findings)
-    for text in broken:
-        _say(text)
+    try:
+        if not options["quiet"]:
+            _show(result, findings, code, options["no_python"])
+        for text in broken:
+            _say(text)
+    except BrokenPipeError:  # nobody reads the report (`2>&1 | head`): the exit code is the program's all the same
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     if code and code <= 128 and result.outcome:
         return result.outcome
     return code or (FINDING if broken else 0)
 
 
-def _show(result: launch.Result, findings: list[Any], code: int) -> None:
+def _show(result: launch.Result, findings: list[Any], code: int, command: bool) -> None:
     from understudy.reports.text import show
 
     if not result.traces:
-        _say(_nothing(code))
+        _say(_nothing(code, command))
         return
     if len(result.traces) > 1:
         _say(f"{len(result.traces)} processes used GPUs; the report is of all of them")
     show(merge(result.traces), findings)
 
 
-def _nothing(code: int) -> str:
+def _nothing(code: int, command: bool) -> str:
     if code > 128:
         return f"no report: signal {code - 128} ended the program, and no process of it left a trace of work on a GPU"
-    return "no report: the program did nothing on a GPU (no process of it imported torch and used a device)"
+    unreached = "; Pythons that are started with -E, -I or -S are not reached" if command else ""
+    return f"no report: the program did nothing on a GPU (no process of it imported torch and used a device{unreached})"
 
 
 def _say(text: str) -> None:

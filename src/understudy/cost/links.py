@@ -62,8 +62,9 @@ class Links:
             self.bus_rate: float = gpu.nvlink_bandwidth_bytes_per_s * efficiency
         else:
             self.pair_share = 1.0
-            self.peer_rate = nominal * pcie["peer_efficiency"]
-            self.peer_latency_ns = 1000.0 * pcie["peer_latency_us"]
+            staged = pcie["staged_efficiency"][str(gpu.pcie_generation)]
+            self.peer_rate = nominal * (pcie["peer_efficiency"] if gpu.peer_access else staged)
+            self.peer_latency_ns = 1000.0 * pcie["peer_latency_us" if gpu.peer_access else "staged_latency_us"]
             self.bus_rate = nominal * self._collective["pcie_efficiency"]
 
     def use(self, measured: dict[str, float]) -> None:

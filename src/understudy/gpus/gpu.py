@@ -29,9 +29,10 @@ class Gpu:
     `name` is what torch and nvidia-smi print. `memory_bytes` is what `cudaMemGetInfo` and torch's `total_memory` say;
     `smi_memory_mib` is nvidia-smi's total, which counts the reserved part as well since driver 510. `peak_flops` has
     the keys fp64, fp64_tensor, fp32, tf32, fp16, bf16, fp8 and int8, where a missing key means "not supported";
-    fp16, bf16 and fp8 are tensor-core rates from compute capability 7.0 on. `nvlink_bandwidth_bytes_per_s` is 0
-    without NVLink. `sustained_share` is what the card keeps under load of what the same chip does with more power, 1.0
-    where nothing else is published. `sources` says for each fact where it is from.
+    fp16, bf16 and fp8 are tensor-core rates from compute capability 7.0 on. `nvlink_bandwidth_bytes_per_s` is 0 without
+    NVLink. `peer_access` says whether two of them may read one another's memory (`cudaDeviceCanAccessPeer`); where not,
+    copies between them go through the host. `sustained_share` is what the card keeps under load of what the same chip
+    does with more power, 1.0 where nothing else is published. `sources` says for each fact where it is from.
     """
 
     key: str
@@ -61,18 +62,23 @@ class Gpu:
     sources: Mapping[str, str] = field(compare=False, repr=False)
     price_usd_per_hour: float | None = None
     sustained_share: float = 1.0
+    peer_access: bool = True
 
     @property
     def has_tensor_cores(self) -> bool:
         """Whether matrix products of half precision run on tensor cores (compute capability 7.0 and later)."""
         return self.compute_capability >= (7, 0)
 
+    def is_peer(self, other: Gpu) -> bool:
+        """Whether one GPU of this model and one of the other may read one another's memory."""
+        return self.peer_access and other.peer_access
+
     def smi_total_mib(self, driver: str) -> int:
         """The total that nvidia-smi shows in MiB under a driver such as "460.106.00"."""
         return self.smi_memory_mib_before_r510 if int(driver.split(".")[0]) < 510 else self.smi_memory_mib
 
 
-_OPTIONAL = {"price_usd_per_hour", "sustained_share"}
+_OPTIONAL = {"price_usd_per_hour", "sustained_share", "peer_access"}
 _PAIRS = {"aliases", "compute_capability"}
 
 

@@ -14,7 +14,7 @@ from understudy.reports import _charts, _source, _time, _timeline, page
 from understudy.reports.summary import Device, Summary, memory_words, short, summarize
 from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace
-from understudy.trace.units import format_bytes, format_ns, format_share, plural
+from understudy.trace.units import format_bytes, format_ns, format_share, join_units, plural
 
 SUFFIX = ".html"
 HISTORY = True  # its memory charts are made of the allocators' history
@@ -74,7 +74,7 @@ def code(text: str) -> Any:
     """Our own messages with what stands in backticks as code; everything is escaped first."""
     import markupsafe
 
-    parts = str(markupsafe.escape(text)).split("`")
+    parts = str(markupsafe.escape(join_units(text))).split("`")
     if len(parts) % 2 == 0:
         return markupsafe.Markup("`".join(parts))
     marked = (f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))

@@ -7,6 +7,7 @@ from importlib import resources, util
 from typing import TYPE_CHECKING, Any
 
 from understudy.errors import UsageError
+from understudy.trace.units import join_units
 
 if TYPE_CHECKING:
     import jinja2
@@ -25,10 +26,15 @@ def require() -> None:
 
 
 def environment() -> jinja2.Environment:
-    """Jinja2, with everything escaped that a template does not call safe."""
+    """Jinja2, with everything escaped that a template does not call safe, and numbers kept with their units."""
     import jinja2
 
-    return jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return jinja2.Environment(
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: join_units(value) if type(value) is str else value,
+    )
 
 
 def stylesheet() -> str:

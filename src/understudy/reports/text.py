@@ -19,7 +19,7 @@ from understudy.reports.summary import Device, Summary, activity, memory_words, 
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
 from understudy.trace.trace import Trace
-from understudy.trace.units import format_bytes, format_ns, format_share, plural
+from understudy.trace.units import format_bytes, format_ns, format_share, join_units, plural
 
 SUFFIX = ".txt"
 MAX_FINDINGS = 12  # rows of the table on a terminal; the file formats hold all
@@ -28,6 +28,7 @@ MIN_KERNELS = 100  # before a device's work over time is drawn
 BARS = " ▁▂▃▄▅▆▇█"
 COLUMNS = 32
 NARROW = 72  # columns below which a table would break its words, so findings are written as paragraphs
+JOINT = "\ue000"  # between a number and its unit while lines are wrapped: rich breaks them at no-break spaces too
 COLOURS = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 
@@ -57,12 +58,14 @@ def render(
     _print_findings(console, summary, max_findings)
     if summary.silent_checks:
         console.print(Text(summary.silent_checks, style="dim"))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).replace(JOINT, " ") + "\n"
 
 
 def show(trace: Trace, findings: Sequence[Finding], file: TextIO | None = None) -> None:
     """Print the report on `file` (stderr by default), as wide as the terminal and coloured where that is wanted."""
     file = sys.stderr if file is None else file
+    if file is None:  # stderr is closed: `2>&-`
+        return
     width = shutil.get_terminal_size((100, 24)).columns
     text = render(trace, findings, width=width, color=is_coloured(file), max_findings=MAX_FINDINGS)
     encoding = getattr(file, "encoding", None) or "utf-8"
@@ -116,7 +119,7 @@ def _print_devices(console: Console, summary: Summary) -> None:
 
 def _print_paragraph(console: Console, words: str, indent: int = 2) -> None:
     """Words with an indent, and the lines after the first a little deeper."""
-    for number, line in enumerate(Text(words).wrap(console, max(20, console.width - indent - 2))):
+    for number, line in enumerate(Text(join_units(words, JOINT)).wrap(console, max(20, console.width - indent - 2))):
         console.print(Text(" " * (indent + 2 * (number > 0))) + line)
 
 
@@ -210,7 +213,7 @@ def _print_findings(console: Console, summary: Summary, limit: int | None) -> No
         for finding in shown:
             head = Text(f"{finding.severity} {finding.code}", style=COLOURS[finding.severity])
             console.print(head + Text(f" {short(finding.site)}", style=""))
-            console.print(Text(f"  {finding.message}"))
+            console.print(Text(f"  {join_units(finding.message, JOINT)}"))
     elif shown:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", expand=False)
         for title in ("finding", "line", "what"):
@@ -219,7 +222,8 @@ def _print_findings(console: Console, summary: Summary, limit: int | None) -> No
             table.add_row(
                 Text(f"{finding.severity}\n{finding.code}", style=COLOURS[finding.severity]),
                 Text(short(finding.site)),
-                Text(finding.message) + Text(f"\n{finding.advice}{_stacks(finding)}", style="dim"),
+                Text(join_units(finding.message, JOINT))
+                + Text(f"\n{join_units(finding.advice, JOINT)}{_stacks(finding)}", style="dim"),
             )
         console.print(table)
     if len(shown) < len(graver):

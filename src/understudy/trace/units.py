@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 _TIMES = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|(?:[KMGT]i?)?B(?:/s)?|[nµm]?s)(?!\w))")
 
 
 def format_ns(time_ns: float) -> str:
@@ -29,6 +33,11 @@ def plural(count: int, noun: str) -> str:
     if count != 1:
         noun = noun[:-1] + "ies" if noun.endswith("y") and noun[-2] not in "aeiou" else noun + "s"
     return f"{count:,} {noun}"
+
+
+def join_units(text: str, joint: str = "\N{NO-BREAK SPACE}") -> str:
+    """The text with `joint` for the space between a number and its unit, so that no line ends between the two."""
+    return _BEFORE_UNIT.sub(joint, text)
 
 
 def _scaled(value: float, units: tuple[tuple[int, str], ...], base: str) -> str:

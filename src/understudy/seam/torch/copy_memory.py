@@ -1,13 +1,19 @@
-"""The buffers on a GPU that a copy between it and the host takes, where types or layouts differ.
+"""The buffers on GPUs that a copy takes where types or layouts differ: between GPU and host, or GPUs that are no peers.
 
-Source: aten/src/ATen/native/cuda/Copy.cu (copy_requires_temporaries, copy_kernel_cuda). A blocking copy converts on the
-host, a non_blocking one on the GPU; what is not contiguous is packed where it is, or unpacked where it goes. Copies
-between GPUs that are peers, as emulated ones are, run as one kernel and need nothing.
+Source: aten/src/ATen/native/cuda/Copy.cu (copy_requires_temporaries, copy_kernel_cuda). Between GPU and host a blocking
+copy converts on the host, a non_blocking one on the GPU; what is not contiguous is packed where it is, or unpacked
+where it goes. Between GPUs that are peers one kernel does all and needs nothing; where they are not, a non_blocking
+copy converts on the source's GPU and a blocking one on the destination's.
 """
 
 from __future__ import annotations
 
 import torch
+
+
+def between(source: torch.Tensor, destination: torch.Tensor, non_blocking: bool) -> tuple[tuple[int, ...], ...]:
+    """Bytes of the buffers on the source's GPU and on the destination's, which are no peers."""
+    return staging(source, destination, False, non_blocking), staging(source, destination, True, not non_blocking)
 
 
 def staging(source: torch.Tensor, destination: torch.Tensor, to_device: bool, non_blocking: bool) -> tuple[int, ...]:

@@ -73,7 +73,9 @@ def _devices(state: State) -> dict[str, Any]:
         "maybeExchangeDevice": exchange,
         "synchronize": synchronize,
         "isInBadFork": lambda: state.in_bad_fork(),
-        "canDeviceAccessPeer": lambda one, other: one != other,
+        "canDeviceAccessPeer": lambda one, other: (
+            one != other and state.device(one).gpu.is_peer(state.device(other).gpu)
+        ),
         "getArchFlags": lambda: " ".join(sorted({f"sm_{a}{b}" for a, b in _capabilities(state)})),
         "getCompiledVersion": lambda: state.cuda_version[0] * 1000 + state.cuda_version[1] * 10,
         "hasPrimaryContext": lambda index: state.device(index).context,

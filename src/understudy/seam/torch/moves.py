@@ -11,7 +11,7 @@ from understudy.machine.order import Access
 from understudy.machine.stream import Stream
 from understudy.machine.submission import copy_name
 from understudy.seam.torch import fake
-from understudy.seam.torch.copy_memory import staging
+from understudy.seam.torch.copy_memory import between, staging
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.late import extent
 from understudy.seam.torch.messages import device_name
@@ -224,6 +224,9 @@ def transfer(
         sizes = staging(source, destination, to.device >= 0, non_blocking)
         if sizes:
             state.kernels.take(machine.devices[side], stream, sizes)
+    elif not machine.devices[of.device].gpu.is_peer(machine.devices[to.device].gpu):
+        for queue, sizes in zip((stream, other), between(source, destination, non_blocking), strict=True):
+            state.kernels.take(machine.devices[queue.device], queue, sizes)
     site = state.site()
     of, to = _own(source, of), _own(destination, to)
     detail: tuple[tuple[str, str | int], ...] = (
