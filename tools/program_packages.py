@@ -7,11 +7,12 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 MODULES = {"scikit-learn": "sklearn", "ipython": "IPython"}
 UNREACHABLE = re.compile(r"connection broken by '(\w+)", re.IGNORECASE)
+NO_INDEX = "pip reaches no package index"
 CPU_BUILD = "torchvision is published for CUDA builds of torch, and this is a CPU build: make programs TORCH=2.14.1"
 
 
@@ -23,47 +24,54 @@ def version_of(name: str) -> str | None:
         return None
 
 
-def install(names: Iterable[str], versions: dict[str, str]) -> dict[str, str]:
-    """Install packages that are missing; the reason, by name, for those that cannot be had or imported.
+def install(wanted: Iterable[Sequence[str]], versions: dict[str, str]) -> dict[str, str]:
+    """Install what programs need and lack; the reason, by name, for the packages that cannot be had or imported.
 
-    The torch that is here stays: what would need another version of it cannot be had.
+    The torch that is here stays: what would need another version of it cannot be had. A package that cannot be
+    imported is taken away again, since others try it when they see it; what only programs need that lack another one
+    is not installed.
+
+    Args:
+        wanted: the packages of each program.
+        versions: the version of each package, "" for any.
     """
-    names = sorted(names, key=lambda name: (name != "torchvision", name))  # others cannot be imported beside a bad one
     refused: dict[str, str] = {}
-    unreachable = ""
-    for name in names:
-        if version_of(name) is not None or unreachable or (name == "torchvision" and _cpu_build()):
-            continue
-        _say(f"installing {name} (once)")
-        refused[name], unreachable = _pip(name, versions[name])
-    vision = _vision_problem()
-    for name in names:
-        if name == "torchvision":
-            refused[name] = refused.get(name) or vision
-        elif unreachable and version_of(name) is None:
-            refused[name] = unreachable
-        elif not refused.get(name):
-            refused[name] = _import_problem(name)
+    for packages in wanted:
+        for name in sorted(packages, key=lambda name: name != "torchvision"):  # timm asks for it, and fails beside it
+            if refused.get(name):
+                break
+            if name not in refused:
+                refused[name] = _provide(name, versions[name])
+            if refused[name].startswith(NO_INDEX):
+                missing = {other for others in wanted for other in others if version_of(other) is None}
+                return {name: reason for name, reason in refused.items() if reason} | dict.fromkeys(
+                    missing, refused[name]
+                )
     return {name: reason for name, reason in refused.items() if reason}
+
+
+def _provide(name: str, version: str) -> str:
+    """Install a package if it is missing, import it, take it away if that fails; why there is none, "" where it is."""
+    if version_of(name) is None:
+        if name == "torchvision" and _cpu_build():
+            return CPU_BUILD
+        _say(f"installing {name} (once)")
+        problem = _pip(name, version)
+        if problem:
+            return problem
+    problem = _import_problem(name)
+    if problem:
+        command = [sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", name]
+        subprocess.run(command, capture_output=True, check=False)
+    return CPU_BUILD if problem and name == "torchvision" and _cpu_build() else problem
 
 
 def _cpu_build() -> bool:
     return "+cpu" in importlib.metadata.version("torch")
 
 
-def _vision_problem() -> str:
-    """Why there is no torchvision; one that cannot be imported is taken away, since others try it when they see it."""
-    if version_of("torchvision") is None:
-        return CPU_BUILD if _cpu_build() else "torchvision is not installed"
-    problem = _import_problem("torchvision")
-    if problem:
-        command = [sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", "torchvision"]
-        subprocess.run(command, capture_output=True, check=False)
-    return problem and (CPU_BUILD if _cpu_build() else problem)
-
-
-def _pip(name: str, version: str) -> tuple[str, str]:
-    """Install one package; why it is not there, and why no other will be ("" each where all is well)."""
+def _pip(name: str, version: str) -> str:
+    """Install one package; why it is not there, "" where it is."""
     wanted = f"{name}=={version}" if version and name != "torchvision" else name
     pin = f"torch=={importlib.metadata.version('torch')}"
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
@@ -73,13 +81,12 @@ def _pip(name: str, version: str) -> tuple[str, str]:
         command = [sys.executable, "-m", "pip", "install", *options, wanted]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.returncode:
-        return "", ""
+        return ""
     lost = UNREACHABLE.search(done.stderr)
     if lost:
-        reason = f"pip reaches no package index ({lost[1]})"
-        _say(f"{reason}; no other package is tried")
-        return reason, reason
-    return f"pip cannot install {wanted} beside {pin}: {_last_line(done.stderr)}", ""
+        _say(f"{NO_INDEX} ({lost[1]}); no other package is tried")
+        return f"{NO_INDEX} ({lost[1]})"
+    return f"pip cannot install {wanted} beside {pin}: {_last_line(done.stderr)}"
 
 
 def _import_problem(name: str) -> str:

@@ -351,7 +351,7 @@ def _run_all(
     refused = {}
     if options.clone:
         refused = clone(sorted({row.checkout for row in chosen if row.checkout}), options.sources)
-    refused |= install({name for row in chosen for name in row.packages}, versions)
+    refused |= install([row.packages for row in chosen], versions)
     for row in chosen:
         needs = [*sorted(row.packages, key=lambda name: name != "torchvision"), row.checkout]  # others break without it
         missing = [refused[name] for name in needs if name in refused]

@@ -99,7 +99,7 @@ def test_without_a_network_one_package_is_tried(monkeypatch, capfd):
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    refused = program_packages.install(["no-such-a", "no-such-b"], {"no-such-a": "1", "no-such-b": "1"})
+    refused = program_packages.install([["no-such-a"], ["no-such-b"]], {"no-such-a": "1", "no-such-b": "1"})
     assert refused == dict.fromkeys(("no-such-a", "no-such-b"), "pip reaches no package index (NewConnectionError)")
     assert "installing no-such-b" not in capfd.readouterr().err
 

@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.distributed_futures import future_class
+from understudy.seam.torch.distributed_futures import patches as futures
 from understudy.seam.torch.distributed_groups import Group, Groups
 from understudy.seam.torch.distributed_work import methods
 from understudy.seam.torch.state import State
@@ -30,6 +32,7 @@ NCCL_TIMEOUT = timedelta(minutes=10)
 def patches(state: State) -> list[Patch]:
     """The names of `torch.distributed` to replace; none where PyTorch was built without it or without gloo."""
     state.groups = Groups(state)
+    state.groups.future = future_class(state.groups)
     if not dist.is_available() or not dist.is_gloo_available():
         return []
     c10d = dist.distributed_c10d
@@ -45,6 +48,7 @@ def patches(state: State) -> list[Patch]:
         Patch(dist, "_verify_params_across_processes", _verifying(state)),
         Patch(group_class, "_device_types", _device_types(state.groups)),
         *(Patch(group_class, name, method) for name, method in methods(state.groups).items()),
+        *futures(state.groups),
     ]
 
 

@@ -85,7 +85,7 @@ def run(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs
     groups.connect(group, device)
     stream = groups.stream(group, device, asynchronous)
     submit(dispatch, group, stream, plan.name, 0 if plan.name == "c10d::barrier" else size, (reads, writes))
-    _hand_over(dispatch, stream, asynchronous, host=plan.name == "c10d::barrier")
+    _hand_over(dispatch, stream, asynchronous, host=plan.name == "c10d::barrier", tensors=(*reads, *writes))
     return out
 
 
@@ -160,28 +160,25 @@ def submit(
     """Queue this rank's part, which starts when every rank's is ready."""
     state = dispatch.state
     site = state.site()
+    state.groups.clear_shelf()
     state.groups.meet(group, stream, name)
     state.machine.collective(state.local.host, stream, name, size, group.size, site)
     if state.machine.concurrent:
         state.order.touched(*touched, stream, site)
 
 
-def _hand_over(dispatch: Dispatch, stream: Stream, asynchronous: bool, host: bool) -> None:
+def _hand_over(dispatch: Dispatch, stream: Stream, asynchronous: bool, host: bool, tensors: tuple[Tensor, ...]) -> None:
     """Tell who waits: the Work that the caller gets, or, for C++ that calls collectives itself, we in its place."""
     groups: Groups = dispatch.state.groups
     event = groups.mark(stream, 0) if asynchronous or host else None
     if CALLS.depth:
-        CALLS.queued = Queued(event)
+        CALLS.queued = Queued(event, tensors=tensors)
         CALLS.queued.host = host
     elif event is not None and torch._C._current_autograd_node() is not None:
         # DistributedDataParallel's reducer, in a gradient's hook: its buckets are waited for when backward ends.
-        _when_backward_ends(lambda: groups.wait(event))
+        groups.wait_when_backward_ends(event)
     elif event is not None:
         groups.wait(event)
-
-
-def _when_backward_ends(call: Callable[[], None]) -> None:
-    torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
 def _through_host(dispatch: Dispatch, group: Group, name: str, device: int, size: int) -> None:

@@ -68,6 +68,8 @@ class Groups:
         self.by_name: dict[str, Group] = {}
         self.backends: list[Any] = []
         self.pending: dict[int, Event] = {}  # by the identity of a result's tag, which must not be kept alive
+        self.shelf: list[Any] = []  # collectives that nobody waited for, with their tensors
+        self.future: Any = None  # the class of their futures
 
     def add(self, group: Group) -> None:
         """Remember a group that was just made."""
@@ -144,3 +146,13 @@ class Groups:
         if event.stream is not None:
             current = self.current(event.stream.device)
             state.machine.wait_event(state.local.host, event, current, state.site())
+
+    def wait_when_backward_ends(self, event: Event) -> None:
+        """Make the stream that backward ends on wait, as DistributedDataParallel's reducer does."""
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: self.wait(event))
+
+    def clear_shelf(self) -> None:
+        """Let go of the tensors of collectives that are done."""
+        if self.shelf:
+            now = self.state.local.host.now_ns
+            self.shelf = [one for one in self.shelf if one.event.time_ns > now]

@@ -39,13 +39,33 @@ class Calls(threading.local):
     queued: Queued | None = None
     together: list[Any] | None = None
 
+    @contextmanager
+    def watched(self) -> Iterator[list[Queued | None]]:
+        """Catch the collective that is queued meanwhile, the list's one item at the end; its caller will wait."""
+        found: list[Queued | None] = []
+        before, self.queued = self.queued, None
+        self.depth += 1
+        try:
+            yield found
+            found.append(self.queued)
+        finally:
+            self.depth -= 1
+            self.queued = before
+
 
 class Queued:
-    """A collective in the machine: the event after it, and what else its Work's `wait` must do."""
+    """A collective in the machine: the event after it, and what else its Work's `wait` must do.
 
-    def __init__(self, event: Event | None, finish: Callable[[], Event | None] | None = None) -> None:
+    `tensors` are kept until somebody waits, as ProcessGroupNCCL's TensorShelf does: memory that a collective is still
+    at work on goes to nobody else.
+    """
+
+    def __init__(
+        self, event: Event | None, finish: Callable[[], Event | None] | None = None, tensors: Sequence[Any] = ()
+    ) -> None:
         self.event = event
         self.finish = finish
+        self.tensors = tensors
         self.host = False
 
 
@@ -62,15 +82,9 @@ def methods(groups: Groups) -> dict[str, Callable[..., Any]]:
 
         @functools.wraps(stock)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            before, CALLS.queued = CALLS.queued, None
-            CALLS.depth += 1
-            try:
-                with _as_sum((*args, *kwargs.values())):
-                    work = stock(self, *args, **kwargs)
-                queued: Queued | None = CALLS.queued
-            finally:
-                CALLS.depth -= 1
-                CALLS.queued = before
+            with CALLS.watched() as found, _as_sum((*args, *kwargs.values())):
+                work = stock(self, *args, **kwargs)
+            queued = found[0]
             if queued is None or work is None:
                 return work
             made = work_class(work, queued)
@@ -144,6 +158,7 @@ class Waiting:
             queued.event, queued.finish = queued.finish(), None
         if queued.event is not None:
             self._groups.wait(queued.event)
+            queued.tensors = ()
             if queued.host:
                 self._groups.state.machine.synchronize_event(
                     self._groups.state.local.host, queued.event, self._groups.state.site()
@@ -189,9 +204,11 @@ class Waiting:
     _source_rank = source_rank
 
     def get_future(self) -> Any:
-        """A future that is complete: its callbacks run at once, on the calling thread, as with NCCL."""
-        self.wait()
-        return self._inner.get_future()
+        """A future of the tensors that it wrote: its callbacks run on a stream of their own, when that is ready."""
+        if self._queued.event is None:
+            self.wait()
+            return self._inner.get_future()
+        return self._groups.future(self._inner.get_future().value(), self._queued.event)
 
     def get_future_result(self) -> Any:
         """A future of the outcome."""
@@ -209,5 +226,9 @@ def _work_class(groups: Groups) -> Any:
             self._inner = inner
             self._queued = queued
             self._others = others
+
+        def __del__(self) -> None:
+            if self._queued.tensors and self._queued.event is not None:
+                self._groups.shelf.append(self._queued)
 
     return Work
