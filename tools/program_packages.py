@@ -13,7 +13,8 @@ from pathlib import Path
 MODULES = {"scikit-learn": "sklearn", "ipython": "IPython"}
 UNREACHABLE = re.compile(r"connection broken by '(\w+)", re.IGNORECASE)
 NO_INDEX = "pip reaches no package index"
-CPU_BUILD = "torchvision is published for CUDA builds of torch, and this is a CPU build: make programs TORCH=2.14.1"
+CPU_BUILD = "{name} is published for CUDA builds of torch, and this is a CPU build: make programs TORCH=2.14.1"
+OF_CUDA_BUILDS = ("torchvision", "triton")
 
 
 def version_of(name: str) -> str | None:
@@ -37,7 +38,7 @@ def install(wanted: Iterable[Sequence[str]], versions: dict[str, str]) -> dict[s
     """
     refused: dict[str, str] = {}
     for packages in wanted:
-        for name in sorted(packages, key=lambda name: name != "torchvision"):  # timm asks for it, and fails beside it
+        for name in sorted(packages, key=lambda name: name not in OF_CUDA_BUILDS):  # timm fails beside a bad one
             if refused.get(name):
                 break
             if name not in refused:
@@ -53,8 +54,8 @@ def install(wanted: Iterable[Sequence[str]], versions: dict[str, str]) -> dict[s
 def _provide(name: str, version: str) -> str:
     """Install a package if it is missing, import it, take it away if that fails; why there is none, "" where it is."""
     if version_of(name) is None:
-        if name == "torchvision" and _cpu_build():
-            return CPU_BUILD
+        if name in OF_CUDA_BUILDS and _cpu_build():
+            return CPU_BUILD.format(name=name)
         _say(f"installing {name} (once)")
         problem = _pip(name, version)
         if problem:
@@ -63,7 +64,7 @@ def _provide(name: str, version: str) -> str:
     if problem:
         command = [sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", name]
         subprocess.run(command, capture_output=True, check=False)
-    return CPU_BUILD if problem and name == "torchvision" and _cpu_build() else problem
+    return CPU_BUILD.format(name=name) if problem and name in OF_CUDA_BUILDS and _cpu_build() else problem
 
 
 def _cpu_build() -> bool:

@@ -353,8 +353,7 @@ def _run_all(
         refused = clone(sorted({row.checkout for row in chosen if row.checkout}), options.sources)
     refused |= install([row.packages for row in chosen], versions)
     for row in chosen:
-        needs = [*sorted(row.packages, key=lambda name: name != "torchvision"), row.checkout]  # others break without it
-        missing = [refused[name] for name in needs if name in refused]
+        missing = [refused[name] for name in (*row.packages, row.checkout) if name in refused]
         begin = time.monotonic()
         outcome = (
             Outcome(IDLE, missing[0])
