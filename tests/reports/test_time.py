@@ -47,6 +47,13 @@ def test_kernels_are_bound_by_what_the_roofline_says(program):
     assert mm.roofline == 10**11 / 125e12 / 1e-3
 
 
+def test_a_recurrent_layers_steps_are_small_kernels(program):
+    facts(program)
+    program.kernel("aten::_cudnn_rnn", ns=1_000_000, shapes=((64, 64),), dtypes=("float32",), flops=10**7)
+    (split,) = _time.measure(program.trace).splits
+    assert split.causes["launch"] == 1_000_000
+
+
 def test_tensor_cores_need_their_types(program):
     facts(program)
     program.kernel("aten::mm", ns=1_000, shapes=((64, 64),), dtypes=("float32",), flops=10**6)

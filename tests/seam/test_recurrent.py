@@ -223,6 +223,14 @@ def test_scripts_and_traces_of_it_run(session: Session) -> None:
         assert torch.equal(made(x)[0], expected)
 
 
+def test_its_operations_are_those_of_its_matrices(session: Session) -> None:
+    net, x = nn.LSTM(3, 4, 2, bidirectional=True).cuda(), torch.randn(5, 2, 3, device="cuda")
+    net(x)[0].sum().backward()
+    found = [record.signature.flops for record in session.machine.trace if "_rnn" in record.signature.name]
+    forward = 2 * 10 * 2 * 16 * ((3 + 4) + (8 + 4))
+    assert found == [forward, 2 * forward]
+
+
 def test_backward_twice_and_without_all_gradients(session: Session) -> None:
     net, x = nn.LSTM(3, 4).cuda(), torch.randn(5, 2, 3, device="cuda")
     out = net(x)[0]

@@ -12,7 +12,7 @@ from understudy.trace.operation import Kind, Signature
 from understudy.trace.trace import Record, Trace
 from understudy.trace.units import format_ns, format_share
 
-MATRIX_NAMES = ("mm", "linear", "conv", "attention", "lstm", "gru")
+MATRIX_NAMES = ("mm", "linear", "conv", "attention", "rnn", "lstm", "gru")
 FULL_PRECISION = frozenset({"float32", "fp32", "float"})
 HALF_PRECISION = frozenset({"float16", "bfloat16", "fp16", "bf16", "half"})
 MIN_SHARE = 0.5  # of the device's whole time: below that, faster matrix kernels would win less than half of it

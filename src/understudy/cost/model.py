@@ -146,7 +146,7 @@ class CostModel:
         step_ns, roofline_ns = product(2 * texts * sizes.matrix, item * sizes.matrix, step_floor_ns)
         others = sizes.layers * sizes.directions - 1
         chain_ns = sizes.steps * (step_ns + others * max(recurrent.FURTHER * step_ns, roofline_ns))
-        return total_ns + chain_ns, floor_ns + sizes.steps * step_floor_ns
+        return total_ns + chain_ns, floor_ns + sizes.steps * step_floor_ns * (1 + others * recurrent.FURTHER)
 
     def _curve(self, name: str, precision: str) -> Curve:
         own = None if self.measured is None else self.measured.curves.get((name, precision))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any
 
 import torch
@@ -169,7 +170,14 @@ def bytes_of(tensor: torch.Tensor) -> int:
 
 
 def flops_of(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
-    """Floating-point operations of one call as PyTorch's own counter has them; 0 where it has no rule."""
+    """Floating-point operations of one call as PyTorch's own counter has them; 0 where it has no rule.
+
+    It has none for cuDNN's recurrent layers: every matrix is used once for each step and text, twice as often backward.
+    """
+    passes = tables.RECURRENT_PASSES.get(func._schema.name)
+    if passes:
+        matrices = sum(weight.numel() for weight in args[1] if weight.dim() > 1)
+        return int(2 * passes * matrices * prod(args[0].shape[:-1]))
     count = flop_registry.get(func._overloadpacket)
     if count is None:
         return 0

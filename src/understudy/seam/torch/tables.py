@@ -223,6 +223,9 @@ MATH = frozenset(
 )
 """Operators whose cost depends on PyTorch's TF32 switches."""
 
+RECURRENT_PASSES = {"aten::_cudnn_rnn": 1, "aten::_cudnn_rnn_backward": 2}
+"""Recurrent operators, and how many products each matrix takes part in for a step."""
+
 BLAS = frozenset(
     {
         "aten::mm",
