@@ -116,6 +116,23 @@ def test_out_of_memory_says_what_was_alive(program):
     )
 
 
+def test_each_failure_names_what_was_alive_at_it(program):
+    for line in (7, 9):  # a program that halves its batch and goes on
+        program.note("out-of-memory", line, device=0, requested_bytes=8 * GIB, free_bytes=GIB, memory_bytes=16 * GIB)
+    program.memory("alloc", 1, 10 * GIB, line=5).memory("oom", 0, 8 * GIB, line=7)
+    program.memory("free_completed", 1, 10 * GIB, line=5).memory("alloc", 2, 9 * GIB, line=6)
+    program.memory("oom", 0, 8 * GIB, line=9)
+    first, second = (finding.message for finding in checks.run(program.trace))
+    assert first.endswith("the most was held by train.py:5 (10.0 GiB)")
+    assert second.endswith("the most was held by train.py:6 (9.00 GiB)")
+
+
+def test_out_of_memory_within_a_fraction_says_so(program):
+    program.note("out-of-memory", 7, device=0, requested_bytes=2 * GIB, free_bytes=15 * GIB, memory_bytes=GIB)
+    (finding,) = checks.run(program.trace)
+    assert finding.message == "2.00 GiB were asked for on cuda:0 when the process may take 1.00 GiB in all"
+
+
 def test_out_of_memory_in_pieces_names_the_setting(program):
     program.note("out-of-memory", 7, requested_bytes=2 * GIB, allocated_bytes=10 * GIB, reserved_bytes=14 * GIB)
     (finding,) = checks.run(program.trace)

@@ -70,6 +70,16 @@ def test_nested_tensors(session: Session) -> None:
     assert torch.nested.nested_tensor([part.cuda() for part in parts]).is_cuda
 
 
+def test_a_sparse_tensor_hands_gradients_on_to_its_values(session: Session) -> None:
+    indices = torch.tensor([[0, 1], [1, 0]], device="cuda")
+    values = torch.tensor([2.0, 3.0], device="cuda", requires_grad=True)
+    sparse = torch.sparse_coo_tensor(indices, values, (2, 2))
+    torch.sparse.mm(sparse, torch.tensor([[1.0], [5.0]], device="cuda")).sum().backward()
+    assert values.grad is not None
+    assert values.grad.is_cuda
+    assert values.grad.tolist() == [5.0, 1.0]
+
+
 def test_quantized_tensors(session: Session) -> None:
     quantized = torch.quantize_per_tensor(torch.ones(3, device="cuda"), 0.1, 10, torch.qint8)
     assert quantized.is_cuda

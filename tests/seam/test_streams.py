@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 import torch
+from torch.utils.benchmark import Timer
 
 import understudy
 from understudy.session import Session
@@ -32,6 +33,18 @@ def test_kernels_are_asynchronous(session: Session) -> None:
     torch.cuda.synchronize()
     done = time.perf_counter() - begin
     assert issued < done / 5
+
+
+def test_pytorchs_benchmark_timer_reads_the_modelled_clock(session: Session) -> None:
+    x = torch.ones(2048, 2048, device="cuda")
+    with torch.no_grad():
+        timed = Timer("x @ x", globals={"x": x}).timeit(3)
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    x @ x
+    end.record()
+    end.synchronize()
+    assert timed.mean == pytest.approx(start.elapsed_time(end) / 1000, rel=0.2)
 
 
 def test_events_time_kernels_in_milliseconds(session: Session) -> None:

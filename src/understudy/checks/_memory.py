@@ -19,15 +19,16 @@ class Owner(NamedTuple):
     size_bytes: int
 
 
-def owners(trace: Trace, device: int, until: str = "") -> list[Owner]:
+def owners(trace: Trace, device: int, until: str = "", site: Site | None = None) -> list[Owner]:
     """What was alive on a device, by allocating line, largest first.
 
     Args:
         trace: a trace whose allocation history was kept.
         device: whose memory.
         until: the moment: the first action of this name, or (empty) the peak of the allocated bytes.
+        site: of that action; nothing was alive for all that is known where there is none of that line.
     """
-    end = _moment(trace, device, until)
+    end = _moment(trace, device, until, site)
     alive: dict[int, Owner] = {}
     for number, action in enumerate(trace.memory_actions()):
         if number > end:
@@ -44,14 +45,14 @@ def owners(trace: Trace, device: int, until: str = "") -> list[Owner]:
     return [Owner(site, size) for site, size in totals.most_common()]
 
 
-def _moment(trace: Trace, device: int, until: str) -> int:
-    """The number of the action at which to look."""
+def _moment(trace: Trace, device: int, until: str, site: Site | None) -> int:
+    """The number of the action at which to look; -1 where no action is of that line."""
     alive: dict[int, int] = {}
     total = peak = moment = 0
     for number, action in enumerate(trace.memory_actions()):
         if action.device != device:
             continue
-        if action.action == until:
+        if action.action == until and (site is None or site[:2] == action.site[:2]):
             return number
         if action.action == "alloc":
             alive[action.address] = action.size_bytes + action.excess_bytes
@@ -60,7 +61,7 @@ def _moment(trace: Trace, device: int, until: str) -> int:
             total -= alive.pop(action.address, 0)
         if until or total > peak:
             peak, moment = total, number
-    return moment
+    return moment if site is None else -1
 
 
 def owners_words(held: list[Owner]) -> str:

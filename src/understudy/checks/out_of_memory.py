@@ -46,7 +46,7 @@ class OutOfMemory(NoteCheck):
             hint = "; `--memory-history` names the lines that held it"
             return [finding._replace(advice=finding.advice + hint) for finding in found]
         return [
-            finding._replace(message=finding.message + owners_words(owners(trace, finding.device, "oom")))
+            finding._replace(message=finding.message + owners_words(owners(trace, finding.device, "oom", finding.site)))
             for finding in found
         ]
 
@@ -55,8 +55,11 @@ class OutOfMemory(NoteCheck):
         asked = format_bytes(line.number("requested_bytes"))
         free, total = line.number("free_bytes"), line.number("memory_bytes")
         held = f"; {format_bytes(line.number('allocated_bytes'))} were in use" if line.number("allocated_bytes") else ""
+        where = f"{asked} were asked for on cuda:{line.number('device')} when "
+        if 0 < total < free:  # torch.cuda.set_per_process_memory_fraction
+            return f"{where}the process may take {format_bytes(total)} in all{held}"
         of = f" of {format_bytes(total)}" if total else ""
-        return f"{asked} were asked for on cuda:{line.number('device')} when {format_bytes(free)}{of} were free{held}"
+        return f"{where}{format_bytes(free)}{of} were free{held}"
 
     def advice(self, line: Line) -> str:
         """What makes room, judged by what was reserved but not used."""

@@ -25,8 +25,8 @@ READ_NS = 50
 CLOCKS = ("time", "monotonic", "perf_counter")
 REAL = (sys.stdlib_module_names - {"timeit", "__main__"}) | {"torch", "understudy", "tensorboard", "_pytest", "xdist"}
 """Packages whose calls are answered with real time."""
-PROGRAMS = ("understudy.experiments.", "understudy.measure.")
-"""But these modules of ours are programs, which time what they do as a user's program does."""
+PROGRAMS = ("understudy.experiments.", "understudy.measure.", "torch.utils.benchmark.")
+"""But these modules are programs, which time what they do as a user's program does."""
 
 
 def patches(machine: Machine, host: Callable[[], HostThread], sites: Sites) -> list[Patch]:

@@ -179,7 +179,8 @@ def _from_data(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
             args, kwargs = _together(state, args, kwargs, target, parts)
         out = _build(state, marked, args, kwargs, data, keeps)
         if target >= 0 or device_of(out) >= 0:
-            out = move(state, out.detach() if not keeps else out, target)
+            # A sparse tensor has its values' history; other data are copied.
+            out = move(state, out if keeps or sparse else out.detach(), target)
         if pinned:
             out = out.pin_memory()
         return out.requires_grad_() if gradient else out
