@@ -1,5 +1,15 @@
 """`python -m understudy` is `understudy`."""
 
+import platform
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036  a source tree, or pip's --ignore-requires-python, can bring it here
+    sys.stderr.write(
+        "understudy: this is Python " + platform.python_version() + " (" + sys.executable + "), and 3.11 or newer is "
+        "needed: install one, and understudy with its pip\n"
+    )
+    sys.exit(2)
+
 from understudy.cli import main
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ import pynvml
 from understudy import __version__, launch
 
 State = Literal["ok", "absent", "problem"]
-OLDEST_PYTHON = (3, 11)
 FRAMEWORKS = {"jax": "jax", "tensorflow": "tensorflow", "mxnet": ""}
 REACHED = "import sys; print(any(type(finder).__name__ == 'ImportHook' for finder in sys.meta_path))"
 
@@ -47,10 +46,7 @@ def diagnose() -> Iterator[Line]:
 
 
 def _python() -> Line:
-    text = f"{platform.python_version()} ({sys.executable})"
-    if sys.version_info[:2] < OLDEST_PYTHON:
-        return Line("Python", "problem", text, "install Python 3.11 or newer")
-    return Line("Python", "ok", text)
+    return Line("Python", "ok", f"{platform.python_version()} ({sys.executable})")
 
 
 def _version(distribution: str) -> str | None:

@@ -120,3 +120,13 @@ def test_a_full_disk_is_said(understudy) -> None:
         )
     assert done.returncode == 2
     assert done.stderr == "understudy: the output cannot be written: No space left on device\n"
+
+
+def test_a_python_that_is_too_old_is_one_sentence() -> None:
+    code = (
+        "import runpy, sys; sys.version_info = (3, 10, 13, 'final', 0);"
+        "runpy.run_module('understudy', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert "3.11 or newer is needed" in done.stderr
