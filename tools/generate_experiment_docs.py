@@ -91,7 +91,7 @@ def picture(result: Result, plot: Plot | Timeline) -> str:
         axes.set_axisbelow(True)
         _draw_timeline(axes, plot) if isinstance(plot, Timeline) else _draw(axes, result, plot)
         if len(axes.get_legend_handles_labels()[1]) > 1:
-            axes.legend(frameon=False, fontsize=9)
+            figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=2)
         out = io.StringIO()
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return re.sub(r"[ \t]+$", "", out.getvalue(), flags=re.MULTILINE)
