@@ -46,6 +46,16 @@ def test_no_line_begins_with_a_unit(training, width):
     ]
 
 
+def test_signs_that_a_terminal_lacks_are_spelt(training):
+    terminal = io.TextIOWrapper(io.BytesIO(), "ascii")
+    training.trace.facts["devices"][0] |= {"peak_band": 0.05}
+    text.show(training.trace, [], terminal)
+    shown = terminal.buffer.getvalue().decode("ascii")
+    assert "+-5 %" in shown
+    assert "train.py:15 (10x)" in shown
+    assert "?" not in shown
+
+
 def test_a_closed_stderr_gets_no_report(training, monkeypatch):
     monkeypatch.setattr("sys.stderr", None)
     text.show(training.trace, [])

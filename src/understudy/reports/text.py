@@ -27,6 +27,7 @@ MAX_LINES = 3  # source lines named for each device's waits
 MIN_KERNELS = 100  # before a device's work over time is drawn
 BARS = " ▁▂▃▄▅▆▇█"
 COLUMNS = 32
+PLAIN = {"±": "+-", "µ": "u", "×": "x"} | dict.fromkeys(BARS[1:], "#")  # where the terminal has not the sign
 NARROW = 72  # columns below which a table would break its words, so findings are written as paragraphs
 JOINT = "\ue000"  # between a number and its unit while lines are wrapped: rich breaks them at no-break spaces too
 COLOURS = {"error": "bold red", "warning": "yellow", "info": "dim"}
@@ -69,6 +70,9 @@ def show(trace: Trace, findings: Sequence[Finding], file: TextIO | None = None) 
     width = shutil.get_terminal_size((100, 24)).columns
     text = render(trace, findings, width=width, color=is_coloured(file), max_findings=MAX_FINDINGS)
     encoding = getattr(file, "encoding", None) or "utf-8"
+    for sign, plain in PLAIN.items():
+        if not sign.encode(encoding, "ignore"):
+            text = text.replace(sign, plain)
     file.write(text.encode(encoding, "replace").decode(encoding))
     file.flush()
 
