@@ -90,3 +90,30 @@ def test_weights_are_cast_once_a_region(session: Session) -> None:
         assert torch.cuda.memory_allocated() == once
     assert once - start >= 1024 * 1024 * 2
     assert torch.cuda.memory_allocated() == start
+
+
+def test_what_only_the_cpu_casts_is_left_alone_on_a_device(session: Session) -> None:
+    half = torch.eye(4, device="cuda").half()
+    labels = torch.zeros(4, dtype=torch.long, device="cuda")
+    with torch.autocast("cuda"):
+        with pytest.raises(RuntimeError, match="Low precision dtypes not supported"):
+            torch.linalg.inv(half)
+        assert torch.fft.rfft(torch.ones(2, 8, device="cuda").half()).dtype is torch.complex32
+        since = len(session.trace.rows)
+        assert F.cross_entropy(half, labels).dtype is torch.float32
+        names = [row.signature.name for row in list(session.trace)[since:]]
+        assert names == ["aten::_log_softmax", "aten::_to_copy", "aten::nll_loss_forward"]
+        assert F.rms_norm(half, (4,)).dtype is torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.linalg.inv(torch.eye(4).bfloat16()).dtype is torch.float32
+        assert F.cross_entropy(torch.eye(4).bfloat16(), torch.zeros(4, dtype=torch.long)).dtype is torch.float32
+        assert torch.cat([torch.ones(1).bfloat16(), torch.ones(1)]).dtype is torch.float32
+        assert F.conv2d(torch.ones(1, 1, 4, 4), torch.ones(1, 1, 3, 3), padding="same").dtype is torch.bfloat16
+
+
+def test_autocast_composites_in_inference_mode(session: Session) -> None:
+    half = torch.eye(4, device="cuda").half()
+    with torch.autocast("cuda"), torch.inference_mode():
+        assert F.cross_entropy(half, torch.zeros(4, dtype=torch.long, device="cuda")).dtype is torch.float32
+        assert torch.quantile(half.float(), 0.5).item() == 0.0
+        assert F.conv2d(half[None, None], half[None, None, :3, :3], padding="same").dtype is torch.float16

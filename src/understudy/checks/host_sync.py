@@ -29,6 +29,7 @@ UNIQUE = (
 )  # fmt: skip
 DECOMPOSITIONS = (
     "aten::linalg_eig", "aten::_linalg_eigvals", "aten::_linalg_eigh", "aten::_linalg_svd", "aten::geqrf",
+    "aten::linalg_lstsq",
 )  # fmt: skip
 UNNEEDED = "keep it for timing and take it out of the loop: what reads a value waits for it by itself"
 CAUSES = {
@@ -49,6 +50,15 @@ CAUSES = {
     ),
     "aten::_coalesce": Cause("making a sparse tensor's indices unique", "coalesce once, outside of the loop"),
     **{name: Cause("a decomposition, which looks whether it succeeded", RARELY) for name in DECOMPOSITIONS},
+    "aten::_linalg_check_errors": Cause(
+        "looking whether a solution or a factorization succeeded",
+        "use the form that does not look (`torch.linalg.inv_ex`, `cholesky_ex`, `solve_ex`), and read its `info` later",
+    ),
+    "aten::linalg_matrix_exp": Cause("`torch.linalg.matrix_exp`, which chooses its terms by the norms", RARELY),
+    **{
+        name: Cause("a fill value that lies on the device", "pass a number, or use `torch.where(mask, value, x)`")
+        for name in ("aten::masked_fill", "aten::masked_fill_")
+    },
     "to the host": Cause(
         "a copy to the host (`.cpu()`, `.to('cpu')`)",
         "copy once after the loop, or use `.to('cpu', non_blocking=True)` and synchronize before the values are read",

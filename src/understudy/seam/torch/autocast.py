@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,7 +24,9 @@ from understudy.seam.torch.tags import device_of
 
 C = torch._C
 is_cached: Callable[[torch.Tensor], bool] = C._is_cached_tensor  # type: ignore[attr-defined]
-KEY = "AutocastCPU"
+KEY, CUDA_KEY = "AutocastCPU", "AutocastCUDA"
+"""PyTorch's build for the CPU has CUDA's kernels of autocast too: an operator that has none is not on CUDA's lists."""
+KEYS = C.DispatchKeySet(C.DispatchKey.AutocastCPU)
 Rule = Callable[["Autocast", Any, tuple[Any, ...], dict[str, Any], torch.dtype], Any]
 
 
@@ -32,6 +35,7 @@ class Switches(threading.local):
 
     cuda = False
     cpu = False
+    inside = 0  # kernels of ours on the stack: autocast does not look inside them
 
 
 class Autocast:
@@ -45,18 +49,38 @@ class Autocast:
         self.stock_set = torch.set_autocast_enabled
         self.stock_is = torch.is_autocast_enabled
 
+    def is_on(self) -> bool:
+        """Whether autocast looks at the operators that this thread calls now."""
+        switches = self.switches
+        return (switches.cuda or switches.cpu) and not switches.inside
+
+    @contextmanager
+    def without(self) -> Iterator[None]:
+        """Operators below autocast: it does not look at what they call."""
+        self.switches.inside += 1
+        try:
+            with C._ExcludeDispatchKeyGuard(KEYS):
+                yield
+        finally:
+            self.switches.inside -= 1
+
     def register(self) -> None:
         """Put our kernels in, once."""
         if self.library is not None:
             return
+        known = [name for name in C._dispatch_get_all_op_names() if name.startswith("aten::")]
+        on_cuda = {name for name in known if _has(name, CUDA_KEY)} | lists.OURS
+        of_cpu = [name for name in known if _has(name, KEY) and name not in on_cuda]
         self.library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for names, rule in RULES:
                 for name in names:
-                    self._register(name, rule)
+                    self._register(name, rule, on_cuda)
+            for name in of_cpu:
+                self.library.impl(name.removeprefix("aten::"), self._host_kernel(_overload(name)), KEY)
 
-    def _register(self, name: str, rule: Rule) -> None:
+    def _register(self, name: str, rule: Rule, on_cuda: Collection[str]) -> None:
         packet = getattr(torch.ops.aten, name, None)
         if packet is None:
             return
@@ -64,22 +88,41 @@ class Autocast:
             func = getattr(packet, overload)
             if "out" in overload or any(a.alias_info is not None for a in func._schema.returns):
                 continue
+            if func.name() not in on_cuda:
+                continue
             full = name if overload == "default" else f"{name}.{overload}"
             self.library.impl(full, self._kernel(func, rule), KEY)
 
     def _kernel(self, func: Any, rule: Rule) -> Callable[..., Any]:
-        guard = torch._C._ExcludeDispatchKeyGuard
-        keys = C.DispatchKeySet(C.DispatchKey.AutocastCPU)
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
             found = [t for t in tensors_in((*args, *kwargs.values())) if t.is_floating_point()]
             on_device = any(device_of(t) >= 0 for t in found)
             enabled = self.switches.cuda if on_device else self.switches.cpu
-            with guard(keys):
+            with self.without():
                 if not enabled or not found:
                     return func(*args, **kwargs)
                 dtype = torch.get_autocast_dtype("cuda" if on_device else "cpu")
                 return rule(self, func, args, kwargs, dtype)
+
+        return kernel
+
+    def _host_kernel(self, func: Any) -> Callable[..., Any]:
+        """An operator of the CPU's lists alone: on a device it is as if autocast had not looked."""
+        below = C.DispatchKeySet(C.DispatchKey.AutogradCPU)
+        whole = _has(func.name(), "CompositeImplicitAutograd")
+        name = func._opname
+        rule = _lower if name in lists.LOWER_ON_CPU else _promote if name in lists.PROMOTE_ON_CPU else _float32
+
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            found = [t for t in tensors_in((*args, *kwargs.values())) if t.is_floating_point()]
+            on_device = any(device_of(t) >= 0 for t in found)
+            if on_device and whole:
+                return func.redispatch(below, *args, **kwargs)  # autocast goes on in its parts
+            with self.without():
+                if on_device or not found or not self.switches.cpu:
+                    return func(*args, **kwargs)
+                return rule(self, func, args, kwargs, torch.get_autocast_dtype("cpu"))
 
         return kernel
 
@@ -195,6 +238,14 @@ def patches(state: State) -> list[Patch]:
         Patch(torch, "clear_autocast_cache", clear_cache),
         Patch(torch, "is_autocast_available", lambda device: True if device == "cuda" else _available(device)),
     ]
+
+
+def _overload(name: str) -> Any:
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+_has: Callable[[str, str], bool] = C._dispatch_has_kernel_for_dispatch_key
 
 
 _available = torch.amp.is_autocast_available

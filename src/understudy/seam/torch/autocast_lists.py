@@ -13,6 +13,7 @@ LOWER_PRECISION = (
     "linalg_vecdot",
     "linear", "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot", "_thnn_fused_lstm_cell",
     "_thnn_fused_gru_cell", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell", "scaled_dot_product_attention",
+    "_scaled_dot_product_flash_attention",
 )  # fmt: skip
 FLOAT32 = (
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh",
@@ -22,6 +23,8 @@ FLOAT32 = (
     "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm",
     "logsumexp", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d",
     "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d", "norm",
+    "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "_upsample_bilinear2d_aa",
+    "_upsample_bicubic2d_aa", "frobenius_norm", "rms_norm",
 )  # fmt: skip
 FLOAT32_RESULT = (
     "prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm", "sum",
@@ -30,6 +33,11 @@ PROMOTE = (
     "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put", "tensordot",
     "scatter_add", "cat", "stack",
 )  # fmt: skip
+OURS = frozenset({"aten::_cudnn_rnn"})
+"""Operators that we run on CUDA's lists, and that PyTorch's build for the CPU has no kernel of autocast for."""
+LOWER_ON_CPU = ("_addmm_activation", "_native_multi_head_attention", "conv1d", "conv2d", "conv3d", "mkldnn_rnn_layer")
+PROMOTE_ON_CPU = ("cat", "stack", "index_copy")
+"""Of the operators that only the CPU's lists have, those that do not run in float32."""
 BANNED = ("binary_cross_entropy",)
 BANNED_TEXT = (
     "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from understudy.seam.torch import attention, composite_checks, recurrent, tracing
-from understudy.seam.torch.dispatch import COMPOSITE, Dispatch, lazy_views
+from understudy.seam.torch import attention, composite_checks, device_branches, recurrent, tracing
+from understudy.seam.torch.dispatch import COMPOSITE, Dispatch, as_on_the_way
 from understudy.seam.torch.dispatch import composite as apart
 from understudy.seam.torch.operators import Plan
 from understudy.seam.torch.state import State
@@ -56,7 +56,7 @@ def whole(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwar
     known = COMPOSITES.get(func)
     if known is None:
         return apart(dispatch, plan, func, args, kwargs)
-    with dispatch.parts, lazy_views():
+    with dispatch.parts, as_on_the_way(dispatch.state):
         return known(dispatch.state, func, *args, **kwargs)
 
 
@@ -65,6 +65,7 @@ COMPOSITES: dict[Any, Composite] = {
     aten.dropout.default: _dropout,
     aten.scaled_dot_product_attention.default: attention.composite,
     **composite_checks.COMPOSITES,
+    **device_branches.COMPOSITES,
     **recurrent.COMPOSITES,
 }
 

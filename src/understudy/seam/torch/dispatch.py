@@ -46,6 +46,7 @@ PLAIN = torch._C._disabled_torch_dispatch_impl
 CPU_DEVICE = torch.device("cpu")
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 LAZY = (torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative, torch._C.DispatchKey.ZeroTensor)
+AUTOCAST = torch._C.DispatchKey.AutocastCPU
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 get_mode = torch._C._get_dispatch_mode
 KERNELS = (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CompositeExplicitAutograd)
@@ -94,7 +95,7 @@ class Dispatch(TorchDispatchMode):
         plan = self.plans[id(func)] = Plan(func) if hasattr(func, "_schema") else HigherOrderPlan(func)
         if plan.handler is not None:
             return plan
-        plan.handler = self.handlers.get(plan.name)
+        plan.handler = self.handlers.get(func.name()) or self.handlers.get(plan.name)
         if plan.handler is None and plan.tensorless:
             plan.handler = tensorless
         if plan.handler is None and plan.composite:
@@ -434,16 +435,16 @@ def composite(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], 
     """
     if any(tensor.is_nested for tensor in tensors_in(args)):
         return dispatch.general(plan, func, args, kwargs)
-    with dispatch.parts, lazy_views():
+    with dispatch.parts, as_on_the_way(dispatch.state):
         return func._op_dk(COMPOSITE, *args, **kwargs)
 
 
-def lazy_views() -> AbstractContextManager[Any]:
-    """Let operators see to conjugate and negative views and to zero tensors again, as they did on the way here."""
-    exclude = torch._C._dispatch_tls_local_exclude_set()
+def as_on_the_way(state: State) -> AbstractContextManager[Any]:
+    """Let operators see to conjugate and negative views, to zero tensors and to autocast again, as before they came."""
+    include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     for key in LAZY:
         exclude = exclude.remove(key)
-    guard: AbstractContextManager[Any] = torch._C._ForceDispatchKeyGuard(
-        torch._C._dispatch_tls_local_include_set(), exclude
-    )
-    return guard
+    if state.autocast.is_on():
+        exclude = exclude.remove(AUTOCAST)
+        include = include.add(AUTOCAST) if state.no_data else include
+    return torch._C._ForceDispatchKeyGuard(include, exclude)

@@ -18,7 +18,7 @@ from understudy.machine import graph as machine_graph
 from understudy.machine.order import Access
 from understudy.machine.stream import Stream
 from understudy.seam.patching import Patch
-from understudy.seam.torch import asserts, attention, batch_norm, half, recurrent_values
+from understudy.seam.torch import asserts, attention, batch_norm, device_branches, half, recurrent_values
 from understudy.seam.torch.captures import CaptureMode, tensors_of
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.late import extent
@@ -45,6 +45,7 @@ DEAD = "CUDA graph replay detected {} dead tensor(s).\nMemory that the graph use
 VALUES: dict[str, Callable[..., Any]] = {
     **attention.VALUES,
     **batch_norm.VALUES,
+    **device_branches.VALUES,
     **half.VALUES,
     **recurrent_values.VALUES,
 }

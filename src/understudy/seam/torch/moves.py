@@ -10,7 +10,7 @@ from understudy.machine.graph import UNSUPPORTED
 from understudy.machine.order import Access
 from understudy.machine.stream import Stream
 from understudy.machine.submission import copy_name
-from understudy.seam.torch import fake
+from understudy.seam.torch import device_branches, fake
 from understudy.seam.torch.copy_memory import between, staging
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.late import extent
@@ -307,7 +307,7 @@ def local_scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...
     state = dispatch.state
     tensor = args[0]
     device = tag_of(tensor).device
-    if device >= 0:
+    if device >= 0 and device_branches.asks_the_host():
         fetch(state, tensor, plan.name)
     elif state.late.pending:
         state.late.host_touch(tensor)

@@ -141,7 +141,7 @@ def signature(
         tuple(tuple(int(n) for n in size_of(t)) for t in (*inputs, *outputs)),
         tuple(str(t.dtype)[6:] for t in (*inputs, *outputs)),
         len(inputs),
-        flops_of(func, args, kwargs, out),
+        flops_of(plan.name, func, args, kwargs, out),
         max(0, read),
         written,
         tuple(detail),
@@ -169,12 +169,12 @@ def bytes_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def flops_of(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+def flops_of(name: str, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
     """Floating-point operations of one call as PyTorch's own counter has them; 0 where it has no rule.
 
     It has none for cuDNN's recurrent layers: every matrix is used once for each step and text, twice as often backward.
     """
-    passes = tables.RECURRENT_PASSES.get(func._schema.name)
+    passes = tables.RECURRENT_PASSES.get(name)
     if passes:
         matrices = sum(weight.numel() for weight in args[1] if weight.dim() > 1)
         return int(2 * passes * matrices * prod(args[0].shape[:-1]))
@@ -191,5 +191,5 @@ def on_cpu(
     if not plan.kernel or not machine.installed:
         return 0
     size = sum(map(bytes_of, tensors_in((*args, out))))
-    flops = flops_of(func, args, kwargs, out)
+    flops = flops_of(plan.name, func, args, kwargs, out)
     return machine.installed[0].cost.host_operator_ns(size, flops, bool(plan.random))

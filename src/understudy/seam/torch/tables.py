@@ -63,6 +63,8 @@ SYNCHRONIZING = frozenset(
         "aten::equal",
         "aten::is_nonzero",
         "aten::linalg_eig",
+        "aten::linalg_lstsq",
+        "aten::linalg_matrix_exp",
         "aten::_linalg_eigvals",
         "aten::_linalg_eigh",
         "aten::_linalg_svd",

@@ -1,0 +1,122 @@
+"""C++ functions that go another way on CUDA: kernels and waits as there, values as on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+import understudy
+from understudy.trace.operation import Kind
+
+
+def names(run, since=0):
+    """The kernels and waits of a run, from a row on."""
+    return [row.signature.name for row in list(run.trace)[since:] if row.kind in (Kind.KERNEL, Kind.SYNCHRONIZE)]
+
+
+@pytest.mark.parametrize("function", [functional.softmax, functional.log_softmax])
+def test_half_precision_becomes_float_inside_the_kernel(function):
+    values = torch.randn(4, 8).half()
+    plain = values.float().requires_grad_()
+    function(plain, -1).square().sum().backward()
+    with understudy.emulate("V100") as run:
+        x = values.cuda().requires_grad_()
+        since = len(list(run.trace))
+        out = function(x, -1, dtype=torch.float32)
+        kernel = f"aten::_{function.__name__}"
+        assert names(run, since) == [kernel]
+        assert out.dtype == torch.float32
+        torch.testing.assert_close(out.cpu(), function(values.float(), -1))
+        since = len(list(run.trace))
+        out.square().sum().backward()
+        assert "aten::_to_copy" not in names(run, since)
+        assert x.grad.dtype == torch.float16
+        torch.testing.assert_close(x.grad.cpu(), plain.grad.half(), rtol=2e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("function", [functional.softmax, functional.log_softmax])
+def test_softmax_without_data_and_in_inference_mode(function):
+    with understudy.emulate("V100", no_data=True):
+        assert function(torch.ones(4, 8, device="cuda").half(), -1, dtype=torch.float32).dtype == torch.float32
+    with understudy.emulate("V100"), torch.inference_mode():
+        out = function(torch.ones(4, 8, device="cuda").half(), -1, dtype=torch.float32)
+        torch.testing.assert_close(out.cpu(), function(torch.ones(4, 8), -1))
+
+
+def test_softmax_in_a_replay():
+    with understudy.emulate("V100"):
+        x = torch.randn(4, 8, device="cuda").half()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = functional.softmax(x, -1, dtype=torch.float32)
+        x.copy_(torch.arange(32).view(4, 8))
+        graph.replay()
+        torch.testing.assert_close(out.cpu(), functional.softmax(torch.arange(32.0).view(4, 8), -1))
+
+
+def test_one_hot_waits_only_to_find_the_number_of_classes():
+    with understudy.emulate("V100") as run:
+        x = torch.tensor([2, 0], device="cuda")
+        since = len(list(run.trace))
+        out = functional.one_hot(x, 4)
+        assert names(run, since) == ["aten::zeros", "aten::scatter_"]
+        since = len(list(run.trace))
+        assert functional.one_hot(x).shape == (2, 3)
+        assert names(run, since) == ["aten::max", "aten::_local_scalar_dense", "aten::zeros", "aten::scatter_"]
+        assert out.device == torch.device("cuda", 0)
+        assert out.tolist() == [[0, 0, 1, 0], [1, 0, 0, 0]]
+        with pytest.raises(RuntimeError, match="num_classes should be positive"):
+            functional.one_hot(x, 0)
+        assert functional.one_hot(x.cpu(), 3).device == torch.device("cpu")
+
+
+def test_a_class_out_of_range_is_a_device_side_assert():
+    with understudy.emulate("V100"):
+        functional.one_hot(torch.tensor([2, 0], device="cuda"), 2)
+        with pytest.raises(RuntimeError, match="device-side assert triggered"):
+            torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("reduce", [torch.max, torch.min, torch.median])
+def test_the_gradient_of_an_extreme_value_does_not_wait(reduce):
+    with understudy.emulate("V100") as run:
+        x = torch.tensor([1.0, 3.0, 2.0], device="cuda", requires_grad=True)
+        out = reduce(x)
+        since = len(list(run.trace))
+        out.backward()
+        assert "aten::_local_scalar_dense" not in names(run, since)
+        assert x.grad.tolist() == [float(value == out) for value in x]
+
+
+def waits(run, since):
+    """What made the host wait."""
+    return [row.signature.name for row in list(run.trace)[since:] if row.kind == Kind.SYNCHRONIZE]
+
+
+def test_linear_algebra_looks_whether_it_succeeded_and_its_ex_forms_do_not():
+    with understudy.emulate("V100") as run:
+        x = torch.eye(4, device="cuda")
+        since = len(list(run.trace))
+        torch.linalg.inv_ex(x), torch.linalg.cholesky_ex(x), torch.linalg.solve_ex(x, x)
+        assert waits(run, since) == []
+        torch.linalg.inv(x), torch.linalg.cholesky(x), torch.linalg.solve(x, x)
+        assert waits(run, since) == ["aten::_linalg_check_errors"] * 3
+        since = len(list(run.trace))
+        torch.linalg.matrix_exp(x)
+        assert waits(run, since) == ["aten::linalg_matrix_exp"]
+        with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+            torch.linalg.inv(torch.zeros(2, 2, device="cuda"))
+
+
+def test_a_fill_value_on_the_device_is_read_by_the_host():
+    with understudy.emulate("V100") as run:
+        x, mask = torch.ones(4, device="cuda"), torch.tensor([True, False, True, False], device="cuda")
+        value = torch.tensor(7.0, device="cuda")
+        since = len(list(run.trace))
+        x.masked_fill(mask, 2.0)
+        x.masked_fill(mask, torch.tensor(2.0))
+        assert waits(run, since) == []
+        out = x.masked_fill(mask, value)
+        assert waits(run, since) == ["aten::masked_fill"]
+        assert out.tolist() == [7, 1, 7, 1]
