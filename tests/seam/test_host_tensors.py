@@ -105,3 +105,16 @@ def test_meta_storages_have_nothing_to_copy() -> None:
             use()
     with pytest.raises(TypeError, match="only CPU memory can be pinned"):
         storage.pin_memory()
+
+
+def test_data_in_a_context_of_another_device_lie_there() -> None:
+    """transformers asks `torch.tensor([]).device` whether a model is made without data, and fills it later if so."""
+    with torch.device("meta"):
+        made = (torch.tensor([]), torch.as_tensor([1]), torch.asarray([1.0]), torch.tensor([1], device="cpu"))
+    assert [tensor.device.type for tensor in made] == ["meta", "meta", "meta", "cpu"]
+    torch.set_default_device("meta")
+    try:
+        assert torch.tensor([1.0]).is_meta
+    finally:
+        torch.set_default_device(None)
+    assert torch.tensor([1.0]).device.type == "cpu"

@@ -163,6 +163,9 @@ def _from_data(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
     def constructor(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
         data = args[0] if args else kwargs.get("data")
+        around = _default_device() if device is None else None
+        if around is not None and around.type not in ("cpu", "cuda"):  # `with torch.device("meta")`
+            return stock(*args, **kwargs)
         if args and hasattr(type(data), "__cuda_array_interface__") and not isinstance(data, torch.Tensor):
             data = tensor_of(data)
             args = (data, *args[1:])
