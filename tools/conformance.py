@@ -110,6 +110,9 @@ def run(runner: Runner, journals: Path, file: str, kind: str, options: argparse.
     wanted = inside & {name for at, name in page.listed() if at == file} if options.list else inside
     runner.run(file, journal, frozenset(wanted))
     journal = Journal.read(journal.path)
+    if kind == "emulated":
+        runner.again(file, journal)
+        journal = Journal.read(journal.path)
     if inside <= journal.results.keys():
         for name in journal.left():
             journal.write(test=name, outcome="skipped", seconds=0, message="out of scope", text="")

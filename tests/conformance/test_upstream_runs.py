@@ -100,6 +100,29 @@ def test_a_crash_and_a_hang_cost_one_test_each(tmp_path: Path) -> None:
     assert journal.finished
 
 
+ORDERED = """
+import unittest
+
+class TestCuda(unittest.TestCase):
+    left = []
+    def test_a(self): self.left.append(1)
+    def test_b(self): self.assertEqual(self.left, [])
+    def test_c(self): self.fail("wrong")
+"""
+
+
+def test_what_failed_runs_once_more_in_a_process_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "test_cuda.py").write_text(ORDERED)
+    runner = Runner(tmp_path, ("-p", "no:understudy"), 60, 1 << 30, idle_seconds=5)
+    runner.run("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
+    runner.again("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
+    results = Journal.read(tmp_path / "journal.jsonl").results
+    found = [(result.outcome, result.alone) for result in results.values()]
+    assert found == [("passed", False), ("passed", True), ("failed", True)]
+    text = page.document(page.Runs("2.6.0", {"test_cuda.py": results}, None))
+    assert "1 passed there, which earlier tests of their file had left something to: `TestCuda::test_b`." in text
+
+
 def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     run(tmp_path, frozenset({"TestCuda::test_a"}))
     with (tmp_path / "journal.jsonl").open("a") as file:

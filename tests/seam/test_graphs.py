@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import understudy
+from understudy.seam.torch.tags import VERSION
 from understudy.session import Session
 from understudy.trace.operation import Kind
 
@@ -209,8 +210,45 @@ def test_a_graph_has_a_pool_of_its_own(session: Session) -> None:
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() > reserved
     graph.reset()
+    del graph  # before PyTorch 2.13 the generator keeps what graphs draw through until then
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() == reserved
+
+
+def test_graphs_draw_through_memory_of_the_device(session: Session) -> None:
+    torch.cuda.init()
+    before = torch.cuda.memory_stats()["active.all.current"]
+    graphs = [captured(lambda: None)[0] for _ in range(3)]
+    found = torch.cuda.memory_stats()["active.all.current"] - before
+    assert found == (2 * 3 if VERSION >= (2, 13) else 2)  # a seed and an offset
+    graphs.clear()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_stats()["active.all.current"] == before
+
+
+def test_generators_places_can_be_exchanged_in_a_graph(session: Session) -> None:
+    torch.cuda.init()
+    generator = torch.cuda.default_generators[0]
+    generator.manual_seed(3)
+    old, new = generator.graphsafe_get_state(), generator.clone_state()
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(new)
+
+    def work() -> list[torch.Tensor]:
+        generator.graphsafe_set_state(new)
+        first = torch.rand(3, device="cuda")
+        generator.graphsafe_set_state(old)
+        return [first, torch.rand(3, device="cuda"), torch.rand(3, device="cuda")]
+
+    with torch.cuda.graph(graph):
+        first, second, third = work()
+    graph.replay()
+    assert (new.get_offset(), old.get_offset(), generator.get_offset()) == (4, 8, 8)
+    assert torch.equal(first, second)
+    assert not torch.equal(second, third)
+    stranger = torch.Generator("cuda")
+    with pytest.raises(RuntimeError, match="generator not in capture mode"):
+        captured(lambda: (generator.graphsafe_set_state(stranger), torch.rand(3, device="cuda")))
 
 
 def test_what_a_capture_drops_is_used_again_in_it(session: Session) -> None:
@@ -226,9 +264,37 @@ def test_what_a_capture_drops_is_used_again_in_it(session: Session) -> None:
     torch.cuda.reset_peak_memory_stats()
     graph, x = captured(work)
     assert torch.cuda.max_memory_allocated() - before <= 3 * x.nbytes
-    assert torch.cuda.memory_allocated() - before == x.nbytes
+    assert torch.cuda.memory_allocated() - before == x.nbytes + 2 * 512  # what it draws random numbers through
     graph.replay()
     assert x[0].item() == 21.0
+
+
+def test_graphs_of_one_pool_use_the_same_bytes(session: Session) -> None:
+    pool = torch.cuda.graph_pool_handle()
+    a = torch.ones(1000, device="cuda")
+    first, (b, c) = captured(lambda: (a + 1, a + 2), pool=pool)
+    results = [b]
+    second, e = captured(lambda: results[0] + 3, pool=pool)
+    address = b.data_ptr()
+    results.clear()
+    del b
+    third, f = captured(lambda: c + 4, pool=pool)
+    assert f.data_ptr() == address
+    for graph in (first, second, third):
+        graph.replay()
+    assert (e[0].item(), f[0].item()) == (5.0, 7.0)
+    for graph in (first, third, second):  # not in the order of their captures
+        graph.replay()
+    assert (e[0].item(), f[0].item()) == (10.0, 7.0)
+
+
+def test_a_capture_leaves_what_another_graph_wrote_into_their_pool(session: Session) -> None:
+    pool = torch.cuda.graph_pool_handle()
+    first, x = captured(lambda: torch.ones(4, device="cuda"), pool=pool)
+    first.replay()
+    _, y = captured(lambda: x.add_(1) * 2, pool=pool)
+    assert x.tolist() == [1.0] * 4
+    assert y.tolist() == [0.0] * 4
 
 
 def test_graphs_share_a_pool_that_is_named(session: Session) -> None:

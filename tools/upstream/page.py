@@ -172,12 +172,28 @@ def document(runs: Runs) -> str:
         "*Skipped* tests skip themselves, most for want of something that has no part in this: slow tests, ROCm, "
         "libraries that are not installed. *Out of scope* tests are not run. *Not run* are those that the last run did "
         "not come to.",
+        *_alone(runs),
         "## Out of scope",
         *_scope(runs),
         "## Failing tests",
         *(_failures(file, rows) for file, rows in runs.failing().items()),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _alone(runs: Runs) -> list[str]:
+    names = [
+        f"`{name}`"
+        for file, name in runs.tests()
+        if runs.column(file, name) == "passed" and runs.emulated[file][name].alone
+    ]
+    if not names:
+        return []
+    return [
+        "What failed was run once more in a process of its own, as PyTorch's CI does (`run_test_retries` in its "
+        f"`test/run_test.py`). {len(names)} passed there, which earlier tests of their file had left something to: "
+        f"{', '.join(names)}."
+    ]
 
 
 def _scope(runs: Runs) -> list[str]:

@@ -30,13 +30,17 @@ BAD = ("failed", "crashed", "stopped")
 
 @dataclass
 class Result:
-    """How one test ended: passed, failed, skipped, crashed or stopped, with the first line of what it said."""
+    """How one test ended: passed, failed, skipped, crashed or stopped, with the first line of what it said.
+
+    `alone` says that it had failed and was run again in a process of its own.
+    """
 
     name: str
     outcome: str
     message: str = ""
     text: str = ""
     seconds: float = 0.0
+    alone: bool = False
 
 
 @dataclass
@@ -68,7 +72,8 @@ class Journal:
         elif "start" in line:
             self.started = line["start"]
         elif "test" in line:
-            result = Result(line["test"], line["outcome"], line["message"], line["text"], line["seconds"])
+            known = (line["test"], line["outcome"], line["message"], line["text"], line["seconds"])
+            result = Result(*known, alone=line.get("alone", False))
             self.results[result.name] = result
             self.started = None
         elif "finished" in line:
@@ -94,7 +99,11 @@ class Journal:
             return
         self.write(collected=collected)
         for r in kept:
-            self.write(test=r.name, outcome=r.outcome, seconds=r.seconds, message=r.message, text=r.text)
+            self.keep(r)
+
+    def keep(self, r: Result) -> None:
+        """Append a result."""
+        self.write(test=r.name, outcome=r.outcome, seconds=r.seconds, message=r.message, text=r.text, alone=r.alone)
 
 
 class InterruptedRunError(Exception):
@@ -134,6 +143,18 @@ class Runner:
                 journal.write(test=left[0], outcome="crashed", seconds=0, message=last_line(said), text=said[-6000:])
         if only is None:
             journal.write(finished=True)
+
+    def again(self, file: str, journal: Journal) -> None:
+        """Run what failed once more, each test in a process of its own, as PyTorch's CI does.
+
+        What passes there depended on what the tests before it had left behind. Source: `run_test_retries` of
+        test/run_test.py.
+        """
+        for name in [r.name for r in journal.results.values() if r.outcome == "failed" and not r.alone]:
+            self.process(file, journal, [name])
+            result = Journal.read(journal.path).results[name]
+            result.alone = True
+            journal.keep(result)
 
     def process(self, file: str, journal: Journal, select: list[str] | None) -> str:
         """One test process, watched; what it printed. A test that was running when it ended is written down."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 from understudy.machine.allocator_stats import Counters, PoolStatistics
 
@@ -75,9 +76,12 @@ class SizeIndex:
 
 
 class Segment:
-    """One range of addresses got from the driver. `head` is its first block, `context` the caller's note about it."""
+    """One range of addresses got from the driver.
 
-    __slots__ = ("address", "context", "expandable", "head", "number", "page_bytes", "shelf", "size")
+    `head` is its first block, `context` the caller's note about it, `memory` the caller's bytes behind it.
+    """
+
+    __slots__ = ("address", "context", "expandable", "head", "memory", "number", "page_bytes", "shelf", "size")
 
     def __init__(self, address: int, size: int, shelf: Shelf, number: int, page_bytes: int = 0) -> None:
         self.address = address
@@ -87,6 +91,7 @@ class Segment:
         self.page_bytes = page_bytes
         self.expandable = page_bytes > 0
         self.context: object = None
+        self.memory: Any = None
         self.head: Block
 
     def blocks(self) -> Iterator[Block]:

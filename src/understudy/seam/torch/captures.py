@@ -12,7 +12,10 @@ from torch._ops import HigherOrderOperator
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from understudy.machine.allocator_blocks import DEFAULT_POOL
 from understudy.seam.torch.dispatch import PLAIN, Dispatch
+from understudy.seam.torch.generators import Position
+from understudy.seam.torch.graph_memory import PoolBytes, bytes_of
 from understudy.seam.torch.operators import Plan, tensors_in
 from understudy.seam.torch.tables import HIDDEN_WRITES, NO_KERNEL
 from understudy.seam.torch.tags import FLOATING, Tag, attach, storage_of, tag_of
@@ -49,7 +52,10 @@ class Slot(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One operator of a graph; `results` are where its fresh results go, `grad` whether gradients were wanted then."""
+    """One operator of a graph; `results` are where its fresh results go, `grad` whether gradients were wanted then.
+
+    `drawn` is the generator, by its address, and the place that it draws from: programs exchange it between operators.
+    """
 
     plan: Plan
     func: Any
@@ -57,19 +63,22 @@ class Step(NamedTuple):
     kwargs: Any
     results: list[Slot]
     grad: bool
+    drawn: tuple[int, Position] | None
 
 
 class CaptureMode(TorchDispatchMode):
     """Above the emulation's own mode while a graph is captured: lets it carry operators out, and writes them down."""
 
-    def __init__(self, dispatch: Dispatch, generators: list[Any]) -> None:
+    def __init__(self, dispatch: Dispatch, generator: Any, places: list[Position], pool: PoolBytes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.dispatch = dispatch
-        self.generators = generators
+        self.generator = generator
+        self.places = places
+        self.pool = pool
         self.steps: list[Step] = []
         self.plans: dict[Any, Plan] = {}
         self.saved: dict[int, tuple[Any, Tensor]] = {}
-        self.own: list[Any] = []
+        self.own: dict[int, Any] = {}  # by identity
         self.reads: weakref.WeakKeyDictionary[Tag, None] = weakref.WeakKeyDictionary()
         self.writes: weakref.WeakKeyDictionary[Tag, None] = weakref.WeakKeyDictionary()
         self._apart = False
@@ -98,8 +107,8 @@ class CaptureMode(TorchDispatchMode):
             plan = self.plans[func] = Plan(func)
         if plan.view:
             return func(*args, **kwargs)
-        generator = kwargs.get("generator")
-        if plan.random and generator is not None and not any(generator._cdata == one._cdata for one in self.generators):
+        drawn = self._drawn(kwargs.get("generator") or self.generator) if plan.random else None
+        if drawn is not None and kwargs.get("generator") is not None and drawn[1] not in self.places:
             raise RuntimeError(UNREGISTERED)
         written = _written(plan, args, kwargs)
         if self.dispatch.state.no_data:
@@ -125,12 +134,18 @@ class CaptureMode(TorchDispatchMode):
             self._write_down(plan, func, args, kwargs, out, written)
         return out
 
+    def _drawn(self, generator: Any) -> tuple[int, Position] | None:
+        """Where a generator draws from now; None for the host's."""
+        place = self.dispatch.state.positions.get(generator._cdata)
+        return None if place is None else (generator._cdata, place)
+
     # ------------------------------------------------------------------ memory
 
     def _save(self, tensor: Tensor) -> None:
         """Keep the bytes of memory from before the capture: nothing may have been written when it ends."""
         storage = storage_of(tensor)
-        if not hasattr(storage, "_us_graph") and storage._cdata not in self.saved and storage.nbytes():
+        graph = getattr(storage, "_us_graph", None)
+        if (graph is None or id(graph) not in self.own) and storage._cdata not in self.saved and storage.nbytes():
             with C._DisableTorchDispatch():  # our own copy is no work of the graph
                 self.saved[storage._cdata] = storage, _bytes(storage).clone()
 
@@ -142,7 +157,7 @@ class CaptureMode(TorchDispatchMode):
                 storage._us_graph = storage_of(_bytes(storage).clone())
 
     def _twins(self, out: Any, given: dict[int, Any], made: dict[int, Any]) -> Any:
-        """Results in new memory, as tensors that may die: the bytes stay with the graph, as in its private pool.
+        """Results in new memory, as tensors that may die: their bytes stay in the graph's private pool.
 
         `made` are the twins of memory that several results share.
         """
@@ -152,20 +167,25 @@ class CaptureMode(TorchDispatchMode):
             return out
         storage = storage_of(out)
         tag = storage._us
-        known = made.get(storage._cdata)
-        if known is None and (tag.device < 0 or id(tag) in given):
+        held = made.get(storage._cdata)
+        if held is None and (tag.device < 0 or id(tag) in given):
             return out
         with C._DisableTorchDispatch():
-            held = storage_of(from_capsule(to_capsule(_bytes(storage)))) if known is None else known
+            if held is None:
+                held = made[storage._cdata] = self._held(storage, tag)
             twin = torch.empty(0, dtype=out.dtype, device="cpu")
             twin.set_(held, out.storage_offset(), out.shape, out.stride())
-        if known is None:
-            made[storage._cdata] = held = storage_of(twin)
-            attach(held, tag)
-            del storage._us
-            held._us_graph = storage
-            self.own.append(storage)
         return twin
+
+    def _held(self, storage: Any, tag: Any) -> Any:
+        """A storage that may die, with the tag of one that the graph keeps where its block lies."""
+        del storage._us
+        kept = _in_pool(storage, tag.block)
+        held = storage_of(from_capsule(to_capsule(_bytes(kept))))
+        attach(held, tag)
+        held._us_graph = kept
+        self.own[id(kept)] = kept
+        return held
 
     def give_back(self) -> None:
         """Memory as if nothing had run."""
@@ -173,8 +193,9 @@ class CaptureMode(TorchDispatchMode):
             if storage.nbytes() == before.numel():  # FSDP takes the memory from a storage meanwhile
                 _bytes(storage).copy_(before)
         self.saved.clear()
-        for storage in self.own:
+        for storage in self.own.values():
             _bytes(storage).zero_()
+        self.pool.give_back()
 
     # ------------------------------------------------------------------ the record
 
@@ -184,7 +205,11 @@ class CaptureMode(TorchDispatchMode):
         kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         if isinstance(kwargs.get("device"), torch.device):
             kwargs["device"] = torch.device("cpu")
-        self.steps.append(Step(plan, func, self._slots(args), self._slots(kwargs), results, torch.is_grad_enabled()))
+        drawn = self._drawn(kwargs.get("generator") or self.generator)
+        if plan.random and drawn is not None and drawn[1] not in self.places:
+            raise RuntimeError(UNREGISTERED)
+        grad = torch.is_grad_enabled()
+        self.steps.append(Step(plan, func, self._slots(args), self._slots(kwargs), results, grad, drawn))
 
     def _use_all(self, plan: Plan, args: Any, kwargs: Any, out: Any, written: list[Tensor]) -> None:
         """Note the memory that the graph reads and writes."""
@@ -222,6 +247,15 @@ class CaptureMode(TorchDispatchMode):
 
 def _has_storage(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_meta
+
+
+def _in_pool(storage: Any, block: Any) -> Any:
+    """A storage with the same bytes where its block lies, unless they are more than CUDA's counterpart has."""
+    if block is None or block.pool_id == DEFAULT_POOL or storage.nbytes() > block.size:
+        return storage
+    placed = bytes_of(block, storage.nbytes())
+    placed.copy_(_bytes(storage))
+    return storage_of(placed)
 
 
 def _bytes(storage: Any) -> Tensor:

@@ -51,13 +51,22 @@ def draw(state: State, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dic
 
 
 class Position:
-    """Where a device's generator is: its seed, and how far the kernels so far have moved it on."""
+    """Where a device's generator is: its seed, and how far the kernels so far have moved it on.
 
-    __slots__ = ("offset", "seed")
+    `graphs` are those that it is registered with, `blocks` the device's memory through which they draw from it.
+    """
+
+    __slots__ = ("blocks", "graphs", "offset", "seed")
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.offset = 0
+        self.graphs: set[int] = set()
+        self.blocks: list[Any] = []
+
+    def go_to(self, seed: int, offset: int = 0) -> None:
+        """Go on from there; so does every generator that shares this place."""
+        self.seed, self.offset = seed, offset
 
     def start(self, generator: Any) -> None:
         """Make a physical generator ready for one operator's numbers; at offset 0 they are the CPU's of that seed."""
@@ -119,9 +128,10 @@ class Emulated(torch._C.Generator):
 
     def manual_seed(self, seed: int) -> Any:
         """Begin again at a seed."""
-        if self._us_position is None:
+        position = self._us_position
+        if position is None:
             return stock.manual_seed(self, seed)
-        self._us_state.positions[self._cdata] = Position(int(seed) & MASK)
+        position.go_to(int(seed) & MASK)
         return self
 
     def seed(self) -> int:
@@ -144,9 +154,10 @@ class Emulated(torch._C.Generator):
 
     def set_state(self, new_state: torch.Tensor) -> Any:
         """Go on from a state."""
-        if self._us_position is None:
+        position = self._us_position
+        if position is None:
             return stock.set_state(self, new_state)
-        self._us_state.positions[self._cdata] = _position_of(new_state)
+        position.go_to(*_place_in(new_state))
         return self
 
     def __reduce__(self) -> Any:
@@ -203,12 +214,10 @@ def _bytes_of(position: Position) -> torch.Tensor:
     return torch.tensor(list(STATE.pack(position.seed, position.offset)), dtype=torch.uint8, device="cpu")
 
 
-def _position_of(saved: Any) -> Position:
+def _place_in(saved: Any) -> tuple[int, int]:
     if not isinstance(saved, torch.Tensor) or saved.dtype != torch.uint8 or saved.device.type != "cpu":
         raise TypeError("RNG state must be a torch.ByteTensor")
     if saved.numel() != STATE.size:
         raise RuntimeError("RNG state is wrong size")
     seed, offset = STATE.unpack(bytes(saved.tolist()))
-    made = Position(seed)
-    made.offset = offset
-    return made
+    return seed, offset

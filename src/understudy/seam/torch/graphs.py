@@ -21,11 +21,13 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch import asserts, attention, batch_norm, device_branches, half, recurrent_values
 from understudy.seam.torch.captures import CaptureMode, tensors_of
 from understudy.seam.torch.dispatch import Dispatch
+from understudy.seam.torch.generators import Position
+from understudy.seam.torch.graph_memory import PoolBytes
 from understudy.seam.torch.late import extent
 from understudy.seam.torch.messages import cuda_error
 from understudy.seam.torch.operators import tensors_in
 from understudy.seam.torch.state import State
-from understudy.seam.torch.tags import CPU, tag_of
+from understudy.seam.torch.tags import CPU, VERSION, tag_of
 
 Tensor = torch.Tensor
 C: Any = torch._C
@@ -42,6 +44,9 @@ EMPTY = (
 )
 NO_DEBUG = "CUDA Graphs debug not enabled, set with [graph].enable_debug_mode()"
 DEAD = "CUDA graph replay detected {} dead tensor(s).\nMemory that the graph uses was freed after the capture: keep {}"
+PER_CAPTURE = VERSION >= (2, 13)
+"""Whether each capture has memory of its own for a generator's seed and offset, on the default stream (pytorch#176752);
+before, a generator has it for as long as any graph is registered with it (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp)."""
 VALUES: dict[str, Callable[..., Any]] = {
     **attention.VALUES,
     **batch_norm.VALUES,
@@ -81,8 +86,9 @@ class Graph:
         self._capture: machine_graph.Capture | None = None
         self._captured = False
         self._pool: Any = None
-        self._generators: list[Any] = []
-        self._before: list[Any] = []
+        self._places: list[Position] = []  # that the graph may draw random numbers from
+        self._before: list[tuple[int, int]] = []
+        self._blocks: list[Any] = []
         self._stream: Stream | None = None
         self._debug = False
         self._optimizer_steps = 0  # that the graph holds
@@ -107,16 +113,20 @@ class Graph:
         self._stream = stream
         default = state.generators[stream.device]
         self.register_generator_state(default)
-        self._before = [generator.get_state() for generator in self._generators]
+        if PER_CAPTURE:
+            self._blocks = [block for _ in self._places for block in self._draws_through(0)]
+        self._before = [(place.seed, place.offset) for place in self._places]
         self._capture = machine_graph.Capture(stream, capture_error)
         capture, device = self._capture, state.device(stream.device)
         state.drain(device)
+        with C._DisableTorchDispatch():
+            pool_bytes = PoolBytes(device, tuple(self._pool))
         device.allocator.begin_allocate_to_pool(
             tuple(self._pool), lambda index: device.streams[index].capture is capture
         )
         device.allocator.mark_capture_begin()
         dispatch = next(mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Dispatch))
-        self._mode = dispatch.recorder = CaptureMode(dispatch, self._generators)
+        self._mode = dispatch.recorder = CaptureMode(dispatch, default, self._places, pool_bytes)
         self._optimizer_steps = -state.notes.captured_steps
         self._mode.__enter__()  # type: ignore[no-untyped-call]
 
@@ -134,8 +144,8 @@ class Graph:
         device.allocator.end_allocate_to_pool(tuple(self._pool))
         with torch._C._DisableTorchDispatch():
             mode.give_back()
-        for generator, before in zip(self._generators, self._before, strict=False):
-            generator.set_state(before)
+        for place, before in zip(self._places, self._before, strict=False):
+            place.go_to(*before)
         self._captured = True
         self._optimizer_steps += state.notes.captured_steps
         try:
@@ -171,12 +181,14 @@ class Graph:
     def _compute(self, stream: Stream, end_ns: int, site: int) -> None:
         local = self._state.local
         inner, local.inner = local.inner, True
+        positions = dict(self._state.positions)
         autocast = C._DisableAutocast()
         try:
             with torch.no_grad(), C._DisableTorchDispatch(), C.DisableTorchFunctionSubclass():
                 self._run(stream, end_ns, site)
         finally:
             local.inner = inner
+            self._state.positions.update(positions)
             del autocast  # its end is the end of the guard
 
     def _run(self, stream: Stream, end_ns: int, site: int) -> None:
@@ -184,6 +196,8 @@ class Graph:
         assert self._mode is not None
         dispatch = self._mode.dispatch
         for step in self._mode.steps:
+            if step.drawn is not None:
+                state.positions[step.drawn[0]] = step.drawn[1]
             try:
                 args, kwargs = tensors_of(step.args), tensors_of(step.kwargs)
             except LookupError:
@@ -210,6 +224,7 @@ class Graph:
             device = self._state.device(self._stream.device)
             self._state.drain(device)
             device.allocator.release_pool(tuple(self._pool))
+            _give_back(self._blocks)
         self._captured = False
         self._mode = self._capture = None
 
@@ -221,8 +236,18 @@ class Graph:
 
     def register_generator_state(self, generator: Any) -> None:
         """Let the graph draw from a generator: each replay goes on where the last one stopped."""
-        if not any(generator._cdata == one._cdata for one in self._generators):
-            self._generators.append(generator)
+        place = self._state.positions[generator._cdata]
+        if place in self._places:
+            return
+        self._places.append(place)
+        if not PER_CAPTURE and not place.graphs:
+            place.blocks = self._draws_through(self._state.local.streams[self._state.local.device].index)
+        place.graphs.add(id(self))
+
+    def _draws_through(self, stream: int) -> list[Any]:
+        """The memory that a generator's seed and offset are read from, an element each."""
+        device = self._state.device(self._state.local.device)
+        return [(device, self._state.take(device, 8, stream)) for _ in range(2)]
 
     def enable_debug_mode(self) -> None:
         """Let `debug_dump` write the graph."""
@@ -252,6 +277,16 @@ class Graph:
     def __del__(self) -> None:
         if self._state.generation == State.generation:
             self.reset()
+            for place in self._places:
+                place.graphs.discard(id(self))
+                if not place.graphs:
+                    _give_back(place.blocks)
+
+
+def _give_back(blocks: list[Any]) -> None:
+    while blocks:
+        device, block = blocks.pop()
+        device.frees.append(block)  # a graph may die anywhere
 
 
 def _before(last: dict[int, int], line: int) -> list[int]:
