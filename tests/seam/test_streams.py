@@ -136,6 +136,29 @@ def test_backward_runs_on_the_streams_of_its_forward(session: Session) -> None:
     assert codes(session) == []
 
 
+@pytest.mark.parametrize("function", [False, True])
+def test_a_leafs_gradient_comes_on_the_stream_of_its_first_use(session: Session, function: bool) -> None:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+            return grad * 2
+
+    side, seen = torch.cuda.Stream(), []
+    x = torch.ones(4, device="cuda", requires_grad=True)
+    x.register_hook(lambda grad: seen.append(torch.cuda.current_stream()))
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = Double.apply(x) if function else x * 2
+    torch.cuda.current_stream().wait_stream(side)
+    (y + x).sum().backward()
+    (x * 2).sum().backward()
+    assert seen == [side, torch.cuda.default_stream()]
+
+
 def test_a_late_copy_is_stale_until_the_host_waits(session: Session) -> None:
     x = torch.full((4,), 3.0, device="cuda")
     host = torch.zeros(4, pin_memory=True)

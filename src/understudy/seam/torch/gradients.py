@@ -25,6 +25,11 @@ def patches(state: State) -> list[Patch]:
     stock_backward: Callable[..., Any] = BackwardCFunction.apply
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if state.machine.concurrent:
+            for tensor in tensors_in(args):
+                device = device_of(tensor)
+                if device >= 0:
+                    state.order.leaf_used(tensor, state.local.streams[device])
         out = stock.__get__(None, cls)(*args, **kwargs)
         for tensor in tensors_in((out,)):
             node: Any = tensor.grad_fn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -59,12 +60,14 @@ class Order:
     """Reads and writes per operator, and the stream that a backward node runs on: its forward's.
 
     An autograd node carries the sequence number that the thread's counter had when its forward ran; the counter is
-    read after each forward operator.
+    read after each forward operator. A leaf's gradient is accumulated on the stream on which the leaf was used first:
+    there its node was made (`Node.stream`, torch/csrc/autograd/input_metadata.cpp).
     """
 
     def __init__(self, state: State) -> None:
         self.state = state
         self._forward: dict[int, Stream] = {}
+        self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], Stream]] = {}  # by identity
         self._used: dict[int, list[Stream]] = {}
 
     def stream_of(self, device: int, stream: Stream) -> Stream:
@@ -91,6 +94,10 @@ class Order:
         if self._chosen(device, stream):
             return stream
         forward = self._forward.get(node._sequence_nr())
+        if forward is None:
+            leaf = getattr(node, "variable", None)
+            reference, used = self._leaves.get(id(leaf), (None, None))
+            forward = used if reference is not None and reference() is leaf else None
         return stream if forward is None or forward.device != device else forward
 
     def _chosen(self, device: int, stream: Stream) -> bool:
@@ -115,6 +122,15 @@ class Order:
                 if stream is not current:
                     state.machine.barrier(state.local.host, stream, current)
         self._used.clear()
+        if state.local.callers is None:
+            self._leaves.clear()  # the nodes of its graph die
+
+    def leaf_used(self, tensor: torch.Tensor, stream: Stream) -> None:
+        """A forward operator takes a tensor, whose gradient may have to be accumulated."""
+        if tensor.requires_grad and tensor.grad_fn is None and torch.is_grad_enabled():
+            known = self._leaves.get(id(tensor))
+            if known is None or known[0]() is not tensor:
+                self._leaves[id(tensor)] = weakref.ref(tensor), stream
 
     def accesses(
         self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, stream: Stream, site: int
@@ -126,12 +142,15 @@ class Order:
         skip = 1 if plan.name in WRITES_ONLY else 0
         reads: list[Range] = []
         writes: list[Range] = []
+        forward = current_node() is None
         for position, value in enumerate((*args, *kwargs.values())):
             for tensor in tensors_in((value,)):
                 if id(tensor) in mutated:
                     self._add(writes, tensor)
                 elif position >= skip:
                     self._add(reads, tensor)
+                    if forward:
+                        self.leaf_used(tensor, stream)
         if plan.fresh:
             for tensor in tensors_in((out,)):
                 self._add(writes, tensor)
