@@ -111,3 +111,16 @@ def test_no_gpu_says_what_pytorch_says(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not torch.cuda.is_available()
         with pytest.raises(RuntimeError, match="No CUDA GPUs are available"):
             torch.ones(1, device="cuda")
+
+
+def test_a_kernel_in_python_makes_tensors_where_its_argument_says(session: Session) -> None:
+    library = torch.library.Library("understudy_test", "FRAGMENT")
+    library.define("doubled(Tensor x, Device device) -> Tensor")
+
+    def doubled(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+        return torch.empty(x.shape, device=device).copy_(x * 2)
+
+    library.impl("doubled", doubled, "CPU")
+    y = torch.ops.understudy_test.doubled(torch.ones(3, device="cuda:1"), torch.device("cuda:1"))
+    assert (y.device, y.tolist()) == (torch.device("cuda:1"), [2.0] * 3)
+    library._destroy()
