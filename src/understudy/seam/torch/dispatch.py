@@ -292,9 +292,7 @@ class Dispatch(TorchDispatchMode):
             if plan.random and (device >= 0 or kwargs.get("generator") is None):
                 with self.state.default_generator:
                     return draw(self.state, plan, func, args, kwargs, device)
-            if not plan.builtin:  # a kernel in Python makes its tensors where its argument says: FSDP's before 2.7
-                args = tuple(CPU_DEVICE if isinstance(value, torch.device) else value for value in args)
-            return func(*args, **kwargs)
+            return func(*args, **kwargs) if plan.builtin else plan.run_foreign(func, args, kwargs)
         except RuntimeError as error:
             if device >= 0 and "DefaultCPUAllocator" in str(error):
                 self.state.host_memory_ended(error, device)

@@ -77,6 +77,15 @@ class Plan:
         kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key
         self.composite = kernel_for(func.name(), "CompositeImplicitAutograd") and not kernel_for(func.name(), "CPU")
 
+    def run_foreign(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a library's kernel, which makes its tensors where an argument says (FSDP's in PyTorch 2.6): on the CPU.
+
+        No dispatch mode is there while an operator runs.
+        """
+        cpu = torch.device("cpu")
+        moved = (cpu if isinstance(arg, torch.device) and arg.type == "cuda" else arg for arg in args)
+        return func(*moved, **kwargs)
+
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:
     """The tensors in arguments or results, in order."""
