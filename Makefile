@@ -30,7 +30,7 @@ help:
 	@echo "make calibrate        fit the cost model's curves on the published timings again"
 	@echo "make accuracy         predicted against published training throughput"
 	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
-	@echo "make programs         other people's programs (Hugging Face, accelerate, Lightning, timm, ...) on emulated GPUs"
+	@echo "make programs         other people's programs (Hugging Face, accelerate, Lightning, timm, ...) on emulated GPUs; a quarter of an hour, 2 GB"
 	@echo "make conformance      PyTorch $(OLDEST_TORCH)'s own CUDA tests on two emulated GPUs; takes an hour or so; fetches them first"
 	@echo "make docs             the documentation, in site/"
 	@echo "make experiments      every experiment in its small form, on two emulated V100"
@@ -106,7 +106,7 @@ bench-memory: environment
 snapshots: environment
 	$(RUN) tools/snapshots.py $(ARGS)
 
-# What only a git checkout gives runs with ARGS="--sources DIR"; see docs/programs.md.
+# What only a git checkout gives runs with ARGS="--sources DIR --clone"; see docs/programs.md.
 programs:
 	@PYTHON="$(PYTHON)" tools/environment .venv-programs$(if $(TORCH),-torch-$(TORCH)) torch,report $(TORCH)
 	.venv-programs$(if $(TORCH),-torch-$(TORCH))/bin/python tools/programs.py $(ARGS)
