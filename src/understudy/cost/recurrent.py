@@ -17,14 +17,14 @@ STEP_US = 28.0
 """The shortest step on Volta: 30 µs in DeepBench's LSTM of 256 units and 16 texts, 27 µs in float16 (DeepBench,
 results/train/DeepBench_NV_V100.xlsx, cuDNN 7.6)."""
 FURTHER = 0.45
-"""What each further layer adds to a chain, in steps, since layers overlap: 349 to 3898 GFLOP/s from one layer to four
-in Appleyard et al. (arXiv 1604.01946) and NVIDIA's "Optimizing Recurrent Neural Networks in cuDNN 5", whose last two
-lines are 2290 and 3898. The two directions of a layer are assumed to overlap alike."""
+"""What each further layer adds to a chain, in steps: assumed. That layers overlap is from Appleyard et al. (arXiv
+1604.01946), whose figures for it could not be looked up. The two directions of a layer are assumed to overlap alike."""
 SHARE = 1.15
-"""Of the efficiency of matrix products: the same table, whose products are of regular shapes."""
+"""Of the efficiency of matrix products: fitted to the same table, whose products are of regular shapes."""
 BAND = 0.5
-"""Of the 208 times of that table (float32 and float16, forward and both halves of the backward pass) 191 are within a
-factor of 1.5 of the model, and all between 0.48 (plain RNNs in float16) and 1.85."""
+"""Chosen on the table that `STEP_US` and `SHARE` were fitted to: of its 208 times (float32 and float16, forward and
+both halves of the backward pass, one layer) 191 are within a factor of 1.5 of the model, and all between 0.48 (plain
+RNNs in float16) and 1.85."""
 
 
 class Recurrence(NamedTuple):
