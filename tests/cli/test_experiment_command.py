@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from understudy import experiments
+from understudy.trace.units import join_units
 
 WRONG = {
     "a typo": (["matmull"], "there is no experiment 'matmull'; did you mean matmul?"),
@@ -43,7 +44,7 @@ def test_json_is_all_that_is_on_stdout_and_the_page_is_written(understudy, tmp_p
     assert [row[1] for row in result["tables"][0]["rows"] if row[0] == "float32"] == [16, 64]
     page = (tmp_path / "pages" / "out.html").read_text(encoding="utf-8")
     assert "EMULATED" in page
-    assert html.escape(result["conclusion"][1], quote=False) in page
+    assert html.escape(join_units(result["conclusion"][1]), quote=False) in page
 
 
 def test_it_does_not_run_inside_a_run(understudy) -> None:
