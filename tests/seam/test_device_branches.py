@@ -120,3 +120,23 @@ def test_a_fill_value_on_the_device_is_read_by_the_host():
         out = x.masked_fill(mask, value)
         assert waits(run, since) == ["aten::masked_fill"]
         assert out.tolist() == [7, 1, 7, 1]
+
+
+def test_masks_and_repeats_are_counted_by_the_host():
+    with understudy.emulate("V100") as run:
+        x = torch.zeros(4, device="cuda")
+        mask, value = torch.tensor([True, False, True, False], device="cuda"), torch.tensor(2.0, device="cuda")
+        repeats, places = torch.tensor([1, 2, 0, 1], device="cuda"), torch.tensor([0, 1], device="cuda")
+        since = len(list(run.trace))
+        x[mask] = 1.0
+        x[places] = value
+        torch.repeat_interleave(x, repeats, output_size=4)
+        torch.repeat_interleave(x, 2)
+        torch.where(mask, value, x)
+        assert waits(run, since) == []
+        x[mask] = value
+        x[mask] = torch.ones(2, device="cuda")
+        assert waits(run, since) == ["aten::index_put_"] * 2
+        since = len(list(run.trace))
+        assert torch.repeat_interleave(x, repeats).tolist() == [1, 2, 2, 0]
+        assert waits(run, since)[0] == "aten::repeat_interleave"

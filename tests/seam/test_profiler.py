@@ -14,6 +14,7 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function, schedule, tensorboard_trace_handler
 
 import understudy
+from understudy.seam.torch.profiler_chrome import Exact, Writer
 from understudy.session import Session
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
@@ -224,3 +225,11 @@ def test_nothing_of_it_stays() -> None:
         machine = session.machine
     assert (names["_enable_profiler"], names["_supported_activities"]) == before
     assert "launch" not in vars(machine)
+
+
+def test_moments_of_the_hosts_file_are_exact_to_the_nanosecond() -> None:
+    writer = Writer.__new__(Writer)
+    writer.base_ns = 0
+    first = 4483341874276000
+    for ns in range(first, first + 1000):
+        assert writer.real({"ts": json.loads(f"{ns // 1000}.{ns % 1000:03}", parse_float=Exact)}) == ns

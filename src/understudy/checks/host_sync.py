@@ -39,6 +39,13 @@ CAUSES = {
     "aten::equal": Cause("`torch.equal`", "compare on the device (`(a == b).all()`) and read the answer once"),
     "aten::nonzero": Cause("`nonzero`, whose size only the device knows", WHERE),
     "aten::index": Cause("indexing with a boolean mask, whose size only the device knows", WHERE),
+    **{
+        name: Cause("writing through a mask, whose number of elements only the device knows", WHERE)
+        for name in ("aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index_put")
+    },
+    "aten::repeat_interleave": Cause(
+        "`repeat_interleave`, whose size only the device knows", "pass `output_size`, which the host often knows"
+    ),
     "aten::masked_select": Cause("`masked_select`, whose size only the device knows", WHERE),
     "aten::is_nonzero": Cause("`if tensor:`", READ),
     **{name: Cause("`unique`, whose size only the device knows", COUNTED) for name in UNIQUE},

@@ -21,6 +21,7 @@ from understudy.seam.torch.operators import (
     channels_last,
     common_device,
     on_cpu,
+    selects,
     signature,
     tensors_in,
 )
@@ -170,9 +171,7 @@ class Dispatch(TorchDispatchMode):
 
     def _general(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         device, floating = self.scan(plan, func, args, kwargs)
-        if kwargs and ("device" in kwargs or "pin_memory" in kwargs or plan.factory):
-            return self.create(plan, func, args, kwargs, device)
-        if plan.factory:
+        if plan.factory or "device" in kwargs or "pin_memory" in kwargs:
             return self.create(plan, func, args, kwargs, device)
         if device < 0:
             if device == CPU and not plan.exempt:
@@ -359,7 +358,7 @@ class Dispatch(TorchDispatchMode):
                         tag.epoch = stream.epoch
         if plan.memory:
             state.kernels.run(plan, args, kwargs, out, machine.devices[device], local.streams[device], name)
-        if plan.synchronizes or (plan.maskable and any(t.dtype == torch.bool for t in tensors_in(args[1:]))):
+        if plan.synchronizes or (plan.maskable and selects(args)):
             machine.synchronize_stream(local.host, stream, plan.name, state.site())
             state.synchronized(plan.name, stream)
 

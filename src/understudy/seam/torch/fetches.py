@@ -2,6 +2,7 @@
 
 - `_linalg_check_errors`, which `torch.linalg.inv`, `cholesky`, `solve` and `lu_factor` end with: whether any matrix
   failed (aten/src/ATen/native/BatchLinearAlgebra.cpp; the `_ex` forms do not ask).
+- `repeat_interleave` by a tensor, unless it is told the size of its result (native/Repeat.h).
 - `masked_fill` with a value in a tensor on the device (`masked_fill__cuda` in native/cuda/Indexing.cu).
 """
 
@@ -30,8 +31,16 @@ def masked_fill(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...]
     return dispatch.general(plan, func, args, kwargs)
 
 
+def repeat(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::repeat_interleave.Tensor: the sum of the repeats is the size of the result."""
+    if device_of(args[0]) >= 0 and kwargs.get("output_size") is None and not dispatch.state.no_data:
+        fetch(dispatch.state, args[0], plan.name, elements=1)
+    return dispatch.general(plan, func, args, kwargs)
+
+
 HANDLERS = {
     "aten::_linalg_check_errors": check_errors,
+    "aten::repeat_interleave.Tensor": repeat,
     "aten::masked_fill.Tensor": masked_fill,
     "aten::masked_fill_.Tensor": masked_fill,
 }

@@ -54,19 +54,22 @@ class Position:
     """Where a device's generator is: its seed, and how far the kernels so far have moved it on.
 
     `graphs` are those that it is registered with, `blocks` the device's memory through which they draw from it.
+    `moves` counts how often a program set it.
     """
 
-    __slots__ = ("blocks", "graphs", "offset", "seed")
+    __slots__ = ("blocks", "graphs", "moves", "offset", "seed")
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.offset = 0
+        self.moves = 0
         self.graphs: set[int] = set()
         self.blocks: list[Any] = []
 
     def go_to(self, seed: int, offset: int = 0) -> None:
         """Go on from there; so does every generator that shares this place."""
         self.seed, self.offset = seed, offset
+        self.moves += 1
 
     def start(self, generator: Any) -> None:
         """Make a physical generator ready for one operator's numbers; at offset 0 they are the CPU's of that seed."""

@@ -145,7 +145,7 @@ class Graph:
         with torch._C._DisableTorchDispatch():
             mode.give_back()
         for place, before in zip(self._places, self._before, strict=False):
-            place.go_to(*before)
+            place.seed, place.offset = before
         self._captured = True
         self._optimizer_steps += state.notes.captured_steps
         try:

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import flop_registry
 
 from understudy.machine.machine import Machine
 from understudy.seam.torch import tables
-from understudy.seam.torch.tags import NOWHERE, size_of, storage_of
+from understudy.seam.torch.tags import NOWHERE, size_of, storage_of, tag_of
 from understudy.trace.operation import Signature
 
 RANDOM_ARGUMENT, RANDOM_STATE = 1, 2
@@ -94,6 +94,19 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from tensors_in(value)
+
+
+def selects(args: tuple[Any, ...]) -> bool:
+    """Whether an operator of `tables.MASKABLE` has a mask whose elements the host must count.
+
+    Writing one number of the host through a mask needs no count, it is a `masked_fill` (`canDispatchToMaskedFill` in
+    aten/src/ATen/native/TensorAdvancedIndexingUtils.h).
+    """
+    if not any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(args[1])):
+        return False
+    if len(args) < 3 or (len(args) > 3 and args[3]):
+        return True
+    return bool(args[2].numel() != 1 or tag_of(args[2]).device >= 0)
 
 
 def common_device(tensors: Any, key: list[Any]) -> int:

@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 from understudy.seam.torch.profiler_events import MEMORY, NOWHERE, DeviceEvent, Link, MemoryEvent, Result
@@ -21,7 +22,7 @@ def save(result: Result, stock: Any, path: str) -> None:
         name = os.path.join(folder, "host.json")
         stock.save(name)
         with open(name, encoding="utf-8", errors="replace") as file:
-            document = json.load(file)
+            document = json.load(file, parse_float=Exact)
     writer = Writer(result, int(document.get("baseTimeNanoseconds", 0)))
     events = list(writer.host(document.pop("traceEvents")))
     if result.recording.cuda:
@@ -32,6 +33,17 @@ def save(result: Result, stock: Any, path: str) -> None:
     document["understudy"] = {"source": "modelled"}
     with open(path, "w", encoding="utf-8") as file:
         json.dump({**document, "traceEvents": events}, file, separators=(",", ":"))
+
+
+class Exact(float):
+    """A number that knows its text: months in µs, to the ns, are more digits than arithmetic with floats keeps."""
+
+    text: str
+
+    def __new__(cls, text: str) -> Exact:
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
 
 
 class Writer:
@@ -47,8 +59,8 @@ class Writer:
 
     def real(self, event: Event) -> int:
         """When an event of the file began, in the profiler's ns."""
-        microseconds: float = event["ts"]
-        return round(microseconds * 1000) + self.base_ns
+        moment = event["ts"]
+        return int(Decimal(moment.text if isinstance(moment, Exact) else moment) * 1000) + self.base_ns
 
     def host(self, events: list[Event]) -> Iterator[Event]:
         """The host's events, moved, without the emulation's own."""

@@ -137,14 +137,15 @@ def _batch_sizes(sizes: Tensor) -> list[int]:
 def _dropout_state(state: State, device: int, dropout: float, train: bool) -> Tensor | None:
     """The buffer from which cuDNN's dropout draws on a device: seeded anew when the device's generator was seeded."""
     position = state.positions[state.generators[device]._cdata] if state.generators else None
+    seeded = position, position.moves if position else 0
     known = state.dropout_states.get(device)
-    if train and dropout > 0 and (known is None or known[0] is not position):
+    if train and dropout > 0 and (known is None or known[0] != seeded):
         where = state.cuda_devices[device]
         with torch.no_grad():
             drawn = torch.empty((), dtype=torch.int64, device=where).random_(generator=state.generators[device])
             seed = 0 if state.no_data else int(drawn.item())
             buffer = aten._cudnn_init_dropout_state.default(dropout, train, seed, dtype=torch.uint8, device=where)
-        known = state.dropout_states[device] = position, buffer
+        known = state.dropout_states[device] = seeded, buffer
     return None if known is None else known[1]
 
 

@@ -75,8 +75,13 @@ SYNCHRONIZING = frozenset(
 )
 """Operators whose CUDA kernels make the host wait for a result."""
 
-MASKABLE = frozenset({"aten::index", "aten::_unsafe_index"})
-"""Operators that do so when an index is a boolean mask: how many elements it selects decides the result's size."""
+MASKABLE = frozenset(
+    {
+        "aten::index", "aten::_unsafe_index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_",
+        "aten::_unsafe_index_put",
+    }
+)  # fmt: skip
+"""Operators that do so when an index is a mask: the host must know how many elements it selects."""
 
 NO_KERNEL = frozenset(
     {
