@@ -18,8 +18,8 @@ import understudy
 from understudy import gpus
 from understudy.seam.torch import kernel_libraries as libraries
 from understudy.seam.torch import kernels
-from understudy.seam.torch.kernel_memory import VERSION
 from understudy.seam.torch.kernel_reduce import staging
+from understudy.seam.torch.tags import VERSION
 from understudy.session import Session
 
 cuda = torch.cuda

@@ -15,8 +15,9 @@ import torch
 from understudy import gpus
 from understudy.gpus.gpu import Gpu
 from understudy.seam.torch import kernels
-from understudy.seam.torch.kernel_memory import VERSION, Call, Need
+from understudy.seam.torch.kernel_memory import Call, Need
 from understudy.seam.torch.operators import Plan
+from understudy.seam.torch.tags import VERSION
 
 A100 = gpus.parse("A100")[0]
 GPU_128 = dataclasses.replace(gpus.parse("RTX4090")[0], sm_count=128, max_threads_per_sm=1536)

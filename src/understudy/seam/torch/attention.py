@@ -17,11 +17,11 @@ from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.generators import MASK, MIXER
 from understudy.seam.torch.operators import Plan
 from understudy.seam.torch.state import State
-from understudy.seam.torch.tags import device_of, disable_torch_function
+from understudy.seam.torch.tags import VERSION, device_of, disable_torch_function
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
-LIFTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 14)
+LIFTS = VERSION >= (2, 14)
 """From torch 2.14 on tensors of three dimensions get a fourth one, and so a fused kernel."""
 MASK_ALIGNMENT = 16
 """Elements to which the last dimension of a mask is padded for the memory-efficient kernel."""

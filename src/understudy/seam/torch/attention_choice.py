@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from understudy.gpus.gpu import Gpu
-from understudy.seam.torch.kernel_memory import VERSION
+from understudy.seam.torch.tags import VERSION
 
 C = torch._C
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3

@@ -78,7 +78,8 @@ class Autocast:
                 for name in names:
                     self._register(name, rule, on_cuda)
             for name in of_cpu:
-                self.library.impl(name.removeprefix("aten::"), self._host_kernel(_overload(name)), KEY)
+                func = _overload(name)
+                self.library.impl(name.removeprefix("aten::"), self._kernel(func, _rule_on_cpu(func), False), KEY)
 
     def _register(self, name: str, rule: Rule, on_cuda: Collection[str]) -> None:
         packet = getattr(torch.ops.aten, name, None)
@@ -93,36 +94,22 @@ class Autocast:
             full = name if overload == "default" else f"{name}.{overload}"
             self.library.impl(full, self._kernel(func, rule), KEY)
 
-    def _kernel(self, func: Any, rule: Rule) -> Callable[..., Any]:
+    def _kernel(self, func: Any, rule: Rule, of_cuda: bool = True) -> Callable[..., Any]:
+        """`of_cuda`: the operator is on CUDA's lists; else on a device it is as if autocast had not looked."""
+        apart = not of_cuda and _has(func.name(), "CompositeImplicitAutograd")
+        below = C.DispatchKeySet(C.DispatchKey.AutogradCPU)
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
             found = [t for t in tensors_in((*args, *kwargs.values())) if t.is_floating_point()]
             on_device = any(device_of(t) >= 0 for t in found)
-            enabled = self.switches.cuda if on_device else self.switches.cpu
+            if on_device and apart:
+                return func.redispatch(below, *args, **kwargs)  # autocast goes on in its parts
+            enabled = of_cuda and self.switches.cuda if on_device else self.switches.cpu
             with self.without():
                 if not enabled or not found:
                     return func(*args, **kwargs)
                 dtype = torch.get_autocast_dtype("cuda" if on_device else "cpu")
                 return rule(self, func, args, kwargs, dtype)
-
-        return kernel
-
-    def _host_kernel(self, func: Any) -> Callable[..., Any]:
-        """An operator of the CPU's lists alone: on a device it is as if autocast had not looked."""
-        below = C.DispatchKeySet(C.DispatchKey.AutogradCPU)
-        whole = _has(func.name(), "CompositeImplicitAutograd")
-        name = func._opname
-        rule = _lower if name in lists.LOWER_ON_CPU else _promote if name in lists.PROMOTE_ON_CPU else _float32
-
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            found = [t for t in tensors_in((*args, *kwargs.values())) if t.is_floating_point()]
-            on_device = any(device_of(t) >= 0 for t in found)
-            if on_device and whole:
-                return func.redispatch(below, *args, **kwargs)  # autocast goes on in its parts
-            with self.without():
-                if on_device or not found or not self.switches.cpu:
-                    return func(*args, **kwargs)
-                return rule(self, func, args, kwargs, torch.get_autocast_dtype("cpu"))
 
         return kernel
 
@@ -189,6 +176,12 @@ def _promote(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[
 
 def _ban(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     raise RuntimeError(lists.BANNED_TEXT)
+
+
+def _rule_on_cpu(func: Any) -> Rule:
+    """The rule of an operator that only the CPU's lists have."""
+    name = func._opname
+    return _lower if name in lists.LOWER_ON_CPU else _promote if name in lists.PROMOTE_ON_CPU else _float32
 
 
 RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (

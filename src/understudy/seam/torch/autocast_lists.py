@@ -31,7 +31,7 @@ FLOAT32_RESULT = (
 )  # fmt: skip
 PROMOTE = (
     "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put", "tensordot",
-    "scatter_add", "cat", "stack",
+    "scatter_add",
 )  # fmt: skip
 OURS = frozenset({"aten::_cudnn_rnn"})
 """Operators that we run on CUDA's lists, and that PyTorch's build for the CPU has no kernel of autocast for."""

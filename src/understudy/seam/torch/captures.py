@@ -8,17 +8,16 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch._ops import HigherOrderOperator
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.machine.allocator_blocks import DEFAULT_POOL
-from understudy.seam.torch.dispatch import PLAIN, Dispatch
+from understudy.seam.torch.above import Above
+from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.generators import Position
 from understudy.seam.torch.graph_memory import PoolBytes, bytes_of
 from understudy.seam.torch.operators import Plan, tensors_in
 from understudy.seam.torch.tables import HIDDEN_WRITES, NO_KERNEL
-from understudy.seam.torch.tags import FLOATING, Tag, attach, storage_of, tag_of
+from understudy.seam.torch.tags import FLOATING, Tag, attach, bytes_in, storage_of, tag_of
 
 Tensor = torch.Tensor
 C: Any = torch._C
@@ -66,17 +65,15 @@ class Step(NamedTuple):
     drawn: tuple[int, Position] | None
 
 
-class CaptureMode(TorchDispatchMode):
+class CaptureMode(Above):
     """Above the emulation's own mode while a graph is captured: lets it carry operators out, and writes them down."""
 
     def __init__(self, dispatch: Dispatch, generator: Any, places: list[Position], pool: PoolBytes) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.dispatch = dispatch
+        super().__init__(dispatch)
         self.generator = generator
         self.places = places
         self.pool = pool
         self.steps: list[Step] = []
-        self.plans: dict[Any, Plan] = {}
         self.saved: dict[int, tuple[Any, Tensor]] = {}
         self.own: dict[int, Any] = {}  # by identity
         self.reads: weakref.WeakKeyDictionary[Tag, None] = weakref.WeakKeyDictionary()
@@ -90,23 +87,8 @@ class CaptureMode(TorchDispatchMode):
         with self.dispatch, self:
             yield
 
-    supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if types and any(kind.__torch_dispatch__ is not PLAIN for kind in types):
-            return NotImplemented
-        kwargs = kwargs or {}
-        if isinstance(func, HigherOrderOperator):
-            return func(*args, **kwargs)  # its parts come here
-        plan = self.plans.get(func)
-        if plan is None:
-            plan = self.plans[func] = Plan(func)
-        if plan.view:
-            return func(*args, **kwargs)
+    def operator(self, plan: Plan, func: Any, args: Any, kwargs: Any) -> Any:
+        """Write the operator down."""
         drawn = self._drawn(kwargs.get("generator") or self.generator) if plan.random else None
         if drawn is not None and kwargs.get("generator") is not None and drawn[1] not in self.places:
             raise RuntimeError(UNREGISTERED)
@@ -147,14 +129,14 @@ class CaptureMode(TorchDispatchMode):
         graph = getattr(storage, "_us_graph", None)
         if (graph is None or id(graph) not in self.own) and storage._cdata not in self.saved and storage.nbytes():
             with C._DisableTorchDispatch():  # our own copy is no work of the graph
-                self.saved[storage._cdata] = storage, _bytes(storage).clone()
+                self.saved[storage._cdata] = storage, bytes_in(storage).clone()
 
     def _hold(self, tensor: Tensor) -> None:
         """Keep a number that C++ made on the way, `scalar_tensor(0.)` for one: nobody else does after this operator."""
         storage = storage_of(tensor) if _has_storage(tensor) else None
         if storage is not None and storage._us.device == FLOATING:
             with C._DisableTorchDispatch():
-                storage._us_graph = storage_of(_bytes(storage).clone())
+                storage._us_graph = storage_of(bytes_in(storage).clone())
 
     def _twins(self, out: Any, given: dict[int, Any], made: dict[int, Any]) -> Any:
         """Results in new memory, as tensors that may die: their bytes stay in the graph's private pool.
@@ -181,7 +163,7 @@ class CaptureMode(TorchDispatchMode):
         """A storage that may die, with the tag of one that the graph keeps where its block lies."""
         del storage._us
         kept = _in_pool(storage, tag.block)
-        held = storage_of(from_capsule(to_capsule(_bytes(kept))))
+        held = storage_of(from_capsule(to_capsule(bytes_in(kept))))
         attach(held, tag)
         held._us_graph = kept
         self.own[id(kept)] = kept
@@ -191,10 +173,10 @@ class CaptureMode(TorchDispatchMode):
         """Memory as if nothing had run."""
         for storage, before in self.saved.values():
             if storage.nbytes() == before.numel():  # FSDP takes the memory from a storage meanwhile
-                _bytes(storage).copy_(before)
+                bytes_in(storage).copy_(before)
         self.saved.clear()
         for storage in self.own.values():
-            _bytes(storage).zero_()
+            bytes_in(storage).zero_()
         self.pool.give_back()
 
     # ------------------------------------------------------------------ the record
@@ -254,12 +236,8 @@ def _in_pool(storage: Any, block: Any) -> Any:
     if block is None or block.pool_id == DEFAULT_POOL or storage.nbytes() > block.size:
         return storage
     placed = bytes_of(block, storage.nbytes())
-    placed.copy_(_bytes(storage))
+    placed.copy_(bytes_in(storage))
     return storage_of(placed)
-
-
-def _bytes(storage: Any) -> Tensor:
-    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
 
 
 def _written(plan: Plan, args: Any, kwargs: Any) -> list[Tensor]:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from understudy.seam.torch.memory import BACKWARD, MAIN, WORKER
+from understudy.seam.torch.tags import VERSION
 
 if TYPE_CHECKING:
     from understudy.seam.torch.state import State
 
-ALERTS = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10)
+ALERTS = VERSION < (2, 10)
 VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 REPEATABLE = (":4096:8", ":16:8")
 ALERT = (

@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 
-from understudy.seam.torch.dispatch import Dispatch
-from understudy.seam.torch.operators import Plan
 from understudy.seam.torch.order import current_node
 from understudy.seam.torch.state import State
+from understudy.seam.torch.substitutes import substituted
 from understudy.seam.torch.tags import device_of
 
 aten = torch.ops.aten
@@ -49,7 +48,7 @@ def one_hot(state: State, func: Any, input: Tensor, num_classes: int = -1) -> An
     elif num_classes < 1:
         raise RuntimeError("num_classes should be positive")
     size = [*input.shape, num_classes]
-    zeros = aten.zeros.default(size, dtype=torch.int64, device=torch.device("cuda", device), pin_memory=False)
+    zeros = aten.zeros.default(size, dtype=torch.int64, device=state.cuda_devices[device], pin_memory=False)
     return zeros.scatter_(-1, input.unsqueeze(-1), 1)
 
 
@@ -74,21 +73,9 @@ class Converting:
         return self.func(first, *rest[:-1], first.dtype).to(rest[-1])
 
 
-def _kernel(func: Any, args: tuple[Any, ...]) -> Any:
+def _kernel(func: Any, args: tuple[Any, ...], _: dict[str, Any]) -> Any:
     converts = args[2] is True if len(args) == 3 else args[0].dtype != args[3]
-    return Converting(func) if converts and device_of(args[0]) >= 0 else func
-
-
-def converted(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An operator of `FORWARD` or `BACKWARD`."""
-    return dispatch.general(plan, _kernel(func, args), args, kwargs)
-
-
-def values(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
-) -> Any:
-    """What such an operator gives."""
-    return dispatch.call(plan, _kernel(func, args), args, kwargs, device)
+    return Converting(func) if converts else func
 
 
 COMPOSITES = {
@@ -97,7 +84,5 @@ COMPOSITES = {
     aten.one_hot.default: one_hot,
 }
 """By operator, for `composites.Composites`."""
-HANDLERS = dict.fromkeys((*FORWARD, *BACKWARD), converted)
-"""Operators that `Dispatch` hands on whole."""
-VALUES = dict.fromkeys((*FORWARD, *BACKWARD), values)
-"""What computes them in a replay."""
+HANDLERS, VALUES = substituted((*FORWARD, *BACKWARD), _kernel)
+"""Operators that `Dispatch` hands on whole, and what computes them in a replay."""

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from understudy.seam.torch.dispatch import Dispatch
@@ -15,33 +16,22 @@ from understudy.seam.torch.moves import fetch
 from understudy.seam.torch.operators import Plan
 from understudy.seam.torch.tags import device_of
 
-
-def check_errors(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """aten::_linalg_check_errors: the host reads one truth of all matrices."""
-    if device_of(args[0]) >= 0:
-        fetch(dispatch.state, args[0], plan.name, elements=1)
-    return dispatch.general(plan, func, args, kwargs)
-
-
-def masked_fill(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """aten::masked_fill.Tensor: the kernel takes a number, which the host reads first."""
-    value = args[2] if len(args) > 2 else kwargs["value"]
-    if device_of(value) >= 0:
-        fetch(dispatch.state, value, plan.name)
-    return dispatch.general(plan, func, args, kwargs)
-
-
-def repeat(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """aten::repeat_interleave.Tensor: the sum of the repeats is the size of the result."""
-    if device_of(args[0]) >= 0 and kwargs.get("output_size") is None and not dispatch.state.no_data:
-        fetch(dispatch.state, args[0], plan.name, elements=1)
-    return dispatch.general(plan, func, args, kwargs)
-
-
-HANDLERS = {
-    "aten::_linalg_check_errors": check_errors,
-    "aten::repeat_interleave.Tensor": repeat,
-    "aten::masked_fill.Tensor": masked_fill,
-    "aten::masked_fill_.Tensor": masked_fill,
+READ: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {
+    "aten::_linalg_check_errors": lambda args, _: args[0],
+    "aten::masked_fill.Tensor": lambda args, kwargs: args[2] if len(args) > 2 else kwargs["value"],
+    "aten::masked_fill_.Tensor": lambda args, kwargs: args[2] if len(args) > 2 else kwargs["value"],
+    "aten::repeat_interleave.Tensor": lambda args, kwargs: None if kwargs.get("output_size") is not None else args[0],
 }
-"""Operators that `Dispatch` hands on whole, by name, or by name and overload."""
+"""By name and overload, the tensor of which one value is read; None where none is."""
+
+
+def reading(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An operator of `READ`."""
+    value = READ[func.name()](args, kwargs)
+    if value is not None and device_of(value) >= 0:
+        fetch(dispatch.state, value, plan.name, elements=1)
+    return dispatch.general(plan, func, args, kwargs)
+
+
+HANDLERS = dict.fromkeys(READ, reading)
+"""Operators that `Dispatch` hands on whole."""

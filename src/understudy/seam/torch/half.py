@@ -13,6 +13,7 @@ import torch
 
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.operators import Plan, tensors_in
+from understudy.seam.torch.substitutes import substituted
 from understudy.seam.torch.tags import device_of
 
 Tensor = torch.Tensor
@@ -76,19 +77,6 @@ def _narrow(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if isinstance(value, Tensor) and value.dtype is torch.float32 else value
 
 
-def widened(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An operator of `WIDENED`."""
-    on_device = any(device_of(t) >= 0 for t in tensors_in((*args, *kwargs.values())))
-    return dispatch.general(plan, _kernel(func, args, kwargs) if on_device else func, args, kwargs)
-
-
-def values(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
-) -> Any:
-    """What an operator of `WIDENED` gives."""
-    return dispatch.call(plan, _kernel(func, args, kwargs), args, kwargs, device)
-
-
 def _kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     half = next((t for t in tensors_in((*args, *kwargs.values())) if t.dtype in HALVES), None)
     return func if half is None or func in PLAIN else Widened(func, half.dtype)
@@ -104,7 +92,6 @@ def exponential(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...]
     return out
 
 
-HANDLERS = {**dict.fromkeys(WIDENED, widened), "aten::exponential_": exponential}
-"""Operators that `Dispatch` hands on whole."""
-VALUES = dict.fromkeys(WIDENED, values)
-"""What computes them in a replay."""
+_HANDLERS, VALUES = substituted(WIDENED, _kernel)
+HANDLERS = {**_HANDLERS, "aten::exponential_": exponential}
+"""Operators that `Dispatch` hands on whole; `VALUES` computes them in a replay."""

@@ -23,7 +23,7 @@ from understudy.machine.allocator_blocks import DEFAULT_POOL
 from understudy.machine.device import Device
 from understudy.seam.sites import Sites
 from understudy.seam.torch.stacks import ALL, FREES, LEVELS, Frames, Stack, Stacks
-from understudy.seam.torch.tags import storage_of
+from understudy.seam.torch.tags import VERSION, storage_of
 from understudy.trace.operation import Site
 from understudy.trace.trace import MEMORY_ACTIONS, MEMORY_CATEGORIES, MEMORY_EXCESS
 
@@ -34,7 +34,7 @@ ACTIONS = {name: number for number, name in enumerate(MEMORY_ACTIONS)}
 CATEGORIES = {name: number for number, name in enumerate(MEMORY_CATEGORIES)}
 CATEGORY_COLUMN = 7
 SITE_COLUMN = 6
-WRITES_POOLS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
+WRITES_POOLS = VERSION >= (2, 12)
 """Whether PyTorch's events name their memory pool (pytorch#177717)."""
 
 

@@ -22,7 +22,6 @@ from understudy.seam.torch.operators import Plan, tensors_in
 if TYPE_CHECKING:
     from understudy.seam.torch.state import State
 
-VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 SWITCHES = (torch._C._get_cudnn_enabled, torch._C._get_cudnn_benchmark, torch._C._get_deterministic_algorithms)
 """PyTorch's global choices that decide a formula besides the call's arguments."""
 

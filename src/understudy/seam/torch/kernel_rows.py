@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import torch
 
 from understudy.seam.torch import kernel_cub as cub
-from understudy.seam.torch.kernel_memory import NOTHING, VERSION, Call, Need, Row, size_of
+from understudy.seam.torch.kernel_memory import NOTHING, Call, Need, Row, size_of
 from understudy.seam.torch.kernel_reduce import staging
+from understudy.seam.torch.tags import VERSION
 
 LONG = 8
 PAIR = 16

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from understudy.seam.torch.operators import Plan, tensors_in
-from understudy.seam.torch.type_names import TYPE_NAMES
+from understudy.seam.torch.type_names import scalar_type
 
 REAL = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 FLOATING = REAL | {torch.complex64, torch.complex128}
@@ -42,8 +42,7 @@ def check(plan: Plan, args: tuple[Any, ...]) -> None:
     kernel, dtypes = KERNELS[plan.name]
     for tensor in tensors_in(args):
         if tensor.layout is torch.strided and tensor.dtype not in dtypes:
-            name = TYPE_NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch.").capitalize())
-            raise _error()(f"\"{kernel}\" not implemented for '{name.removesuffix('Tensor')}'")
+            raise _error()(f"\"{kernel}\" not implemented for '{scalar_type(tensor.dtype)}'")
 
 
 @cache

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from understudy.seam.torch import kernel_libraries, kernel_rows
-from understudy.seam.torch.kernel_memory import VERSION, Row
+from understudy.seam.torch.kernel_memory import Row
 from understudy.seam.torch.kernel_silent import plain_name
 from understudy.seam.torch.operators import Plan
+from understudy.seam.torch.tags import VERSION
 
 ROWS: dict[str, Row] = {
     name: row for row in (*kernel_rows.ROWS, *kernel_libraries.ROWS) if row.until > VERSION for name in row.operators

@@ -18,12 +18,12 @@ from understudy.machine.device import Device
 from understudy.machine.oom_text import OutOfMemory, message
 from understudy.seam.patching import Patch
 from understudy.seam.torch.kernel_libraries import LT_PERSISTENT, LT_UNIFIED, lt_workspace_bytes
+from understudy.seam.torch.tags import VERSION
 
 if TYPE_CHECKING:
     from understudy.seam.torch.state import State
 
 C = torch._C
-VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 FLATTENS_POOLS = (
     "_format_key" in torch.cuda.memory_stats.__code__.co_varnames + torch.cuda.memory_stats.__code__.co_cellvars
 )

@@ -8,10 +8,8 @@ from typing import Any
 import torch
 
 from understudy.seam.torch.operators import Plan, tensors_in
-from understudy.seam.torch.tags import CPU, FLOATING, tag_of
+from understudy.seam.torch.tags import CPU, FLOATING, VERSION, tag_of
 from understudy.seam.torch.type_names import TYPE_NAMES
-
-VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 
 SUFFIXED = {
     "aten::mm": "wrapper_CUDA_mm",

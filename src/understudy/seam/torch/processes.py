@@ -16,7 +16,7 @@ import torch
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.state import State
-from understudy.seam.torch.tags import Tag, attach, storage_of
+from understudy.seam.torch.tags import Tag, attach, bytes_in, storage_of
 from understudy.trace.rows import Rows
 
 Storage = torch.UntypedStorage
@@ -83,7 +83,7 @@ def _sharing(state: State) -> list[Patch]:
         made = cls._new_shared_filename_cpu(*handle, size)
         made._shared_decref()
         with torch._C._DisableTorchDispatch():  # in PyTorch 2.6 `made` is not the object that C++ keeps
-            made = storage_of(torch.empty(0, dtype=torch.uint8, device="cpu").set_(made))
+            made = storage_of(bytes_in(made))
         # The memory is the sender's: this process's allocator does not count it.
         attach(made, Tag(state.index(torch.device("cuda", device)), size))
         return made

@@ -22,7 +22,7 @@ from understudy.seam.torch.recurrent_space import LSTM, Pieces, pieces
 from understudy.seam.torch.recurrent_values import MODES, backward_values, forward_values, named, shapes
 from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import CPU, FLOATING, device_of, disable_torch_function, storage_of, tag_of
-from understudy.seam.torch.type_names import TYPE_NAMES
+from understudy.seam.torch.type_names import scalar_type
 
 if TYPE_CHECKING:
     from understudy.seam.torch.autocast import Autocast
@@ -90,7 +90,7 @@ def check_devices(tensor: Tensor, states: list[Tensor], weights: list[Tensor], d
                     f"and {kind} tensor at {device_name(found)}"
                 )
             if dtypes and other.dtype != tensor.dtype:
-                one, two = (TYPE_NAMES[t.dtype].removesuffix("Tensor") for t in (tensor, other))
+                one, two = (scalar_type(t.dtype) for t in (tensor, other))
                 raise RuntimeError(
                     f"Input and {kind} tensors are not the same dtype, found input tensor with {one} and {kind} "
                     f"tensor with {two}"
@@ -241,8 +241,7 @@ def flatten_weights(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, 
     place = pieces(weights, given["weight_stride0"], given["mode"], given["hidden_size"])
     with dispatch.parts:
         buffer = torch.zeros(place.numel, dtype=weights[0].dtype, device=weights[0].device)
-        for weight, offset in zip(weights, place.offsets, strict=True):
-            piece = buffer[offset : offset + weight.numel()].view(weight.shape)
+        for weight, piece in zip(weights, place.of(buffer, weights), strict=True):
             piece.copy_(weight)
             weight.set_(piece)
     return buffer

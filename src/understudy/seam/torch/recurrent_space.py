@@ -36,6 +36,13 @@ class Pieces(NamedTuple):
     offsets: list[int]
     numel: int
 
+    def of(self, buffer: torch.Tensor, weights: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The pieces of a buffer, in the weights' shapes."""
+        return [
+            buffer[offset : offset + weight.numel()].view(weight.shape)
+            for weight, offset in zip(weights, self.offsets, strict=True)
+        ]
+
 
 def pieces(weights: list[torch.Tensor], stride: int, mode: int, units: int) -> Pieces:
     """cuDNN's order: the matrices of all layers and directions, then all biases, which it has in any case.

@@ -45,9 +45,9 @@ def forward_values(
         if buffer is None:
             place = pieces(given["weight"], given["weight_stride0"], given["mode"], given["hidden_size"])
             buffer = torch.zeros(place.numel, dtype=tensor.dtype, device=where)
-            for weight, offset in zip(given["weight"], place.offsets, strict=True):
-                if not dispatch.state.no_data:
-                    buffer[offset : offset + weight.numel()].view(weight.shape).copy_(weight)
+            if not dispatch.state.no_data:
+                for weight, piece in zip(given["weight"], place.of(buffer, given["weight"]), strict=True):
+                    piece.copy_(weight)
         space = reserve_bytes(given) if given["train"] else 0
         reserve = torch.empty(space, dtype=torch.uint8, device=where)
         if not dispatch.state.no_data:
@@ -74,10 +74,7 @@ def backward_values(
         if given["output_mask"][3]:
             place = pieces(weights, given["weight_stride0"], given["mode"], given["hidden_size"])
             buffer = torch.zeros(place.numel, dtype=tensor.dtype, device=where)
-            grads = [
-                buffer[offset : offset + weight.numel()].view(weight.shape)
-                for weight, offset in zip(weights, place.offsets, strict=True)
-            ]
+            grads = place.of(buffer, weights)
         if not dispatch.state.no_data:
             for target, value in zip((*made, *grads), _gradients(given, steps, bool(grads)), strict=True):
                 if target is not None and value is not None:

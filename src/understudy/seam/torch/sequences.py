@@ -10,7 +10,7 @@ from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.messages import device_name
 from understudy.seam.torch.operators import Plan
 from understudy.seam.torch.tags import device_of
-from understudy.seam.torch.type_names import TYPE_NAMES
+from understudy.seam.torch.type_names import scalar_type
 
 LENGTHS = "'lengths' argument should be a 1D CPU int64 tensor, but got {}D {} {} tensor"
 """aten/src/ATen/native/PackedSequence.cpp."""
@@ -53,8 +53,7 @@ def pad(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs
 def _check(lengths: torch.Tensor) -> None:
     found = device_of(lengths)
     if found >= 0:
-        kind = TYPE_NAMES[lengths.dtype].removesuffix("Tensor")
-        raise RuntimeError(LENGTHS.format(lengths.dim(), device_name(found), kind))
+        raise RuntimeError(LENGTHS.format(lengths.dim(), device_name(found), scalar_type(lengths.dtype)))
 
 
 HANDLERS = {"aten::_pack_padded_sequence": pack, "aten::_pad_packed_sequence": pad}

@@ -17,9 +17,9 @@ from understudy.seam.torch.dispatch import Dispatch
 
 Frames = list[dict[str, Any]]
 
-LEVELS = {"": 0, "state": 1, "alloc": 2, "all": 3}
-"""c10::cuda::CUDACachingAllocator::RecordContext: at which level of `context` what is gathered."""
 STATE, ALLOC, ALL = 1, 2, 3
+LEVELS = {"": 0, "state": STATE, "alloc": ALLOC, "all": ALL}
+"""c10::cuda::CUDACachingAllocator::RecordContext: at which level of `context` what is gathered."""
 
 ALLOCATIONS = ("alloc", "segment_alloc", "segment_map", "oom")
 FREES = ("free_requested", "free_completed")

@@ -14,16 +14,15 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
-from torch._ops import HigherOrderOperator
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.machine.order import knows
 from understudy.machine.stream import Stream
-from understudy.seam.torch.dispatch import PLAIN, Dispatch
+from understudy.seam.torch.above import Above
+from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.operators import Plan, tensors_in
 from understudy.seam.torch.order import current_node
 from understudy.seam.torch.tables import NO_KERNEL, WRITES_ONLY
-from understudy.seam.torch.tags import Tag, storage_of, tag_of
+from understudy.seam.torch.tags import Tag, bytes_in, storage_of, tag_of
 
 Tensor = torch.Tensor
 
@@ -36,32 +35,17 @@ class Write(NamedTuple):
     before: Tensor
 
 
-class StaleMode(TorchDispatchMode):
+class StaleMode(Above):
     """Above the emulation's own mode: shows each operator the memory that its stream may already see."""
 
     def __init__(self, dispatch: Dispatch) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.dispatch = dispatch
+        super().__init__(dispatch)
         self.state = dispatch.state
-        self.plans: dict[Any, Plan] = {}
         self.writes: weakref.WeakKeyDictionary[Tag, list[Write]] = weakref.WeakKeyDictionary()
 
-    supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if types and any(kind.__torch_dispatch__ is not PLAIN for kind in types):
-            return NotImplemented
-        kwargs = kwargs or {}
-        if isinstance(func, HigherOrderOperator):
-            return func(*args, **kwargs)  # its parts come here
-        plan = self.plans.get(func)
-        if plan is None:
-            plan = self.plans[func] = Plan(func)
-        if plan.view or current_node() is not None:
+    def operator(self, plan: Plan, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run it on the bytes that its stream may see, and keep those that it replaces."""
+        if current_node() is not None:
             return func(*args, **kwargs)
         written = [args[i] for i in plan.mutated if i < len(args)]
         written += [kwargs[name] for name in plan.mutated_keywords if name in kwargs]
@@ -125,4 +109,4 @@ def _storages(values: Iterable[Any]) -> dict[Tag, Any]:
 
 def _bytes(storage: Any) -> Tensor:
     with torch._C._DisableTorchDispatch():
-        return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+        return bytes_in(storage)

@@ -28,7 +28,7 @@ from understudy.seam.torch.late import Late
 from understudy.seam.torch.memory import Memory
 from understudy.seam.torch.order import Order
 from understudy.seam.torch.ranks import Ranks
-from understudy.seam.torch.tags import CPU, HOST_TAG, UNTRACK, Tag, attach, storage_of
+from understudy.seam.torch.tags import CPU, HOST_TAG, UNTRACK, Tag, attach, bytes_in, storage_of
 
 if TYPE_CHECKING:
     from understudy.seam.torch.asserts import Failure
@@ -282,7 +282,7 @@ class State:
                     block.memory = bytearray(block.size)
                 with torch._C._DisableTorchDispatch():
                     made = torch.frombuffer(block.memory, dtype=torch.uint8, count=tag.size)
-                    made.copy_(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage))
+                    made.copy_(bytes_in(storage))
                 storage = storage_of(made)
         attach(storage, tag)
         return storage
@@ -403,7 +403,7 @@ class State:
 
 def _plain(storage: Any) -> Any:
     made = torch.empty(storage.nbytes(), dtype=torch.uint8, device="cpu")
-    made.copy_(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage))
+    made.copy_(bytes_in(storage))
     plain = storage_of(made)
     attach(plain, storage._us)
     return plain

@@ -10,7 +10,7 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch.late import alias
 from understudy.seam.torch.moves import transfer
 from understudy.seam.torch.state import State
-from understudy.seam.torch.tags import CPU, HOST_TAG
+from understudy.seam.torch.tags import CPU, HOST_TAG, bytes_in
 
 Storage: Any = torch.UntypedStorage
 
@@ -74,9 +74,6 @@ def _reading(state: State) -> list[Patch]:
 
 
 def _moving(state: State) -> list[Patch]:
-    def bytes_of(storage: Any) -> torch.Tensor:
-        return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
-
     def moved(self: Any, index: int, non_blocking: bool = False) -> Any:
         if index == _index(self) and not _is_meta(self):
             return self
@@ -88,7 +85,7 @@ def _moving(state: State) -> list[Patch]:
         if index >= 0:
             state.place(made, index)
         if self.nbytes():
-            source, destination = bytes_of(self), bytes_of(made)
+            source, destination = bytes_in(self), bytes_in(made)
             with torch._C._DisableTorchDispatch():
                 alias(destination).copy_(alias(source))
             if self._us.device != made._us.device:
@@ -113,7 +110,7 @@ def _moving(state: State) -> list[Patch]:
 
     def copy_(self: Any, source: Any, non_blocking: Any = None) -> Any:
         refuse_meta(source)
-        bytes_of(self).copy_(bytes_of(source), bool(non_blocking))
+        bytes_in(self).copy_(bytes_in(source), bool(non_blocking))
         return self
 
     def tolist(self: Any) -> list[int]:

@@ -53,6 +53,11 @@ def attach(storage: Any, tag: Tag) -> None:
         UNTRACK(storage)
 
 
+def bytes_in(storage: Any) -> torch.Tensor:
+    """A storage's bytes, as a tensor that shares them."""
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+
+
 def size_of(tensor: torch.Tensor) -> tuple[int, ...]:
     """A tensor's shape; of a nested one, which has none, its number of elements."""
     try:

@@ -19,3 +19,8 @@ TYPE_NAMES = {
     torch.complex128: "ComplexDoubleTensor",
 }
 DTYPES = {name: dtype for dtype, name in TYPE_NAMES.items()}
+
+
+def scalar_type(dtype: torch.dtype) -> str:
+    """The name that C++ has for a dtype in its messages: Float, Long, ComplexDouble, Float8_e5m2."""
+    return TYPE_NAMES.get(dtype, str(dtype).removeprefix("torch.").capitalize()).removesuffix("Tensor")
