@@ -7,6 +7,7 @@ class of operator reaches at that size (`curves`). What a whole program takes is
 from __future__ import annotations
 
 from math import ceil, prod
+from operator import itemgetter
 from typing import NamedTuple
 
 from understudy.cost import flops, recurrent
@@ -110,15 +111,16 @@ class CostModel:
             part *= share("layout", "fp16", self.gpu.generation)
         floor_ns = 1000.0 * operator.floor_us * self._floor_scale * self._launches(operator, signature, name)
         shape = self._curve(operator.curve, precision)
-        roofline_ns = max(compute_ns, memory_ns)
         regular = _regularity(signature, name) if operator.name == "matmul" else 0.0
-        if compute_ns > memory_ns:  # a power limit lowers the clock of the cores, not that of the memory
-            part *= self.gpu.sustained_share / shape.sustained_share
+        # A power limit lowers the clock of the cores, not that of the memory.
+        of_cores = part * self.gpu.sustained_share / shape.sustained_share
+        rooflines = sorted(((compute_ns, of_cores), (memory_ns, part)), reverse=True)
         found = recurrence(signature) if operator.name == "rnn" else None
         if found is None:
-            duration, band = shape.time_ns(roofline_ns, floor_ns, operator.share * part, regular)
+            times = [shape.time_ns(ns, floor_ns, operator.share * of, regular) for ns, of in rooflines]
+            duration, band = max(times, key=itemgetter(0))
         else:
-            duration, floor_ns = self._recurrent_ns(found, signature, shape, precision, part, floor_ns)
+            duration, floor_ns = self._recurrent_ns(found, signature, shape, precision, rooflines[0][1], floor_ns)
             band = max(recurrent.BAND, shape.band[0])
         if operator.name == "other":
             band = UNKNOWN_BAND
