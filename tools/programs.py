@@ -158,6 +158,8 @@ def _command(row: Row, folder: Path, report: Path) -> list[str]:
 
 def _variables(row: Row, folder: Path) -> dict[str, str]:
     own = {name: f"{folder}/{value[2:]}" if value.startswith("@/") else value for name, value in row.variables.items()}
+    # This checkout is what is tried, also where the environment has another one installed.
+    own["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT / "src"), own.get("PYTHONPATH"))))
     # Nothing is to be downloaded; one thread a process, as torchrun sets it.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))  # for `accelerate launch`
     fixed = {"PATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}

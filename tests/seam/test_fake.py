@@ -67,3 +67,20 @@ def test_export_of_a_model_on_a_device(session: Session) -> None:
     out = torch.export.load(buffer).module()(x)
     assert out.is_cuda
     assert torch.equal(out, model(x))
+
+
+@pytest.mark.parametrize("layer", [nn.GRU, nn.LSTM, nn.RNN])
+def test_export_of_a_recurrent_layer_on_a_device(session: Session, layer: type[nn.RNNBase]) -> None:
+    """PyTorch's Python kernels of in-place functions copy between fake and meta tensors inside an operator."""
+    model = layer(3, 4, num_layers=2, batch_first=True).cuda().eval()
+    x = torch.randn(2, 5, 3, device="cuda")
+    exported = torch.export.export(model, (x,), strict=False)
+    out = exported.module()(x)[0]
+    assert out.is_cuda
+    torch.testing.assert_close(out, model(x)[0])
+
+
+def test_a_fake_tensor_inside_its_operator_is_a_meta_tensor(session: Session) -> None:
+    with FakeTensorMode():
+        x = torch.ones(3, device="cuda")
+        assert str(x.sigmoid_().tanh_().device) == "cuda:0"

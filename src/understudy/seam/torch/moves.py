@@ -25,6 +25,7 @@ from understudy.seam.torch.tags import (
     Tag,
     device_of,
     disable_torch_function,
+    in_meta_kernel,
     parts_of,
     storage_of,
     tag_of,
@@ -50,7 +51,7 @@ def move(
     memory_format: torch.memory_format | None = None,
 ) -> Tensor:
     """`tensor` on a device (CPU or an emulated index), differentiable; itself when nothing has to change."""
-    if tensor.__class__ in TRACED:
+    if tensor.__class__ in TRACED and not in_meta_kernel():
         return _returning(state, fake.to(state, tensor, device, dtype, copy, memory_format), device_of(tensor))
     source = device_of(tensor)
     keywords = {} if memory_format is None else {"memory_format": memory_format}

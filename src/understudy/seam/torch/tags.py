@@ -149,9 +149,19 @@ def device_of(tensor: torch.Tensor) -> int:
 
 
 def _traced(tensor: Any) -> int:
+    if in_meta_kernel():
+        return CPU
     if isinstance(tensor, FunctionalTensor):
         return device_of(torch._from_functional_tensor(tensor.elem))
     return tensor.fake_device.index if tensor.fake_device.type == "cuda" else CPU
+
+
+def in_meta_kernel() -> bool:
+    """Whether a fake tensor's operator runs on shapes just now: there it is the meta tensor that it physically is.
+
+    Source: `in_kernel_invocation_manager` of torch/_subclasses/fake_tensor.py.
+    """
+    return bool(torch._C._meta_in_tls_dispatch_include())
 
 
 def _tag_without_storage(tensor: torch.Tensor) -> Any:
