@@ -112,6 +112,7 @@ def run(runner: Runner, journals: Path, file: str, kind: str, options: argparse.
     journal = Journal.read(journal.path)
     if kind == "emulated":
         runner.again(file, journal)
+        runner.on_one_gpu(file, Journal.read(journal.path))
         journal = Journal.read(journal.path)
     if inside <= journal.results.keys():
         for name in journal.left():

@@ -161,14 +161,15 @@ class Session:
             known.append(name)
 
     def _begin_outside(self, host: Callable[[], HostThread], sites: Sites) -> None:
-        """What no framework owns, once: the answers of NVML and the program's clock."""
+        """What no framework owns, once: the answers of NVML and CUDA's driver, and the program's clock."""
         if self._began_outside:
             return
         self._began_outside = True
         self._host = host
-        from understudy.seam import clock, nvml
+        from understudy.seam import clock, cuda_driver, nvml
 
         self._patches.apply(Patch(*patch) for patch in nvml.patches(self.smi_host))
+        self._patches.apply(cuda_driver.patches(self.machine, self.cuda_version))
         if self.options.clock == "virtual":
             self._patches.apply(clock.patches(self.machine, host, sites))
 

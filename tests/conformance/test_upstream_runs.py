@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 from upstream import page  # noqa: E402
-from upstream.runs import Journal, Result, Runner  # noqa: E402
+from upstream.runs import EMULATED, Journal, Result, Runner  # noqa: E402
 from upstream.sources import SourcesError, find, source_lines, unpack  # noqa: E402
 
 DEB822 = """Types: deb
@@ -121,6 +121,30 @@ def test_what_failed_runs_once_more_in_a_process_of_its_own(tmp_path: Path) -> N
     assert found == [("passed", False), ("passed", True), ("failed", True)]
     text = page.document(page.Runs("2.6.0", {"test_cuda.py": results}, None))
     assert "1 passed there, which earlier tests of their file had left something to: `TestCuda::test_b`." in text
+
+
+COUNTED = """
+import unittest
+import torch
+
+class TestCuda(unittest.TestCase):
+    @unittest.skipIf(torch.cuda.device_count() > 1, "Testing on one GPU is sufficient")
+    def test_a(self): self.assertEqual(torch.cuda.device_count(), 1)
+    def test_b(self): self.assertEqual(torch.cuda.device_count(), 2)
+"""
+
+
+def test_what_skips_itself_on_two_gpus_runs_on_one(tmp_path: Path) -> None:
+    (tmp_path / "test_cuda.py").write_text(COUNTED)
+    runner = Runner(tmp_path, EMULATED, 60, 2 << 30)
+    runner.run("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
+    assert Journal.read(tmp_path / "journal.jsonl").results["TestCuda::test_a"].outcome == "skipped"
+    runner.on_one_gpu("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
+    results = Journal.read(tmp_path / "journal.jsonl").results
+    assert {name: result.outcome for name, result in results.items()} == {
+        "TestCuda::test_a": "passed",
+        "TestCuda::test_b": "passed",
+    }
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:

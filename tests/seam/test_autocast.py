@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -117,3 +119,20 @@ def test_autocast_composites_in_inference_mode(session: Session) -> None:
         assert F.cross_entropy(half, torch.zeros(4, dtype=torch.long, device="cuda")).dtype is torch.float32
         assert torch.quantile(half.float(), 0.5).item() == 0.0
         assert F.conv2d(half[None, None], half[None, None, :3, :3], padding="same").dtype is torch.float16
+
+
+def test_threads_meet_autocast_together(session: Session) -> None:
+    barrier, dtypes = threading.Barrier(4), []
+
+    def work() -> None:
+        barrier.wait()
+        with torch.autocast("cuda"):
+            x = torch.ones(2, 2, device="cuda")
+            dtypes.append((x @ x).dtype)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert dtypes == [torch.float16] * 4

@@ -140,3 +140,23 @@ def test_masks_and_repeats_are_counted_by_the_host():
         since = len(list(run.trace))
         assert torch.repeat_interleave(x, repeats).tolist() == [1, 2, 2, 0]
         assert waits(run, since)[0] == "aten::repeat_interleave"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, index: x[index],
+        lambda x, index: x.__setitem__(index, torch.ones((), device="cuda")),
+        lambda x, index: x.index_put_((index,), torch.ones(2, device="cuda"), accumulate=True),
+    ],
+)
+def test_indices_on_the_host_are_brought_over_and_waited_for(use):
+    with understudy.emulate("V100") as run:
+        x, index = torch.arange(4.0, device="cuda"), torch.tensor([2, 0])
+        known = index.cuda()
+        since = len(list(run.trace))
+        use(x, known)
+        assert "cudaMemcpy (blocking)" not in names(run, since)
+        use(x, index)
+        assert names(run, since).count("cudaMemcpy (blocking)") == 1
+        assert x[index].tolist() == x.cpu()[index].tolist()

@@ -118,3 +118,14 @@ def test_data_in_a_context_of_another_device_lie_there() -> None:
     finally:
         torch.set_default_device(None)
     assert torch.tensor([1.0]).device.type == "cpu"
+
+
+def test_a_storage_comes_to_the_host_late_into_pinned_memory() -> None:
+    x = torch.arange(4, dtype=torch.uint8, device="cuda")
+    storage = x.untyped_storage()
+    assert not storage.to(device="cpu").is_pinned()
+    torch.cuda._sleep(10_000_000)
+    late = storage.to(device="cpu", non_blocking=True)
+    torch.cuda.synchronize()
+    assert late.is_pinned()
+    assert list(late) == [0, 1, 2, 3]

@@ -171,7 +171,7 @@ def document(runs: Runs) -> str:
         markdown(cells(runs)),
         "*Skipped* tests skip themselves, most for want of something that has no part in this: slow tests, ROCm, "
         "libraries that are not installed. *Out of scope* tests are not run. *Not run* are those that the last run did "
-        "not come to.",
+        "not come to. A test that skips itself where there are two GPUs is run on one.",
         *_alone(runs),
         "## Out of scope",
         *_scope(runs),

@@ -25,6 +25,9 @@ POLL_SECONDS = 0.2
 IDLE_SECONDS = 40
 EMULATED = ("-p", "understudy", "--gpu-backend", "emulated", "--gpus", "2")
 STUB = ("-p", "no:understudy", "-p", "upstream.stub")
+ONE_GPU = ("--gpus", "1")
+FOR_ONE_GPU = "Testing on one GPU is sufficient"
+"""What a test says that skips itself where there are several."""
 BAD = ("failed", "crashed", "stopped")
 
 
@@ -156,10 +159,18 @@ class Runner:
             result.alone = True
             journal.keep(result)
 
-    def process(self, file: str, journal: Journal, select: list[str] | None) -> str:
-        """One test process, watched; what it printed. A test that was running when it ended is written down."""
+    def on_one_gpu(self, file: str, journal: Journal) -> None:
+        """Run on one GPU the tests that skip themselves where there are several."""
+        for name in [r.name for r in journal.results.values() if (r.outcome, r.message) == ("skipped", FOR_ONE_GPU)]:
+            self.process(file, journal, [name], ONE_GPU)
+
+    def process(self, file: str, journal: Journal, select: list[str] | None, options: tuple[str, ...] = ()) -> str:
+        """One test process, watched; what it printed. A test that was running when it ended is written down.
+
+        `options` are given to pytest after the plugins' own, so that they win.
+        """
         command = [sys.executable, "-m", "pytest", "--noconftest", "-q", "-p", "no:cacheprovider", "-c", os.devnull,
-                   "--rootdir", str(self.tests), *self.plugins, "-p", "upstream.journal", file]  # fmt: skip
+                   "--rootdir", str(self.tests), *self.plugins, *options, "-p", "upstream.journal", file]  # fmt: skip
         environment = {**os.environ, "UPSTREAM_JOURNAL": str(journal.path)}
         paths = [str(TOOLS), str(self.tests), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

@@ -45,6 +45,7 @@ class Autocast:
         self.state = state
         self.switches = Switches()
         self.library: Any = None
+        self.registering = threading.Lock()  # threads of nn.DataParallel meet autocast at the same time
         self.cache: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.stock_set = torch.set_autocast_enabled
         self.stock_is = torch.is_autocast_enabled
@@ -65,23 +66,28 @@ class Autocast:
             self.switches.inside -= 1
 
     def register(self) -> None:
-        """Put our kernels in, once."""
-        if self.library is not None:
-            return
+        """Put our kernels in, once; a thread that comes meanwhile waits until all are there."""
+        if self.library is None:
+            with self.registering:
+                if self.library is None:
+                    self.library = self._registered()
+
+    def _registered(self) -> Any:
         known = [name for name in C._dispatch_get_all_op_names() if name.startswith("aten::")]
         on_cuda = {name for name in known if _has(name, CUDA_KEY)} | lists.OURS
         of_cpu = [name for name in known if _has(name, KEY) and name not in on_cuda]
-        self.library = torch.library.Library("aten", "IMPL")
+        library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for names, rule in RULES:
                 for name in names:
-                    self._register(name, rule, on_cuda)
+                    self._register(library, name, rule, on_cuda)
             for name in of_cpu:
                 func = _overload(name)
-                self.library.impl(name.removeprefix("aten::"), self._kernel(func, _rule_on_cpu(func), False), KEY)
+                library.impl(name.removeprefix("aten::"), self._kernel(func, _rule_on_cpu(func), False), KEY)
+        return library
 
-    def _register(self, name: str, rule: Rule, on_cuda: Collection[str]) -> None:
+    def _register(self, library: Any, name: str, rule: Rule, on_cuda: Collection[str]) -> None:
         packet = getattr(torch.ops.aten, name, None)
         if packet is None:
             return
@@ -92,7 +98,7 @@ class Autocast:
             if func.name() not in on_cuda:
                 continue
             full = name if overload == "default" else f"{name}.{overload}"
-            self.library.impl(full, self._kernel(func, rule), KEY)
+            library.impl(full, self._kernel(func, rule), KEY)
 
     def _kernel(self, func: Any, rule: Rule, of_cuda: bool = True) -> Callable[..., Any]:
         """`of_cuda`: the operator is on CUDA's lists; else on a device it is as if autocast had not looked."""

@@ -18,6 +18,7 @@ from understudy.seam.torch import (
     attention,
     autocast,
     batch_norm,
+    combining,
     compiling,
     composites,
     data,
@@ -39,6 +40,7 @@ from understudy.seam.torch import (
     graphs,
     half,
     higher_order,
+    indexing,
     libraries,
     loading,
     memory,
@@ -107,6 +109,7 @@ PATCHED = (
 
 PLAIN_HANDLERS = {
     **asserts.HANDLERS,
+    **combining.HANDLERS,
     **scattered.HANDLERS,
     **moves.HANDLERS,
     **plans.HANDLERS,
@@ -121,7 +124,7 @@ PLAIN_HANDLERS = {
     **sequences.HANDLERS,
     **distributed_collectives.HANDLERS,
 }
-HANDLERS = {**PLAIN_HANDLERS, **determinism.around(PLAIN_HANDLERS)}
+HANDLERS = {**PLAIN_HANDLERS, **indexing.around(PLAIN_HANDLERS), **determinism.around(PLAIN_HANDLERS)}
 """Operators that are handled whole, by name."""
 
 ACTIVE: list[State] = []

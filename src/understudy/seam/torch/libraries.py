@@ -99,9 +99,24 @@ def _preferred(kind: str) -> list[Patch]:
     return [Patch(torch._C, get, lambda: chosen[0]), Patch(torch._C, put, choose)]
 
 
+def _find_engine(dispatch: Dispatch, tensor: torch.Tensor, benchmark: bool) -> None:
+    """cuDNN has no engine for bfloat16 before Ampere; `torch.convolution` does not ask it there.
+
+    Source: supportsBFloat16ConvolutionWithCuDNNv8 of aten/src/ATen/cuda/detail/CUDAHooks.cpp, and run_single_conv of
+    native/cudnn/Conv_v8.cpp for the text.
+    """
+    device = device_of(tensor)
+    if device < 0 or tensor.dtype is not torch.bfloat16:
+        return
+    if dispatch.machine.devices[device].gpu.compute_capability < (8, 0):
+        way = "FIND" if benchmark else "GET"
+        raise RuntimeError(f"{way} was unable to find an engine to execute this computation")
+
+
 def convolution(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """aten::cudnn_convolution, called by name: the convolution that it is."""
     tensor, weight, padding, stride, dilation, groups = args[:6]
+    _find_engine(dispatch, tensor, args[6])
     with dispatch.parts:
         return torch.ops.aten.convolution.default(
             tensor, weight, None, stride, padding, dilation, False, [0] * len(padding), groups
@@ -111,6 +126,7 @@ def convolution(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...]
 def transposed(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """aten::cudnn_convolution_transpose, called by name."""
     tensor, weight, padding, output_padding, stride, dilation, groups = args[:7]
+    _find_engine(dispatch, tensor, args[7])
     with dispatch.parts:
         return torch.ops.aten.convolution.default(
             tensor, weight, None, stride, padding, dilation, True, output_padding, groups

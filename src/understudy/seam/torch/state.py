@@ -29,6 +29,7 @@ from understudy.seam.torch.memory import Memory
 from understudy.seam.torch.order import Order
 from understudy.seam.torch.ranks import Ranks
 from understudy.seam.torch.tags import CPU, HOST_TAG, UNTRACK, Tag, attach, bytes_in, storage_of
+from understudy.seam.visible import visible
 
 if TYPE_CHECKING:
     from understudy.seam.torch.asserts import Failure
@@ -135,13 +136,13 @@ class State:
 
     def device_count(self) -> int:
         """How many devices the program sees; the environment decides until the first use of CUDA."""
-        return len(self.machine.devices if self.visible is not None else self._read_visible())
+        return len(self.machine.devices if self.visible is not None else visible(self.machine.devices))
 
     def initialize(self) -> None:
         """CUDA's first use: the visible devices are fixed."""
         if self.visible is not None:
             return
-        self.visible = self._read_visible()
+        self.visible = visible(self.machine.devices)
         if not self.visible:
             self.visible = None
             raise RuntimeError("No CUDA GPUs are available")
@@ -151,21 +152,6 @@ class State:
             device.renumber(index)
         self.local.streams = [device.default_stream for device in machine.devices]
         self.generators += self.new_generators()
-
-    def _read_visible(self) -> list[int]:
-        text = os.environ.get("CUDA_VISIBLE_DEVICES")
-        devices = self.machine.devices
-        if text is None:
-            return list(range(len(devices)))
-        visible: list[int] = []
-        for word in text.split(","):
-            number = _device_number(word.strip(), devices)
-            if number is None or number >= len(devices):
-                break
-            if number in visible:
-                return []
-            visible.append(number)
-        return visible
 
     def index(self, device: Any) -> int:
         """The emulated device's index for anything that PyTorch takes as a device, CPU for the others.
@@ -420,12 +406,3 @@ def invalid_ordinal() -> RuntimeError:
         "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
     )
     return made
-
-
-def _device_number(word: str, devices: list[Device]) -> int | None:
-    if word.isdigit():
-        return int(word)
-    if word.startswith("GPU-"):
-        matching = [device.index for device in devices if device.uuid.startswith(word)]
-        return matching[0] if len(matching) == 1 else None
-    return None

@@ -84,6 +84,10 @@ def _moving(state: State) -> list[Patch]:
         made = Storage(self.nbytes())
         if index >= 0:
             state.place(made, index)
+        elif non_blocking and _index(self) >= 0:  # into page-locked memory, which is late: `_to` of torch/_utils.py
+            made = state.pinned_copy(made)
+            bytes_in(made).copy_(bytes_in(self), True)
+            return made
         if self.nbytes():
             source, destination = bytes_in(self), bytes_in(made)
             with torch._C._DisableTorchDispatch():
