@@ -30,6 +30,12 @@ def _is_meta(storage: Any) -> bool:
     return _index(storage) < 0 and bool(base.device.__get__(storage).type == "meta")
 
 
+def refuse_meta(storage: Any) -> None:
+    """Raise PyTorch's error where a storage has no bytes to copy."""
+    if _is_meta(storage):
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+
+
 def _making(state: State) -> Patch:
     stock: Any = torch._C.StorageBase.__new__
 
@@ -95,10 +101,6 @@ def _moving(state: State) -> list[Patch]:
             if self._us.device != made._us.device:
                 transfer(state, source, destination, non_blocking, late=False)
         return made
-
-    def refuse_meta(storage: Any) -> None:
-        if _is_meta(storage):
-            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
 
     def to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
         return moved(self, state.index(device), non_blocking)
