@@ -100,6 +100,22 @@ def test_fewer_key_heads() -> None:
         torch.testing.assert_close(one, other, atol=4e-3, rtol=2e-2)
 
 
+def test_shared_heads_cost_what_the_querys_heads_cost() -> None:
+    for backward in (False, True):
+        flops = []
+        for heads_of_keys in (4, 2):
+            with understudy.emulate("A100", no_data=True) as session:
+                query, key, value = heads(HALF, device="cuda")
+                key, value = (part[:, :heads_of_keys].detach().requires_grad_() for part in (key, value))
+                out = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+                if backward:
+                    out.sum().backward()
+                rows = [row for row in session.trace if "flash_attention" in row.signature.name]
+                flops.append([row.signature.flops for row in rows])
+        assert flops[0] == flops[1]
+        assert flops[0][0] == 4 * 2 * 4 * 24 * 24 * 16
+
+
 def test_switches_decide() -> None:
     with understudy.emulate("A100", no_data=True):
         parts = heads(HALF, device="cuda")

@@ -105,7 +105,8 @@ def test_what_only_the_cpu_casts_is_left_alone_on_a_device(session: Session) -> 
         assert F.cross_entropy(half, labels).dtype is torch.float32
         names = [row.signature.name for row in list(session.trace)[since:]]
         assert names == ["aten::_log_softmax", "aten::_to_copy", "aten::nll_loss_forward"]
-        assert F.rms_norm(half, (4,)).dtype is torch.float32
+        casts = torch._C._dispatch_has_kernel_for_dispatch_key("aten::rms_norm", "AutocastCUDA")  # not in torch 2.6
+        assert F.rms_norm(half, (4,)).dtype is (torch.float32 if casts else torch.float16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.linalg.inv(torch.eye(4).bfloat16()).dtype is torch.float32
         assert F.cross_entropy(torch.eye(4).bfloat16(), torch.zeros(4, dtype=torch.long)).dtype is torch.float32

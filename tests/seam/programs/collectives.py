@@ -91,6 +91,14 @@ def coalesced():
     return [first, second]
 
 
+def scattered_future():
+    """What a future of a collective over lists holds: its outputs."""
+    output = zeros(1)
+    (found,) = dist.reduce_scatter(output, [c(1), c(2)], async_op=True).get_future().wait()
+    assert found is output or found.data_ptr() == output.data_ptr()
+    return found
+
+
 zeros = lambda count: torch.zeros(count, device="cuda")  # noqa: E731
 record("all_reduce", lambda: into(c(rank + 1), dist.all_reduce))
 record("average", lambda: into(c(rank + 1), dist.all_reduce, op=dist.ReduceOp.AVG))
@@ -110,8 +118,26 @@ record("float8_functional", lambda: functional.all_gather_tensor(small, 0, dist.
 record("float8_sum", lambda: dist.all_reduce(small))
 record("reduce_scatter", lambda: into(zeros(1), dist.reduce_scatter, [c(1), c(2)]))
 record("reduce_scatter_tensor", lambda: into(zeros(1), dist.reduce_scatter_tensor, c(rank, 2), op=dist.ReduceOp.AVG))
+record("uneven_gather", lambda: into([zeros(1), zeros(2)], dist.all_gather, c(*range(rank + 1))))
+record("uneven_scatter", lambda: into(zeros(rank + 1), dist.reduce_scatter, [c(1), c(1, 2)]))
+parts = [c(rank), c(10 * rank)]
+record("scattered_maximum", lambda: into(zeros(1), dist.reduce_scatter, parts, op=dist.ReduceOp.MAX))
+record("scattered_future", scattered_future)
 record("all_to_all", lambda: into([zeros(1), zeros(1)], dist.all_to_all, [c(rank), c(rank + 10)]))
 record("all_to_all_single", lambda: into(zeros(2), dist.all_to_all_single, c(rank, rank + 10)))
+parts = [c(rank), c(rank, 5)]
+record("uneven_all_to_all", lambda: into([zeros(rank + 1), zeros(rank + 1)], dist.all_to_all, parts))
+pair_of = lambda tensor: torch.view_as_real(tensor)  # noqa: E731
+number = c(rank) + 1j
+record("complex", lambda: pair_of(into(number.clone(), dist.all_reduce)))
+record("complex_part", lambda: pair_of(into(number.new_zeros(1), dist.reduce_scatter_tensor, torch.cat([number] * 2))))
+record("complex_broadcast", lambda: pair_of(into(number.clone(), dist.broadcast, 1)))
+record("complex_functional", lambda: pair_of(functional.all_gather_tensor(number, 0, dist.group.WORLD) + 0))
+record("functional_average", lambda: functional.all_reduce(c(rank, 1), "avg", dist.group.WORLD) + 0)
+record("functional_part", lambda: functional.reduce_scatter_tensor(c(rank, 2 * rank), "avg", 0, dist.group.WORLD) + 0)
+record("float8_functional_sum", lambda: functional.all_reduce(small, "sum", dist.group.WORLD))
+record("bits", lambda: into(c(1).long(), dist.all_reduce, op=dist.ReduceOp.BAND))
+record("mean_truth", lambda: into(c(1).bool(), dist.all_reduce, op=dist.ReduceOp.AVG))
 record("broadcast", lambda: into(c(rank), dist.broadcast, 1))
 record("reduce", lambda: into(c(rank + 1), dist.reduce, 0))
 record("scatter", lambda: into(zeros(1), dist.scatter, [c(5), c(6)] if rank == 0 else None))

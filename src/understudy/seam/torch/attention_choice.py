@@ -54,7 +54,7 @@ def choose(problem: Problem) -> int:
 def order(problem: Problem) -> tuple[int, ...]:
     """The kernels in the order in which they are tried."""
     chosen = tuple(C._get_sdp_priority_order()) if hasattr(C, "_get_sdp_priority_order") else DEFAULT_ORDER
-    chosen = tuple(backend for backend in chosen if backend in CAN_USE)
+    chosen = tuple(dict.fromkeys(backend for backend in chosen if backend in CAN_USE))  # torch 2.6 names one twice
     return CUDNN_ORDER if chosen == DEFAULT_ORDER and _prefers_cudnn(problem) else chosen
 
 

@@ -11,7 +11,19 @@ import torch.distributed as dist
 from understudy.machine.stream import Stream
 from understudy.seam.torch.dispatch import Dispatch, Handler
 from understudy.seam.torch.distributed_groups import Group, Groups
-from understudy.seam.torch.distributed_values import FLOAT8, REDUCING, carried, check, each, multiplied, truth
+from understudy.seam.torch.distributed_values import (
+    REDUCING,
+    carried,
+    check,
+    composed,
+    delivered,
+    divided,
+    each,
+    is_composed,
+    multiplied,
+    name_of,
+    truth,
+)
 from understudy.seam.torch.distributed_work import CALLS, Queued
 from understudy.seam.torch.operators import Plan, tensors_in
 from understudy.seam.torch.tags import CPU, FLOATING, tag_of
@@ -74,11 +86,11 @@ def run(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs
     reads, writes = list(tensors_in((args[shape.reads],))), list(tensors_in((args[shape.writes],)))
     size = sum(map(_bytes, reads)) or group.size * sum(map(_bytes, writes))
     if group.nccl:
-        check(plan.name, reads, writes, group.size)
+        check(plan.name, reads, writes, group.size, "AVG" if CALLS.mean else name_of(CALLS.operation))
         args = tuple(each(value, carried) for value in args)
         if plan.name in FLAT:
             args = (*(tensor.view(-1) for tensor in args[:2]), *args[2:])
-    out = _values(dispatch, plan, func, args, kwargs, device)
+    out = _values(dispatch, group, plan, func, args, kwargs, device)
     if device < 0 or not group.nccl:
         _through_host(dispatch, group, plan.name, device, size)
         return out
@@ -128,24 +140,27 @@ def _dense(tensor: Tensor) -> bool:
 
 
 def _values(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+    dispatch: Dispatch, group: Group, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
 ) -> Any:
     """Run it on gloo to its end; an average comes here as a sum, to be divided, a premultiplied sum as a plain one."""
     if CALLS.factor is not None:
         shape = COLLECTIVES[plan.name]
         with torch._C._DisableTorchDispatch():
             args = multiplied(args, shape.reads, shape.writes, CALLS.factor)
-    out = dispatch.call(plan, func, args, kwargs, device)
-    work = dist.Work.unbox(out[-1] if isinstance(out, (tuple, list)) else out)
-    work.wait()
+    named = dict(zip(plan.names, args, strict=False)) | kwargs
+    if group.nccl and is_composed(plan.name, named):
+        with torch._C._DisableTorchDispatch():
+            out = composed(plan.name, group.carrier, group.rank, CALLS.operation, named)
+    else:
+        out = dispatch.call(plan, func, args, kwargs, device)
+        dist.Work.unbox(out[-1] if isinstance(out, (tuple, list)) else out).wait()
     if plan.name in REDUCING:
         with torch._C._DisableTorchDispatch():
             each(args[COLLECTIVES[plan.name].writes], truth)
     if CALLS.mean:
-        group = dist.ProcessGroup.unbox(args[plan.names.index("process_group")])
         with torch._C._DisableTorchDispatch():
             for tensor in tensors_in((args[COLLECTIVES[plan.name].writes],)):
-                tensor.detach().div_(group.size(), rounding_mode=None if tensor.is_floating_point() else "trunc")
+                divided(tensor.detach(), group.size)
     return out
 
 
@@ -285,12 +300,7 @@ def functional(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...],
         return dispatch.call(plan, func, args, kwargs, CPU)
     device = place(dispatch, group, args)
     reads = list(tensors_in(args))
-    out = dispatch.call(plan, func, tuple(each(value, carried) for value in args), kwargs, device)
-    with torch._C._DisableTorchDispatch():
-        for tensor in tensors_in((out,)):
-            torch.ops._c10d_functional.wait_tensor(tensor)
-    if reads and reads[0].dtype in FLOAT8:
-        out = each(out, lambda tensor: tensor.view(reads[0].dtype))
+    out = _functional_values(dispatch, group, plan, func, args, kwargs, device)
     made = list(tensors_in((out,)))
     size = sum(map(_bytes, reads))
     if device < 0 or not group.nccl:
@@ -308,6 +318,29 @@ def functional(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...],
     for tensor in made:
         groups.pending[id(tag_of(tensor))] = event
     return out
+
+
+def _functional_values(
+    dispatch: Dispatch, group: Group, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+) -> Any:
+    """Run it on gloo to its end; an average for NCCL is a sum, divided: not every version's gloo has averages."""
+    dtype = next((tensor.dtype for tensor in tensors_in(args)), None)
+    mean = False
+    if group.nccl:
+        at = plan.names.index("reduce_op") if plan.name in REDUCING else len(args)
+        reduction = "".join(args[at : at + 1]).upper()
+        mean = reduction == "AVG"
+        check(plan.name, list(tensors_in(args)), [], group.size, reduction)
+        args = tuple("sum" if mean and at == i else each(value, carried) for i, value in enumerate(args))
+    out = dispatch.call(plan, func, args, kwargs, device)
+    with torch._C._DisableTorchDispatch():
+        for tensor in tensors_in((out,)):
+            torch.ops._c10d_functional.wait_tensor(tensor)
+            if mean:
+                divided(tensor, group.size)
+        if group.nccl and plan.name in REDUCING:
+            each(out, truth)
+    return out if dtype is None or not group.nccl else each(out, lambda tensor: delivered(tensor, dtype))
 
 
 def wait_tensor(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,6 +1,7 @@
 """What NCCL takes and refuses, said before gloo carries the values: element types, sizes, reductions.
 
-The sentences are ProcessGroupNCCL's own (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, NCCLUtils.hpp).
+The sentences are ProcessGroupNCCL's own (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, NCCLUtils.hpp). What gloo
+has not in every version of PyTorch, or only for lists of equal tensors, is put together from what it has.
 """
 
 from __future__ import annotations
@@ -31,19 +32,33 @@ GATHERED, SCATTERED = "c10d::_allgather_base_", "c10d::_reduce_scatter_base_"
 REDUCING = frozenset(
     {
         "c10d::allreduce_", "c10d::allreduce_coalesced_", "c10d::reduce_", "c10d::reduce_scatter_", SCATTERED,
-        "c10d::reduce_scatter_tensor_coalesced_",
+        "c10d::reduce_scatter_tensor_coalesced_", "_c10d_functional::all_reduce", "_c10d_functional::all_reduce_",
+        "_c10d_functional::all_reduce_coalesced", "_c10d_functional::all_reduce_coalesced_",
+        "_c10d_functional::reduce_scatter_tensor", "_c10d_functional::reduce_scatter_tensor_out",
+        "_c10d_functional::reduce_scatter_tensor_coalesced",
     }
 )  # fmt: skip
+"""Collectives that reduce, of c10d and of the functional ones."""
 
 
-def check(name: str, reads: list[Tensor], writes: list[Tensor], ranks: int) -> None:
-    """Raise what NCCL's group raises for the tensors of the operator `name`.
+BITWISE = ("BAND", "BOR", "BXOR")
+
+
+def name_of(operation: Any) -> str:
+    """The name of a reduction that NCCL refuses to all or some tensors; "" for any other."""
+    return next((name for name in ("AVG", *BITWISE) if operation == getattr(dist.ReduceOp, name)), "")
+
+
+def check(name: str, reads: list[Tensor], writes: list[Tensor], ranks: int, reduction: str) -> None:
+    """Raise what NCCL's group raises for the tensors of the operator `name`; `reduction` is that of `name_of`.
 
     Raises:
-        TypeError: an element type that NCCL has not, or two that differ.
-        ValueError: sizes that do not fit the number of ranks.
+        TypeError: an element type that NCCL has not, or two that differ; an average of truth values.
+        ValueError: sizes that do not fit the number of ranks; a bitwise reduction.
         RuntimeError: a sum of eight-bit floats.
     """
+    if reduction in BITWISE:
+        raise ValueError(f"Cannot use ReduceOp.{reduction} with NCCL")
     if name in (GATHERED, SCATTERED) and reads and writes:
         _check_flat(name, reads[0], writes[0], ranks)
     for tensor in (*reads, *writes):
@@ -52,6 +67,8 @@ def check(name: str, reads: list[Tensor], writes: list[Tensor], ranks: int) -> N
             raise TypeError(f"Input tensor data type is not supported for NCCL process group: {shown}")
         if tensor.dtype in FLOAT8 and name in REDUCING:
             raise RuntimeError("Float8 dtypes are not currenlty supported for NCCL reductions")
+        if tensor.dtype == torch.bool and reduction == "AVG":
+            raise TypeError("Cannot use ReduceOp.AVG with boolean inputs")
 
 
 def _check_flat(name: str, read: Tensor, write: Tensor, ranks: int) -> None:
@@ -75,13 +92,27 @@ def each(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def carried(tensor: Tensor) -> Tensor:
-    """The tensor as gloo can carry it: eight-bit floats as bytes."""
+    """The tensor as gloo can carry it: eight-bit floats as bytes, complex numbers as pairs, which NCCL does as well."""
+    if tensor.is_complex():
+        return torch.view_as_real(tensor)
     return tensor.view(torch.uint8) if tensor.dtype in FLOAT8 else tensor
+
+
+def delivered(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor of type `dtype` that gloo carried."""
+    if dtype.is_complex:
+        return torch.view_as_complex(tensor)
+    return tensor.view(dtype) if dtype in FLOAT8 else tensor
 
 
 def truth(tensor: Tensor) -> Tensor:
     """A sum of truth values is true or false: NCCL takes the largest, gloo adds bytes."""
     return tensor.view(torch.uint8).clamp_(max=1) if tensor.dtype == torch.bool else tensor
+
+
+def divided(tensor: Tensor, ranks: int) -> None:
+    """Make an average of a sum, in place: integers lose their fraction, as NCCL's do."""
+    tensor.div_(ranks, rounding_mode=None if tensor.is_floating_point() else "trunc")
 
 
 def factor_of(options: Any) -> Any:
@@ -97,3 +128,67 @@ def multiplied(arguments: tuple[Any, ...], reads: int, writes: int, factor: Any)
         each(given, lambda tensor: tensor.mul_(factor))
         return arguments
     return (*arguments[:reads], each(given, lambda tensor: tensor * factor), *arguments[reads + 1 :])
+
+
+def is_composed(name: str, arguments: dict[str, Any]) -> bool:
+    """Whether gloo has not the collective `name`, or not for these tensors, in every version of PyTorch."""
+    if name == "c10d::allgather_":
+        return any(len({tensor.numel() for tensor in tensors}) > 1 for tensors in arguments["output_tensors"])
+    return name in COMPOSED
+
+
+def composed(name: str, carrier: Any, rank: int, operation: Any, arguments: dict[str, Any]) -> Any:
+    """Write a collective's values into its outputs, and return what its operator returns.
+
+    `carrier` is a gloo backend, `operation` the reduction if it has one.
+    """
+    outputs, inputs = arguments["output_tensors"], arguments["input_tensors"]
+    COMPOSED[name](carrier, rank, operation, outputs, inputs)
+    done: Any = torch.futures.Future()
+    done.set_result(outputs[0] if name == "c10d::allgather_" else list(outputs))
+    work: Any = torch._C._distributed_c10d._create_work_from_future(done)  # type: ignore[attr-defined]
+    return outputs, work.boxed()
+
+
+def _reduce_scatter(carrier: Any, rank: int, operation: Any, outputs: list[Tensor], inputs: list[list[Tensor]]) -> None:
+    """An all-reduce of all parts, of which each rank keeps its own: what gloo itself does for one tensor."""
+    options: Any = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.SUM if operation is None else operation
+    for output, parts in zip(outputs, inputs, strict=True):
+        whole = _flat(parts)
+        carrier.allreduce([whole], options).wait()
+        output.detach().copy_(_parts(whole, parts)[rank].view(output.shape))
+
+
+def _all_to_all(carrier: Any, rank: int, operation: Any, outputs: list[Tensor], inputs: list[Tensor]) -> None:
+    """One exchange of flat tensors, in which each rank's part has its own size."""
+    sent, received = _flat(inputs), _flat(outputs)
+    sizes = [[tensor.numel() for tensor in tensors] for tensors in (outputs, inputs)]
+    carrier.alltoall_base(received, sent, *sizes, dist.AllToAllOptions()).wait()
+    for output, part in zip(outputs, _parts(received, outputs), strict=True):
+        output.detach().copy_(part.view(output.shape))
+
+
+def _all_gather(carrier: Any, rank: int, operation: Any, outputs: list[list[Tensor]], inputs: list[Tensor]) -> None:
+    """A broadcast from each rank, as NCCL's where sizes differ."""
+    for tensors, mine in zip(outputs, inputs, strict=True):
+        tensors[rank].detach().copy_(mine.detach())
+        for root, tensor in enumerate(tensors):
+            options: Any = dist.BroadcastOptions()
+            options.rootRank, options.rootTensor = root, 0
+            carrier.broadcast([tensor.detach()], options).wait()
+
+
+def _flat(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def _parts(whole: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+    return list(whole.split([tensor.numel() for tensor in tensors]))
+
+
+COMPOSED: dict[str, Callable[..., None]] = {
+    "c10d::reduce_scatter_": _reduce_scatter, "c10d::alltoall_": _all_to_all, "c10d::allgather_": _all_gather,
+}  # fmt: skip
+"""Collectives over lists: gloo of PyTorch 2.6 has not the first two (ProcessGroupGloo.hpp), nor the third of tensors
+whose sizes differ."""

@@ -28,12 +28,14 @@ METHODS = (
 class Calls(threading.local):
     """The collective that this thread has just queued, on its way from the operator's handler to the method's caller.
 
-    `depth` tells whether a method of ours is on the stack; C++ that calls collectives itself has none. `mean`: the sum
-    asked for is to be divided by the number of ranks. `factor`: what is summed is to be multiplied first. `together`
-    collects what a coalescing manager puts together.
+    `depth` tells whether a method of ours is on the stack; C++ that calls collectives itself has none. `operation` is
+    the reduction that gloo carries out, None where the method has none. `mean`: the sum asked for is to be divided by
+    the number of ranks. `factor`: what is summed is to be multiplied first. `together` collects what a coalescing
+    manager puts together.
     """
 
     depth = 0
+    operation: Any = None
     mean = False
     factor: Any = None
     queued: Queued | None = None
@@ -125,19 +127,23 @@ def _as_sum(arguments: tuple[Any, ...]) -> Iterator[None]:
     Gloo has averages in some versions of PyTorch alone.
     """
     asked = next((options for options in arguments if hasattr(options, "reduceOp")), None)
-    operation = None if asked is None else asked.reduceOp
+    operation = next(filter(_is_reduction, arguments), None) if asked is None else asked.reduceOp
     factor = factor_of(asked)
-    mean = operation == dist.ReduceOp.AVG
-    if not mean and factor is None:
-        yield
-        return
-    asked.reduceOp = dist.ReduceOp.SUM  # type: ignore[union-attr]
-    before, (CALLS.mean, CALLS.factor) = (CALLS.mean, CALLS.factor), (mean, factor)
+    mean = asked is not None and operation == dist.ReduceOp.AVG
+    before = CALLS.operation, CALLS.mean, CALLS.factor
+    CALLS.operation, CALLS.mean, CALLS.factor = operation, mean, factor
+    if mean or factor is not None:
+        CALLS.operation = asked.reduceOp = dist.ReduceOp.SUM  # type: ignore[union-attr]
     try:
         yield
     finally:
-        CALLS.mean, CALLS.factor = before
-        asked.reduceOp = operation  # type: ignore[union-attr]
+        CALLS.operation, CALLS.mean, CALLS.factor = before
+        if asked is not None:
+            asked.reduceOp = operation
+
+
+def _is_reduction(value: Any) -> bool:
+    return isinstance(value, (dist.ReduceOp, dist.ReduceOp.RedOpType))
 
 
 class Waiting:

@@ -60,6 +60,7 @@ from understudy.seam.torch import (
     tensor,
     tensor_types,
     threads,
+    timer,
     tracing,
     warned,
 )
@@ -124,6 +125,9 @@ PLAIN_HANDLERS = {
     **sequences.HANDLERS,
     **distributed_collectives.HANDLERS,
 }
+LATE = {**foreign.MODULES, **timer.MODULES}
+"""What is replaced in modules that the program may import later, by their names."""
+
 HANDLERS = {**PLAIN_HANDLERS, **indexing.around(PLAIN_HANDLERS), **determinism.around(PLAIN_HANDLERS)}
 """Operators that are handled whole, by name."""
 
@@ -166,11 +170,11 @@ class Installation:
             if self.stale is not None:
                 self.stale.__enter__()  # type: ignore[no-untyped-call]
         state.notes.begin()
-        self.hook = import_hook.hook({name: partial(self._imported, name) for name in foreign.MODULES})
+        self.hook = import_hook.hook({name: partial(self._imported, name) for name in LATE})
         ACTIVE.append(state)
 
     def _imported(self, name: str) -> None:
-        self.patches.apply(foreign.MODULES[name](sys.modules[name]))
+        self.patches.apply(LATE[name](sys.modules[name]))
 
     def uninstall(self) -> None:
         """Leave the mode and put everything back by identity."""

@@ -195,6 +195,7 @@ def flops_of(name: str, func: torch._ops.OpOverload, args: tuple[Any, ...], kwar
     """Floating-point operations of one call as PyTorch's own counter has them; 0 where it has no rule.
 
     It has none for cuDNN's recurrent layers: every matrix is used once for each step and text, twice as often backward.
+    Each of the query's heads counts, also where several share one of the key's, of which PyTorch 2.6 has no rule.
     """
     passes = tables.RECURRENT_PASSES.get(name)
     if passes:
@@ -203,6 +204,11 @@ def flops_of(name: str, func: torch._ops.OpOverload, args: tuple[Any, ...], kwar
     count = flop_registry.get(func._overloadpacket)
     if count is None:
         return 0
+    first = tables.HEADS.get(name)
+    if first is not None:
+        heads = args[first].shape[1]
+        shapes = [(part.shape[0], heads, *part.shape[2:]) for part in args[first : first + 3]]
+        args = (*args[:first], *shapes, *args[first + 3 :])
     return int(count(*args, **kwargs, out_val=out))
 
 

@@ -360,8 +360,8 @@ class Result:
         for event in sorted((e for e in self._all if e.name() == MEMORY), key=lambda e: int(e.start_ns())):
             time, thread = event.start_ns(), event.start_thread_id()
             mark = self._mark_at(thread, time)
-            # On a GPU the memory is taken before the kernel is launched.
-            moment = self.links[mark].start_ns if mark in self.links else self.moments[thread][time]
+            link = self.links.get(mark)
+            moment = link.start_ns + self.recording.marks[mark].memory_ns() if link else self.moments[thread][time]
             pointer = pointers.get(time, 0)
             key = pointer, time
             found[key] = HostEvent(event, moment, moment)

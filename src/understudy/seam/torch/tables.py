@@ -233,6 +233,13 @@ MATH = frozenset(
 RECURRENT_PASSES = {"aten::_cudnn_rnn": 1, "aten::_cudnn_rnn_backward": 2}
 """Recurrent operators, and how many products each matrix takes part in for a step."""
 
+HEADS = {
+    f"aten::_scaled_dot_product_{kernel}_attention{suffix}": first
+    for kernel in ("flash", "efficient", "cudnn")
+    for suffix, first in (("", 0), ("_backward", 1))
+}
+"""Operators of attention, and the position of the query, before key and value, which may have fewer heads."""
+
 BLAS = frozenset(
     {
         "aten::mm",
