@@ -118,3 +118,10 @@ def test_a_trace_holds_the_operators_and_works_for_other_sizes(
     assert node in str(traced.inlined_graph)
     for batch in (x, torch.cat([x, x * 2])):
         torch.testing.assert_close(traced(batch.cuda()), module(batch.cuda()))
+
+
+def test_a_traced_graph_with_sizes_can_be_printed(session: Session) -> None:
+    """Passes over the graph compare and show the tensors of one number that the tracer made of sizes."""
+    module = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).cuda().eval()
+    traced = torch.jit.trace(module, (torch.randn(2, 5, 8, device="cuda"),), check_trace=False)
+    assert "aten::" in str(traced.inlined_graph)

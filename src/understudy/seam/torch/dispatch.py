@@ -20,6 +20,7 @@ from understudy.seam.torch.operators import (
     Plan,
     channels_last,
     common_device,
+    numbers_as_tensors,
     on_cpu,
     selects,
     signature,
@@ -177,7 +178,9 @@ class Dispatch(TorchDispatchMode):
             if device == CPU and not plan.exempt:
                 self.settle(floating)
                 floating = []
-            return self.on_host(plan, func, args, kwargs, floating)
+            return self.on_host(
+                plan, func, numbers_as_tensors(func, args) if device == NOWHERE else args, kwargs, floating
+            )
         for tensor in floating:
             self.tag(tensor, device)
         return self.on_device(plan, func, args, kwargs, device)
@@ -241,8 +244,7 @@ class Dispatch(TorchDispatchMode):
         if get_mode(FAKE) is not None:
             return fake.run(self.state, func, args, kwargs)
         wanted = kwargs.get("device")
-        pinned = kwargs.get("pin_memory")
-        if pinned:
+        if pinned := kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
         local = self.local
         if wanted is None:
@@ -285,8 +287,7 @@ class Dispatch(TorchDispatchMode):
     def call(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
         """Compute the values: Python kernels see the physical device, random operators use the device's generator."""
         local = self.local
-        before = local.inner
-        local.inner = True
+        before, local.inner = local.inner, True
         try:
             if plan.random and (device >= 0 or kwargs.get("generator") is None):
                 with self.state.default_generator:

@@ -18,7 +18,15 @@ from understudy.machine import graph as machine_graph
 from understudy.machine.order import Access
 from understudy.machine.stream import Stream
 from understudy.seam.patching import Patch
-from understudy.seam.torch import asserts, attention, batch_norm, device_branches, half, recurrent_values
+from understudy.seam.torch import (
+    asserts,
+    attention,
+    batch_norm,
+    device_branches,
+    device_kernels,
+    half,
+    recurrent_values,
+)
 from understudy.seam.torch.captures import CaptureMode, tensors_of
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.generators import Position
@@ -51,6 +59,7 @@ VALUES: dict[str, Callable[..., Any]] = {
     **attention.VALUES,
     **batch_norm.VALUES,
     **device_branches.VALUES,
+    **device_kernels.VALUES,
     **half.VALUES,
     **recurrent_values.VALUES,
 }
@@ -209,7 +218,8 @@ class Graph:
                 state.late.to_host(stream, args[0], args[1].clone(), end_ns, access)
                 continue
             C._set_grad_enabled(step.grad)  # some kernels keep what a backward pass needs only then
-            compute: Callable[..., Any] = VALUES.get(step.plan.name, Dispatch.call)
+            plan = step.plan
+            compute = VALUES.get(plan.func.name()) or VALUES.get(plan.name, Dispatch.call)
             try:
                 out = compute(dispatch, step.plan, step.func, args, kwargs, stream.device)
             except (IndexError, RuntimeError) as error:

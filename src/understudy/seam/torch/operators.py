@@ -184,6 +184,22 @@ def _plain(value: Any) -> bool:
     )
 
 
+def numbers_as_tensors(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What TorchScript holds as tensors of one number comes to a mode as Python numbers, which few operators take.
+
+    Source: `toPyObject` of torch/csrc/jit/python/pybind_utils.cpp; `should_allow_numbers_as_tensors` of
+    torch/csrc/utils/python_arg_parser.cpp.
+    """
+    if torch._C._should_allow_numbers_as_tensors(func._opname):
+        return args
+    return tuple(
+        torch.tensor(value, device="cpu")
+        if isinstance(value, (int, float, complex)) and isinstance(argument.type, torch.TensorType)
+        else value
+        for value, argument in zip(args, func._schema.arguments, strict=False)
+    )
+
+
 def bytes_of(tensor: torch.Tensor) -> int:
     """Bytes of a tensor's elements, of a sparse one's values."""
     if tensor.layout is not torch.strided:
@@ -209,7 +225,8 @@ def flops_of(name: str, func: torch._ops.OpOverload, args: tuple[Any, ...], kwar
         heads = args[first].shape[1]
         shapes = [(part.shape[0], heads, *part.shape[2:]) for part in args[first : first + 3]]
         args = (*args[:first], *shapes, *args[first + 3 :])
-    return int(count(*args, **kwargs, out_val=out))
+    # Its rules know no `out_dtype`.
+    return int(count(*(value for value in args if not isinstance(value, torch.dtype)), **kwargs, out_val=out))
 
 
 def on_cpu(

@@ -45,6 +45,8 @@ VIEW_NS = 1_000
 EXPLICIT_WAITS = ("cudaDeviceSynchronize", "cudaEventSynchronize")
 """Waits of which `set_sync_debug_mode` does not warn; it does of those for a stream (c10/cuda/CUDAFunctions.h)."""
 
+PRECISION = getattr(torch._C, "_get_fp32_precision_getter", None)
+"""What the switches of `torch.backends.*.fp32_precision` say for a backend and an operation, where PyTorch has them."""
 SYNCHRONIZED = "called a synchronizing CUDA operation"
 
 
@@ -374,7 +376,10 @@ class State:
 
     def tf32(self) -> int:
         """Whether matrix products of float32 may use TF32 (1), convolutions (2), both (3)."""
-        return int(torch._C._get_cublas_allow_tf32()) + 2 * int(torch._C._get_cudnn_allow_tf32())
+        if PRECISION is None:
+            return int(torch._C._get_cublas_allow_tf32()) + 2 * int(torch._C._get_cudnn_allow_tf32())
+        # The older switches refuse to answer where the program set these (PyTorch 2.9 and up).
+        return int(PRECISION("cuda", "matmul") == "tf32") + 2 * int(PRECISION("cuda", "conv") == "tf32")
 
     def in_bad_fork(self) -> bool:
         """Whether this process was forked from one that had used CUDA already."""

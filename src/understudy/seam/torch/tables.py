@@ -59,7 +59,6 @@ SYNCHRONIZING = frozenset(
         "aten::unique_dim",
         "aten::unique_dim_consecutive",
         "aten::bincount",
-        "aten::histc",
         "aten::equal",
         "aten::is_nonzero",
         "aten::linalg_eig",

@@ -12,6 +12,7 @@ import torch.jit._trace as trace
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.operators import numbers_as_tensors
 from understudy.seam.torch.state import State
 
 C: Any = torch._C
@@ -73,7 +74,7 @@ class Paused(TorchDispatchMode):
         if func is recorded:
             func, args = convolution, args[: len(convolution._schema.arguments)]
         with paused():
-            return func(*args, **(kwargs or {}))
+            return func(*numbers_as_tensors(func, args), **(kwargs or {}))
 
 
 def _switches() -> tuple[bool, ...]:
