@@ -137,3 +137,13 @@ def test_out_of_memory_in_pieces_names_the_setting(program):
     program.note("out-of-memory", 7, requested_bytes=2 * GIB, allocated_bytes=10 * GIB, reserved_bytes=14 * GIB)
     (finding,) = checks.run(program.trace)
     assert "expandable_segments:True" in finding.advice
+
+
+def test_out_of_memory_that_was_caught_is_no_error(program):
+    program.kernel(line=2).note("out-of-memory", 7, device=0, requested_bytes=8 * GIB, free_bytes=GIB)
+    assert [finding.severity for finding in checks.run(program.trace)] == ["error"]
+    program.kernel(line=9)
+    (finding,) = checks.run(program.trace)
+    assert (finding.severity, finding.message.endswith("; the program caught the error and went on")) == ("info", True)
+    program.trace.facts["exit_code"] = 1
+    assert [finding.severity for finding in checks.run(program.trace)] == ["error"]

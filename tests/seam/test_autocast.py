@@ -137,3 +137,12 @@ def test_threads_meet_autocast_together(session: Session) -> None:
     for thread in threads:
         thread.join()
     assert dtypes == [torch.float16] * 4
+
+
+def test_norm_takes_low_precision_as_it_is_and_gives_float32(session: Session) -> None:
+    half = torch.ones(4, 4, device="cuda", dtype=torch.half)
+    since = len(session.trace)
+    with torch.autocast("cuda"):
+        found = [torch.ops.aten.norm.Scalar(half), torch.ops.aten.norm.ScalarOpt_dim(half, 2, [0])]
+    assert [x.dtype for x in found] == [torch.float32] * 2
+    assert [row.signature.name for row in session.trace.since(since)] == ["aten::norm"] * 2

@@ -7,7 +7,8 @@ from typing import ClassVar
 from understudy.checks._memory import owners, owners_words
 from understudy.checks._notes import Line, NoteCheck
 from understudy.trace.finding import Finding, Severity
-from understudy.trace.trace import Trace
+from understudy.trace.operation import Kind
+from understudy.trace.trace import ISSUED, KIND, Record, Trace
 from understudy.trace.units import format_bytes
 
 
@@ -16,7 +17,8 @@ class OutOfMemory(NoteCheck):
 
     ## What it does
     Explains an out-of-memory error: how much was asked for, how much was free, and which lines held the most, when the
-    history of allocations was kept.
+    history of allocations was kept. A program that caught the error and went on, with kernels after it, is told so
+    without a severity above "info".
 
     ## Why it is bad
     The program ends there, after the time that it took to get there.
@@ -37,11 +39,23 @@ class OutOfMemory(NoteCheck):
     code: ClassVar = "out-of-memory"
     severity: ClassVar[Severity] = "error"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_ns: dict[tuple[str, int], int] = {}
+
+    def see(self, record: Record, trace: Trace) -> None:
+        """Keep when each line last failed."""
+        super().see(record, trace)
+        self.last_ns[trace.notes[record.value].site[:2]] = record.issued_ns
+
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding a line, with the owners of what was alive."""
         found = super().findings(trace)
         if not found:
             return found
+        if not trace.facts.get("exit_code", 0):
+            end_ns = _last_kernel_ns(trace)
+            found = [self._handled(one) if end_ns > self.last_ns[one.site[:2]] else one for one in found]
         if not len(trace.memory):
             hint = "; `--memory-history` names the lines that held it"
             return [finding._replace(advice=finding.advice + hint) for finding in found]
@@ -49,6 +63,9 @@ class OutOfMemory(NoteCheck):
             finding._replace(message=finding.message + owners_words(owners(trace, finding.device, "oom", finding.site)))
             for finding in found
         ]
+
+    def _handled(self, finding: Finding) -> Finding:
+        return finding._replace(severity="info", message=f"{finding.message}; the program caught the error and went on")
 
     def message(self, line: Line) -> str:
         """What was asked for and what there was."""
@@ -70,3 +87,9 @@ class OutOfMemory(NoteCheck):
             "a smaller batch with gradient accumulation, `torch.autocast`, activation checkpointing, or fewer tensors "
             "kept alive"
         )
+
+
+def _last_kernel_ns(trace: Trace) -> int:
+    """When the host launched the last kernel; -1 where there is none."""
+    newest_first = map(trace.rows.__getitem__, range(len(trace.rows) - 1, -1, -1))
+    return next((row[ISSUED] for row in newest_first if row[KIND] == Kind.KERNEL), -1)

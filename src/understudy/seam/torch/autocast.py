@@ -175,6 +175,15 @@ def _result(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[s
     return func(*args, **kwargs)
 
 
+def _appended(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    other = lists.APPENDED.get(f"{func._opname}.{func._overloadname}")
+    if other is None or args[0].dtype == torch.float64:
+        return func(*args, **kwargs)
+    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+    whole = [given.get(a.name, a.default_value) for a in func._schema.arguments]
+    return getattr(func.overloadpacket, other)(*whole, dtype=torch.float32)
+
+
 def _promote(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     wide = any(t.dtype == torch.float32 for t in tensors_in((*args, *kwargs.values())))
     return _lower(autocast, func, args, kwargs, torch.float32 if wide else dtype)
@@ -194,6 +203,7 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (lists.LOWER_PRECISION, _lower),
     (lists.FLOAT32, _float32),
     (lists.FLOAT32_RESULT, _result),
+    (("norm",), _appended),
     (lists.PROMOTE, _promote),
     (lists.BANNED, _ban),
     (("_cudnn_rnn",), recurrent.autocast_rule),

@@ -22,13 +22,16 @@ FLOAT32 = (
     "smooth_l1_loss", "huber_loss", "mse_loss", "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss",
     "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm",
     "logsumexp", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d",
-    "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d", "norm",
+    "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
     "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "_upsample_bilinear2d_aa",
     "_upsample_bicubic2d_aa", "frobenius_norm", "rms_norm",
 )  # fmt: skip
 FLOAT32_RESULT = (
     "prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm", "sum",
 )  # fmt: skip
+APPENDED = {"norm.Scalar": "ScalarOpt_dtype", "norm.ScalarOpt_dim": "ScalarOpt_dim_dtype"}
+"""Overloads that autocast calls another one for, which takes the result's type, float32, and converts nothing before
+(AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE)."""
 PROMOTE = (
     "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put", "tensordot",
     "scatter_add",

@@ -68,7 +68,6 @@ SYNCHRONIZING = frozenset(
         "aten::_linalg_eigh",
         "aten::_linalg_svd",
         "aten::geqrf",
-        "aten::multinomial",
         "aten::_coalesce",
     }
 )
