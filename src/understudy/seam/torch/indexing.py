@@ -28,7 +28,7 @@ MASKS = (torch.bool, torch.uint8)
 
 
 def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
-    """Handlers of the operators that index: they bring what is needed over, then go on with the handler that there was."""
+    """Handlers of the operators that index: they bring what is needed over, and go on with the handler there was."""
     return {name: partial(_indexed, handlers.get(name, guarded)) for name in MASKABLE}
 
 
