@@ -81,9 +81,59 @@ class CachingAllocator(SnapshotAllocator):
                     shelf.stale -= 1
                     if block is not None:
                         shelf.free[block.address] = block
+                if requested > 0:
+                    block = shelf.best_fit(size)
+                    if block is not None:
+                        return self._cut(block, size, requested, context)
         if requested <= 0:
             return None
         return self._malloc(requested, stream, context)
+
+    def _cut(self, block: Block, size: int, requested: int, context: object) -> Block:
+        """`malloc` where a larger free block serves, the first on its shelf, and no setting has a say."""
+        shelf = block.shelf
+        remaining = block.size - size
+        if remaining <= SMALL_SIZE if size > SMALL_SIZE else remaining < MIN_BLOCK:
+            shelf.remove(block)
+            return self._hand_out(block, size, requested, context, False)
+        rest = block
+        address = rest.address
+        segment = rest.segment
+        free, bins = shelf.free, shelf.bins
+        heappop(bins[rest.size])
+        del free[address]
+        block = Block(address, size, shelf, segment, ALLOCATED)
+        block.accesses = rest.accesses
+        block.requested = requested
+        block.context = context
+        before = block.prev = rest.prev
+        if before is None:
+            segment.head = block
+            segment.context = None
+        else:
+            before.next = block
+        every, one = self._all, shelf.counters
+        if before is None and rest.next is None:
+            every.change_split(1, remaining)
+            one.change_split(1, remaining)
+        else:
+            every.split_bytes -= size
+            one.split_bytes -= size
+        block.next = rest
+        rest.prev = block
+        rest.address = address = address + size
+        rest.size = remaining
+        rest.aged_at = shelf.pool.searches
+        heap = bins.get(remaining)
+        if heap is None:
+            bins[remaining] = [address]
+            shelf.sizes.add(remaining)
+        else:
+            heappush(heap, address)
+        free[address] = rest
+        every.handed_out(size, requested)
+        one.handed_out(size, requested)
+        return block
 
     def _malloc(self, requested: int, stream: int, context: object) -> Block:
         """The whole story of `malloc`: settings, pools, the driver, retries."""

@@ -208,8 +208,8 @@ class Shelf:
 
     def best_fit(self, size: int) -> Block | None:
         """The free block with the smallest size that is not below `size`, of these the one with the lowest address."""
-        bins, free = self.bins, self.free
-        while found := self.sizes.at_least(size):
+        bins, free, sizes = self.bins, self.free, self.sizes
+        while found := sizes.at_least(size):
             heap = bins[found]
             while heap:
                 block = free.get(heap[0])
@@ -218,7 +218,7 @@ class Shelf:
                 heappop(heap)
                 self.stale -= 1
             del bins[found]
-            self.sizes.remove(found)
+            sizes.remove(found)
         return None
 
     def after(self, block: Block) -> Block | None:

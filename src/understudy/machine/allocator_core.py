@@ -206,7 +206,8 @@ class AllocatorCore:
     def _complete_free(self, block: Block) -> None:
         """Put a block that nobody uses any more on its shelf, joined with its free neighbours."""
         every = self._all
-        one = block.shelf.counters
+        shelf = block.shelf
+        one = shelf.counters
         if self._on_action is not None:
             self._on_action("free_completed", block.address, block.requested, block.stream, block)
         if block.state == PENDING:
@@ -217,22 +218,23 @@ class AllocatorCore:
         one.requested -= block.requested
         block.context = None
         blocks = size = 0
-        shelf = block.shelf
-        neighbour = block.prev
-        if neighbour is not None and neighbour.state == FREE:
+        before = block.prev
+        if before is not None and before.state == FREE:
             blocks = -1
-            size = -neighbour.size
-            shelf.remove(neighbour)
-            self._absorb(block, neighbour)
-        neighbour = block.next
-        if neighbour is not None and neighbour.state == FREE:
+            size = -before.size
+            shelf.remove(before)
+            self._absorb(block, before)
+            before = block.prev
+        after = block.next
+        if after is not None and after.state == FREE:
             blocks -= 1
-            size -= neighbour.size
-            shelf.remove(neighbour)
-            self._absorb(block, neighbour)
+            size -= after.size
+            shelf.remove(after)
+            self._absorb(block, after)
+            after = block.next
         block.state = FREE
         shelf.add(block)
-        if block.prev is not None or block.next is not None:
+        if before is not None or after is not None:
             blocks += 1
             size += block.size
         if (blocks or size) and not block.segment.expandable:

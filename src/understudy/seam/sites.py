@@ -93,7 +93,8 @@ class Sites:
         callers: list[tuple[str, int, str]] = []
         caller = frame.f_back
         while caller is not None and len(callers) < FRAMES_KEPT:
-            if self._kinds.get(caller.f_code, self._kind(caller.f_code)) != HIDDEN:
+            kind = self._kinds.get(caller.f_code)
+            if (self._kind(caller.f_code) if kind is None else kind) != HIDDEN:
                 callers.append((self._file(caller.f_code), caller.f_lineno, caller.f_code.co_qualname))
             caller = caller.f_back
         return Site(self._file(frame.f_code), frame.f_lineno, frame.f_code.co_qualname, tuple(callers))

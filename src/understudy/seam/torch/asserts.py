@@ -83,7 +83,7 @@ def _refuse(
 def guarded(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An operator whose CUDA kernel asserts that indices are in range."""
     try:
-        return dispatch.general(plan, func, args, kwargs)
+        return dispatch.general(plan, func, args, kwargs) if kwargs else dispatch.plain(plan, func, args)
     except (IndexError, RuntimeError) as error:
         devices = [device_of(tensor) for tensor in tensors_in((*args, *kwargs.values()))]
         device = max(devices, default=-1)

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from understudy.seam.torch.dispatch import COMPOSITE
 from understudy.seam.torch.messages import device_name
+from understudy.seam.torch.parts import COMPOSITE
 from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import FLOATING, device_of
 

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from understudy.seam.torch import attention, composite_checks, device_branches, recurrent, tracing
-from understudy.seam.torch.dispatch import COMPOSITE, Dispatch, as_on_the_way
-from understudy.seam.torch.dispatch import composite as apart
+from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.operators import Plan
+from understudy.seam.torch.parts import COMPOSITE, as_on_the_way
+from understudy.seam.torch.parts import composite as apart
 from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import TRACED, device_of
 

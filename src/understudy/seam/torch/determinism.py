@@ -88,7 +88,7 @@ def _checked(
             alert(ALERTS[plan.name])
     if inner is not None:
         return inner(dispatch, plan, func, args, kwargs)
-    return dispatch.general(plan, func, args, kwargs)
+    return dispatch.general(plan, func, args, kwargs) if kwargs else dispatch.plain(plan, func, args)
 
 
 def alert(name: str) -> None:

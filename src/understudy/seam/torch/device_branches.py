@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from understudy.seam.torch.order import current_node
+from understudy.seam.torch.parts import COMPOSITE
 from understudy.seam.torch.state import State
 from understudy.seam.torch.substitutes import substituted
 from understudy.seam.torch.tags import device_of
@@ -33,7 +34,7 @@ def _normalizing(kernel: Any) -> Callable[..., Any]:
         """`softmax` or `log_softmax`."""
         if dtype is torch.float32 and input.dtype is torch.float16 and device_of(input) >= 0:
             return kernel(input, dim, True)
-        return func.decompose(input, dim, dtype)
+        return func._op_dk(COMPOSITE, input, dim, dtype)
 
     return normalized
 

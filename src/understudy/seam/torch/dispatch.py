@@ -26,6 +26,7 @@ from understudy.seam.torch.operators import (
     signature,
     tensors_in,
 )
+from understudy.seam.torch.parts import HigherOrderPlan, composite, tensorless
 from understudy.seam.torch.state import VIEW_NS, State
 from understudy.seam.torch.tags import (
     CPU,
@@ -46,12 +47,8 @@ Parameter = torch.nn.Parameter
 STRIDED = torch.strided
 PLAIN = torch._C._disabled_torch_dispatch_impl
 CPU_DEVICE = torch.device("cpu")
-COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-LAZY = (torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative, torch._C.DispatchKey.ZeroTensor)
-AUTOCAST = torch._C.DispatchKey.AutocastCPU
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 get_mode = torch._C._get_dispatch_mode
-KERNELS = (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CompositeExplicitAutograd)
 Handler = Callable[["Dispatch", Plan, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -118,6 +115,21 @@ class Dispatch(TorchDispatchMode):
             return plan.handler(self, plan, func, args, kwargs or {})
         if kwargs or plan.factory:
             return self.general(plan, func, args, kwargs or {})
+        if plan.looks:
+            value = args[0]
+            if value.__class__ is Tensor or value.__class__ is Parameter:
+                try:
+                    device = storage_of(value)._us.device
+                except (NotImplementedError, RuntimeError, ValueError):
+                    return self.general(plan, func, args, {})
+                if device >= 0:
+                    out = plan.run(*args)
+                    self.local.host.now_ns += VIEW_NS
+                    return out
+        return self.plain(plan, func, args)
+
+    def plain(self, plan: Plan, func: Any, args: tuple[Any, ...]) -> Any:
+        """Tensors of one device and numbers, without keywords; what turns out to be anything else is `general`."""
         key: list[Any] = [plan]
         device = NOWHERE
         for value in args:
@@ -171,7 +183,7 @@ class Dispatch(TorchDispatchMode):
             return self._general(plan, func, args, kwargs)
 
     def _general(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        device, floating = self.scan(plan, func, args, kwargs)
+        device, floating = (NOWHERE, []) if plan.factory else self.scan(plan, func, args, kwargs)
         if plan.factory or "device" in kwargs or "pin_memory" in kwargs:
             return self.create(plan, func, args, kwargs, device)
         if device < 0:
@@ -249,11 +261,11 @@ class Dispatch(TorchDispatchMode):
         local = self.local
         if wanted is None:
             target = device
-        elif wanted.type == "meta" or wanted.type not in ("cpu", "cuda"):
+        elif (kind := wanted.type) not in ("cpu", "cuda"):
             return func(*args, **kwargs)
         else:
             kwargs["device"] = CPU_DEVICE
-            target = self.state.index(wanted)
+            target = CPU if kind == "cpu" else self.state.index(wanted)
             if target < 0 and not local.explicit and device >= 0:
                 target = device
         if target == NOWHERE or (target < 0 and local.target is not None):
@@ -402,49 +414,3 @@ class Dispatch(TorchDispatchMode):
             tag = storage._us
             if tag is not HOST_TAG and tag.device >= 0 and tag.size != storage.nbytes():
                 self.state.resized(storage)
-
-
-class HigherOrderPlan(Plan):
-    """How an operator that takes operators is handled: its CUDA kernel is Python, and what that calls comes here."""
-
-    __slots__ = ()
-
-    def __init__(self, func: Any) -> None:
-        self.func = func
-        self.handler = higher_order
-
-
-def higher_order(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a higher-order operator's kernel, `run_dtensor_rng_op` for one, under the mode."""
-    kernel = next((func.py_kernels[key] for key in KERNELS if key in func.py_kernels), None)
-    if kernel is None:
-        raise NotImplementedError(f"could not find kernel for HigherOrderOperator {func.name()} on CUDA")
-    with dispatch.parts:
-        return kernel(*args, **kwargs)
-
-
-def tensorless(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator that neither takes nor makes tensors (`record_function`'s): nothing happens on a device."""
-    return func(*args, **kwargs)
-
-
-def composite(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Take a composite operator apart as autograd does; under `torch.inference_mode` it comes here whole.
-
-    Strided nested tensors have kernels of their own for some of them.
-    """
-    if any(tensor.is_nested for tensor in tensors_in(args)):
-        return dispatch.general(plan, func, args, kwargs)
-    with dispatch.parts, as_on_the_way(dispatch.state):
-        return func._op_dk(COMPOSITE, *args, **kwargs)
-
-
-def as_on_the_way(state: State) -> AbstractContextManager[Any]:
-    """Let operators see to conjugate and negative views, to zero tensors and to autocast again, as before they came."""
-    include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    for key in LAZY:
-        exclude = exclude.remove(key)
-    if state.autocast.is_on():
-        exclude = exclude.remove(AUTOCAST)
-        include = include.add(AUTOCAST) if state.no_data else include
-    return torch._C._ForceDispatchKeyGuard(include, exclude)

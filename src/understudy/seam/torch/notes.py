@@ -63,13 +63,13 @@ class Notes:
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         state = self.state
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        device = max((device_of(p) for p in parameters), default=-1)
-        if device < 0:
-            return
         machine = state.machine
         if len(machine.trace.rows) == self._rows_after_step:
             return  # an optimizer made of others, which have stepped
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        device = max(map(device_of, parameters), default=-1)
+        if device < 0:
+            return
         site = state.site()
         if state.local.streams[device].capture is None:
             self.stepped(site)

@@ -23,17 +23,16 @@ class Plan:
     """How one OpOverload is handled.
 
     `blas`: takes cuBLAS's workspace. `memory`: its kernel takes memory beyond its results, as `row` says, or is not
-    known (no row). `empty`: makes memory of which nothing is computed. `view`: only makes views. `fresh`: may return
-    new storages. `mutated`: positions of arguments that it writes. `resizes`: may change a storage's size.
-    `composite`: has no kernel of its own, but is written in other operators. `handler`: replaces it all. `run`: what
-    `func` calls. `tensorless`: neither takes nor makes tensors.
+    known (no row). `empty`: makes memory of which nothing is computed. `view`: only makes views; `looks`: of its first
+    argument, which is its only tensor. `fresh`: may return new storages. `mutated`: positions of arguments that it
+    writes. `resizes`: may change a storage's size. `composite`: has no kernel of its own, but is written in other
+    operators. `handler`: replaces it all. `run`: what `func` calls. `tensorless`: neither takes nor makes tensors.
     """
 
     __slots__ = (
         "attributes", "blas", "builtin", "composite", "empty", "exempt", "factory", "fresh", "func", "handler",
-        "host_arguments",
-        "kernel", "layout", "maskable", "math", "memory", "mutated", "mutated_keywords", "name", "names", "random",
-        "resizes", "row", "run", "synchronizes", "tensorless", "view",
+        "host_arguments", "kernel", "layout", "looks", "maskable", "math", "memory", "mutated", "mutated_keywords",
+        "name", "names", "random", "resizes", "row", "run", "synchronizes", "tensorless", "view",
     )  # fmt: skip
 
     def __init__(self, func: torch._ops.OpOverload) -> None:
@@ -45,10 +44,10 @@ class Plan:
         self.name = name = schema.name
         self.handler: Callable[..., Any] | None = None
         self.names = tuple(argument.name for argument in arguments)
-        takes_tensors = any("Tensor" in str(argument.type) for argument in arguments)
-        self.factory = not takes_tensors
+        tensors = [i for i, argument in enumerate(arguments) if "Tensor" in str(argument.type)]
+        self.factory = not tensors
         gives_tensors = any("Tensor" in str(r.type) for r in returns)
-        self.tensorless = func.namespace in ("aten", "profiler") and not (takes_tensors or gives_tensors)
+        self.tensorless = func.namespace in ("aten", "profiler") and not (tensors or gives_tensors)
         written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
         self.mutated = tuple(i for i, a in enumerate(arguments) if a in written and not a.kwarg_only)
         self.mutated_keywords = tuple(a.name for a in written if a.kwarg_only)
@@ -74,6 +73,7 @@ class Plan:
         self.attributes = name in tables.ATTRIBUTES
         self.layout = "convolution" in name
         self.builtin = func.namespace in tables.BUILT_IN
+        self.looks = self.view and self.builtin and not self.random and tensors == [0]
         kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key
         self.composite = kernel_for(func.name(), "CompositeImplicitAutograd") and not kernel_for(func.name(), "CPU")
 

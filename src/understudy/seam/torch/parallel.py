@@ -18,6 +18,8 @@ from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import CPU, device_of
 from understudy.trace.operation import Note
 
+CPU_DEVICE = torch.device("cpu")
+
 Tensor = torch.Tensor
 Groups = dict[tuple[torch.device, torch.dtype], tuple[list[list[Tensor | None]], list[int]]]
 
@@ -254,7 +256,8 @@ def group(nested: list[list[Tensor | None]], with_indices: bool = False) -> Grou
         lists, indices = found.setdefault((device, dtype), ([[] for _ in nested], []))
         for made, given in zip(lists, nested, strict=True):
             if given:
-                made.append(_checked(given[index], device, dtype))
+                other = given[index]
+                made.append(other if other is tensor else _checked(other, device, dtype))
         if with_indices:
             indices.append(index)
     return found
@@ -263,9 +266,10 @@ def group(nested: list[list[Tensor | None]], with_indices: bool = False) -> Grou
 def _checked(tensor: Tensor | None, device: torch.device, dtype: torch.dtype) -> Tensor | None:
     if tensor is None:
         return None
-    if tensor.dtype != dtype or tensor.device != device:
+    found = tensor.device
+    if tensor.dtype != dtype or found != device:
         floats = tensor.dtype in (torch.float32, torch.float64)
-        if not floats or tensor.device not in (device, torch.device("cpu")):
+        if not floats or found not in (device, CPU_DEVICE):
             raise RuntimeError(
                 "Tensors of the same index must be on the same device and the same dtype except `step` tensors "
                 "that can be CPU and float32/64 notwithstanding"

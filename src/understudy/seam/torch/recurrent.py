@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from understudy.seam.torch.dispatch import COMPOSITE, Dispatch
+from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.messages import device_name
 from understudy.seam.torch.operators import Plan, tensors_in
+from understudy.seam.torch.parts import COMPOSITE
 from understudy.seam.torch.recurrent_space import LSTM, Pieces, pieces
 from understudy.seam.torch.recurrent_values import MODES, backward_values, forward_values, named, shapes
 from understudy.seam.torch.state import State

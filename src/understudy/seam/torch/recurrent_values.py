@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from understudy.seam.torch.dispatch import COMPOSITE, Dispatch
+from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.generators import MASK, MIXER
 from understudy.seam.torch.libraries import RNN_MODES
 from understudy.seam.torch.operators import Plan
+from understudy.seam.torch.parts import COMPOSITE
 from understudy.seam.torch.recurrent_space import pieces, reserve_bytes
 from understudy.seam.torch.tags import disable_torch_function
 

@@ -17,8 +17,11 @@ def substituted(names: Iterable[str], choose: Choose) -> tuple[dict[str, Handler
     """(handlers, what computes them in a replay) of operators; `choose` gives the kernel for one call on a device."""
 
     def called(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        chosen = choose(func, args, kwargs)
+        if chosen is func and not kwargs:
+            return dispatch.plain(plan, func, args)
         on_device = any(device_of(t) >= 0 for t in tensors_in((*args, *kwargs.values())))
-        return dispatch.general(plan, choose(func, args, kwargs) if on_device else func, args, kwargs)
+        return dispatch.general(plan, chosen if on_device else func, args, kwargs)
 
     def replayed(
         dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
