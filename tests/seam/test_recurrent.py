@@ -140,6 +140,14 @@ def test_without_cudnn_the_cells_run_and_have_second_derivatives(session: Sessio
     assert "aten::_cudnn_rnn" not in kernels(session)
 
 
+@pytest.mark.parametrize(("gpu", "cuda", "one"), [("A100", "13.0", True), ("A100", "12.8", False), ("T4", "13.0", False)])
+def test_bfloat16_is_cudnns_with_a_wheel_that_carries_9_13_or_later(gpu: str, cuda: str, one: bool) -> None:
+    with understudy.emulate(gpu, cuda_version=cuda) as session:
+        net = nn.LSTM(3, 4).cuda().bfloat16()
+        net(torch.randn(5, 2, 3, device="cuda", dtype=torch.bfloat16))[0].sum().backward()
+        assert ("aten::_cudnn_rnn" in kernels(session)) is one
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_autocast_makes_it_float16(dtype: torch.dtype, kind: Any, session: Session) -> None:

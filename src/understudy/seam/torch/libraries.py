@@ -19,10 +19,15 @@ CUDNN_VERSIONS = (
     ((11, 7), 8500),
     ((12, 0), 8902),
     ((12, 4), 90100),
-    ((12, 8), 90800),
+    ((12, 6), 90501),
+    ((12, 8), 91002),
+    ((13, 0), 91900),
 )
-"""The cuDNN that PyTorch's wheels carry, by the first CUDA version that has it (torch.backends.cudnn.version())."""
+"""The cuDNN that PyTorch's wheels carry, by the first CUDA version that has it (torch.backends.cudnn.version()).
 
+Source: the requirements of torch 2.6.0 (12.4), 2.7.1 (12.6), 2.8.0 to 2.10.0 (12.8) and 2.11.0 (13.0). Later wheels of
+the same CUDA carry later ones (9.20 with 2.12.0, 9.24 with 2.14.1), which changes nothing that is emulated.
+"""
 
 RNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 """cudnnRNNMode_t."""
