@@ -114,10 +114,10 @@ class CostModel:
         regular = _regularity(signature, name) if operator.name == "matmul" else 0.0
         # A power limit lowers the clock of the cores, not that of the memory.
         of_cores = part * self.gpu.sustained_share / shape.sustained_share
-        rooflines = sorted(((compute_ns, of_cores), (memory_ns, part)), reverse=True)
+        rooflines = sorted(((compute_ns, of_cores, regular), (memory_ns, part, 0.0)), reverse=True)
         found = recurrence(signature) if operator.name == "rnn" else None
         if found is None:
-            times = [shape.time_ns(ns, floor_ns, operator.share * of, regular) for ns, of in rooflines]
+            times = [shape.time_ns(ns, floor_ns, operator.share * of, upper) for ns, of, upper in rooflines]
             duration, band = max(times, key=itemgetter(0))
         else:
             duration, floor_ns = self._recurrent_ns(found, signature, shape, precision, rooflines[0][1], floor_ns)
