@@ -208,12 +208,12 @@ def run(name: str, key: str, kind: str, batch: int, cuda: str = "11.8", steps: i
                 for _ in range(WARM_UP):
                     step()
                 torch.cuda.synchronize()
-                begin = time.perf_counter()
+                begin = time.perf_counter_ns()
                 for _ in range(steps):
                     rows = len(session.trace)
                     step()
                 torch.cuda.synchronize()
-                seconds = (time.perf_counter() - begin) / steps
+                seconds = (time.perf_counter_ns() - begin) / 1e9 / steps
         finally:
             torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
         work = _work(session.trace, rows)
