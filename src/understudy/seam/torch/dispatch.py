@@ -304,7 +304,8 @@ class Dispatch(TorchDispatchMode):
             if plan.random and (device >= 0 or kwargs.get("generator") is None):
                 with self.state.default_generator:
                     return draw(self.state, plan, func, args, kwargs, device)
-            return func(*args, **kwargs) if plan.builtin else plan.run_foreign(func, args, kwargs)
+            run = plan.run if device >= 0 and func is plan.func else func
+            return run(*args, **kwargs) if plan.builtin else plan.run_foreign(func, args, kwargs)
         except RuntimeError as error:
             if device >= 0 and "DefaultCPUAllocator" in str(error):
                 self.state.host_memory_ended(error, device)

@@ -10,12 +10,14 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from understudy.machine.machine import Machine
-from understudy.seam.torch import tables
+from understudy.seam.torch import half_norm, tables, thin_convolution
 from understudy.seam.torch.tags import NOWHERE, size_of, storage_of, tag_of
 from understudy.trace.operation import Signature
 
 RANDOM_ARGUMENT, RANDOM_STATE = 1, 2
 """How a random operator takes its generator: as an argument, or only from the default generator's state."""
+RUN: dict[str, Callable[..., Any]] = {**half_norm.RUN, **thin_convolution.RUN}
+"""By name and overload, what gives an operator's values on a device instead of the CPU's kernel."""
 RESIZING = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
 
 
@@ -26,7 +28,8 @@ class Plan:
     known (no row). `empty`: makes memory of which nothing is computed. `view`: only makes views; `looks`: of its first
     argument, which is its only tensor. `fresh`: may return new storages. `mutated`: positions of arguments that it
     writes. `resizes`: may change a storage's size. `composite`: has no kernel of its own, but is written in other
-    operators. `handler`: replaces it all. `run`: what `func` calls. `tensorless`: neither takes nor makes tensors.
+    operators. `handler`: replaces it all. `run`: what `func` calls, or a kernel of ours for it on a device.
+    `tensorless`: neither takes nor makes tensors.
     """
 
     __slots__ = (
@@ -37,8 +40,8 @@ class Plan:
 
     def __init__(self, func: torch._ops.OpOverload) -> None:
         self.func = func
-        self.run: Callable[..., Any] = func._op
         schema = func._schema
+        self.run: Callable[..., Any] = RUN.get(func.name(), func._op)
         arguments = schema.arguments
         returns = schema.returns
         self.name = name = schema.name

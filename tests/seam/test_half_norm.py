@@ -1,0 +1,45 @@
+"""Normalizing half precision is as exact as CUDA's kernels, which compute it in float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from understudy.session import Session
+
+
+def results(layer: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """Output, gradients and running statistics of one training step."""
+    x = x.detach().requires_grad_()
+    out = layer(x)
+    weights = torch.arange(out.numel(), device=x.device).reshape(out.shape).remainder(3)
+    (out * weights.to(x.dtype)).sum().backward()
+    running = [t for name, t in layer.named_buffers() if t.is_floating_point()]
+    return [t.detach().float().cpu() for t in (out, x.grad, *(p.grad for p in layer.parameters()), *running)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("kind", "shape"), [(nn.BatchNorm2d, (4, 3, 5, 5)), (nn.InstanceNorm1d, (4, 3, 9))])
+def test_half_parameters_cost_few_roundings(kind, shape: tuple[int, ...], dtype, session: Session) -> None:
+    layer, wide = (kind(3, affine=True, track_running_stats=True).cuda() for _ in range(2))
+    layer = layer.to(dtype)
+    x = torch.randint(1, 10, shape).to(dtype).cuda()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(torch.rand_like(parameter))
+    wide.load_state_dict(layer.state_dict())
+    for found, expected in zip(results(layer, x), results(wide, x.float()), strict=True):
+        torch.testing.assert_close(
+            found, expected.to(dtype).float(), rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps
+        )
+
+
+def test_a_replay_is_as_exact(session: Session) -> None:
+    layer, x = nn.BatchNorm1d(4).half().cuda(), torch.rand(8, 4, device="cuda").half()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = layer(x)
+    graph.replay()
+    expected = nn.BatchNorm1d(4).cuda()(x.float())
+    torch.testing.assert_close(out.float(), expected.half().float(), rtol=0, atol=0)
