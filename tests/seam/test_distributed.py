@@ -125,6 +125,11 @@ def test_an_asynchronous_collective_is_late_and_its_future_complete(ranks):
     assert ranks["asynchronous"][0] == [False, True, 4.0, 4.0]
 
 
+def test_a_functional_collective_keeps_its_input_until_somebody_waits(ranks):
+    """As ProcessGroupNCCL's TensorShelf does: nothing else gets memory that is still read on the group's stream."""
+    assert ranks["functional_kept"][0] == [2, 0, 2.0]
+
+
 def test_errors_are_nccls(ranks):
     assert ranks["cpu_tensor"][0] == "RuntimeError: No backend type associated with device type cpu"
     assert ranks["not_contiguous"][0] == "ValueError: Tensors must be contiguous"

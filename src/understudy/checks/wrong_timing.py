@@ -18,12 +18,15 @@ CLOCK_CALL = re.compile(
     r"\b(time|time_ns|perf_counter|perf_counter_ns|monotonic|monotonic_ns|process_time|default_timer|timer|timeit|"
     r"repeat|autorange|clock|now)\("
 )
+DIFFERENCE = re.compile(CLOCK_CALL.pattern + r"\s*\)\s*-")
+"""A reading that an earlier one is taken from: it ends a measurement, and begins none."""
 
 
 class Reading(NamedTuple):
-    """A clock that was read."""
+    """A clock that was read, and the work that was still to come then."""
 
     time_ns: int
+    pending_ns: int
     site: Site
 
 
@@ -44,7 +47,9 @@ class WrongTiming(Check):
 
     ## What it does
     Looks at two readings of the same clock in one thread with device work issued in between, and reports the second
-    when a tenth of the measured time or more of that work was still to come. Readings inside libraries do not count.
+    when a tenth of the measured time or more of that work was still to come. In a loop that times each step, what the
+    first reading left behind is waited for in the measured time, and balances what the second leaves. Readings inside
+    libraries do not count, and `time.time() - start` begins no measurement.
 
     ## Why it is bad
     A call returns as soon as the work is queued. What is measured is the time to queue it: the result looks ten or a
@@ -71,7 +76,8 @@ class WrongTiming(Check):
     kinds: ClassVar = frozenset({Kind.KERNEL, Kind.COLLECTIVE, Kind.CLOCK_READ})
 
     def __init__(self) -> None:
-        self.readings: dict[tuple[int, str], Reading] = {}
+        self.readings: dict[tuple[int, str], Reading] = {}  # that may begin a measurement
+        self.latest_ns: dict[tuple[int, str], int] = {}  # of every reading
         self.work: dict[int, Record] = {}  # thread -> of the work that it issued, what ends last
         self.wrong: dict[tuple[str, int, str, int], Wrong] = {}
 
@@ -88,17 +94,19 @@ class WrongTiming(Check):
         key = thread, record.signature.name
         before = self.readings.get(key)
         latest = self.work.get(thread)
-        self.readings[key] = Reading(record.issued_ns, record.site)
-        if before is not None and latest is not None and latest.issued_ns > before.time_ns:
-            self._compare(before, record, latest)
+        pending_ns = 0 if latest is None else max(0, latest.end_ns - record.issued_ns)
+        if before is None or not _written(DIFFERENCE, record.site):
+            self.readings[key] = Reading(record.issued_ns, pending_ns, record.site)
+        latest_ns, self.latest_ns[key] = self.latest_ns.get(key, 0), record.issued_ns
+        if before is not None and latest is not None and latest.issued_ns > latest_ns:
+            self._compare(before, record, latest, pending_ns - before.pending_ns)
 
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding a pair of lines."""
         return [self._finding(wrong) for wrong in self.wrong.values()]
 
-    def _compare(self, before: Reading, record: Record, work: Record) -> None:
+    def _compare(self, before: Reading, record: Record, work: Record, missing_ns: int) -> None:
         measured_ns = record.issued_ns - before.time_ns
-        missing_ns = work.end_ns - record.issued_ns
         if missing_ns <= WRONG_SHARE * measured_ns:
             return
         first, second = before.site, record.site
@@ -126,5 +134,12 @@ class WrongTiming(Check):
 
 def _reads_clock(site: Site) -> bool:
     """Whether the line itself reads a clock, rather than a library that it calls; true when it cannot be looked up."""
-    text = linecache.getline(site.file, site.line) if site.file else ""
-    return not text or CLOCK_CALL.search(text) is not None
+    return not _line(site) or _written(CLOCK_CALL, site)
+
+
+def _written(pattern: re.Pattern[str], site: Site) -> bool:
+    return pattern.search(_line(site)) is not None
+
+
+def _line(site: Site) -> str:
+    return linecache.getline(site.file, site.line) if site.file else ""

@@ -152,6 +152,18 @@ record("asynchronous", asynchronous)
 record("coalesced", coalesced)
 record("functional", lambda: functional.all_reduce(c(rank, 1), "sum", dist.group.WORLD) + 0)
 record("functional_gather", lambda: functional.all_gather_tensor(c(rank), 0, dist.group.WORLD) + 0)
+
+
+def kept():
+    """What a functional collective holds in memory, in MiB, until its result is used, and after."""
+    before = torch.cuda.memory_allocated()
+    result = functional.all_reduce(torch.ones(1 << 18, device="cuda"), "sum", dist.group.WORLD)
+    in_flight = torch.cuda.memory_allocated() - before
+    result = result[0].item()
+    return [in_flight >> 20, (torch.cuda.memory_allocated() - before) >> 20, result]
+
+
+record("functional_kept", kept)
 record("cpu_tensor", lambda: dist.all_reduce(torch.ones(2)))
 record("not_contiguous", lambda: dist.all_reduce(torch.ones(2, 3, device="cuda").t()))
 record("monitored_barrier", lambda: dist.monitored_barrier())

@@ -312,11 +312,11 @@ def functional(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...],
     groups.connect(group, device)
     stream = groups.stream(group, device, True)
     submit(dispatch, group, stream, plan.name, size, (reads, made))
-    event = groups.mark(stream, 0)
+    queued = Queued(groups.mark(stream, 0), tensors=reads)
     if len(groups.pending) > MOST_PENDING:
         groups.pending.clear()
     for tensor in made:
-        groups.pending[id(tag_of(tensor))] = event
+        groups.pending[id(tag_of(tensor))] = queued
     return out
 
 
@@ -346,9 +346,9 @@ def _functional_values(
 def wait_tensor(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """_c10d_functional::wait_tensor: the current stream waits for the collective that made the tensor."""
     groups: Groups = dispatch.state.groups
-    waiting = groups.pending.pop(id(tag_of(args[0])), None)
-    if waiting is not None:
-        groups.wait(waiting)
+    queued = groups.pending.pop(id(tag_of(args[0])), None)
+    if queued is not None and queued.event is not None:
+        groups.wait(queued.event)
     return dispatch.call(plan, func, args, kwargs, max(CPU, tag_of(args[0]).device))
 
 

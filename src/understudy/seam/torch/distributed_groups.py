@@ -67,7 +67,7 @@ class Groups:
         self.state = state
         self.by_name: dict[str, Group] = {}
         self.backends: list[Any] = []
-        self.pending: dict[int, Event] = {}  # by the identity of a result's tag, which must not be kept alive
+        self.pending: dict[int, Any] = {}  # functional ones, by the identity of a result's tag, not to be kept alive
         self.shelf: list[Any] = []  # collectives that nobody waited for, with their tensors
         self.future: Any = None  # the class of their futures
 
