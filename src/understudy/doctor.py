@@ -68,17 +68,14 @@ def _torch() -> Iterator[Line]:
             "PyTorch", "problem", f"{version} cannot be imported: {error}", "pip install --force-reinstall torch"
         )
         return
-    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
-    advice = f"pip install torch=={hooks.TESTED[-1]}"
-    if numbers < hooks.OLDEST:
-        oldest = ".".join(map(str, hooks.OLDEST))
-        yield Line("PyTorch", "problem", f"{version} is older than {oldest}", advice)
-        return
-    tested = version.split("+")[0] in hooks.TESTED
-    known = "tested" if tested else f"not one of those tested ({', '.join(hooks.TESTED)})"
-    yield Line("PyTorch", "ok", f"{version} ({_build()}), {known}")
+    found = hooks.problem(version)
+    if found:
+        yield Line("PyTorch", "problem", found, hooks.ADVICE)
+    else:
+        known = "tested" if version.split("+")[0] in hooks.TESTED else f"not one of those tested ({hooks.tested()})"
+        yield Line("PyTorch", "ok", f"{version} ({_build()}), {known}")
     for name, ok, note in hooks.check():
-        yield Line("PyTorch hook", "ok" if ok else "problem", f"{name}: {note}", "" if ok else advice)
+        yield Line("PyTorch hook", "ok" if ok else "problem", f"{name}: {note}", "" if ok else hooks.ADVICE)
 
 
 def _build() -> str:

@@ -26,11 +26,16 @@ def test_hooks_are_counted_unless_asked_for(understudy) -> None:
     ("version", "text", "advice"),
     [
         (None, "not installed", 'pip install "understudy[torch]"'),  # mission 5
-        ("2.5.1+cpu", "2.5.1+cpu is older than 2.6", "pip install torch=="),
+        (
+            "2.5.1+cpu",
+            "PyTorch 2.5.1+cpu is older than 2.6 (tested are 2.6.0, 2.13.0 and 2.14.1)",
+            "pip install torch==",
+        ),
     ],
 )
 def test_a_missing_or_old_torch_is_named_with_what_to_do(monkeypatch, version, text, advice) -> None:
     monkeypatch.setattr(doctor, "_version", lambda name: version)
     line = next(line for line in doctor.diagnose() if line.subject == "PyTorch")
-    assert (line.state, line.text) == ("problem", text)
+    assert line.state == "problem"
+    assert line.text.startswith(text)
     assert line.advice.startswith(advice)

@@ -1,4 +1,4 @@
-"""The private hooks of the installed PyTorch that the seam stands on, checked one by one for `understudy doctor`."""
+"""The private names of PyTorch that the seam stands on: checked before an emulation, and one by one by `doctor`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import pkgutil
 from typing import NamedTuple
 
 import torch
+
+from understudy.errors import InstallError
 
 TESTED = ("2.6.0", "2.13.0", "2.14.1")
 """Versions of PyTorch that the seam's tests ran on."""
@@ -21,37 +23,160 @@ class Hook(NamedTuple):
     note: str
 
 
-NEEDED = (
-    ("torch._C.TensorBase.untyped_storage", "tags on storages"),
-    ("torch._C._current_autograd_node", "the stream of a backward operator"),
-    ("torch._C._autograd._get_sequence_nr", "the stream of a backward operator"),
-    ("torch._C._DisableTorchDispatch", "late copies"),
-    ("torch._C.DisableTorchFunctionSubclass", "moves of tensor subclasses"),
-    ("torch._C._ExcludeDispatchKeyGuard", "autocast"),
-    ("torch._C._nn._parse_to", "Tensor.to"),
-    ("torch.utils._python_dispatch.TorchDispatchMode", "every operator"),
-    ("torch.utils._device._device_constructors", "factory functions"),
-    ("torch.utils.flop_counter.flop_registry", "floating point operations"),
-    ("torch.cuda._lazy_init", "CUDA's first use"),
-    ("torch.cuda._queued_calls", "CUDA's first use"),
-    ("torch.nn.parameter.UninitializedTensorMixin._allowed_methods", "lazy modules"),
-    ("threading.Thread._bootstrap_inner", "threads"),
-    ("torch._C._profiler._RecordFunctionFast", "torch.profiler"),
-    ("torch.autograd.profiler._enable_profiler", "torch.profiler"),
-    ("torch.autograd.profiler._disable_profiler", "torch.profiler"),
-    ("torch._C._to_dlpack", "CUDA graphs"),
-    ("torch._C._from_dlpack", "CUDA graphs"),
-    ("torch._C._DisableAutocast", "CUDA graphs"),
-    ("torch.UntypedStorage._new_with_weak_ptr", "CUDA graphs"),
-    ("torch.multiprocessing.reductions.StorageWeakRef", "CUDA graphs"),
-    ("torch.utils._python_dispatch._get_current_dispatch_mode_stack", "CUDA graphs"),
-)
+NEEDED = {
+    "every operator": """
+        torch._C._ForceDispatchKeyGuard torch._C._TorchDispatchModeKey torch._C._disabled_torch_dispatch_impl
+        torch._C._dispatch_tls_local_exclude_set torch._C._dispatch_tls_local_include_set
+        torch._C._get_dispatch_mode torch._ops.HigherOrderOperator
+        torch.utils._python_dispatch.TorchDispatchMode torch.utils._python_dispatch._get_current_dispatch_mode
+        torch.utils._python_dispatch._pop_mode_temporarily
+    """,
+    "attention": """
+        torch._C._get_cudnn_sdp_enabled torch._C._get_deterministic_algorithms_warn_only
+        torch._C._get_flash_sdp_enabled torch._C._get_math_sdp_enabled torch._C._get_mem_efficient_sdp_enabled
+        torch.ops.aten._scaled_dot_product_attention_math torch.ops.aten._scaled_dot_product_cudnn_attention
+        torch.ops.aten._scaled_dot_product_efficient_attention
+        torch.ops.aten._scaled_dot_product_flash_attention
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    """,
+    "autocast": """
+        torch._C.DispatchKey torch._C.DispatchKeySet torch._C._ExcludeDispatchKeyGuard
+        torch._C._dispatch_get_all_op_names torch._C._dispatch_has_kernel_for_dispatch_key
+        torch._C._dispatch_tls_set_dispatch_key_included torch._C._is_cached_tensor
+    """,
+    "CUDA graphs": """
+        torch.UntypedStorage._new_with_weak_ptr torch._C.DisableTorchFunctionSubclass torch._C._CUDAGraph
+        torch._C._DisableAutocast torch._C._DisableTorchDispatch torch._C._from_dlpack
+        torch._C._set_grad_enabled torch._C._to_dlpack torch.cuda.graphs._cuda_isCurrentStreamCapturing
+        torch.multiprocessing.reductions.StorageWeakRef
+        torch.utils._python_dispatch._get_current_dispatch_mode_stack
+    """,
+    "torch.jit": """
+        torch._C._dispatch_key_parse torch._C._get_tracing_state torch._C._set_tracing_state
+        torch.jit._builtins._builtin_table torch.jit._builtins._find_builtin
+        torch.jit._script.RecursiveScriptModule torch.jit._serialization.load torch.ops.aten._convolution
+        torch.ops.aten.convolution.default._schema
+    """,
+    "data loaders": """
+        torch.utils.data._utils.fetch._IterableDatasetFetcher torch.utils.data._utils.fetch._MapDatasetFetcher
+        torch.utils.data._utils.pin_memory.pin_memory torch.utils.data.dataloader._BaseDataLoaderIter
+        torch.utils.data.dataloader._BaseDataLoaderIter._next_index
+        torch.utils.data.dataloader._BaseDataLoaderIter._reset
+        torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+        torch.utils.data.dataloader._MultiProcessingDataLoaderIter._get_data
+        torch.utils.data.dataloader._MultiProcessingDataLoaderIter._process_data
+        torch.utils.data.dataloader._MultiProcessingDataLoaderIter._try_put_index
+    """,
+    "kernels": """
+        torch._C._VariableFunctions torch._C._get_cudnn_benchmark torch._C._get_cudnn_enabled
+        torch._C._get_deterministic_algorithms torch._ops.OpOverload torch.ops.aten._log_softmax
+        torch.ops.aten._softmax torch.utils.flop_counter.flop_registry
+    """,
+    "DLPack": """
+        torch._C.StorageBase
+    """,
+    "CUDA's first use": """
+        torch.cuda._cached_device_count torch.cuda._cudart torch.cuda._device_count_nvml torch.cuda._exchange_device
+        torch.cuda._initialized torch.cuda._is_in_bad_fork torch.cuda._lazy_init
+        torch.cuda._maybe_exchange_device torch.cuda._nvml_based_avail torch.cuda._queued_calls
+        torch.cuda.random._lazy_init
+    """,
+    "factory functions": """
+        torch._C.TensorBase torch._C._len_torch_function_stack torch._C._nested.nested_tensor
+        torch._C._nn._parse_to torch.overrides._get_current_function_mode_stack
+        torch.utils._device.DeviceContext torch.utils._device._device_constructors
+    """,
+    "FakeTensorMode": """
+        torch._subclasses.fake_tensor.FakeTensor torch._subclasses.fake_tensor._DISPATCH_META_HANDLERS
+        torch._subclasses.fake_tensor.init_gpu_context torch.ops.aten._to_copy
+    """,
+    "random numbers": """
+        torch._C.Generator
+    """,
+    "the CUDA sanitizer": """
+        torch._C._activate_gpu_trace torch.cuda._gpu_trace.DeviceSynchronizationCallbacks
+        torch.cuda._gpu_trace.EventCreationCallbacks torch.cuda._gpu_trace.EventDeletionCallbacks
+        torch.cuda._gpu_trace.EventRecordCallbacks torch.cuda._gpu_trace.EventSynchronizationCallbacks
+        torch.cuda._gpu_trace.EventWaitCallbacks torch.cuda._gpu_trace.MemoryAllocationCallbacks
+        torch.cuda._gpu_trace.MemoryDeallocationCallbacks torch.cuda._gpu_trace.StreamCreationCallbacks
+        torch.cuda._gpu_trace.StreamSynchronizationCallbacks
+    """,
+    "cuDNN and NVTX": """
+        torch._C._has_cudnn torch._use_cudnn_rnn_flatten_weight torch.cuda.nvtx._nvtx
+    """,
+    "moves between devices": """
+        torch.ops.aten._nested_view_from_buffer
+    """,
+    "streams of backward operators": """
+        torch._C._autograd._get_sequence_nr torch.autograd.graph._engine_run_backward
+    """,
+    "DataParallel": """
+        torch._utils._flatten_dense_tensors torch._utils._reorder_tensors_as torch._utils._take_tensors
+        torch._utils._unflatten_dense_tensors torch.nn.parallel._functions._streams
+    """,
+    "memory pools": """
+        torch._C._MemPool torch.cuda.memory._MemPool
+    """,
+    "tensors shared by processes": """
+        torch.UntypedStorage._new_shared_cuda torch.UntypedStorage._share_cuda_
+    """,
+    "torch.profiler": """
+        torch._C._autograd.DeviceType torch._C._profiler.ProfilerActivity torch._C._profiler.ProfilerState
+        torch._C._profiler._EventType torch._C._profiler._RecordFunctionFast
+        torch.autograd.profiler._disable_profiler torch.autograd.profiler._enable_profiler
+    """,
+    "recurrent layers": """
+        torch._C._get_mkldnn_enabled torch._C._set_mkldnn_enabled torch.ops.aten._cudnn_init_dropout_state
+        torch.ops.aten._cudnn_rnn torch.ops.aten._local_scalar_dense
+    """,
+    "stacks in memory snapshots": """
+        torch._C._profiler.gather_traceback torch._C._profiler.symbolize_tracebacks
+    """,
+    "TF32": """
+        torch._C._get_cublas_allow_tf32 torch._C._get_cudnn_allow_tf32
+    """,
+    "tags on storages": """
+        torch.UntypedStorage._write_file torch._C.TensorBase._indices torch._C.TensorBase._values
+        torch._C.TensorBase.untyped_storage torch._C._functorch.get_unwrapped
+        torch._C._functorch.is_functorch_wrapped_tensor torch._C._meta_in_tls_dispatch_include
+        torch._from_functional_tensor torch._subclasses.functional_tensor.FunctionalTensor
+    """,
+    "devices of tensors": """
+        torch.Tensor._make_wrapper_subclass torch._C.TensorBase._make_wrapper_subclass
+        torch._C._get_default_device torch._C._set_default_tensor_type torch._tensor_str.PRINT_OPTS
+        torch.nn.parameter.UninitializedTensorMixin._allowed_methods torch.ops.aten._pin_memory
+    """,
+    "warnings": """
+        torch._ops.__file__
+    """,
+    "threads": """
+        threading.Thread._bootstrap_inner
+    """,
+}
+"""What needs them, and the names; `tests/architecture/test_hooks.py` holds the seam to this list."""
+
+NEEDED_BY_RANKS = {
+    "torch.distributed": """
+        torch._C._collect_all torch._C._current_autograd_node
+        torch._C._distributed_c10d._create_work_from_future torch.autograd.Variable._execution_engine
+        torch.distributed.ProcessGroup._device_types torch.distributed.ProcessGroup._end_coalescing
+        torch.distributed.ProcessGroup._start_coalescing torch.distributed.Reducer._run_allreduce_hook
+        torch.distributed._register_comm_hook torch.distributed._verify_params_across_processes
+        torch.distributed.distributed_c10d._NCCL_AVAILABLE
+        torch.distributed.distributed_c10d._new_process_group_helper
+        torch.nn.parallel.DistributedDataParallel._register_builtin_comm_hook
+        torch.ops._c10d_functional.wait_tensor
+    """,
+}
+"""The same where PyTorch was built with `torch.distributed`."""
 
 
 def check() -> list[Hook]:
-    """Every hook, in the order in which the seam uses them; nothing is changed."""
-    found = [Hook(name, _exists(name), use) for name, use in NEEDED]
-    storage = torch.empty(1).untyped_storage()
+    """Every hook; nothing is changed."""
+    needed = NEEDED | (NEEDED_BY_RANKS if torch.distributed.is_available() else {})
+    found = [Hook(name, _exists(name), use) for use, names in needed.items() for name in names.split()]
+    storage = torch.UntypedStorage(4)
     storage._us_probe = True  # type: ignore[attr-defined]
     again = torch.empty(0, dtype=torch.float32).set_(storage).untyped_storage()
     kept = getattr(again, "_us_probe", False)
@@ -59,9 +184,35 @@ def check() -> list[Hook]:
     return found
 
 
-def missing() -> list[str]:
-    """The hooks that the installed PyTorch lacks."""
-    return [hook.name for hook in check() if not hook.ok]
+def tested() -> str:
+    """The tested versions, as a sentence names them."""
+    return f"{', '.join(TESTED[:-1])} and {TESTED[-1]}"
+
+
+def problem(version: str) -> str:
+    """Why PyTorch of this version cannot be emulated on: too old, or a private name is missing; "" where it can."""
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+    if numbers < OLDEST:
+        return f"PyTorch {version} is older than {'.'.join(map(str, OLDEST))} (tested are {tested()})"
+    lacking = [f"{hook.name} ({hook.note})" for hook in check() if not hook.ok]
+    if not lacking:
+        return ""
+    names = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if len(lacking) > 3 else "")
+    return f"PyTorch {version} lacks {names}, on which the emulation stands (tested are {tested()})"
+
+
+def require() -> None:
+    """Refuse a PyTorch that the seam cannot be put into, before any of the seam's other modules is imported.
+
+    Raises:
+        InstallError: the installed PyTorch is too old, or lacks a private name that the seam needs.
+    """
+    found = problem(torch.__version__)
+    if found:
+        raise InstallError(f"{found}: {ADVICE}, or see `understudy doctor`")
+
+
+ADVICE = f"pip install torch=={TESTED[-1]}"
 
 
 def _exists(path: str) -> bool:
