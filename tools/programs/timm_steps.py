@@ -1,4 +1,4 @@
-"""One training step in autocast of models of timm, convolutional and attentional, on the GPU.
+"""Three training steps in autocast of models of timm, convolutional and attentional, on the GPU.
 
 understudy run --gpus A100 timm_steps.py
 """
@@ -20,20 +20,22 @@ MODELS = {
 }
 
 
-def step(name: str, size: int) -> float:
-    """Forward, backward and an optimizer's step of two images; the loss."""
+def train(name: str, size: int) -> float:
+    """Forward, backward and an optimizer's step of two images, three times; the last loss."""
     model = timm.create_model(name, num_classes=10).cuda()
     average = ModelEmaV3(model)
     optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-3)
     scaler = torch.amp.GradScaler("cuda")
     mix = Mixup(mixup_alpha=0.2, num_classes=10)
     images, labels = mix(torch.randn(2, 3, size, size, device="cuda"), torch.tensor([1, 2], device="cuda"))
-    with torch.autocast("cuda"):
-        loss = SoftTargetCrossEntropy()(model(images), labels)
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    average.update(model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = SoftTargetCrossEntropy()(model(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        average.update(model)
     return loss.item()
 
 
@@ -41,10 +43,10 @@ def main() -> None:
     """Every model once."""
     torch.manual_seed(0)
     for name, size in MODELS.items():
-        loss = step(name, size)
+        loss = train(name, size)
         assert loss == loss, f"{name}: the loss is not a number"
         print(f"{name}: loss {loss:.3f}, peak {torch.cuda.max_memory_allocated() >> 20} MiB")
-    print("all models took a step")
+    print("all models took their steps")
 
 
 if __name__ == "__main__":

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from understudy.checks import Check
-from understudy.checks._copies import SMALL_BYTES, to_device
+from understudy.checks._copies import SMALL_BYTES, detail, to_device
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Kind, Site
 from understudy.trace.trace import Record, Trace
 from understudy.trace.units import format_bytes, plural
 
 MANY_IN_A_ROUND = 16  # copies of one line between two kernels, again and again: a batch has a handful of tensors
-MANY_AT_ONCE = 2_000  # copies of one line with no kernel in between: a model moved to its device has fewer tensors
+MANY_AT_ONCE = 2_000  # copies of one line with no kernel in between: checkpoints have fewer tensors
 ROUNDS = 3
 
 
@@ -34,7 +34,8 @@ class ManySmallCopies(Check):
 
     ## What it does
     Looks for source lines that copy at least 16 small pieces (64 KiB or less each) to a device between one kernel and
-    the next, three times or more, or 2,000 pieces at once. A model that is moved to its device stays below that.
+    the next, three times or more, or 2,000 pieces at once. Parameters and buffers that `module.to(device)` moves do
+    not count: they cannot be moved otherwise.
 
     ## Why it is bad
     Each copy costs the host several microseconds and the link a fixed latency, however few bytes it moves. A thousand
@@ -64,7 +65,7 @@ class ManySmallCopies(Check):
         if record.kind == Kind.KERNEL:
             self.kernels += 1
             return
-        if not to_device(record) or record.value > SMALL_BYTES:
+        if not to_device(record) or record.value > SMALL_BYTES or detail(record, "module"):
             return
         line = self.lines.setdefault((record.site.file, record.site.line), Line(record.site, record.lane.device))
         line.times += 1

@@ -73,6 +73,17 @@ class Sites:
             frame = frame.f_back
         return ""
 
+    def inside(self, code: CodeType, depth: int = 1) -> bool:
+        """Whether the program's line is calling a function, directly or through others."""
+        frame: FrameType | None = sys._getframe(depth)
+        for _ in range(DEPTH):
+            if frame is None or frame.f_code is code:
+                break
+            if self._kinds.get(frame.f_code) == PROGRAM:
+                return False
+            frame = frame.f_back
+        return frame is not None and frame.f_code is code
+
     def is_program(self, frame: FrameType) -> bool:
         """Whether a frame is the program's own, not a library's."""
         kind = self._kinds.get(frame.f_code)

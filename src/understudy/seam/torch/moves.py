@@ -37,6 +37,8 @@ UNPINNED_IN_CAPTURE = (
     "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. Please use "
     "tensor.pin_memory() or allocate the tensor with pin_memory=True."
 )
+MOVES_MODULE = torch.nn.Module._apply.__code__
+"""What moves a module's parameters and buffers, one by one."""
 aten = torch.ops.aten
 base_to = torch._C.TensorBase.to
 
@@ -236,6 +238,7 @@ def transfer(
         ("source_version", _version(source)),
         ("source_offset", int(source.storage_offset()) * source.element_size()),
         ("destination", state.number(to)),
+        *((("module", 1),) if of.device < 0 and state.sites.inside(MOVES_MODULE) else ()),
         *_library(state),
     )
     shapes = (tuple(source.shape),) if of.device < 0 else ()  # of inputs: how many samples a step has
