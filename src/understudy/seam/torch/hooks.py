@@ -27,7 +27,7 @@ NEEDED = {
     "every operator": """
         torch._C._ForceDispatchKeyGuard torch._C._TorchDispatchModeKey torch._C._disabled_torch_dispatch_impl
         torch._C._dispatch_tls_local_exclude_set torch._C._dispatch_tls_local_include_set
-        torch._C._get_dispatch_mode torch._ops.HigherOrderOperator
+        torch._C._get_dispatch_mode torch._C._should_allow_numbers_as_tensors torch._ops.HigherOrderOperator
         torch.utils._python_dispatch.TorchDispatchMode torch.utils._python_dispatch._get_current_dispatch_mode
         torch.utils._python_dispatch._pop_mode_temporarily
     """,
@@ -71,7 +71,9 @@ NEEDED = {
     "kernels": """
         torch._C._VariableFunctions torch._C._get_cudnn_benchmark torch._C._get_cudnn_enabled
         torch._C._get_deterministic_algorithms torch._ops.OpOverload torch.ops.aten._log_softmax
-        torch.ops.aten._softmax torch.utils.flop_counter.flop_registry
+        torch.ops.aten._softmax torch.ops.aten.convolution.default._op
+        torch.ops.aten.native_batch_norm.default._op torch.ops.aten.native_batch_norm_backward.default._op
+        torch.utils.flop_counter.flop_registry
     """,
     "DLPack": """
         torch._C.StorageBase
