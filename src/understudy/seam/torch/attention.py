@@ -7,6 +7,7 @@ arrive in the dispatch mode under CUDA's names, keep what CUDA keeps, and are co
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from understudy.seam.torch.tags import VERSION, device_of, disable_torch_functio
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
+Values = Callable[..., tuple[Any, ...]]
 LIFTS = VERSION >= (2, 14)
 """From torch 2.14 on tensors of three dimensions get a fourth one, and so a fused kernel."""
 MASK_ALIGNMENT = 16
@@ -72,9 +74,15 @@ def _choose(
     with disable_torch_function():
         if not gqa and len({t.shape[1] for t in (query, key, value) if t.dim() == 4}) > 1:
             return choice.MATH
-        cudnn = int(torch.backends.cudnn.version() or 0)
-        gpu = state.device(index).gpu
-        return choice.choose(choice.Problem(query, key, value, mask, p, causal, gpu, cudnn, state.cuda_version))
+        return choice.choose(problem(state, index, query, key, value, mask, p, causal))
+
+
+def problem(
+    state: State, index: int, query: Tensor, key: Tensor, value: Tensor, mask: Any, p: float, causal: bool
+) -> choice.Problem:
+    """What the choice of a kernel on device `index` looks at."""
+    cudnn = int(torch.backends.cudnn.version() or 0)
+    return choice.Problem(query, key, value, mask, p, causal, state.device(index).gpu, cudnn, state.cuda_version)
 
 
 def _run(
@@ -128,13 +136,20 @@ def chosen(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwa
 
 
 def fused(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A fused operator, forward or backward: values from the CPU, shapes and layout from its meta kernel."""
+    """A fused operator, forward or backward."""
+    return run(dispatch, plan, func, args, kwargs, values)
+
+
+def run(
+    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], compute: Values
+) -> Any:
+    """An operator without a kernel for the CPU: values from `compute`, shapes and layout from its meta kernel."""
     device, floating = dispatch.scan(plan, func, args, kwargs)
     if device < 0:
         return func(*args, **kwargs)
     for tensor in floating:
         dispatch.tag(tensor, device)
-    out = values(dispatch, plan, func, args, kwargs, device)
+    out = compute(dispatch, plan, func, args, kwargs, device)
     dispatch.tag(out, device)
     dispatch.submit(plan, func, args, kwargs, out, device, None)
     return out
@@ -144,13 +159,21 @@ def values(
     dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
 ) -> tuple[Any, ...]:
     """What a fused operator gives, computed on the CPU; without data, shapes alone."""
+    return computed(dispatch, plan, func, args, kwargs, device, _computed)
+
+
+def computed(
+    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int,
+    compute: Values,
+) -> tuple[Any, ...]:  # fmt: skip
+    """What `compute` gives, below the emulation; without data, shapes alone."""
     if dispatch.state.no_data:
         shapes: tuple[Any, ...] = dispatch.call(plan, func, args, kwargs, device)
         return shapes
     before, dispatch.local.inner = dispatch.local.inner, True
     try:
         with disable_torch_function():
-            return _computed(dispatch.state, plan, func, args, kwargs, device)
+            return compute(dispatch.state, plan, func, args, kwargs, device)
     finally:
         dispatch.local.inner = before
 
@@ -159,7 +182,7 @@ def _computed(
     state: State, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
 ) -> tuple[Any, ...]:
     given: dict[str, Any] = {**dict(zip(plan.names, args, strict=False)), **kwargs}
-    out = _empty(state, func, args, kwargs)
+    out = empty(state, func, args, kwargs)
     if plan.name.endswith("_backward"):
         grads = _backward(given)
         for place, grad in zip(out, grads, strict=False):
@@ -177,7 +200,7 @@ def _forward(state: State, given: dict[str, Any], out: list[Any], device: int) -
     for seed in seeds:
         seed.zero_()
     p = given.get("dropout_p", 0.0)
-    number = _drawn(state, device, query.shape, given["key"].shape[2]) if p else 0
+    number = drawn(state, device, query.shape, given["key"].shape[2]) if p else 0
     if p:
         seeds[0].view(-1)[0] = number
     result, lse = _attend(query, given["key"], given["value"], _bias(given), p, given.get("is_causal", False),
@@ -189,7 +212,7 @@ def _forward(state: State, given: dict[str, Any], out: list[Any], device: int) -
         flat[..., : lse.shape[-1]] = lse
 
 
-def _drawn(state: State, device: int, shape: Any, keys: int) -> int:
+def drawn(state: State, device: int, shape: Any, keys: int) -> int:
     """One number for this call's dropout, from seed and offset of the device's generator, which moves on."""
     position = state.positions[state.generators[device]._cdata]
     number = (position.seed ^ (position.offset * MIXER)) & (MASK >> 1)
@@ -201,16 +224,16 @@ def _drawn(state: State, device: int, shape: Any, keys: int) -> int:
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, bias: Any, p: float, causal: bool, scale: float | None, seed: int
 ) -> tuple[Tensor, Tensor]:
-    key, value = (_all_heads(t, query) for t in (key, value))
+    key, value = (all_heads(t, query) for t in (key, value))
     if not p and query.shape[-1] == value.shape[-1]:
         found = aten._scaled_dot_product_flash_attention_for_cpu.default(
             query, key, value, 0.0, causal, attn_mask=bias, scale=scale
         )
         return found[0], found[1]
-    scores = _scores(query, key, bias, causal, scale)
+    scores = scores_of(query, key, bias, causal, scale)
     weights = scores.softmax(-1)
     if p:
-        weights = weights * _kept(weights, p, seed)
+        weights = weights * kept_of(weights, p, seed)
     return weights @ value.to(weights.dtype), scores.logsumexp(-1)
 
 
@@ -221,7 +244,7 @@ def _backward(given: dict[str, Any]) -> list[Any]:
     causal, scale, bias = given.get("is_causal", False), given.get("scale"), _bias(given)
     assert grad is not None
     heads = key.shape[1]
-    key, value = (_all_heads(t, query) for t in (key, value))
+    key, value = (all_heads(t, query) for t in (key, value))
     wants_bias = bias is not None and given.get("grad_input_mask", (0, 0, 0, 0))[3]
     if not p and not wants_bias and query.shape[-1] == value.shape[-1]:
         lse = given["logsumexp"]
@@ -232,18 +255,19 @@ def _backward(given: dict[str, Any]) -> list[Any]:
         ))  # fmt: skip
     else:
         seed = int(given["philox_seed"].view(-1)[0]) if p else 0
-        grads = _gradients(grad, query, key, value, bias, p, causal, scale, seed)
+        grads = gradients(grad, query, key, value, bias, p, causal, scale, seed)
     for place in (1, 2):
         if heads != query.shape[1]:
             grads[place] = grads[place].unflatten(1, (heads, -1)).sum(2)
     return grads
 
 
-def _gradients(
+def gradients(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Any, p: float, causal: bool, scale: Any, seed: int
 ) -> list[Any]:
-    weights = _scores(query, key, bias, causal, scale).softmax(-1)
-    kept = _kept(weights, p, seed) if p else torch.ones((), dtype=weights.dtype)
+    """Gradients of query, key, value and the scores; `seed` is that of the forward's dropout."""
+    weights = scores_of(query, key, bias, causal, scale).softmax(-1)
+    kept = kept_of(weights, p, seed) if p else torch.ones((), dtype=weights.dtype)
     grad, query, key, value = (t.to(weights.dtype) for t in (grad, query, key, value))
     grad_weights = (grad @ value.mT) * kept
     grad_scores = weights * (grad_weights - (grad_weights * weights).sum(-1, keepdim=True))
@@ -251,7 +275,8 @@ def _gradients(
     return [grad_scores @ key * factor, grad_scores.mT @ query * factor, (weights * kept).mT @ grad, grad_scores]
 
 
-def _scores(query: Tensor, key: Tensor, bias: Any, causal: bool, scale: float | None) -> Tensor:
+def scores_of(query: Tensor, key: Tensor, bias: Any, causal: bool, scale: float | None) -> Tensor:
+    """Scores (text, head, query, key), in float32 or wider."""
     wide = torch.promote_types(query.dtype, torch.float32)
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = query.to(wide) @ key.to(wide).mT * factor
@@ -263,7 +288,7 @@ def _scores(query: Tensor, key: Tensor, bias: Any, causal: bool, scale: float | 
     return scores
 
 
-def _kept(weights: Tensor, p: float, seed: int) -> Tensor:
+def kept_of(weights: Tensor, p: float, seed: int) -> Tensor:
     """What dropout leaves of each weight: 0 or 1 / (1 - p); the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
     return (torch.rand(weights.shape, generator=generator) >= p).to(weights.dtype) / (1 - p)
@@ -274,12 +299,13 @@ def _bias(given: dict[str, Any]) -> Tensor | None:
     return bias if isinstance(bias, Tensor) and bias.numel() else None
 
 
-def _all_heads(tensor: Tensor, query: Tensor) -> Tensor:
+def all_heads(tensor: Tensor, query: Tensor) -> Tensor:
+    """Keys or values of heads that several queries share, once a query head."""
     shared = query.shape[1] // tensor.shape[1]
     return tensor.repeat_interleave(shared, 1) if shared > 1 else tensor
 
 
-def _empty(state: State, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def empty(state: State, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Results to fill, in the shapes and layouts that the operator's meta kernel gives to these arguments."""
     given = (*args, *kwargs.values())
     key = (func, *((t.shape, t.stride(), t.dtype) if isinstance(t, Tensor) else str(t) for t in given))

@@ -38,6 +38,11 @@ class Problem(NamedTuple):
     cuda: tuple[int, int]
 
     @property
+    def nested(self) -> bool:
+        """Whether the texts have lengths of their own: PyTorch's Python checks their sizes, and causal masks fit."""
+        return any(t.is_nested for t in (self.query, self.key, self.value))
+
+    @property
     def trains(self) -> bool:
         """Whether a gradient will be asked for."""
         return torch.is_grad_enabled() and any(t.requires_grad for t in (self.query, self.key, self.value))
@@ -46,9 +51,14 @@ class Problem(NamedTuple):
 def choose(problem: Problem) -> int:
     """MATH, FLASH, EFFICIENT or CUDNN; raises PyTorch's error where every kernel that fits is switched off."""
     for backend in order(problem):
-        if CAN_USE[backend](problem):
+        if can_use(backend, problem):
             return backend
     raise RuntimeError("No available kernel. Aborting execution.")
+
+
+def can_use(backend: int, problem: Problem) -> bool:
+    """Whether a kernel takes this call and is not switched off."""
+    return bool(CAN_USE[backend](problem))
 
 
 def order(problem: Problem) -> tuple[int, ...]:
@@ -76,6 +86,8 @@ def _prefers_cudnn(problem: Problem) -> bool:
 def _shaped(problem: Problem) -> bool:
     """Four dimensions, no empty sequence, neighbours in the last dimension, one type."""
     tensors = (problem.query, problem.key, problem.value)
+    if problem.nested:
+        return all(t.dim() == 4 for t in tensors) and len({t.dtype for t in tensors}) == 1
     return (
         all(t.dim() == 4 and t.layout is torch.strided for t in tensors)
         and len({t.dtype for t in tensors}) == 1
@@ -85,6 +97,8 @@ def _shaped(problem: Problem) -> bool:
 
 
 def _heads(problem: Problem, shared: bool) -> bool:
+    if problem.nested:
+        return True
     query, key, value = (t.shape[1] for t in (problem.query, problem.key, problem.value))
     return query == key == value or (shared and key == value and query % key == 0)
 
@@ -103,7 +117,7 @@ def _flash(problem: Problem) -> bool:
         and problem.key.shape[-1] == problem.value.shape[-1] == width <= 256
         and (8, 0) <= capability <= NEWEST
         and (not (problem.trains and training_limit) or width <= 192 or (width > 224 and not problem.dropout))
-        and (not problem.causal or problem.query.shape[2] == problem.key.shape[2])
+        and (not problem.causal or problem.nested or problem.query.shape[2] == problem.key.shape[2])
         and _low_precision(problem)
         and _heads(problem, shared=True)
     )

@@ -21,6 +21,7 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch import (
     asserts,
     attention,
+    attention_varlen,
     batch_norm,
     device_branches,
     device_kernels,
@@ -57,6 +58,7 @@ PER_CAPTURE = VERSION >= (2, 13)
 before, a generator has it for as long as any graph is registered with it (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp)."""
 VALUES: dict[str, Callable[..., Any]] = {
     **attention.VALUES,
+    **attention_varlen.VALUES,
     **batch_norm.VALUES,
     **device_branches.VALUES,
     **device_kernels.VALUES,

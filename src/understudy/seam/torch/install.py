@@ -16,6 +16,7 @@ from understudy.seam.torch import (
     array_interface,
     asserts,
     attention,
+    attention_varlen,
     autocast,
     batch_norm,
     combining,
@@ -106,6 +107,7 @@ PATCHED = (
     fake,
     higher_order,
     data,
+    attention_varlen,
 )
 """Modules whose `patches(state)` are applied, in this order."""
 
@@ -122,6 +124,7 @@ PLAIN_HANDLERS = {
     **half.HANDLERS,
     **batch_norm.HANDLERS,
     **attention.HANDLERS,
+    **attention_varlen.HANDLERS,
     **recurrent.HANDLERS,
     **composites.HANDLERS,
     **sequences.HANDLERS,

@@ -111,15 +111,26 @@ def _search(images: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, ca
 # ---------------------------------------------------------------------------------------------- attention
 
 
+def _sizes(call: Call, name: str) -> tuple[int, int, int, int]:
+    """Texts, heads, positions and width of queries or keys, in whichever order the operator takes them.
+
+    Of texts of several lengths all positions together: flash attention adds up to 128 for each, and a model leaves
+    them out.
+    """
+    shape = call.get(name).shape
+    if call.name.startswith("aten::_scaled"):
+        return shape[0], shape[1], shape[2], shape[3]
+    return (shape[0] if len(shape) == 4 else 1), shape[-2], shape[-3], shape[-1]
+
+
 def flash_forward(call: Call) -> Need:
     """Partial results where few heads and queries leave multiprocessors idle, so that keys are split."""
-    query, key = call.inputs[:2]
-    batch, heads, length, width = query.shape
-    if call.get("dropout_p", 0.0):
+    batch, heads, length, width = _sizes(call, "query")
+    if call.get("dropout_p", 0.0) or call.get("cum_seq_q") is not None:
         return NOTHING
     block = 256 if width <= 64 else 128 if width <= 128 else 64
     tiles = batch * heads * -(-length // 64)
-    splits = _splits(tiles, 2 * call.gpu.sm_count, -(-key.shape[2] // block))
+    splits = _splits(tiles, 2 * call.gpu.sm_count, -(-_sizes(call, "key")[2] // block))
     if splits <= 1:
         return NOTHING
     rows = splits * batch * heads * length * FLOAT
@@ -144,13 +155,14 @@ def _splits(tiles: int, slots: int, blocks: int) -> int:
 
 def flash_backward(call: Call) -> Need:
     """The rows' sums and dQ in float32, padded; with fewer key heads than query heads dK and dV of all heads too."""
-    query, key = call.inputs[1:3]
-    batch, heads, length, width = query.shape
+    key = call.inputs[2]
+    batch, heads, length, width = _sizes(call, "query")
     rows = batch * heads * _up(length, 128) * FLOAT
     padded = _up(width, 32) if width <= 192 else 256
     splits = -(-call.gpu.sm_count // (batch * heads)) if torch._C._get_deterministic_algorithms() else 1
-    shared = key.shape[1] != heads
-    expanded = batch * heads * key.shape[2] * width * key.element_size()
+    _, own_heads, keys, _ = _sizes(call, "key")
+    shared = own_heads != heads
+    expanded = batch * heads * keys * width * key.element_size()
     return Need((rows, splits * rows * padded, *((expanded, expanded) if shared else ())))
 
 
@@ -165,7 +177,7 @@ def efficient_forward(call: Call) -> Need:
 def efficient_backward(call: Call) -> Need:
     """delta, of products where the kernel does not make it itself; then dQ's blocks of 64 x 64, each with a lock."""
     query = call.inputs[1]
-    batch, heads, length, width = query.shape
+    batch, heads, length, width = _sizes(call, "query")
     delta = batch * heads * length * FLOAT
     block = 64 if query.dtype == torch.float32 or width <= 64 or call.gpu.compute_capability < (8, 0) else 128
     accumulated = batch * heads * -(-length // block) * -(-width // block) * (block * block * FLOAT + 16)

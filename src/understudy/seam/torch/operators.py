@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -79,15 +80,38 @@ class Plan:
         self.looks = self.view and self.builtin and not self.random and tensors == [0]
         kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key
         self.composite = kernel_for(func.name(), "CompositeImplicitAutograd") and not kernel_for(func.name(), "CPU")
+        if not self.builtin and (key := python_kernel(func)) is not None:
+            self.handler = partial(run_python, key)
 
     def run_foreign(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a library's kernel, which makes its tensors where an argument says (FSDP's in PyTorch 2.6): on the CPU.
+        """Call a library's kernel in C++, which makes its tensors where an argument says: on the CPU.
 
         No dispatch mode is there while an operator runs.
         """
         cpu = torch.device("cpu")
         moved = (cpu if isinstance(arg, torch.device) and arg.type == "cuda" else arg for arg in args)
         return func(*moved, **kwargs)
+
+
+def python_kernel(func: torch._ops.OpOverload) -> Any:
+    """The dispatch key of the kernel that a library wrote in Python for CUDA tensors, or None.
+
+    `torch.library.custom_op` and `Library.impl` keep a list of them.
+    """
+    place = func.name().replace("::", "/")
+    found = (key for key in ("CUDA", "CompositeExplicitAutograd") if f"{place}/{key}" in torch.library._impls)
+    name = next(found, None)
+    return None if name is None else getattr(torch._C.DispatchKey, name)
+
+
+def run_python(key: Any, dispatch: Any, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An operator of a library in Python: on a device what its kernel calls comes to the dispatch mode by itself."""
+    given = (*args, *kwargs.values())
+    on_device = any(tag_of(tensor).device >= 0 for tensor in tensors_in(given))
+    if not on_device and not any(isinstance(value, torch.device) and value.type == "cuda" for value in given):
+        return dispatch.general(plan, func, args, kwargs)
+    with dispatch.parts:
+        return func._op_dk(key, *args, **kwargs)
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:

@@ -44,6 +44,11 @@ HOST_ARGUMENTS: dict[str, frozenset[str]] = {
     "aten::tensor_split": frozenset({"tensor_indices_or_sections"}),
     "aten::_pad_packed_sequence": frozenset({"batch_sizes"}),
     "aten::_pack_padded_sequence_backward": frozenset({"batch_sizes"}),
+    "aten::_nested_from_padded": frozenset({"cpu_nested_shape_example"}),
+    **dict.fromkeys(
+        ("aten::_nested_view_from_buffer", "aten::_nested_view_from_buffer_copy"),
+        frozenset({"nested_size", "nested_strides", "offsets"}),
+    ),
     "aten::_thnn_fused_lstm_cell": frozenset(),
 }
 """Arguments that CUDA kernels accept on the host, whatever their size."""

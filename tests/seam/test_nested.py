@@ -1,0 +1,82 @@
+"""Nested tensors on devices, and the attention kernels for texts of several lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import understudy
+from understudy.session import Session
+
+LENGTHS = (3, 5)
+
+
+@pytest.fixture(autouse=True)
+def session() -> Iterator[Session]:
+    with understudy.emulate("A100") as session:
+        yield session
+
+
+def jagged(dtype: torch.dtype, lengths: tuple[int, ...] = LENGTHS) -> torch.Tensor:
+    parts = [torch.randn(length, 32, dtype=dtype) for length in lengths]
+    return torch.nested.nested_tensor(parts, layout=torch.jagged, device="cuda", requires_grad=True)
+
+
+def heads(x: torch.Tensor) -> torch.Tensor:
+    return x.unflatten(-1, [4, 8]).transpose(1, 2)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("dtype", "kernel"), [(torch.half, "_flash"), (torch.float32, "_efficient")])
+def test_jagged_attention_and_its_gradient(session: Session, dtype: torch.dtype, kernel: str, causal: bool) -> None:
+    q, k, v = (jagged(dtype) for _ in range(3))
+    out = F.scaled_dot_product_attention(heads(q), heads(k), heads(v), is_causal=causal)
+    out.values().float().square().sum().backward()
+    names = {row.signature.name for row in session.trace}
+    assert {f"aten::{kernel}_attention_forward", f"aten::{kernel}_attention_backward"} <= names
+    for position in range(len(LENGTHS)):
+        own = [t.detach().unbind()[position].float().requires_grad_() for t in (q, k, v)]
+        alone = [t.view(-1, 4, 8).transpose(0, 1) for t in own]
+        want = torch._scaled_dot_product_attention_math(*(t.unsqueeze(0) for t in alone), is_causal=causal)[0][0]
+        want.square().sum().backward()
+        assert torch.allclose(out.unbind()[position].float(), want, atol=1e-2)
+        for whole, part in zip((q, k, v), own, strict=True):
+            assert torch.allclose(whole.grad.unbind()[position].float(), part.grad, atol=2e-2)
+
+
+def test_causal_masks_of_unequal_lengths_end_together() -> None:
+    q, k = (torch.randn(n, 2, 8, device="cuda", dtype=torch.half) for n in (2, 5))
+    begins = [torch.tensor([0, n], dtype=torch.int32, device="cuda") for n in (2, 5)]
+    found = torch.ops.aten._flash_attention_forward(q, k, k, *begins, 2, 5, 0.0, True, False)[0]
+    mask = torch.ones(2, 5, dtype=torch.bool).tril(3)
+    one = [t.cpu().float().transpose(0, 1).unsqueeze(0) for t in (q, k, k)]
+    want = F.scaled_dot_product_attention(*one, attn_mask=mask)[0].transpose(0, 1)
+    assert torch.allclose(found.cpu().float(), want, atol=1e-2)
+
+
+def test_variable_length_attention_of_torch_nn() -> None:
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    q = torch.randn(8, 4, 16, device="cuda", dtype=torch.half, requires_grad=True)
+    begins = torch.tensor([0, 3, 8], device="cuda", dtype=torch.int32)
+    varlen.varlen_attn(q, q, q, begins, begins, 5, 5).sum().backward()
+    assert q.grad.is_cuda
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_gradient_comes_back_from_a_padded_tensor(layout: torch.layout) -> None:
+    parts = [torch.randn(length, 16) for length in LENGTHS]
+    nested = torch.nested.nested_tensor(parts, layout=layout, device="cuda", requires_grad=True)
+    linear = nn.Linear(16, 8).cuda()
+    linear(nested).to_padded_tensor(0.0).sum().backward()
+    assert linear.weight.grad.is_cuda
+    assert nested.grad.is_cuda
+
+
+def test_a_dense_tensor_becomes_a_nested_one_where_it_is() -> None:
+    made = torch.nested.as_nested_tensor(torch.randn(2, 3, 4, device="cuda"))
+    assert made.is_cuda
+    assert all(part.is_cuda for part in made.unbind())
