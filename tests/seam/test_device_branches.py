@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 import understudy
+from understudy.errors import UnsupportedError
 from understudy.trace.operation import Kind
 
 
@@ -160,3 +161,21 @@ def test_indices_on_the_host_are_brought_over_and_waited_for(use):
         use(x, index)
         assert names(run, since).count("cudaMemcpy (blocking)") == 1
         assert x[index].tolist() == x.cpu()[index].tolist()
+
+
+def test_group_norm_gives_contiguous_tensors():
+    values = torch.randn(2, 4, 5, 5).to(memory_format=torch.channels_last)
+    with understudy.emulate("V100"):
+        x = values.cuda().requires_grad_()
+        out = functional.group_norm(x, 2)
+        assert out.is_contiguous()
+        out.square().sum().backward()
+        torch.testing.assert_close(out.detach().cpu(), functional.group_norm(values, 2))
+
+
+def test_repeat_interleave_without_data_asks_for_the_size():
+    with understudy.emulate("V100", no_data=True):
+        x = torch.ones(3, device="cuda")
+        with pytest.raises(UnsupportedError, match="decides a shape by values"):
+            torch.repeat_interleave(x, x.long())
+        assert torch.repeat_interleave(x, x.long(), output_size=3).shape == (3,)

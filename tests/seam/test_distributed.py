@@ -35,7 +35,7 @@ class Ranks:
         )
         assert done.returncode == 0, done.stderr
         self.seen = [json.loads(Path(f"{out}.{rank}").read_text()) for rank in (0, 1)]
-        self.traces = [Trace.load(trace), Trace.load(folder / "run.rank1.trace")]
+        self.traces = [Trace.load(path) for path in (trace, folder / "run.rank1.trace") if path.exists()]
 
     def __getitem__(self, name):
         """What rank 0 and rank 1 saw under a name."""
@@ -233,3 +233,10 @@ def _lines(program: str, folder: Path) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     return sorted(done.stdout.splitlines())
+
+
+def test_rpc_refuses_tensors_of_devices(tmp_path):
+    there, _ = Ranks(tmp_path, "rpc_calls.py")["refused"]
+    assert len(there) == 2
+    assert all("TensorPipe RPC backend only supports CPU tensors by default" in text for text in there)
+    assert all("cuda:0" in text for text in there)

@@ -79,7 +79,16 @@ def _kernel(func: Any, args: tuple[Any, ...], _: dict[str, Any]) -> Any:
     return Converting(func) if converts else func
 
 
+def group_norm(state: State, func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """torch.nn.functional.group_norm: CUDA's kernel takes and gives contiguous tensors, channels last or not.
+
+    Source: group_norm in aten/src/ATen/native/group_norm.cpp.
+    """
+    return func.decompose(input.contiguous() if device_of(input) >= 0 else input, *args, **kwargs)
+
+
 COMPOSITES = {
+    aten.group_norm.default: group_norm,
     aten.softmax.int: _normalizing(aten._softmax.default),
     aten.log_softmax.int: _normalizing(aten._log_softmax.default),
     aten.one_hot.default: one_hot,

@@ -55,6 +55,7 @@ from understudy.seam.torch import (
     processes,
     profiler,
     recurrent,
+    rpc,
     scattered,
     sequences,
     storage,
@@ -130,7 +131,7 @@ PLAIN_HANDLERS = {
     **sequences.HANDLERS,
     **distributed_collectives.HANDLERS,
 }
-LATE = {**foreign.MODULES, **timer.MODULES}
+LATE = {**foreign.MODULES, **timer.MODULES, **rpc.MODULES}
 """What is replaced in modules that the program may import later, by their names."""
 
 HANDLERS = {**PLAIN_HANDLERS, **indexing.around(PLAIN_HANDLERS), **determinism.around(PLAIN_HANDLERS)}

@@ -66,7 +66,11 @@ class DatalessDispatch(Dispatch):
         """Run an operator on a device without values, or one on the host with them."""
         if device < 0:
             return self._to_host(plan, func, args, kwargs)
-        if plan.name in SHAPED_BY_VALUES or (plan.name.startswith("aten::index") and _masked(args)):
+        if (
+            plan.name in SHAPED_BY_VALUES
+            or _counts(plan.name, kwargs)
+            or (plan.name.startswith("aten::index") and _masked(args))
+        ):
             raise UnsupportedError(_refusal(self.state, f"{plan.name} decides a shape by values", KEEP_SHAPES))
         if "device" in kwargs:
             kwargs["device"] = META
@@ -134,6 +138,11 @@ DATALESS_HANDLERS: dict[str, Handler] = {
 }
 
 
+def _counts(name: str, kwargs: dict[str, Any]) -> bool:
+    """Whether `repeat_interleave` by a tensor must add up how many elements there will be."""
+    return name == "aten::repeat_interleave" and kwargs.get("output_size") is None
+
+
 def _masked(args: tuple[Any, ...]) -> bool:
     indices = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
     return any(isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8) for t in indices)
@@ -148,7 +157,7 @@ def _to_meta(value: Any) -> Any:
 
 
 GIVE_A_VALUE = "give the value to use with --assume VALUE (assume=VALUE in Python) where one will do"
-KEEP_SHAPES = "keep the shape (torch.where and masked_fill do, nonzero_static says how many)"
+KEEP_SHAPES = "keep the shape (torch.where and masked_fill do, nonzero_static and `output_size` say how many)"
 
 
 def _refusal(state: State, what: str, advice: str = GIVE_A_VALUE) -> str:
