@@ -108,15 +108,17 @@ def _forward(state: State, given: dict[str, Any], out: list[Any], places: list[A
 
 def _backward(given: dict[str, Any], out: list[Any], places: list[Any]) -> None:
     query, key, value, p = (given[name] for name in ("query", "key", "value", "dropout_p"))
-    grad = given.get("grad_out", given.get("grad_out_"))
+    grad: Any = given.get("grad_out", given.get("grad_out_"))
     seed = given.get("rng_state", given.get("philox_seed"))
     number = int(seed.view(-1)[0]) if p and seed is not None else 0
     for position, (at, there) in enumerate(places):
         q, k, v = _text(query, at), _text(key, there), _text(value, there)
         heads = k.shape[1]
-        wide = [attention.all_heads(t, q) for t in (k, v)]
+        wide_k, wide_v = (attention.all_heads(t, q) for t in (k, v))
         bias = _bias(given, q, k, position)
-        found = attention.gradients(_text(grad, at), q, *wide, bias, p, False, given.get("scale"), number + position)
+        found = attention.gradients(
+            _text(grad, at), q, wide_k, wide_v, bias, p, False, given.get("scale"), number + position
+        )
         for place in (1, 2):
             if heads != q.shape[1]:
                 found[place] = found[place].unflatten(1, (heads, -1)).sum(2)
@@ -128,7 +130,7 @@ def _backward(given: dict[str, Any], out: list[Any], places: list[Any]) -> None:
 
 def _places(given: dict[str, Any]) -> list[Any]:
     """For each text (its entry of the batch, its positions), once for queries and once for keys."""
-    begins = [
+    begins: list[Any] = [
         given.get(name, given.get(other))
         for name, other in (("cum_seq_q", "cu_seqlens_q"), ("cum_seq_k", "cu_seqlens_k"))
     ]
