@@ -140,7 +140,9 @@ def test_without_cudnn_the_cells_run_and_have_second_derivatives(session: Sessio
     assert "aten::_cudnn_rnn" not in kernels(session)
 
 
-@pytest.mark.parametrize(("gpu", "cuda", "one"), [("A100", "13.0", True), ("A100", "12.8", False), ("T4", "13.0", False)])
+@pytest.mark.parametrize(
+    ("gpu", "cuda", "one"), [("A100", "13.0", True), ("A100", "12.8", False), ("T4", "13.0", False)]
+)
 def test_bfloat16_is_cudnns_with_a_wheel_that_carries_9_13_or_later(gpu: str, cuda: str, one: bool) -> None:
     with understudy.emulate(gpu, cuda_version=cuda) as session:
         net = nn.LSTM(3, 4).cuda().bfloat16()

@@ -28,10 +28,12 @@ NEEDED = {
         torch._C._ForceDispatchKeyGuard torch._C._TorchDispatchModeKey torch._C._disabled_torch_dispatch_impl
         torch._C._dispatch_tls_local_exclude_set torch._C._dispatch_tls_local_include_set
         torch._C._get_dispatch_mode torch._C._should_allow_numbers_as_tensors torch._ops.HigherOrderOperator
+        torch.library._impls torch.nn.Module._apply torch.nn.Module._apply.__code__
         torch.utils._python_dispatch.TorchDispatchMode torch.utils._python_dispatch._get_current_dispatch_mode
         torch.utils._python_dispatch._pop_mode_temporarily
     """,
     "attention": """
+        torch._C._can_use_cudnn_attention torch._C._can_use_flash_attention torch._C._can_use_mem_efficient_attention
         torch._C._get_cudnn_sdp_enabled torch._C._get_deterministic_algorithms_warn_only
         torch._C._get_flash_sdp_enabled torch._C._get_math_sdp_enabled torch._C._get_mem_efficient_sdp_enabled
         torch.ops.aten._scaled_dot_product_attention_math torch.ops.aten._scaled_dot_product_cudnn_attention
