@@ -94,3 +94,14 @@ def test_scatters_only_add_complex_numbers_and_truth_values(dtype: torch.dtype, 
         with pytest.raises(RuntimeError, match=r'^"cuda_scatter_.*" not implemented for .(ComplexFloat|Bool).$'):
             combine()
     assert torch.ones(2, 2, device="cuda").scatter_(0, index, 3.0, reduce="multiply")[0, 0] == 9
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_a_picture_too_high_for_a_grid_is_refused(mode: str, session: Session) -> None:
+    for height, width in ((1 << 15, 4), (1 << 14, 256)):
+        F.interpolate(torch.zeros(1, 1, height, width, dtype=torch.uint8, device="cuda"), scale_factor=2, mode=mode)
+    high = torch.zeros(1, 1, 1 << 15, 256, dtype=torch.uint8, device="cuda")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"^input tensor has spatial dimension larger than the kernel capacity$"):
+            F.interpolate(high, scale_factor=2, mode=mode)
+    F.interpolate(high.expand(1, 4, -1, -1).contiguous(memory_format=torch.channels_last), scale_factor=2, mode=mode)

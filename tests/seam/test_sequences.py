@@ -104,3 +104,42 @@ def test_a_recurrent_layer_has_the_name_that_it_has_on_a_gpu(session: Session) -
     names = {record.signature.name for record in session.machine.trace if record.kind == Kind.KERNEL}
     assert {"aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"} <= names
     assert not [name for name in names if "mkldnn" in name or "cpu" in name]
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("lists", [False, True])
+def test_cudnn_computes_a_ctc_loss_of_short_integers(lists: bool, reduction: str, session: Session) -> None:
+    scores = torch.randn(12, 3, 5).log_softmax(2)
+    targets, lengths = torch.randint(1, 5, (9,)), (torch.full((3,), 12), torch.full((3,), 3))
+    losses = []
+    for device, dtype in (("cpu", torch.int64), ("cuda", torch.int32), ("cuda", torch.int64)):
+        leaf = scores.detach().to(device).requires_grad_()
+        given = [part.tolist() if lists else part.to(device, dtype) for part in lengths]
+        place = "cpu" if lists and dtype is torch.int32 else device
+        loss = F.ctc_loss(leaf, targets.to(place, dtype), *given, reduction=reduction)
+        loss.sum().backward()
+        losses.append((loss.detach().cpu(), leaf.grad.cpu()))
+        nodes, node = [], loss.grad_fn
+        while node is not None:
+            nodes.append(node.name())
+            node = next((after for after, _ in node.next_functions if after is not None), None)
+        assert any(name.startswith("CudnnCtcLoss") for name in nodes) == (device == "cuda" and dtype is torch.int32)
+    for other in losses[1:]:
+        torch.testing.assert_close(other, losses[0])
+
+
+def test_cudnn_gives_no_loss_where_no_alignment_exists(session: Session) -> None:
+    scores = torch.zeros(2, 1, 3, device="cuda", requires_grad=True)
+    loss = F.ctc_loss(scores, torch.tensor([1, 1], dtype=torch.int32), [2], [2], zero_infinity=True)
+    loss.backward()
+    assert loss.item() == 0
+    assert scores.grad.count_nonzero().item() == 0
+
+
+def test_a_ctc_loss_without_batch(session: Session) -> None:
+    scores, targets = torch.randn(12, 5).log_softmax(1), torch.randint(1, 5, (3,))
+    lengths = torch.tensor(12), torch.tensor(3)
+    expected = F.ctc_loss(scores, targets, *lengths)
+    for dtype in (torch.int32, torch.int64):
+        given = (part.to("cuda", dtype) for part in (targets, *lengths))
+        torch.testing.assert_close(F.ctc_loss(scores.cuda(), *given).cpu(), expected)

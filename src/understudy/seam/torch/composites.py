@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from understudy.seam.torch import attention, composite_checks, device_branches, recurrent, tracing
+from understudy.seam.torch import attention, composite_checks, ctc, device_branches, recurrent, tracing
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.operators import Plan
 from understudy.seam.torch.parts import COMPOSITE, as_on_the_way
@@ -35,23 +35,6 @@ def _dropout(state: State, func: Any, input: torch.Tensor, p: float, train: bool
     return func.decompose(input, p, train)
 
 
-def _ctc_loss(
-    state: State, func: Any, log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: torch.Tensor,
-    target_lengths: torch.Tensor, *args: Any, **kwargs: Any,
-) -> Any:  # fmt: skip
-    """torch.nn.functional.ctc_loss: the native loss, on CUDA too, takes lengths that the host knows.
-
-    Source: ctc_loss in aten/src/ATen/native/LossCTC.cpp, which brings them to the CPU first.
-    """
-    if device_of(log_probs) < 0 or state.no_data:
-        return func.decompose(log_probs, targets, input_lengths, target_lengths, *args, **kwargs)
-    for name, lengths in (("input", input_lengths), ("target", target_lengths)):
-        if lengths.is_floating_point():
-            raise RuntimeError(f"{name}_lengths must be integral")
-    known = [lengths.to("cpu", torch.int64).tolist() for lengths in (input_lengths, target_lengths)]
-    return aten.ctc_loss.IntList(log_probs, targets, *known, *args, **kwargs)
-
-
 def whole(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The same in inference mode, where a composite arrives whole."""
     known = COMPOSITES.get(func)
@@ -62,10 +45,10 @@ def whole(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwar
 
 
 COMPOSITES: dict[Any, Composite] = {
-    aten.ctc_loss.Tensor: _ctc_loss,
     aten.dropout.default: _dropout,
     aten.scaled_dot_product_attention.default: attention.composite,
     **composite_checks.COMPOSITES,
+    **ctc.COMPOSITES,
     **device_branches.COMPOSITES,
     **recurrent.COMPOSITES,
 }

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.machine.machine import Cost
-from understudy.seam.torch import cublas, fake, kernel_types, kernels, messages
+from understudy.seam.torch import cublas, fake, kernel_limits, kernel_types, kernels, messages
 from understudy.seam.torch.generators import draw
 from understudy.seam.torch.kernel_silent import silent
 from understudy.seam.torch.operators import (
@@ -346,6 +346,8 @@ class Dispatch(TorchDispatchMode):
         if cost is None:
             if plan.name in kernel_types.KERNELS:
                 kernel_types.check(plan, args)
+            elif plan.name in kernel_limits.LIMITS:
+                kernel_limits.LIMITS[plan.name](args[0], out)
             described = signature(func, plan, args, kwargs, out, self.state.tf32() if plan.math else 0)
             cost = self.costs[name] = machine.price(machine.devices[device], described)
             machine.first_use(self.local.host, machine.devices[device], plan.name)
