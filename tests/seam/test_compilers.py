@@ -56,6 +56,24 @@ def test_compile_as_a_decorator_and_in_place(session: Session) -> None:
         torch.compile(stock, mode="default", options={"max_autotune": True})
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"backend": "nothing"}, "Invalid backend: 'nothing'"),
+        ({"mode": "nothing"}, "Unrecognized mode=nothing"),
+        ({"options": {"nothing": 1}}, "Unexpected optimization option nothing"),
+    ],
+)
+def test_what_compile_does_not_know_is_refused(session: Session, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(RuntimeError, match=text):
+        torch.compile(model(), **options)
+
+
+@pytest.mark.parametrize("options", [{"backend": "aot_eager"}, {"options": {"max_autotune": True}}])
+def test_what_compile_knows_is_taken(session: Session, options: dict[str, Any]) -> None:
+    assert torch.compile(model(), **options)(torch.ones(2, 3, device="cuda")).shape == (2, 2)
+
+
 def test_scripts_may_call_what_the_seam_replaces(session: Session) -> None:
     scripted = torch.jit.script(noise)
     assert scripted(torch.ones(3, device="cuda")).tolist() == [2, 2, 2]

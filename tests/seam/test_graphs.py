@@ -492,3 +492,17 @@ def test_steps_of_a_replayed_graph_are_steps(session: Session) -> None:
     graph.replay()
     steps = [record.value for record in session.machine.trace if record.kind == Kind.STEP]
     assert steps == [1, 2, 3]
+
+
+if hasattr(torch.accelerator, "Graph"):
+
+    def test_the_accelerators_graph(session: Session) -> None:
+        graph, x = torch.accelerator.Graph(), torch.zeros(2, device="cuda")
+        with torch.cuda.stream(torch.cuda.Stream()), graph:
+            x.add_(1)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert x.tolist() == [1, 1]
+        other = torch.accelerator.Graph(pool=graph.pool())
+        with pytest.raises(RuntimeError, match="non-default stream"):
+            other.capture_begin()

@@ -52,6 +52,7 @@ def _compile(state: State) -> Callable[..., Any]:
             return stock(model, **options)  # refuses that
         if options.get("disable"):
             return model
+        _check(options)
         if not said:
             said.append(True)
             name = getattr(model, "__qualname__", type(model).__name__)
@@ -61,6 +62,20 @@ def _compile(state: State) -> Callable[..., Any]:
         return disabled(model)
 
     return compile
+
+
+MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+"""Modes of Inductor, which is imported only where another one must be refused, or options looked at."""
+
+
+def _check(options: dict[str, Any]) -> None:
+    """Raise what PyTorch raises for a backend, a mode or an option that there is not."""
+    backend = options.get("backend", "inductor")
+    if backend == "inductor":
+        if options.get("mode") not in MODES or options.get("options"):
+            torch._TorchCompileInductorWrapper(options.get("mode"), options.get("options"), options.get("dynamic"))
+    elif isinstance(backend, str):
+        importlib.import_module("torch._dynamo.backends.registry").lookup_backend(backend)
 
 
 # ---------------------------------------------------------------------------------------------- torch.jit

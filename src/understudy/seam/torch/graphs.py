@@ -84,7 +84,32 @@ def patches(state: State) -> list[Patch]:
         Patch(C, "_CUDAGraph", graph_class),
         Patch(graphs, "_cuda_isCurrentStreamCapturing", is_capturing),
         Patch(graphs.graph, "default_capture_stream", None),
+        *_accelerator_graph(graph_class),
     ]
+
+
+def _accelerator_graph(graph_class: type) -> list[Patch]:
+    """`torch.accelerator.Graph`, which newer versions of PyTorch have."""
+    module = getattr(torch.accelerator, "graphs", None)
+    if module is None:
+        return []
+    stock: Any = module.Graph
+
+    class Graph(graph_class):  # type: ignore[misc]
+        """A graph of the accelerator that is there, here of CUDA; as a context it captures on the current stream."""
+
+        def __init__(self, keep_graph: bool = False, *, pool: Any = None, capture_error_mode: str = "default") -> None:
+            super().__init__(keep_graph)
+            self.graph_pool, self.capture_error_mode = pool, capture_error_mode
+
+        def capture_begin(self) -> None:
+            mode = "global" if self.capture_error_mode == "default" else self.capture_error_mode
+            super().capture_begin(self.graph_pool, mode)
+
+        __enter__, __exit__ = stock.__enter__, stock.__exit__
+
+    Graph.__module__, Graph.__qualname__ = stock.__module__, stock.__qualname__
+    return [Patch(owner, "Graph", Graph) for owner in (torch.accelerator, module)]
 
 
 class Graph:
