@@ -106,6 +106,11 @@ NEEDED = {
         torch.cuda._gpu_trace.MemoryDeallocationCallbacks torch.cuda._gpu_trace.StreamCreationCallbacks
         torch.cuda._gpu_trace.StreamSynchronizationCallbacks
     """,
+    "CTC losses": """
+        torch.ops.aten._ctc_loss torch.ops.aten._ctc_loss.default torch.ops.aten._ctc_loss_backward
+        torch.ops.aten._ctc_loss_backward.default torch.ops.aten._cudnn_ctc_loss torch.ops.aten._cudnn_ctc_loss.Tensor
+        torch.ops.aten._cudnn_ctc_loss.default
+    """,
     "cuDNN and NVTX": """
         torch._C._has_cudnn torch._use_cudnn_rnn_flatten_weight torch.cuda.nvtx._nvtx
     """,
