@@ -115,7 +115,7 @@ NEEDED = {
         torch._C._has_cudnn torch._use_cudnn_rnn_flatten_weight torch.cuda.nvtx._nvtx
     """,
     "moves between devices": """
-        torch.ops.aten._nested_view_from_buffer
+        torch.nn.Module._apply torch.ops.aten._nested_view_from_buffer
     """,
     "streams of backward operators": """
         torch._C._autograd._get_sequence_nr torch.autograd.graph._engine_run_backward
