@@ -11,7 +11,7 @@ from slow_allocator import SlowAllocator
 
 from understudy.machine.alloc_conf import parse
 from understudy.machine.allocator import CachingAllocator
-from understudy.machine.allocator_blocks import ALLOCATED, FREE, PENDING, UNMAPPED
+from understudy.machine.allocator_blocks import ALLOCATED, FREE, PENDING, SIZE_SHIFT, UNMAPPED
 from understudy.machine.oom_text import OutOfMemory
 from understudy.machine.segments import DeviceMemory
 
@@ -92,7 +92,7 @@ def check(allocator, live, waiting=()):
             assert block.address == address
             assert block.size % 512 == 0
             assert not (before in (FREE, UNMAPPED) and before == block.state), "free neighbours are joined"
-            on_shelf = block.shelf.free.get(block.address) is block
+            on_shelf = block.shelf.free.get(block.size << SIZE_SHIFT | block.address) is block
             assert on_shelf == (block.state == FREE)
             before = block.state
             address += block.size

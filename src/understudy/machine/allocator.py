@@ -9,10 +9,10 @@ pool) or more than 1 MiB (large pool); freed blocks join their free neighbours.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from bisect import bisect_left, insort
 
 from understudy.errors import InternalError
-from understudy.machine.allocator_blocks import ALLOCATED, FREE, PENDING, Block, Segment, Shelf
+from understudy.machine.allocator_blocks import ALLOCATED, FREE, PENDING, SIZE_SHIFT, Block, Segment, Shelf
 from understudy.machine.allocator_core import MIN_BLOCK, SMALL_SIZE
 from understudy.machine.allocator_snapshot import SnapshotAllocator
 from understudy.machine.oom_text import OutOfMemory
@@ -35,14 +35,18 @@ class CachingAllocator(SnapshotAllocator):
 
         `context` is kept on the block while it is allocated (a stack, a site); nothing reads it here.
         """
+        if requested <= 0:
+            return None
         if self._plain:
             size = (requested + 511) & -512
             shelf = (self._small_shelves if size <= 1048576 else self._large_shelves).get(stream)
             if shelf is not None:
-                heap = shelf.bins.get(size)
-                if heap:
-                    block = shelf.free.pop(heappop(heap), None)
-                    if block is not None and block.size == size:
+                order = shelf.order
+                at = bisect_left(order, size << SIZE_SHIFT)
+                if at < len(order):
+                    key = order.pop(at)
+                    block = shelf.free.pop(key)
+                    if block.size == size:
                         block.state = ALLOCATED
                         block.requested = requested
                         block.context = context
@@ -78,30 +82,21 @@ class CachingAllocator(SnapshotAllocator):
                             every.split -= 1
                             every.split_bytes -= size
                         return block
-                    shelf.stale -= 1
-                    if block is not None:
-                        shelf.free[block.address] = block
-                if requested > 0:
-                    block = shelf.best_fit(size)
-                    if block is not None:
-                        return self._cut(block, size, requested, context)
-        if requested <= 0:
-            return None
+                    return self._cut(block, size, requested, context)
         return self._malloc(requested, stream, context)
 
     def _cut(self, block: Block, size: int, requested: int, context: object) -> Block:
-        """`malloc` where a larger free block serves, the first on its shelf, and no setting has a say."""
+        """`malloc` where a larger free block serves, just taken off its shelf, and no setting has a say."""
         shelf = block.shelf
         remaining = block.size - size
         if remaining <= SMALL_SIZE if size > SMALL_SIZE else remaining < MIN_BLOCK:
-            shelf.remove(block)
+            if remaining < 0:  # another thread took the one that was found
+                shelf.add(block)
+                return self._malloc(requested, shelf.stream, context)
             return self._hand_out(block, size, requested, context, False)
         rest = block
         address = rest.address
         segment = rest.segment
-        free, bins = shelf.free, shelf.bins
-        heappop(bins[rest.size])
-        del free[address]
         block = Block(address, size, shelf, segment, ALLOCATED)
         block.accesses = rest.accesses
         block.requested = requested
@@ -124,13 +119,9 @@ class CachingAllocator(SnapshotAllocator):
         rest.address = address = address + size
         rest.size = remaining
         rest.aged_at = shelf.pool.searches
-        heap = bins.get(remaining)
-        if heap is None:
-            bins[remaining] = [address]
-            shelf.sizes.add(remaining)
-        else:
-            heappush(heap, address)
-        free[address] = rest
+        key = remaining << SIZE_SHIFT | address
+        shelf.free[key] = rest
+        insort(shelf.order, key)
         every.handed_out(size, requested)
         one.handed_out(size, requested)
         return block
@@ -287,14 +278,9 @@ class CachingAllocator(SnapshotAllocator):
         every.requested -= requested
         block.state = FREE
         block.context = None
-        address = block.address
-        heap = shelf.bins.get(size)
-        if heap is None:
-            shelf.bins[size] = [address]
-            shelf.sizes.add(size)
-        else:
-            heappush(heap, address)
-        shelf.free[address] = block
+        key = size << SIZE_SHIFT | block.address
+        shelf.free[key] = block
+        insort(shelf.order, key)
         if before is not None or after is not None:
             every.change_split(1, size)
             one.change_split(1, size)
