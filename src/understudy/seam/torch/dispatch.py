@@ -140,11 +140,10 @@ class Dispatch(TorchDispatchMode):
                     key += (value.shape, value.dtype)
                 except (NotImplementedError, RuntimeError, ValueError):  # sparse ones lack storage, nested ones sizes
                     return self.general(plan, func, args, {})
-                if found != device or found < 0:
-                    if device == NOWHERE and found >= 0:
-                        device = found
-                    else:
+                if found != device:
+                    if found < 0 or device != NOWHERE:
                         return self.general(plan, func, args, {})
+                    device = found
             elif kind is list or kind is tuple:
                 if value and isinstance(value[0], Tensor):
                     found = common_device(value, key)

@@ -315,7 +315,7 @@ def local_scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...
         fetch(state, tensor, plan.name)
     elif state.late.pending:
         state.late.host_touch(tensor)
-    return func(*args, **kwargs)
+    return plan.run(*args, **kwargs)
 
 
 def _own(tensor: Tensor, tag: Any) -> Any:
