@@ -94,7 +94,7 @@ def test_allclose_and_histc_wait_for_what_they_read(session: Session) -> None:
     assert torch.allclose(x, x)
     torch.histc(x)
     waits = [row.signature.name for row in session.trace.since(since) if row.kind is Kind.SYNCHRONIZE]
-    assert waits == ["aten::allclose", "aten::histc"]
+    assert waits == ["aten::allclose", "aten::histc", "aten::histc"]
     since = len(session.trace)
     torch.histc(x, 10, 0, 2)
     torch.multinomial(x, 2)

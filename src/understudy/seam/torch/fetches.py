@@ -3,8 +3,7 @@
 - `_linalg_check_errors`, which `torch.linalg.inv`, `cholesky`, `solve` and `lu_factor` end with: whether any matrix
   failed (aten/src/ATen/native/BatchLinearAlgebra.cpp; the `_ex` forms do not ask).
 - `repeat_interleave` by a tensor, unless it is told the size of its result (native/Repeat.h).
-- `allclose`, for its answer (native/TensorCompare.cpp), and `histc` for the range where none is given
-  (`_histc_cuda` in native/cuda/SummaryOps.cu).
+- `allclose`, for its answer (native/TensorCompare.cpp). What `histc` reads stands with its kernel, in `device_kernels`.
 - `masked_fill` with a value in a tensor on the device (`masked_fill__cuda` in native/cuda/Indexing.cu).
 """
 
@@ -21,7 +20,6 @@ from understudy.seam.torch.tags import device_of
 READ: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {
     "aten::_linalg_check_errors": lambda args, _: args[0],
     "aten::allclose": lambda args, _: args[0],
-    "aten::histc": lambda args, _: args[0] if _limits(*args[1:]) else None,
     "aten::masked_fill.Tensor": lambda args, kwargs: args[2] if len(args) > 2 else kwargs["value"],
     "aten::masked_fill_.Tensor": lambda args, kwargs: args[2] if len(args) > 2 else kwargs["value"],
     "aten::repeat_interleave.Tensor": lambda args, kwargs: None if kwargs.get("output_size") is not None else args[0],
@@ -35,10 +33,6 @@ def reading(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kw
     if value is not None and device_of(value) >= 0:
         fetch(dispatch.state, value, plan.name, elements=1)
     return dispatch.general(plan, func, args, kwargs)
-
-
-def _limits(bins: int = 100, low: float = 0, high: float = 0) -> bool:
-    return low == high
 
 
 HANDLERS = dict.fromkeys(READ, reading)
