@@ -71,3 +71,25 @@ def test_no_hook_stays_behind() -> None:
     with understudy.emulate("V100"):
         assert sys.meta_path != before
     assert sys.meta_path == before
+
+
+def test_an_allocator_of_the_programs_own_is_refused(session: Session) -> None:
+    allocator = torch.cuda.memory._CUDAAllocator(None)
+    with pytest.raises(UnsupportedError, match="CUDAPluggableAllocator calls functions of CUDA's driver"):
+        torch.cuda.memory.change_current_allocator(allocator)
+
+
+def test_kernels_compiled_at_run_time_are_refused(session: Session) -> None:
+    compile_kernel = getattr(torch.cuda, "_compile_kernel", None)
+    if compile_kernel is not None:
+        with pytest.raises(UnsupportedError, match="compiles 'zero' as CUDA C"):
+            compile_kernel('extern "C" __global__ void zero(float* x) { x[0] = 0; }', "zero")
+
+
+def test_tuning_has_switches_and_no_results(session: Session) -> None:
+    tunable = torch.cuda.tunable
+    assert (tunable.is_enabled(), tunable.get_filename()) == (False, "tunableop_results.csv")
+    tunable.enable(True)
+    tunable.set_filename("tuned.csv", insert_device_ordinal=True)
+    torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")
+    assert (tunable.is_enabled(), tunable.get_filename(), tunable.get_results()) == (True, "tuned0.csv", ())

@@ -17,8 +17,24 @@ INSTEAD = "write it with PyTorch's operators, or run this part on a real GPU"
 
 
 def patches(state: State) -> list[Patch]:
-    """`torch.cuda.jiterator`; the others are patched when the program imports them (`MODULES`)."""
-    return [Patch(torch._C, "_cuda_jiterator_compile_and_launch_kernel", _jiterator)]
+    """`torch.cuda.jiterator` and the like; others are patched when the program imports them (`MODULES`)."""
+    found = [
+        Patch(torch._C, "_cuda_jiterator_compile_and_launch_kernel", _jiterator),
+        Patch(torch._C, "_cuda_customAllocator", _allocator),
+        Patch(torch._C, "_cuda_changeCurrentAllocator", _allocator),
+    ]
+    return [*found, Patch(torch.cuda, "_compile_kernel", _kernel)] if hasattr(torch.cuda, "_compile_kernel") else found
+
+
+def _allocator(*_: Any) -> NoReturn:
+    raise UnsupportedError(
+        "torch.cuda.memory.CUDAPluggableAllocator calls functions of CUDA's driver, which emulated GPUs do not have: "
+        "leave PyTorch's own allocator in place"
+    )
+
+
+def _kernel(kernel_source: str, kernel_name: str, *_: Any, **__: Any) -> NoReturn:
+    raise UnsupportedError(f"torch.cuda._compile_kernel compiles {kernel_name!r} as CUDA C++, and {WHY}: {INSTEAD}")
 
 
 def _jiterator(code: str, name: str, *args: Any) -> NoReturn:

@@ -66,6 +66,7 @@ from understudy.seam.torch import (
     threads,
     timer,
     tracing,
+    tunable,
     warned,
 )
 from understudy.seam.torch.dispatch import Dispatch
@@ -110,6 +111,7 @@ PATCHED = (
     higher_order,
     data,
     attention_varlen,
+    tunable,
 )
 """Modules whose `patches(state)` are applied, in this order."""
 
