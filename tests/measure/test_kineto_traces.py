@@ -165,6 +165,14 @@ def test_a_gate_that_can_never_close_is_refused(profile, tmp_path):
     assert "stale-read is not decidable from" in str(refused.exception)
 
 
+def test_stray_bytes_in_a_name_do_no_harm(tmp_path):
+    path = tmp_path / "profile.json"
+    path.write_bytes(
+        b'{"traceEvents": [{"ph": "X", "cat": "python_function", "name": "f(0): \xd0", "ts": 1, "dur": 1}]}'
+    )
+    assert not kineto.load(path).rows
+
+
 NO_NAME = {"traceEvents": [{"ph": "X", "cat": "kernel", "ts": 1}]}
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from training import ADAM, housing, launch, network, weights
+from training import ADAM, SHARDED, housing, launch, network, weights
 
 from understudy import torch as us
 from understudy.errors import UsageError
@@ -55,7 +56,13 @@ def test_ddp_accumulates(tmp_path):
 
 
 def test_fsdp_agrees_with_one_process(tmp_path):
-    agree(launch(3, tmp_path, "fsdp", "loader"), single())
+    agree(launch(3, tmp_path, "fsdp", "loader", json.dumps(SHARDED), gpus=bool(SHARDED)), single())
+
+
+def test_fsdp_on_the_cpu_says_when_pytorch_has_it_not(monkeypatch):
+    monkeypatch.delattr(torch.cpu.Stream, "record_event", raising=False)
+    with pytest.raises(UsageError, match=r"^fully_shard of PyTorch 2\..* runs on GPUs alone"):
+        Sharded.place(SimpleNamespace(device=torch.device("cpu")), nn.Linear(1, 1))
 
 
 # mission 123, 124

@@ -31,6 +31,10 @@ def weights(model: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().cpu().reshape(-1) for parameter in model.parameters()])
 
 
+SHARDED: dict = {} if hasattr(torch.cpu.Stream, "record_event") else {"num_gpus": 8}
+"""Options of a trainer that shards: PyTorch 2.6 does so on GPUs alone."""
+
+
 def launch(processes: int, folder: Path, *arguments: str, gpus: bool = False) -> dict:
     """Run worker.py in several processes, on the CPU under torchrun or on emulated GPUs; what rank 0 wrote."""
     result = folder / "result.json"

@@ -63,7 +63,8 @@ def load(path: str | Path) -> Trace:
     """
     data = Path(path).read_bytes()
     try:
-        document = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        document = json.loads(text.decode("utf-8", "replace"))  # PyTorch 2.6 writes stray bytes into frames' names
     except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise FileFormatError(
             f"{path} cannot be read as a trace of torch.profiler ({error}); write one with `export_chrome_trace`"

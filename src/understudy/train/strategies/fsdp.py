@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from understudy import torch as us
+from understudy.errors import UsageError
 from understudy.train.strategies.ddp import Distributed
 from understudy.train.strategies.single import SingleDevice
 
@@ -26,6 +27,11 @@ class Sharded(Distributed):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
+        if self.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
+            raise UsageError(
+                f"fully_shard of PyTorch {torch.__version__} runs on GPUs alone (torch.cpu.Stream records no event): "
+                "take the strategy ddp, run on emulated GPUs (`understudy run --gpus N`), or install a newer PyTorch"
+            )
         SingleDevice.place(self, model)
         mesh = init_device_mesh(self.device.type, (self.world_size,))
         shard: Any = fully_shard
