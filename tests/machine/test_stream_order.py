@@ -8,7 +8,7 @@ import pytest
 
 from understudy import checks
 from understudy.machine.machine import Machine
-from understudy.machine.order import Access, Accesses, freed
+from understudy.machine.order import ROOM, Access, Accesses, freed
 from understudy.trace.operation import Copy, EventRecord, EventWait, Kernel, Kind, Site, Synchronize
 
 X, Y = 1, 2
@@ -177,3 +177,23 @@ def test_who_meets_a_late_write_and_the_memory_s_former_use_is_told_of_the_write
     reuse = freed(former).conflict(Access(2, 1, 0, 8, True, 0, 0), {})
     assert reuse is not None
     assert reuse.freed
+
+
+def test_what_the_host_knows_is_forgotten_and_the_rest_still_met() -> None:
+    accesses = Accesses()
+    for epoch in range(1, 1001):
+        accesses.add(Access(1, epoch, epoch, epoch + 1, False, 0, 0))
+        accesses.forget({1: epoch - 1})
+    assert len(accesses.reads) <= ROOM
+    found = accesses.conflict(Access(2, 1, 0, 2000, True, 0, 0), {1: 999})
+    assert found is not None
+    assert found.epoch == 1000
+    assert accesses.conflict(Access(2, 1, 0, 2000, True, 0, 0), {1: 1000}) is None
+
+
+def test_what_nobody_waited_for_is_kept() -> None:
+    accesses = Accesses()
+    for epoch in range(1, 1001):
+        accesses.add(Access(1, epoch, epoch, epoch + 1, False, 0, 0))
+        accesses.forget({})
+    assert len(accesses.reads) == 1000

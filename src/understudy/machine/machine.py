@@ -368,6 +368,7 @@ class Machine:
             storage.accesses = Accesses()
         other = storage.accesses.conflict(access, order)
         storage.accesses.add(access)
+        storage.accesses.forget(self.host_order)
         if other is None:
             return None
         return self.hazard("freed-in-use" if other.freed else "unsynchronized-access", other, access)

@@ -11,6 +11,9 @@ VectorClock = dict[int, int]
 
 HOST = 0
 
+ROOM = 64
+"""How many accesses to a storage are kept before any is looked at again."""
+
 ANYWHERE = 1 << 62
 """The end of a range in memory whose size does not matter."""
 
@@ -49,11 +52,12 @@ class Access:
 class Accesses:
     """The accesses to one storage that later ones must be ordered after: the last writes and the reads since."""
 
-    __slots__ = ("reads", "writes")
+    __slots__ = ("reads", "room", "writes")
 
     def __init__(self) -> None:
         self.writes: list[Access] = []
         self.reads: list[Access] = []
+        self.room = ROOM
 
     def conflict(self, access: Access, clock: VectorClock) -> Access | None:
         """The first earlier access that overlaps `access`, conflicts with it and is not ordered before `clock`.
@@ -77,6 +81,16 @@ class Accesses:
         else:
             self.reads = [r for r in self.reads if not (r.agent == access.agent and _covers(access, r))]
             self.reads.append(access)
+
+    def forget(self, clock: VectorClock) -> None:
+        """Where there are many, forget those that the host's clock knows: all later work is ordered after them.
+
+        A loop that reads a tensor element by element, and waits for each, would otherwise look through all of them.
+        """
+        if len(self.writes) + len(self.reads) > self.room:
+            self.writes = [a for a in self.writes if not knows(clock, a.agent, a.epoch)]
+            self.reads = [a for a in self.reads if not knows(clock, a.agent, a.epoch)]
+            self.room = max(ROOM, 2 * (len(self.writes) + len(self.reads)))
 
     def unordered(self, clock: VectorClock) -> list[Access]:
         """The accesses that `clock` does not know to be complete."""
