@@ -159,6 +159,19 @@ def test_a_leafs_gradient_comes_on_the_stream_of_its_first_use(session: Session,
     assert seen == [side, torch.cuda.default_stream()]
 
 
+def test_a_view_whose_history_is_forbidden_is_read_without_asking_for_it(session: Session) -> None:
+    base, weight = torch.ones(4, device="cuda"), torch.full((4,), 3.0, device="cuda", requires_grad=True)
+    with torch.no_grad():
+        view = base[:2]
+    base.mul_(weight)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side), torch.no_grad():
+        assert torch.zeros(2, device="cuda").copy_(view).tolist() == [3.0, 3.0]
+    with pytest.raises(RuntimeError, match="A view was created in no_grad mode"):
+        view.grad_fn  # noqa: B018 - asking is what raises
+
+
 def test_a_late_copy_is_stale_until_the_host_waits(session: Session) -> None:
     x = torch.full((4,), 3.0, device="cuda")
     host = torch.zeros(4, pin_memory=True)

@@ -127,7 +127,7 @@ class Order:
 
     def leaf_used(self, tensor: torch.Tensor, stream: Stream) -> None:
         """A forward operator takes a tensor, whose gradient may have to be accumulated."""
-        if tensor.requires_grad and tensor.grad_fn is None and torch.is_grad_enabled():
+        if torch.is_grad_enabled() and tensor.requires_grad and tensor.is_leaf:
             known = self._leaves.get(id(tensor))
             if known is None or known[0]() is not tensor:
                 self._leaves[id(tensor)] = weakref.ref(tensor), stream
