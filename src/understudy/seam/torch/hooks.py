@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -188,7 +189,9 @@ def check() -> list[Hook]:
     found = [Hook(name, _exists(name), use) for use, names in needed.items() for name in names.split()]
     storage = torch.UntypedStorage(4)
     storage._us_probe = True  # type: ignore[attr-defined]
-    again = torch.empty(0, dtype=torch.float32).set_(storage).untyped_storage()
+    unseen = getattr(torch._C, "_DisableTorchDispatch", nullcontext)  # a mode that was on before has no part in it
+    with unseen():
+        again = torch.empty(0, dtype=torch.float32, device="cpu").set_(storage).untyped_storage()
     kept = getattr(again, "_us_probe", False)
     found.append(Hook("attributes of UntypedStorage are kept", bool(kept), "tags on storages"))
     return found
