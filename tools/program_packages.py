@@ -39,8 +39,6 @@ def install(wanted: Iterable[Sequence[str]], versions: dict[str, str]) -> dict[s
     refused: dict[str, str] = {}
     for packages in wanted:
         for name in sorted(packages, key=lambda name: name not in OF_CUDA_BUILDS):  # timm fails beside a bad one
-            if refused.get(name):
-                break
             if name not in refused:
                 refused[name] = _provide(name, versions[name])
             if refused[name].startswith(NO_INDEX):
@@ -48,6 +46,8 @@ def install(wanted: Iterable[Sequence[str]], versions: dict[str, str]) -> dict[s
                 return {name: reason for name, reason in refused.items() if reason} | dict.fromkeys(
                     missing, refused[name]
                 )
+            if refused[name]:
+                break
     return {name: reason for name, reason in refused.items() if reason}
 
 

@@ -104,6 +104,16 @@ def test_without_a_network_one_package_is_tried(monkeypatch, capfd):
     assert "installing no-such-b" not in capfd.readouterr().err
 
 
+def test_nothing_is_installed_beside_a_package_that_cannot_be_had(monkeypatch):
+    asked = []
+    reasons = {"torchvision": "no CPU build"}
+    monkeypatch.setattr(program_packages, "_provide", lambda name, version: asked.append(name) or reasons.get(name, ""))
+    versions = dict.fromkeys(("timm", "torchvision", "pandas", "trl"), "")
+    refused = program_packages.install([["timm", "torchvision"], ["pandas", "torchvision"], ["trl"]], versions)
+    assert refused == reasons
+    assert asked == ["torchvision", "trl"]
+
+
 def test_ctrl_c_ends_the_program_and_its_ranks(tmp_path):
     code = (
         "import subprocess, sys; c = subprocess.Popen(['sleep', '100'], start_new_session=True); print(c.pid); c.wait()"
