@@ -11,13 +11,13 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from understudy.machine.machine import Machine
-from understudy.seam.torch import half_norm, tables, thin_convolution
+from understudy.seam.torch import half_norm, half_products, tables
 from understudy.seam.torch.tags import NOWHERE, size_of, storage_of, tag_of
 from understudy.trace.operation import Signature
 
 RANDOM_ARGUMENT, RANDOM_STATE = 1, 2
 """How a random operator takes its generator: as an argument, or only from the default generator's state."""
-RUN: dict[str, Callable[..., Any]] = {**half_norm.RUN, **thin_convolution.RUN}
+RUN: dict[str, Callable[..., Any]] = {**half_norm.RUN, **half_products.RUN}
 """By name and overload, what gives an operator's values on a device instead of the CPU's kernel."""
 RESIZING = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
 

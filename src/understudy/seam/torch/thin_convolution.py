@@ -6,7 +6,6 @@ against 14 ms on one core).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -65,7 +64,3 @@ def _shifted(
 def _each(given: list[int], kernel: torch.Size) -> list[int]:
     """One number a dimension, where one may stand for all."""
     return list(given) * len(kernel) if len(given) == 1 else list(given)
-
-
-RUN: dict[str, Callable[..., Any]] = {"aten::convolution": convolution}
-"""By name, what `Plan.run` calls instead of PyTorch's own kernel."""
