@@ -31,7 +31,7 @@ help:
 	@echo "make accuracy         predicted against published training throughput"
 	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
 	@echo "make programs         other people's programs (Hugging Face, accelerate, Lightning, timm, ...) on emulated GPUs; a quarter of an hour, 2 GB"
-	@echo "make conformance      PyTorch $(OLDEST_TORCH)'s own CUDA tests on two emulated GPUs; takes an hour or so; fetches them first"
+	@echo "make conformance      PyTorch $(OLDEST_TORCH)'s own CUDA tests on two emulated GPUs; takes half an hour to an hour; fetches them first"
 	@echo "make docs             the documentation, in site/"
 	@echo "make experiments      every experiment in its small form, on two emulated V100"
 	@echo "make clean            remove environments and everything built"
