@@ -99,3 +99,21 @@ def test_allclose_and_histc_wait_for_what_they_read(session: Session) -> None:
     torch.histc(x, 10, 0, 2)
     torch.multinomial(x, 2)
     assert not [row for row in session.trace.since(since) if row.kind is Kind.SYNCHRONIZE]
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_a_number_is_written_through_indices_inside_vmap(levels: int, session: Session) -> None:
+    """`create_block_mask` of flex attention does so."""
+
+    def marked(columns: torch.Tensor) -> torch.Tensor:
+        row = columns.new_zeros(4)
+        row[columns] = 1
+        return row
+
+    work = marked
+    for _ in range(levels):
+        work = torch.func.vmap(work)
+    columns = torch.tensor([[0, 2], [1, 3]]).reshape(*[1] * (levels - 1), 2, 2).cuda()
+    found = work(columns)
+    assert found.device.type == "cuda"
+    assert found.reshape(2, 4).tolist() == [[1, 0, 1, 0], [0, 1, 0, 1]]

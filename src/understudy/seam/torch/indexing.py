@@ -8,6 +8,7 @@ the device by the same kind of copy (sequenceToVariable in torch/csrc/autograd/p
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -25,6 +26,8 @@ from understudy.seam.torch.tags import CPU, tag_of
 
 Tensor = torch.Tensor
 MASKS = (torch.bool, torch.uint8)
+VMAP = "torch._functorch.vmap"
+"""The module whose frames are on the stack of whatever a vmapped function calls."""
 
 
 def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
@@ -37,7 +40,8 @@ def _indexed(
 ) -> Any:
     tensor, indices, *rest = args
     device = tag_of(tensor).device
-    if device >= 0 and (rest or any(index is not None and tag_of(index).device == CPU for index in indices)):
+    given = [value for value in (*indices, *rest[:1]) if value is not None]
+    if device >= 0 and any(tag_of(value).device == CPU for value in given) and not _vmapped():
         with dispatch.parts:
             args = brought(dispatch.state, args, device)
     return inner(dispatch, plan, func, args, kwargs)
@@ -61,6 +65,16 @@ def brought(state: State, args: tuple[Any, ...], device: int) -> tuple[Any, ...]
         else:
             numbers.append(move(state, index, device))
     return (tensor, numbers, *rest)
+
+
+def _vmapped() -> bool:
+    """Whether `vmap` is at work: its rules make indices and shape numbers on what physically is the host."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        if frame.f_globals.get("__name__") == VMAP:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _value(state: State, indices: Any, rest: list[Any], device: int) -> Tensor:
