@@ -155,12 +155,12 @@ record("functional_gather", lambda: functional.all_gather_tensor(c(rank), 0, dis
 
 
 def kept():
-    """What a functional collective holds in memory, in MiB, until its result is used, and after."""
+    """What a functional collective holds in whole MiB until its result is used, and after; what earlier ones held is less."""
     before = torch.cuda.memory_allocated()
     result = functional.all_reduce(torch.ones(1 << 18, device="cuda"), "sum", dist.group.WORLD)
     in_flight = torch.cuda.memory_allocated() - before
     result = result[0].item()
-    return [in_flight >> 20, (torch.cuda.memory_allocated() - before) >> 20, result]
+    return [round(in_flight / 2**20), round((torch.cuda.memory_allocated() - before) / 2**20), result]
 
 
 record("functional_kept", kept)
