@@ -155,7 +155,7 @@ record("functional_gather", lambda: functional.all_gather_tensor(c(rank), 0, dis
 
 
 def kept():
-    """What a functional collective holds in whole MiB until its result is used, and after; what earlier ones held is less."""
+    """What a functional collective holds in whole MiB until its result is used, and after."""
     before = torch.cuda.memory_allocated()
     result = functional.all_reduce(torch.ones(1 << 18, device="cuda"), "sum", dist.group.WORLD)
     in_flight = torch.cuda.memory_allocated() - before
