@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,6 +14,14 @@ from understudy.errors import InstallError
 from understudy.seam.torch import hooks
 
 NAMES = [name for names in (hooks.NEEDED | hooks.NEEDED_BY_RANKS).values() for name in names.split()]
+
+
+@pytest.fixture(autouse=True)
+def unchecked() -> Iterator[None]:
+    """Nothing was found good before."""
+    hooks.require.cache_clear()
+    yield
+    hooks.require.cache_clear()
 
 
 def remove(monkeypatch: pytest.MonkeyPatch, path: str) -> bool:

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import torch
 
 from understudy.gpus.gpu import Gpu
+from understudy.seam.torch.halves import HALVES
 from understudy.seam.torch.tags import VERSION
 
 C = torch._C
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3
 DEFAULT_ORDER = (FLASH, EFFICIENT, MATH, CUDNN)
 CUDNN_ORDER = (CUDNN, FLASH, EFFICIENT, MATH)
-HALF = (torch.float16, torch.bfloat16)
 NEWEST = (12, 1)
 EFFICIENT_SHARES_HEADS = (2, 12)
 """The first PyTorch whose memory-efficient kernel takes fewer key heads than query heads."""
@@ -104,7 +104,7 @@ def _heads(problem: Problem, shared: bool) -> bool:
 
 
 def _low_precision(problem: Problem) -> bool:
-    return problem.query.dtype in (HALF if problem.gpu.compute_capability >= (8, 0) else HALF[:1])
+    return problem.query.dtype in (HALVES if problem.gpu.compute_capability >= (8, 0) else HALVES[:1])
 
 
 def _flash(problem: Problem) -> bool:
@@ -125,7 +125,7 @@ def _flash(problem: Problem) -> bool:
 
 def _efficient(problem: Problem) -> bool:
     capability, dtype = problem.gpu.compute_capability, problem.query.dtype
-    half = dtype in HALF
+    half = dtype in HALVES
     alignment = 4 if capability >= (8, 0) else 1
     if capability >= (8, 0) or (half and capability >= (7, 0)):
         alignment = max(alignment, 8 if half else 4)

@@ -17,7 +17,7 @@ import torch
 from understudy.seam.torch.order import current_node
 from understudy.seam.torch.parts import COMPOSITE
 from understudy.seam.torch.state import State
-from understudy.seam.torch.substitutes import substituted
+from understudy.seam.torch.substitutes import Kernel, substituted
 from understudy.seam.torch.tags import device_of
 
 aten = torch.ops.aten
@@ -59,12 +59,8 @@ def asks_the_host() -> bool:
     return node is None or node.name() not in EVENLY
 
 
-class Converting:
+class Converting(Kernel):
     """A kernel that converts between float16 and float32 itself, made of the CPU's, which does not."""
-
-    def __init__(self, func: Any) -> None:
-        self.func = func
-        self._overloadpacket = func._overloadpacket
 
     def __call__(self, first: Tensor, *rest: Any) -> Any:
         if first.is_meta:

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from understudy.seam.torch.dispatch import Dispatch
+from understudy.seam.torch.halves import HALVES
 from understudy.seam.torch.moves import fetch
 from understudy.seam.torch.operators import Plan
-from understudy.seam.torch.substitutes import substituted
+from understudy.seam.torch.substitutes import Kernel, substituted
 from understudy.seam.torch.tags import device_of
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
-HALVES = (torch.float16, torch.bfloat16)
 SAME_FACTORS = "input dtypes must be the same"
 OTHER_OUT = "out_dtype must be the same as the dtype of the provided out tensor"
 OUT_DTYPES = "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs"
@@ -29,12 +29,8 @@ PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
 OVERLOADS = ("dtype", "dtype_out")
 
 
-class WithDtype:
+class WithDtype(Kernel):
     """A product of two tensors whose result has the dtype that is asked for, perhaps added to another tensor."""
-
-    def __init__(self, func: Any) -> None:
-        self.func = func
-        self._overloadpacket = func._overloadpacket
 
     def __call__(self, *args: Any, out: Tensor | None = None, **scales: Any) -> Any:
         *tensors, dtype = args
@@ -51,12 +47,8 @@ class WithDtype:
         return made if out is None else out.resize_(made.shape).copy_(made)
 
 
-class OfIntegers:
+class OfIntegers(Kernel):
     """`histc` of integers, counted in float64, where each is exact."""
-
-    def __init__(self, func: Any) -> None:
-        self.func = func
-        self._overloadpacket = func._overloadpacket
 
     def __call__(self, tensor: Tensor, *args: Any, out: Tensor | None = None, **kwargs: Any) -> Any:
         counts = aten.histc.default(tensor.double(), *args, **kwargs).to(tensor.dtype)

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from understudy.seam.torch.dispatch import Dispatch
+from understudy.seam.torch.halves import HALVES, narrow, wide
 from understudy.seam.torch.operators import Plan, tensors_in
-from understudy.seam.torch.substitutes import substituted
+from understudy.seam.torch.substitutes import Kernel, substituted
 from understudy.seam.torch.tags import device_of
 
 Tensor = torch.Tensor
-HALVES = (torch.float16, torch.bfloat16)
 TINY = torch.finfo(torch.float32).eps / 2
 """The least that CUDA's exponential distribution gives for a rate of 1 (aten/src/ATen/core/TransformationHelper.h)."""
 
@@ -49,32 +49,21 @@ PLAIN = frozenset({torch.ops.aten.round.default, torch.ops.aten.round_.default})
 """Their overloads that the CPU has: only rounding to decimals is missing."""
 
 
-class Widened:
+class Widened(Kernel):
     """An operator whose half precision tensors are made float32 on the way in, and its results half on the way out."""
 
     def __init__(self, func: Any, dtype: torch.dtype) -> None:
-        self.func = func
+        super().__init__(func)
         self.dtype = dtype
-        self._overloadpacket = func._overloadpacket
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        wide = [_wide(value) for value in args]
-        out = self.func(*wide, **{name: _wide(value) for name, value in kwargs.items()})
-        for value, given, argument in zip(wide, args, self.func._schema.arguments, strict=False):
+        widened = [wide(value) for value in args]
+        out = self.func(*widened, **{name: wide(value) for name, value in kwargs.items()})
+        for value, given, argument in zip(widened, args, self.func._schema.arguments, strict=False):
             if value is not given and argument.alias_info is not None and argument.alias_info.is_write:
                 given.copy_(value)
                 out = given if out is value else out
-        return _narrow(out, self.dtype)
-
-
-def _wide(value: Any) -> Any:
-    return value.float() if isinstance(value, Tensor) and value.dtype in HALVES else value
-
-
-def _narrow(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_narrow(part, dtype) for part in value)
-    return value.to(dtype) if isinstance(value, Tensor) and value.dtype is torch.float32 else value
+        return narrow(out, self.dtype)
 
 
 def _kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

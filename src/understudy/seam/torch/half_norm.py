@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from understudy.seam.torch.halves import HALVES, wide
+
 Tensor = torch.Tensor
-HALVES = (torch.float16, torch.bfloat16)
 stock: Any = torch.ops.aten.native_batch_norm.default._op
 stock_backward: Any = torch.ops.aten.native_batch_norm_backward.default._op
 
@@ -25,9 +26,9 @@ def forward(
     given = (weight, bias, running_mean, running_var)
     if not _is_half(input, given):
         return stock(input, *given, training, momentum, eps)
-    wide = [_wide(tensor) for tensor in given]
-    out, mean, invstd = stock(input.float(), *wide, training, momentum, eps)
-    for running, value in zip(given[2:], wide[2:], strict=True):
+    widened = [wide(tensor) for tensor in given]
+    out, mean, invstd = stock(wide(input), *widened, training, momentum, eps)
+    for running, value in zip(given[2:], widened[2:], strict=True):
         if training and running is not None and value is not None and value is not running:
             running.copy_(value)
     return out.to(input.dtype), mean, invstd
@@ -41,8 +42,8 @@ def backward(
     given = (weight, running_mean, running_var)
     if not _is_half(input, given):
         return stock_backward(grad_out, input, *given, save_mean, save_invstd, train, eps, output_mask)
-    wide = [_wide(tensor) for tensor in (grad_out, input, *given, save_mean, save_invstd)]
-    found = stock_backward(*wide, train, eps, output_mask)
+    widened = [wide(tensor) for tensor in (grad_out, input, *given, save_mean, save_invstd)]
+    found = stock_backward(*widened, train, eps, output_mask)
     dtypes = (input.dtype, *[input.dtype if weight is None else weight.dtype] * 2)
     return tuple(None if t is None else t.to(dtype) for t, dtype in zip(found, dtypes, strict=True))
 
@@ -51,10 +52,6 @@ def _is_half(input: Tensor, parameters: tuple[Tensor | None, ...]) -> bool:
     if input.dtype not in HALVES or input.is_meta:
         return False
     return not any(tensor is not None and tensor.dtype is torch.float32 for tensor in parameters)
-
-
-def _wide(tensor: Tensor | None) -> Tensor | None:
-    return tensor.float() if tensor is not None and tensor.dtype in HALVES else tensor
 
 
 RUN: dict[str, Callable[..., Any]] = {"aten::native_batch_norm": forward, "aten::native_batch_norm_backward": backward}

@@ -1,7 +1,6 @@
 """Products and convolutions of half precision: summed in float32 and rounded once, as tensor cores do.
 
-A CPU without instructions for it takes thirty times as long for a product in float16 as in float32, and four times for
-bfloat16 (128x1024x512 on one core with AVX-512: 40 to 70 ms and 5 to 11 ms, against 1.5 ms), and its sums round on the
+A CPU without instructions for it takes many times as long for a product in float16 as in float32, and rounds on the
 way. Source of the accumulation: NVIDIA's documentation of cuBLAS, `CUBLAS_COMPUTE_32F`, which PyTorch asks for
 (aten/src/ATen/cuda/CUDABlas.cpp).
 """
@@ -14,11 +13,10 @@ from typing import Any
 import torch
 
 from understudy.seam.torch import thin_convolution
-from understudy.seam.torch.half_norm import HALVES
+from understudy.seam.torch.halves import HALVES, narrow, wide
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
-cast: Any = aten._to_copy.default._op
 
 
 def in_float32(kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,11 +30,7 @@ def in_float32(kernel: Callable[..., Any]) -> Callable[..., Any]:
         tensors = [value for value in args if isinstance(value, Tensor)]
         if any(tensor.dtype is not dtype for tensor in tensors):  # PyTorch's own error
             return kernel(*args, **kwargs)
-        wide = [cast(value, dtype=torch.float32) if isinstance(value, Tensor) else value for value in args]
-        out = kernel(*wide, **kwargs)
-        if isinstance(out, tuple):
-            return tuple(None if part is None else cast(part, dtype=dtype) for part in out)
-        return cast(out, dtype=dtype)
+        return narrow(kernel(*map(wide, args), **kwargs), dtype)
 
     return run
 

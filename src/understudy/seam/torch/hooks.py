@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from contextlib import nullcontext
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -216,8 +217,11 @@ def problem(version: str) -> str:
     return f"PyTorch {version} lacks {names}, on which the emulation stands (tested are {tested()})"
 
 
+@cache
 def require() -> None:
     """Refuse a PyTorch that the seam cannot be put into, before any of the seam's other modules is imported.
+
+    What was found good is not looked at again: a test suite begins many emulations.
 
     Raises:
         InstallError: the installed PyTorch is too old, or lacks a private name that the seam needs.

@@ -13,6 +13,14 @@ Choose = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 Values = Callable[[Dispatch, Plan, Any, tuple[Any, ...], dict[str, Any], int], Any]
 
 
+class Kernel:
+    """A kernel of ours in an operator's place, which counts as the operator does."""
+
+    def __init__(self, func: Any) -> None:
+        self.func = func
+        self._overloadpacket = func._overloadpacket
+
+
 def substituted(names: Iterable[str], choose: Choose) -> tuple[dict[str, Handler], dict[str, Values]]:
     """(handlers, what computes them in a replay) of operators; `choose` gives the kernel for one call on a device."""
 

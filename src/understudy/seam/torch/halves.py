@@ -1,0 +1,23 @@
+"""The two half precision types, and values of them made float32 and back: for kernels that compute in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+HALVES = (torch.float16, torch.bfloat16)
+cast: Any = torch.ops.aten._to_copy.default._op
+
+
+def wide(value: Any) -> Any:
+    """A half precision tensor in float32; anything else as it is."""
+    return cast(value, dtype=torch.float32) if isinstance(value, torch.Tensor) and value.dtype in HALVES else value
+
+
+def narrow(value: Any, dtype: torch.dtype) -> Any:
+    """A float32 tensor, or those of a tuple, in `dtype`; anything else as it is."""
+    if isinstance(value, tuple):
+        return tuple(narrow(part, dtype) for part in value)
+    is_wide = isinstance(value, torch.Tensor) and value.dtype is torch.float32
+    return cast(value, dtype=dtype) if is_wide else value
