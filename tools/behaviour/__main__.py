@@ -1,11 +1,11 @@
-"""`make behaviour`: what about thirty programs do under emulation, recorded, or held to an earlier record byte for byte.
+"""`make behaviour`: what about thirty programs do under emulation, recorded, or held byte for byte to a record.
 
     python tools/behaviour record FOLDER
     python tools/behaviour compare FOLDER
 
 Recorded of each program: its output, its trace of each rank, and its findings. Record before a change of the code's
-structure, compare after it: a difference that was not meant is a fault. The traces hold the lines of the programs, which
-are therefore always written to the same folder.
+structure, compare after it: a difference that was not meant is a fault. The traces hold the lines of the programs,
+which are therefore always written to the same folder.
 """
 
 from __future__ import annotations
@@ -29,14 +29,38 @@ sys.path.insert(0, str(ROOT / "tests" / "checks"))
 
 import corpus  # noqa: E402
 
-PAGES = """
-    accumulation-and-clipping activation-checkpointing amp-scaler-unfused autograd-on-side-stream boolean-mask
-    checkpoint-by-side-stream copy-stream-with-both-waits csan-example data-parallel-small-batch ddp-set-up-right
-    ddp-without-sampler freed-in-use generation-with-cache graph-input-overwritten graphed-callables half-precision
-    loss-item-each-step model-on-two-devices offload-to-the-host optimizer-one-by-one out-of-memory packed-sequences
-    pinned-double-buffer-to-host profiled-steps prefetcher s3-streams-without-wait stale-read there-and-back
-    transfer-stream-race whole-step-graph
-""".split()
+PAGES = (
+    "accumulation-and-clipping",
+    "activation-checkpointing",
+    "amp-scaler-unfused",
+    "autograd-on-side-stream",
+    "boolean-mask",
+    "checkpoint-by-side-stream",
+    "copy-stream-with-both-waits",
+    "csan-example",
+    "data-parallel-small-batch",
+    "ddp-set-up-right",
+    "ddp-without-sampler",
+    "freed-in-use",
+    "generation-with-cache",
+    "graph-input-overwritten",
+    "graphed-callables",
+    "half-precision",
+    "loss-item-each-step",
+    "model-on-two-devices",
+    "offload-to-the-host",
+    "optimizer-one-by-one",
+    "out-of-memory",
+    "packed-sequences",
+    "pinned-double-buffer-to-host",
+    "profiled-steps",
+    "prefetcher",
+    "s3-streams-without-wait",
+    "stale-read",
+    "there-and-back",
+    "transfer-stream-race",
+    "whole-step-graph",
+)
 """The pages of tests/checks/pages whose programs run here."""
 SHARED_FOLDER = Path(tempfile.gettempdir()) / "understudy-behaviour"
 

@@ -14,7 +14,7 @@ torch.manual_seed(0)
 layers = [torch.nn.Linear(16, 16) for _ in range(3)]
 model = DistributedDataParallel(torch.nn.Sequential(*layers).cuda(), device_ids=[rank])
 optimizer = torch.optim.Adam(model.parameters())
-for step in range(3):
+for _ in range(3):
     optimizer.zero_grad()
     model(torch.randn(4, 16, device="cuda") + rank).square().mean().backward()
     optimizer.step()
