@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 import torch
 
 from understudy import emulate, gpus
-from understudy.machine.alloc_conf import Settings
+from understudy.machine.memory.settings import Settings
 from understudy.session import build_machine
 from understudy.trace.operation import Signature
 from understudy.trace.trace import Trace

@@ -12,7 +12,7 @@ from array import array
 from pathlib import Path
 from typing import NamedTuple
 
-from understudy.machine.segments import DeviceMemory
+from understudy.machine.memory.driver import DeviceMemory
 
 OCCUPIED, RESERVED, WORDS = 0, 1, 2
 SUFFIX = ".live"

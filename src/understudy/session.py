@@ -25,12 +25,12 @@ from understudy.cost.model import CostModel
 from understudy.errors import InstallError, UsageError
 from understudy.gpus import versions
 from understudy.gpus.gpu import Gpu
-from understudy.machine.alloc_conf import Settings, parse, text_of
-from understudy.machine.allocator import CachingAllocator
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
-from understudy.machine.host_allocator import HostAllocator
 from understudy.machine.machine import Machine
+from understudy.machine.memory.allocator import CachingAllocator
+from understudy.machine.memory.host_allocator import HostAllocator
+from understudy.machine.memory.settings import Settings, parse, text_of
 from understudy.machine.order import merged
 from understudy.machine.plan_cache import PlanCache
 from understudy.reports import memory_snapshot, smi

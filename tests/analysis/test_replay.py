@@ -12,10 +12,10 @@ from understudy.analysis.snapshot_file import from_dict, read
 from understudy.analysis.start_state import start_segments
 from understudy.analysis.what_if import what_if
 from understudy.errors import FileFormatError, UsageError
-from understudy.machine.alloc_conf import parse
-from understudy.machine.allocator import CachingAllocator
-from understudy.machine.oom_text import OutOfMemory
-from understudy.machine.segments import DeviceMemory
+from understudy.machine.memory.allocator import CachingAllocator
+from understudy.machine.memory.driver import DeviceMemory
+from understudy.machine.memory.oom_text import OutOfMemory
+from understudy.machine.memory.settings import parse
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -16,8 +16,8 @@ from understudy.analysis.retime import does_not_fit, retime
 from understudy.cli import group
 from understudy.errors import FileFormatError, UsageError
 from understudy.machine import graph
-from understudy.machine.alloc_conf import parse
 from understudy.machine.machine import Machine
+from understudy.machine.memory.settings import parse
 from understudy.session import build_machine
 from understudy.trace.operation import (
     Collective,

@@ -5,7 +5,7 @@ import ast
 import pytest
 from source import Source, sources
 
-MODULE_LINES = 450
+MODULE_LINES = 600
 FUNCTION_LINES = 60
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from understudy import gpus
-from understudy.machine.alloc_conf import parse
 from understudy.machine.machine import Machine
+from understudy.machine.memory.settings import parse
 from understudy.session import build_machine
 from understudy.trace.trace import Trace
 

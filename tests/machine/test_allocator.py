@@ -3,9 +3,9 @@
 import pytest
 
 from understudy.errors import InternalError
-from understudy.machine.allocator import CachingAllocator
-from understudy.machine.oom_text import OutOfMemory
-from understudy.machine.segments import DeviceMemory
+from understudy.machine.memory.allocator import CachingAllocator
+from understudy.machine.memory.driver import DeviceMemory
+from understudy.machine.memory.oom_text import OutOfMemory
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

@@ -3,11 +3,11 @@
 import pytest
 
 from understudy.errors import UsageError
-from understudy.machine.alloc_conf import Settings, parse, text_of
-from understudy.machine.allocator import CachingAllocator
-from understudy.machine.allocator_core import round_size
-from understudy.machine.oom_text import OutOfMemory, OutOfMemoryFacts, format_size, message
-from understudy.machine.segments import DeviceMemory
+from understudy.machine.memory.allocator import CachingAllocator
+from understudy.machine.memory.driver import DeviceMemory
+from understudy.machine.memory.heap import round_size
+from understudy.machine.memory.oom_text import OutOfMemory, OutOfMemoryFacts, format_size, message
+from understudy.machine.memory.settings import Settings, parse, text_of
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

@@ -3,8 +3,8 @@
 import pytest
 
 from understudy.errors import InternalError
-from understudy.machine.alloc_conf import parse
-from understudy.machine.host_allocator import HostAllocator
+from understudy.machine.memory.host_allocator import HostAllocator
+from understudy.machine.memory.settings import parse
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -12,7 +12,7 @@ from traces import DTOH
 
 from understudy import checks, gpus, reports
 from understudy.errors import UsageError
-from understudy.machine.alloc_conf import parse
+from understudy.machine.memory.settings import parse
 from understudy.reports import chrome_trace, kineto, memory_snapshot, sarif
 from understudy.session import build_machine
 from understudy.trace import kineto as trace_kineto

@@ -6,8 +6,8 @@ Times are of this process on the processor, so that other work on the machine co
 import random
 import time
 
-from understudy.machine.allocator import CachingAllocator
-from understudy.machine.segments import DeviceMemory
+from understudy.machine.memory.allocator import CachingAllocator
+from understudy.machine.memory.driver import DeviceMemory
 
 
 def run(operations, live_blocks, seed=11):

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from understudy import gpus
-from understudy.machine.alloc_conf import parse
 from understudy.machine.machine import Machine
+from understudy.machine.memory.settings import parse
 from understudy.machine.occupancy import FULL
 from understudy.session import build_machine
 from understudy.trace.operation import (

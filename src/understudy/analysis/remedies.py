@@ -7,7 +7,7 @@ from typing import Any
 
 from understudy.analysis.snapshot_file import from_dict
 from understudy.analysis.what_if import outcome
-from understudy.machine.alloc_conf import parse
+from understudy.machine.memory.settings import parse
 
 SETTINGS = (
     "expandable_segments:True",

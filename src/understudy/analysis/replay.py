@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 from understudy.analysis.snapshot_file import Event, Snapshot, read
 from understudy.analysis.start_state import PAGE, start_segments
-from understudy.machine.allocator import CachingAllocator
-from understudy.machine.allocator_blocks import DEFAULT_POOL, Block, PoolId
-from understudy.machine.oom_text import OutOfMemory
-from understudy.machine.segments import DeviceMemory
+from understudy.machine.memory.allocator import CachingAllocator
+from understudy.machine.memory.blocks import DEFAULT_POOL, Block, PoolId
+from understudy.machine.memory.driver import DeviceMemory
+from understudy.machine.memory.oom_text import OutOfMemory
 
 Driver = Literal["modelled", "recorded"]
 NO_LIMIT = 1 << 46

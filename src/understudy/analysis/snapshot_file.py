@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from understudy.errors import FileFormatError
-from understudy.machine.alloc_conf import MIB, UNLIMITED, Settings, parse
-from understudy.machine.allocator_blocks import DEFAULT_POOL, PoolId
+from understudy.machine.memory.blocks import DEFAULT_POOL, PoolId
+from understudy.machine.memory.settings import MIB, UNLIMITED, Settings, parse
 from understudy.trace import plain_pickle
 
 MOST_BYTES = 4 << 30

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from understudy.analysis.snapshot_file import Snapshot, small_pool
-from understudy.machine.alloc_conf import MIB, Settings
-from understudy.machine.allocator_blocks import DEFAULT_POOL, PoolId
-from understudy.machine.allocator_core import SMALL_SIZE, round_size
+from understudy.machine.memory.blocks import DEFAULT_POOL, PoolId
+from understudy.machine.memory.heap import SMALL_SIZE, round_size
+from understudy.machine.memory.settings import MIB, Settings
 
 PAGE = 2 * MIB
 

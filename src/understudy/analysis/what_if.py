@@ -11,11 +11,11 @@ from understudy.analysis.replay import NO_LIMIT, TokenEvents
 from understudy.analysis.snapshot_file import Event, Snapshot, read
 from understudy.analysis.start_state import start_segments
 from understudy.errors import UsageError
-from understudy.machine.alloc_conf import Settings, parse
-from understudy.machine.allocator import CachingAllocator
-from understudy.machine.allocator_blocks import Block
-from understudy.machine.oom_text import OutOfMemory
-from understudy.machine.segments import DeviceMemory
+from understudy.machine.memory.allocator import CachingAllocator
+from understudy.machine.memory.blocks import Block
+from understudy.machine.memory.driver import DeviceMemory
+from understudy.machine.memory.oom_text import OutOfMemory
+from understudy.machine.memory.settings import Settings, parse
 
 NUMBERS = ("stoull", "stod")
 """What PyTorch says of a word that is no number: the C++ function that could not read it."""

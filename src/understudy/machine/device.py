@@ -9,10 +9,10 @@ from typing import Any
 
 from understudy.cost.model import CostModel
 from understudy.gpus.gpu import Gpu
-from understudy.machine.allocator import CachingAllocator
+from understudy.machine.memory.allocator import CachingAllocator
+from understudy.machine.memory.driver import DeviceMemory
 from understudy.machine.occupancy import FULL, Occupancy
 from understudy.machine.plan_cache import PlanCache
-from understudy.machine.segments import DeviceMemory
 from understudy.machine.stream import Stream
 
 POOL_STREAMS = 32

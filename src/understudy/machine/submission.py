@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from understudy.errors import InternalError
-from understudy.machine.allocator_blocks import Block
 from understudy.machine.clock import HostThread
+from understudy.machine.memory.blocks import Block
 from understudy.machine.order import ANYWHERE, Accesses
 from understudy.machine.stream import Event, Stream
 from understudy.trace.operation import (

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
 from understudy.machine.machine import Cost, Machine
-from understudy.machine.oom_text import OutOfMemory as AllocatorFull
+from understudy.machine.memory.oom_text import OutOfMemory as AllocatorFull
 from understudy.machine.stream import Stream
 from understudy.machine.submission import copy_name
 from understudy.seam.sites import Sites

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from understudy.machine.allocator_blocks import DEFAULT_POOL
+from understudy.machine.memory.blocks import DEFAULT_POOL
 from understudy.seam.torch.above import Above
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.generators import Position

@@ -11,8 +11,8 @@ import sys
 
 import torch
 
-from understudy.machine.allocator_blocks import UNMAPPED, Block, PoolId
 from understudy.machine.device import Device
+from understudy.machine.memory.blocks import UNMAPPED, Block, PoolId
 
 MAP_NORESERVE = 0x4000
 """Of Linux (asm-generic/mman-common.h); Python names it from 3.13 on."""

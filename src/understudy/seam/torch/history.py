@@ -19,8 +19,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from understudy.machine.allocator_blocks import DEFAULT_POOL
 from understudy.machine.device import Device
+from understudy.machine.memory.blocks import DEFAULT_POOL
 from understudy.seam.sites import Sites
 from understudy.seam.torch.stacks import ALL, FREES, LEVELS, Frames, Stack, Stacks
 from understudy.seam.torch.tags import VERSION, storage_of

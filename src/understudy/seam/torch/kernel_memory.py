@@ -15,7 +15,7 @@ import torch
 
 from understudy.gpus.gpu import Gpu
 from understudy.machine.device import Device
-from understudy.machine.oom_text import OutOfMemory
+from understudy.machine.memory.oom_text import OutOfMemory
 from understudy.machine.stream import Stream
 from understudy.seam.torch.operators import Plan, tensors_in
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from understudy.machine.alloc_conf import Settings, parse, text_of
-from understudy.machine.allocator import CachingAllocator
 from understudy.machine.device import Device
-from understudy.machine.oom_text import OutOfMemory, message
+from understudy.machine.memory.allocator import CachingAllocator
+from understudy.machine.memory.oom_text import OutOfMemory, message
+from understudy.machine.memory.settings import Settings, parse, text_of
 from understudy.seam.patching import Patch
 from understudy.seam.torch.kernel_libraries import LT_PERSISTENT, LT_UNIFIED, lt_workspace_bytes
 from understudy.seam.torch.tags import VERSION

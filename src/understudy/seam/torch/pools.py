@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import torch
 
 from understudy.errors import UnsupportedError, UsageError
-from understudy.machine.allocator_blocks import PoolId
+from understudy.machine.memory.blocks import PoolId
 from understudy.seam.patching import Patch
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from understudy.errors import UnsupportedError
-from understudy.machine.alloc_conf import Settings
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
-from understudy.machine.host_allocator import HostAllocator
 from understudy.machine.machine import Machine
-from understudy.machine.oom_text import OutOfMemory
+from understudy.machine.memory.host_allocator import HostAllocator
+from understudy.machine.memory.oom_text import OutOfMemory
+from understudy.machine.memory.settings import Settings
 from understudy.machine.stream import Stream
 from understudy.seam.sites import Sites
 from understudy.seam.torch.gpu_trace import GpuTrace

@@ -6,15 +6,9 @@ unmapped holes may be followed by new pages. Source: the note "Expandable Segmen
 
 from __future__ import annotations
 
-from bisect import insort
-
-from understudy.machine.allocator_blocks import FREE, UNMAPPED, Block, Segment, Shelf
-from understudy.machine.allocator_core import SMALL_SEGMENT
-from understudy.machine.allocator_events import PendingFrees
-
-
-def _address(block: Block) -> int:
-    return block.address
+from understudy.machine.memory.blocks import FREE, UNMAPPED, Block, Shelf
+from understudy.machine.memory.heap import Heap
+from understudy.machine.memory.pending import PendingFrees
 
 
 def _expandable_size(block: Block) -> int:
@@ -23,10 +17,14 @@ def _expandable_size(block: Block) -> int:
     return block.size + (after.size if after is not None and after.state == UNMAPPED else 0)
 
 
-class ExpandableAllocator(PendingFrees):
-    """The part of the allocator that grows and shrinks expandable segments."""
+class ExpandableSegments:
+    """Grows and shrinks the expandable segments of a heap."""
 
-    def _best_expandable(self, shelf: Shelf, block: Block, active: bool) -> Block | None:
+    def __init__(self, heap: Heap, pending: PendingFrees) -> None:
+        self._heap = heap
+        self._pending = pending
+
+    def best(self, shelf: Shelf, block: Block, active: bool) -> Block | None:
         """From the best fit, the block to use when expandable segments are there: see `get_free_block` in c10."""
         if not active:
             found: Block | None = block
@@ -40,14 +38,14 @@ class ExpandableAllocator(PendingFrees):
             block = after
         return block
 
-    def _grow(self, shelf: Shelf, size: int, context: object) -> Block | None:
+    def grow(self, shelf: Shelf, size: int, context: object) -> Block | None:
         """A free block of at least `size` bytes made by mapping memory, taken off its shelf; None without memory."""
         block = self._room(shelf, size)
         if block is None:
             return None
         if block.state == UNMAPPED and not self._map(block, min(block.size, size), context):
             if block.size == block.segment.size:
-                self._release_expandable(block)
+                self.release(block)
             return None
         while block.size < size:
             after = block.next
@@ -73,23 +71,16 @@ class ExpandableAllocator(PendingFrees):
                 block = block.next
             if room >= size:
                 return first
-        return self._new_expandable(shelf, size)
+        return self._new_segment(shelf, size)
 
-    def _new_expandable(self, shelf: Shelf, needed: int) -> Block | None:
-        page_bytes = SMALL_SEGMENT if shelf.pool.small else self.settings.large_segment_size
-        total = self.driver.total_bytes
-        size = -(-(total + total // 8) // page_bytes) * page_bytes
+    def _new_segment(self, shelf: Shelf, needed: int) -> Block | None:
+        size, page_bytes = self._heap.expandable_size(shelf.pool.small)
         if size < needed:
             return None
-        address = self.driver.reserve_address(size)
-        segment = Segment(address, size, shelf, self._number_segment(), page_bytes)
+        address = self._heap.driver.reserve_address(size)
+        segment = self._heap.add_segment(address, size, shelf, page_bytes)
         block = segment.head = Block(address, size, shelf, segment, UNMAPPED)
-        self.segments[address] = segment
-        self._expandable_segments += 1
-        self._plain = False
-        if shelf.pool.private is not None:
-            shelf.pool.private.segments += 1
-        insort(shelf.unmapped, block, key=_address)
+        self._heap.add_unmapped(block)
         return block
 
     def _map(self, block: Block, size: int, context: object) -> bool:
@@ -97,30 +88,29 @@ class ExpandableAllocator(PendingFrees):
         shelf, segment = block.shelf, block.segment
         page_bytes = segment.page_bytes
         size = -(-size // page_bytes) * page_bytes
-        if not self.driver.map(size, size // page_bytes):
+        if not self._heap.driver.map(size, size // page_bytes):
             return False
         shelf.unmapped.remove(block)
         if size < block.size:
             rest = Block(block.address + size, block.size - size, shelf, segment, UNMAPPED)
-            self._link(block, rest, block.next)
-            insort(shelf.unmapped, rest, key=_address)
+            self._heap.link(block, rest, block.next)
+            self._heap.add_unmapped(rest)
             block.size = size
         mapped_at = block.address
         block.state = FREE
         for neighbour in (block.prev, block.next):
             if neighbour is not None and neighbour.state == FREE:
                 shelf.remove(neighbour)
-                self._absorb(block, neighbour)
+                self._heap.absorb(block, neighbour)
         shelf.add(block)
-        self._change_reserved(shelf, 0, size)
-        self.statistics.num_device_alloc += 1
-        if self._on_action is not None:
-            self._on_action("segment_map", mapped_at, size, shelf.stream, block)
+        self._heap.change_reserved(shelf, 0, size)
+        self._heap.statistics.num_device_alloc += 1
+        self._heap.tell("segment_map", mapped_at, size, shelf.stream, block)
         if segment.context is None and block.prev is None:
             segment.context = context
         return True
 
-    def _unmap(self, block: Block) -> None:
+    def unmap(self, block: Block) -> None:
         """Give the whole pages inside a free block back to the driver."""
         shelf, segment = block.shelf, block.segment
         page_bytes = segment.page_bytes
@@ -128,51 +118,31 @@ class ExpandableAllocator(PendingFrees):
         end = segment.address + (block.address + block.size - segment.address) // page_bytes * page_bytes
         if begin >= end:
             return
-        self._synchronize_before_unmap(shelf.stream)
-        self.driver.unmap(end - begin, (end - begin) // page_bytes)
+        self._pending.synchronize_stream(shelf.stream)  # unmapping does not wait for the device by itself
+        self._heap.driver.unmap(end - begin, (end - begin) // page_bytes)
         shelf.remove(block)
         if begin > block.address:
             piece = Block(block.address, begin - block.address, shelf, segment)
             piece.accesses = block.accesses
-            self._link(block.prev, piece, block)
+            self._heap.link(block.prev, piece, block)
             shelf.add(piece)
         if block.address + block.size > end:
             piece = Block(end, block.address + block.size - end, shelf, segment)
             piece.accesses = block.accesses
-            self._link(block, piece, block.next)
+            self._heap.link(block, piece, block.next)
             shelf.add(piece)
         block.address, block.size, block.state = begin, end - begin, UNMAPPED
         block.accesses = None
         for neighbour in (block.prev, block.next):
             if neighbour is not None and neighbour.state == UNMAPPED:
                 shelf.unmapped.remove(neighbour)
-                self._absorb(block, neighbour)
-        insort(shelf.unmapped, block, key=_address)
-        self._change_reserved(shelf, 0, begin - end)
-        self.statistics.num_device_free += 1
-        if self._on_action is not None:
-            self._on_action("segment_unmap", begin, end - begin, shelf.stream, block)
+                self._heap.absorb(block, neighbour)
+        self._heap.add_unmapped(block)
+        self._heap.change_reserved(shelf, 0, begin - end)
+        self._heap.statistics.num_device_free += 1
+        self._heap.tell("segment_unmap", begin, end - begin, shelf.stream, block)
 
-    def _synchronize_before_unmap(self, stream: int) -> None:
-        """Unmapping does not wait for the device by itself, so PyTorch waits for the segment's stream."""
-        self._events.synchronize(self._events.record(stream))
-
-    def _release_expandable(self, block: Block) -> None:
+    def release(self, block: Block) -> None:
         """Forget an expandable segment whose only block, `block`, is unmapped."""
         block.shelf.unmapped.remove(block)
-        del self.segments[block.segment.address]
-        if block.shelf.pool.private is not None:
-            block.shelf.pool.private.segments -= 1
-        self._expandable_segments -= 1
-        self._update()
-
-    @staticmethod
-    def _link(before: Block | None, block: Block, after: Block | None) -> None:
-        """Put `block` between two neighbours."""
-        block.prev, block.next = before, after
-        if before is not None:
-            before.next = block
-        else:
-            block.segment.head = block
-        if after is not None:
-            after.prev = block
+        self._heap.remove_segment(block.segment)

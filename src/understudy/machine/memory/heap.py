@@ -1,24 +1,26 @@
-"""What every part of the caching allocator shares: settings, sizes, statistics, cutting and joining blocks."""
+"""Segments cut into blocks: what is split off, what is joined, and what that does to the statistics."""
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable
 
-from understudy.errors import UsageError
-from understudy.machine.alloc_conf import UNLIMITED, Settings
-from understudy.machine.allocator_blocks import (
+from understudy.machine.memory.blocks import (
     ALLOCATED,
     FREE,
     PENDING,
+    UNMAPPED,
     Block,
     Pool,
     PoolId,
     PrivatePool,
     Segment,
     Shelf,
+    by_address,
 )
-from understudy.machine.allocator_stats import Statistics
-from understudy.machine.segments import MIB, DeviceMemory
+from understudy.machine.memory.driver import MIB, DeviceMemory
+from understudy.machine.memory.settings import Settings
+from understudy.machine.memory.statistics import Statistics
 
 MIN_BLOCK = 512
 SMALL_SIZE = MIB
@@ -50,126 +52,89 @@ def round_size(requested: int, settings: Settings) -> int:
     return max(MIN_BLOCK, -(-requested // MIN_BLOCK) * MIN_BLOCK)
 
 
-class AllocatorCore:
-    """State and rules without the driver's and the streams' part; `CachingAllocator` is the whole."""
+def segment_size(size: int, settings: Settings) -> int:
+    """Bytes that are asked of the driver for a block of `size` bytes when no free block fits."""
+    if size <= SMALL_SIZE:
+        return SMALL_SEGMENT
+    if size < MIN_LARGE_ALLOC:
+        return settings.large_segment_size
+    return -(-size // ROUND_LARGE) * ROUND_LARGE
+
+
+class Heap:
+    """All segments of one device and the pools that their free blocks lie in.
+
+    `settings` and `on_action` belong to the allocator, which sets them; `join_accesses` joins what the machine keeps on
+    two blocks that become one.
+    """
 
     def __init__(
         self,
         device: int,
         driver: DeviceMemory,
-        settings: Settings | None = None,
-        on_action: Action | None = None,
-        join_accesses: Callable[[object, object], object] | None = None,
+        settings: Settings,
+        on_action: Action | None,
+        join_accesses: Callable[[object, object], object] | None,
     ) -> None:
         self.device = device
         self.driver = driver
-        self.settings = settings or Settings()
-        self.statistics = Statistics(self.settings.max_split_size)
-        self.segments: dict[int, Segment] = {}
-        self.pools: dict[PoolId, PrivatePool] = {}
-        self._all = self.statistics.all
-        self._small = Pool(True, self.statistics.small)
-        self._large = Pool(False, self.statistics.large)
-        self._small_shelves = self._small.shelves
-        self._large_shelves = self._large.shelves
-        self._segment_number = 0
-        self._total_allocated = 0
-        self._allowed: int | None = None
-        self._join_accesses = join_accesses
-        self._on_action = on_action
-        self._scopes: list[tuple[PoolId, Callable[[int], bool] | None]] = []
-        self._waiting = 0
-        self._expandable_segments = 0
-        self._plain = True
-        self._ageing = False
-        self.set_settings(self.settings)
-        self.set_memory_fraction(self.settings.per_process_memory_fraction)
-
-    # Settings
-
-    def set_settings(self, settings: Settings) -> None:
-        """Change the settings of a running allocator (`torch.cuda.memory._set_allocator_settings`).
-
-        The memory fraction counts only at the start, as in PyTorch; `set_memory_fraction` changes it later.
-        """
-        if settings.garbage_collection_threshold > 0.0 and not self._ageing:
-            for block in self._large.ordered():
-                block.aged_at = self._large.searches
         self.settings = settings
-        self._rounding = any(division > 1 for division in settings.roundup_power2_divisions)
-        self._limited = settings.max_split_size != UNLIMITED
-        self._update()
+        self.on_action = on_action
+        self.statistics = Statistics(settings.max_split_size)
+        self.every = self.statistics.all
+        self.small = Pool(True, self.statistics.small)
+        self.large = Pool(False, self.statistics.large)
+        self.pools: dict[PoolId, PrivatePool] = {}
+        self.segments: dict[int, Segment] = {}
+        self.expandable_segments = 0
+        self._join_accesses = join_accesses
+        self._number = 0
 
-    def set_memory_fraction(self, fraction: float) -> None:
-        """`torch.cuda.set_per_process_memory_fraction`: the part of the memory that may be reserved, 0 to 1."""
-        if not 0 <= fraction <= 1:
-            raise UsageError(f"The memory fraction is {fraction}, but it must lie within [0, 1].")
-        self._allowed = None if fraction == 1.0 else round(fraction * self.driver.total_bytes)
-        self._update()
+    def tell(self, action: str, address: int, size: int, stream: int, block: Block | None) -> None:
+        """The history hears of an action, if there is one."""
+        if self.on_action is not None:
+            self.on_action(action, address, size, stream, block)
 
-    @property
-    def memory_fraction(self) -> float:
-        """`torch.cuda.get_per_process_memory_fraction`."""
-        return 1.0 if self._allowed is None else self._allowed / self.driver.total_bytes
+    # Segments
 
-    @property
-    def on_action(self) -> Action | None:
-        """The history hook; None (the default) costs nothing."""
-        return self._on_action
+    def add_segment(self, address: int, size: int, shelf: Shelf, page_bytes: int = 0) -> Segment:
+        """A new segment without blocks; with `page_bytes`, an expandable one."""
+        self._number += 1
+        segment = self.segments[address] = Segment(address, size, shelf, self._number, page_bytes)
+        if segment.expandable:
+            self.expandable_segments += 1
+        if shelf.pool.private is not None:
+            shelf.pool.private.segments += 1
+        return segment
 
-    @on_action.setter
-    def on_action(self, hook: Action | None) -> None:
-        self._on_action = hook
-        self._update()
+    def remove_segment(self, segment: Segment) -> None:
+        """Forget a segment."""
+        del self.segments[segment.address]
+        if segment.expandable:
+            self.expandable_segments -= 1
+        if segment.shelf.pool.private is not None:
+            segment.shelf.pool.private.segments -= 1
 
-    def _update(self) -> None:
-        """Recompute whether the fast paths of `malloc` and `free` tell the whole story."""
-        self._ageing = self._allowed is not None and self.settings.garbage_collection_threshold > 0.0
-        self._plain = not (
-            self._on_action is not None
-            or self._rounding
-            or self._limited
-            or self._ageing
-            or self.settings.expandable_segments
-            or self._expandable_segments
-            or self._scopes
-            or self._waiting
-        )
-
-    # Sizes
-
-    def round_size(self, requested: int) -> int:
-        """The size of the block for a request, bytes."""
-        if not self._rounding:
-            return (requested + 511) & -512
-        return round_size(requested, self.settings)
-
-    def segment_size(self, size: int) -> int:
-        """Bytes that are asked of the driver for a block of `size` bytes when no free block fits."""
-        if size <= SMALL_SIZE:
-            return SMALL_SEGMENT
-        if size < MIN_LARGE_ALLOC:
-            return self.settings.large_segment_size
-        return -(-size // ROUND_LARGE) * ROUND_LARGE
-
-    # Segments and blocks
-
-    def _number_segment(self) -> int:
-        self._segment_number += 1
-        return self._segment_number
-
-    def _change_reserved(self, shelf: Shelf, segments: int, size: int) -> None:
-        self._total_allocated += size
-        self._all.change_reserved(segments, size)
+    def change_reserved(self, shelf: Shelf, segments: int, size: int) -> None:
+        """Segments and bytes were got from the driver for a shelf (positive) or given back."""
+        self.every.change_reserved(segments, size)
         shelf.counters.change_reserved(segments, size)
         if shelf.pool.private is not None:
             shelf.pool.private.change_reserved(shelf.pool.small, size)
 
-    def _hand_out(self, block: Block, size: int, requested: int, context: object, split: bool) -> Block:
+    def expandable_size(self, small: bool) -> tuple[int, int]:
+        """(addresses, page) of an expandable segment, bytes: 9/8 of the device's memory, in whole pages."""
+        page_bytes = SMALL_SEGMENT if small else self.settings.large_segment_size
+        total = self.driver.total_bytes
+        return -(-(total + total // 8) // page_bytes) * page_bytes, page_bytes
+
+    # Blocks
+
+    def hand_out(self, block: Block, size: int, requested: int, context: object, split: bool) -> Block:
         """Turn a block that was taken off its shelf into an allocation, cutting off what is left."""
         shelf = block.shelf
         was_split = block.prev is not None or block.next is not None
-        every, one = self._all, shelf.counters
+        every, one = self.every, shelf.counters
         if split:
             rest = block
             block = Block(rest.address, size, shelf, rest.segment)
@@ -195,21 +160,21 @@ class AllocatorCore:
         block.state = ALLOCATED
         block.requested = requested
         block.context = context
-        if self._on_action is not None:
-            self._on_action("alloc", block.address, requested, shelf.stream, block)
+        if self.on_action is not None:
+            self.on_action("alloc", block.address, requested, shelf.stream, block)
         every.handed_out(block.size, requested)
         one.handed_out(block.size, requested)
         if block.size >= self.settings.max_split_size:
             self.statistics.oversize_allocations.increase()
         return block
 
-    def _complete_free(self, block: Block) -> None:
+    def complete_free(self, block: Block) -> None:
         """Put a block that nobody uses any more on its shelf, joined with its free neighbours."""
-        every = self._all
+        every = self.every
         shelf = block.shelf
         one = shelf.counters
-        if self._on_action is not None:
-            self._on_action("free_completed", block.address, block.requested, block.stream, block)
+        if self.on_action is not None:
+            self.on_action("free_completed", block.address, block.requested, block.stream, block)
         if block.state == PENDING:
             for counters in (every, one):
                 counters.pending -= 1
@@ -223,14 +188,14 @@ class AllocatorCore:
             blocks = -1
             size = -before.size
             shelf.remove(before)
-            self._absorb(block, before)
+            self.absorb(block, before)
             before = block.prev
         after = block.next
         if after is not None and after.state == FREE:
             blocks -= 1
             size -= after.size
             shelf.remove(after)
-            self._absorb(block, after)
+            self.absorb(block, after)
             after = block.next
         block.state = FREE
         shelf.add(block)
@@ -241,7 +206,7 @@ class AllocatorCore:
             every.change_split(blocks, size)
             one.change_split(blocks, size)
 
-    def _absorb(self, block: Block, neighbour: Block) -> None:
+    def absorb(self, block: Block, neighbour: Block) -> None:
         """Make `neighbour` (before or after, already off its shelf) part of `block`."""
         if block.prev is neighbour:
             block.address = neighbour.address
@@ -260,3 +225,20 @@ class AllocatorCore:
                 block.accesses = neighbour.accesses
             elif block.accesses is not neighbour.accesses and self._join_accesses is not None:
                 block.accesses = self._join_accesses(block.accesses, neighbour.accesses)
+
+    @staticmethod
+    def link(before: Block | None, block: Block, after: Block | None) -> None:
+        """Put `block` between two neighbours."""
+        block.prev, block.next = before, after
+        if before is not None:
+            before.next = block
+        else:
+            block.segment.head = block
+        if after is not None:
+            after.prev = block
+
+    @staticmethod
+    def add_unmapped(block: Block) -> None:
+        """Put an unmapped block among its shelf's, in the order of addresses."""
+        block.state = UNMAPPED
+        insort(block.shelf.unmapped, block, key=by_address)

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from typing import Any
 
-from understudy.machine.allocator_stats import Counters, PoolStatistics
+from understudy.machine.memory.statistics import Counters, PoolStatistics
 
 FREE, ALLOCATED, PENDING, UNMAPPED = range(4)
 """States of a block: on a shelf; handed out; freed but in use by other streams; address space without memory."""
@@ -102,6 +102,11 @@ class Block:
     def __repr__(self) -> str:
         state = ("inactive", "active_allocated", "active_pending_free", "unmapped")[self.state]
         return f"<Block {self.address:#x} size={self.size} requested={self.requested} stream={self.stream} {state}>"
+
+
+def by_address(block: Block) -> int:
+    """The key of an order by address."""
+    return block.address
 
 
 class Shelf:

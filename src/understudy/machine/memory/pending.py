@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
-from understudy.machine.alloc_conf import Settings
-from understudy.machine.allocator_blocks import PENDING, Block, PrivatePool
-from understudy.machine.allocator_core import Action, AllocatorCore
-from understudy.machine.segments import DeviceMemory
+from understudy.machine.memory.blocks import PENDING, Block, PrivatePool
+from understudy.machine.memory.heap import Heap
 
 
 class EventSource(Protocol):
@@ -40,54 +37,40 @@ class InstantEvents:
         """Nothing to wait for."""
 
 
-class PendingFrees(AllocatorCore):
-    """The part of the allocator that knows streams other than a block's own.
+class PendingFrees:
+    """Freed blocks that streams other than their own may still use.
 
     While a graph is captured no event may be queried, so frees that would need one wait until no capture is underway;
     uses that were recorded during the capture are then complete and need no event.
     """
 
-    def __init__(
-        self,
-        device: int,
-        driver: DeviceMemory,
-        settings: Settings | None = None,
-        events: EventSource | None = None,
-        on_action: Action | None = None,
-        join_accesses: Callable[[object, object], object] | None = None,
-    ) -> None:
-        self._events: EventSource = events or InstantEvents()
+    def __init__(self, heap: Heap, events: EventSource | None = None) -> None:
+        self.events: EventSource = events or InstantEvents()
+        self.captures = 0
+        self.waiting = 0
+        self._heap = heap
         self._queues: dict[int, deque[tuple[object, Block]]] = {}
         self._deferred: list[Block] = []
         self._captured_uses: dict[Block, set[int]] = {}
-        self._captures = 0
-        super().__init__(device, driver, settings, on_action, join_accesses)
 
-    def mark_capture_begin(self) -> None:
-        """A graph capture starts on this device: until its end no event is queried and nothing is given back."""
-        self._captures += 1
-        self._update()
-
-    def mark_capture_end(self) -> None:
-        """A graph capture ended."""
-        self._captures -= 1
-        self._update()
-
-    def record_stream(self, block: Block, stream: int) -> None:
-        """`Tensor.record_stream`: the block may be reused only when work queued on `stream` at its free is done."""
+    def record(self, block: Block, stream: int) -> None:
+        """Another stream uses a block: `Tensor.record_stream`."""
         if stream == block.stream:
             return
         if block.uses is None:
             block.uses = {}
         block.uses[stream] = None
-        if self._captures:
+        if self.captures:
             self._captured_uses.setdefault(block, set()).add(stream)
 
-    def _wait_for_streams(self, block: Block) -> None:
+    def add(self, block: Block) -> None:
         """A block with recorded uses was freed: queue events, or defer them until no capture is underway."""
-        self._waiting += 1
-        self._plain = False
-        if self._captures:
+        block.state = PENDING
+        for counters in (self._heap.every, block.shelf.counters):
+            counters.pending += 1
+            counters.pending_bytes += block.size
+        self.waiting += 1
+        if self.captures:
             self._deferred.append(block)
         else:
             self._insert_events(block)
@@ -96,7 +79,7 @@ class PendingFrees(AllocatorCore):
         uses, block.uses = block.uses, None
         for stream in uses or ():
             block.events += 1
-            self._queues.setdefault(stream, deque()).append((self._events.record(stream), block))
+            self._queues.setdefault(stream, deque()).append((self.events.record(stream), block))
 
     def _insert_deferred(self) -> None:
         deferred, self._deferred = self._deferred, []
@@ -110,18 +93,16 @@ class PendingFrees(AllocatorCore):
 
     def _finish(self, block: Block) -> None:
         """The last event of a pending block is complete."""
-        self._complete_free(block)
-        self._waiting -= 1
-        if not self._waiting:
-            self._update()
+        self._heap.complete_free(block)
+        self.waiting -= 1
 
-    def process_events(self) -> None:
+    def process(self) -> None:
         """Free the blocks whose events are complete; each stream is looked at up to its first incomplete event."""
-        if self._captures:
+        if self.captures:
             return
         if self._deferred:
             self._insert_deferred()
-        done = self._events.done
+        done = self.events.done
         for stream in list(self._queues):
             queue = self._queues[stream]
             while queue and done(queue[0][0]):
@@ -132,9 +113,9 @@ class PendingFrees(AllocatorCore):
             if not queue:
                 del self._queues[stream]
 
-    def _synchronize_events(self, pool: PrivatePool | None = None) -> None:
+    def synchronize(self, pool: PrivatePool | None = None) -> None:
         """Wait for all outstanding events (of one private pool, or all) and free their blocks."""
-        self.statistics.num_sync_all_streams += 1
+        self._heap.statistics.num_sync_all_streams += 1
         self._insert_deferred()
         for stream in list(self._queues):
             kept: deque[tuple[object, Block]] = deque()
@@ -142,14 +123,18 @@ class PendingFrees(AllocatorCore):
                 if pool is not None and block.shelf.pool.private is not pool:
                     kept.append((token, block))
                     continue
-                self._events.synchronize(token)
+                self.events.synchronize(token)
                 block.events -= 1
                 if block.events == 0:
                     self._finish(block)
             if kept:
                 self._queues[stream] = kept
 
-    def pending_blocks(self) -> list[Block]:
+    def synchronize_stream(self, stream: int) -> None:
+        """Wait for the work of one stream."""
+        self.events.synchronize(self.events.record(stream))
+
+    def blocks(self) -> list[Block]:
         """Freed blocks that still wait for other streams, in no particular order."""
         found = {id(block): block for queue in self._queues.values() for _, block in queue}
         found.update((id(block), block) for block in self._deferred)

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 
 from understudy.errors import InternalError
-from understudy.machine.alloc_conf import Settings
-from understudy.machine.allocator_events import EventSource, InstantEvents
-from understudy.machine.allocator_stats import RareStat
+from understudy.machine.memory.pending import EventSource, InstantEvents
+from understudy.machine.memory.settings import Settings
+from understudy.machine.memory.statistics import RareStat
 
 BUCKETS = 64
 _FIRST_ADDRESS = 0x7E00_0000_0000
