@@ -27,6 +27,7 @@ from understudy.gpus import versions
 from understudy.gpus.gpu import Gpu
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
+from understudy.machine.events import MachineEvents
 from understudy.machine.machine import Machine
 from understudy.machine.memory.allocator import CachingAllocator
 from understudy.machine.memory.host_allocator import HostAllocator
@@ -124,7 +125,7 @@ class Session:
         sites = Sites(self.trace.sites, self.options.stacks)
         state = State(
             self.machine,
-            HostAllocator(self.settings, self.machine.host_events()),
+            HostAllocator(self.settings, MachineEvents(self.machine, None)),
             sites,
             self.cuda_version,
             self.options.async_copies == "clock",
@@ -257,7 +258,7 @@ def build_machine(
     agents = iter(range(1, 1 << 62))
     for index, gpu in enumerate(models):
         driver = live.device_memory(index, len(models), gpu.memory_bytes, os.environ.get("UNDERSTUDY_RUN_DIR"))
-        allocator = CachingAllocator(index, driver, settings, machine.events_of(index), join_accesses=merged)
+        allocator = CachingAllocator(index, driver, settings, MachineEvents(machine, index), join_accesses=merged)
         plan_cache = PlanCache(cuda_version)
         cost = CostModel(gpu, cuda_version, own)
         context = versions.context_bytes(gpu, cuda_version)

@@ -9,27 +9,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from helpers.operations import Collective, Copy, EventRecord, EventWait, Kernel, Operation, Synchronize, submit
 from understudy import gpus
 from understudy.analysis import compare as comparing
 from understudy.analysis.compare import Numbers, measure
 from understudy.analysis.retime import does_not_fit, retime
 from understudy.cli import group
 from understudy.errors import FileFormatError, UsageError
-from understudy.machine import graph
+from understudy.machine.capture import Capture
 from understudy.machine.machine import Machine
 from understudy.machine.memory.settings import parse
+from understudy.machine.replay import replay
 from understudy.session import build_machine
-from understudy.trace.operation import (
-    Collective,
-    Copy,
-    EventRecord,
-    EventWait,
-    Kernel,
-    Kind,
-    Operation,
-    Signature,
-    Synchronize,
-)
+from understudy.trace.operation import Kind, Signature
 from understudy.trace.trace import Trace
 
 MIB = 1 << 20
@@ -85,7 +77,7 @@ def build() -> Machine:
 def run(name: str) -> Trace:
     machine = build()
     for operation in PROGRAMS[name]:
-        machine.submit(operation)
+        submit(machine, operation)
     return machine.trace
 
 
@@ -99,12 +91,12 @@ def test_on_the_same_gpu_a_graph_replays_alike() -> None:
     machine = build()
     machine.begin_streams()
     stream = machine.devices[0].pool_stream()
-    capture = graph.Capture(stream, RuntimeError)
+    capture = Capture(stream, RuntimeError)
     for _ in range(4):
-        machine.submit(Kernel("mm", 1, signature=PRODUCT))
+        submit(machine, Kernel("mm", 1, signature=PRODUCT))
     capture.end()
     for _ in range(3):
-        graph.replay(machine, machine.host, machine.devices[0].default_stream, capture)
+        replay(machine, machine.host, machine.devices[0].default_stream, capture)
     assert list(retime(machine.trace, gpus.parse("V100")).rows) == list(machine.trace.rows)
 
 
@@ -112,7 +104,7 @@ def test_on_the_same_gpu_a_graph_replays_alike() -> None:
 def test_another_gpu_gives_what_running_there_gives(name: str) -> None:
     machine = build_machine(gpus.parse("2xH100"), (12, 4), Trace(), parse(""))
     for operation in PROGRAMS[name]:
-        machine.submit(operation)
+        submit(machine, operation)
     assert list(retime(run(name), gpus.parse("H100")).rows) == list(machine.trace.rows)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from helpers.operations import Kernel, Synchronize, submit
 from understudy import gpus
 from understudy.analysis.retime import retime
 from understudy.machine.launches import MARKED
 from understudy.machine.machine import Machine
-from understudy.trace.operation import Kernel, Kind, Signature, Synchronize
+from understudy.trace.operation import Kind, Signature
 from understudy.trace.trace import Record
 
 MS = 1_000_000
@@ -20,7 +21,7 @@ def of_kind(machine: Machine, kind: Kind) -> list[Record]:
 
 def test_the_host_waits_while_the_queue_of_a_stream_is_full(machine: Machine) -> None:
     for _ in range(DEPTH + 2 * MARKED):
-        machine.submit(Kernel("mul", signature=SMALL, duration_ns=MS))
+        submit(machine, Kernel("mul", signature=SMALL, duration_ns=MS))
     waits = of_kind(machine, Kind.QUEUE)
     assert [wait.value for wait in waits] == [DEPTH, DEPTH]
     kernels = of_kind(machine, Kind.KERNEL)
@@ -30,15 +31,15 @@ def test_the_host_waits_while_the_queue_of_a_stream_is_full(machine: Machine) ->
 
 def test_a_host_that_is_slower_than_the_device_never_finds_the_queue_full(machine: Machine) -> None:
     for _ in range(3 * DEPTH):
-        machine.submit(Kernel("mul", signature=SMALL))
+        submit(machine, Kernel("mul", signature=SMALL))
     assert not of_kind(machine, Kind.QUEUE)
 
 
 def test_retime_finds_the_queue_full_where_it_would_be(machine: Machine) -> None:
     work = Signature("aten::mm", ((1024, 1024),) * 3, ("float32",) * 3, 2, 2 * 1024**3, 1 << 23, 1 << 22)
     for _ in range(DEPTH + 3 * MARKED):
-        machine.submit(Kernel("mm", signature=work))
-    machine.submit(Synchronize())
+        submit(machine, Kernel("mm", signature=work))
+    submit(machine, Synchronize())
     machine.trace.facts["gpus"] = [{"key": "V100-SXM2-16GB"}] * 2
     same = retime(machine.trace, gpus.parse("V100"))
     assert list(same.rows) == list(machine.trace.rows)
@@ -51,10 +52,10 @@ def test_a_barrier_between_streams_is_recorded_once_and_followed_on_another_gpu(
     host, device = machine.host, machine.devices[0]
     machine.begin_streams()
     first, second = device.default_stream, device.pool_stream()
-    machine.submit(Kernel("mm", 0, signature=SMALL, duration_ns=MS))
+    submit(machine, Kernel("mm", 0, signature=SMALL, duration_ns=MS))
     machine.barrier(host, first, second)
     machine.barrier(host, first, second)
-    last = machine.submit(Kernel("mul", 1, signature=SMALL))
+    last = submit(machine, Kernel("mul", 1, signature=SMALL))
     assert last is not None
     (barrier,) = of_kind(machine, Kind.BARRIER)
     assert machine.trace.lanes[barrier.value].stream == first.index

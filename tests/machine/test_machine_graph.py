@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from understudy.machine import graph
-from understudy.machine.graph import Capture
+from helpers.operations import Copy, Kernel, submit
+from understudy.machine.capture import Capture
 from understudy.machine.machine import Machine
+from understudy.machine.replay import replay
 from understudy.machine.stream import Stream
-from understudy.trace.operation import Copy, Kernel, Kind, Signature
+from understudy.trace.operation import Kind, Signature
 
 MS = 1_000_000
 SMALL = Signature("aten::mul", ((64,), (64,)), ("float32", "float32"), 1)
@@ -31,8 +32,8 @@ def begin(machine: Machine) -> tuple[Stream, Capture]:
 
 def test_nothing_runs_while_a_stream_is_captured(machine: Machine) -> None:
     stream, capture = begin(machine)
-    assert machine.submit(kernel(1)) is None
-    assert machine.submit(Copy(-1, 0, 4096, 0, 1, pinned=True, blocking=False)) is None
+    assert submit(machine, kernel(1)) is None
+    assert submit(machine, Copy(-1, 0, 4096, 0, 1, pinned=True, blocking=False)) is None
     capture.end()
     assert (len(machine.trace), len(capture.nodes)) == (0, 2)
     assert stream.ready_ns == 0
@@ -42,11 +43,11 @@ def test_nothing_runs_while_a_stream_is_captured(machine: Machine) -> None:
 def test_a_replay_is_one_launch(machine: Machine) -> None:
     stream, capture = begin(machine)
     for _ in range(5):
-        machine.submit(kernel(1))
+        submit(machine, kernel(1))
     capture.end()
     before = machine.host.now_ns
     default = machine.devices[0].default_stream
-    end = graph.replay(machine, machine.host, default, capture)
+    end = replay(machine, machine.host, default, capture)
     host_ns, device_ns = machine.devices[0].cost.graph_launch_ns(4)  # the first node starts at once
     assert machine.host.now_ns == before + host_ns
     records = list(machine.trace)
@@ -60,10 +61,10 @@ def test_a_replay_is_one_launch(machine: Machine) -> None:
 
 def test_replays_queue_on_their_stream(machine: Machine) -> None:
     _, capture = begin(machine)
-    machine.submit(kernel(1))
+    submit(machine, kernel(1))
     capture.end()
     default = machine.devices[0].default_stream
-    ends = [graph.replay(machine, machine.host, default, capture) for _ in range(3)]
+    ends = [replay(machine, machine.host, default, capture) for _ in range(3)]
     starts = [record.start_ns for record in machine.trace]
     assert starts[1] >= ends[0]
     assert starts[2] >= ends[1]
@@ -72,15 +73,15 @@ def test_replays_queue_on_their_stream(machine: Machine) -> None:
 def fork_and_join(machine: Machine, stream: Stream, *, join: bool = True) -> None:
     host, event, back = machine.host, machine.event(), machine.event()
     side = machine.devices[0].pool_stream()
-    machine.submit(kernel(stream.index))
+    submit(machine, kernel(stream.index))
     machine.record(host, event, stream)
     machine.wait_event(host, event, side)
-    machine.submit(kernel(side.index))
-    machine.submit(kernel(stream.index))
+    submit(machine, kernel(side.index))
+    submit(machine, kernel(stream.index))
     if join:
         machine.record(host, back, side)
         machine.wait_event(host, back, stream)
-    machine.submit(kernel(stream.index))
+    submit(machine, kernel(stream.index))
 
 
 def test_streams_that_wait_for_a_captured_one_join_it(machine: Machine) -> None:
@@ -89,7 +90,7 @@ def test_streams_that_wait_for_a_captured_one_join_it(machine: Machine) -> None:
     capture.end()
     assert [node.line for node in capture.nodes] == [0, 1, 0, 0]
     assert [node.after for node in capture.nodes] == [(), (0,), (), (1,)]
-    graph.replay(machine, machine.host, machine.devices[0].default_stream, capture)
+    replay(machine, machine.host, machine.devices[0].default_stream, capture)
     first, left, right, last = [record for record in machine.trace if record.kind == Kind.KERNEL]
     assert left.start_ns >= first.end_ns
     assert left.start_ns < right.end_ns
@@ -144,7 +145,7 @@ def test_two_captures_may_not_meet(machine: Machine) -> None:
 def test_an_event_of_an_ended_capture_can_be_recorded_again(machine: Machine) -> None:
     stream, capture = begin(machine)
     event = machine.event()
-    machine.submit(kernel(1))
+    submit(machine, kernel(1))
     machine.record(machine.host, event, stream)
     capture.end()
     with pytest.raises(CaptureError, match="last recorded in a capturing stream"):
@@ -156,10 +157,10 @@ def test_an_event_of_an_ended_capture_can_be_recorded_again(machine: Machine) ->
 
 def test_copies_of_a_graph_use_the_engines(machine: Machine) -> None:
     _, capture = begin(machine)
-    machine.submit(Copy(-1, 0, 1 << 26, 0, 1, pinned=True, blocking=False))
+    submit(machine, Copy(-1, 0, 1 << 26, 0, 1, pinned=True, blocking=False))
     capture.end()
-    copy = machine.submit(Copy(-1, 0, 1 << 26, 0, 0, pinned=True, blocking=False))
+    copy = submit(machine, Copy(-1, 0, 1 << 26, 0, 0, pinned=True, blocking=False))
     other = machine.devices[0].pool_stream()
-    graph.replay(machine, machine.host, other, capture)
+    replay(machine, machine.host, other, capture)
     assert copy is not None
     assert list(machine.trace)[-1].start_ns >= copy.end_ns

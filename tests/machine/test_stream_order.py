@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from helpers.operations import Copy, EventRecord, EventWait, Kernel, Synchronize, submit
 from understudy import checks
 from understudy.machine.machine import Machine
 from understudy.machine.order import ROOM, Access, Accesses, freed
-from understudy.trace.operation import Copy, EventRecord, EventWait, Kernel, Kind, Site, Synchronize
+from understudy.trace.operation import Kind, Site
 
 X, Y = 1, 2
 FIRST, SECOND = Site("train.py", 10), Site("train.py", 20)
@@ -28,8 +29,8 @@ def codes(machine: Machine) -> list[str]:
 
 
 def test_read_without_wait_is_found(machine: Machine) -> None:
-    machine.submit(write(0))
-    machine.submit(read(1))
+    submit(machine, write(0))
+    submit(machine, read(1))
     assert codes(machine) == ["unsynchronized-access"]
     (hazard,) = machine.trace.hazards
     assert (hazard.first, hazard.second) == (FIRST, SECOND)
@@ -39,31 +40,31 @@ def test_read_without_wait_is_found(machine: Machine) -> None:
 
 
 def test_write_after_read_without_wait_is_found(machine: Machine) -> None:
-    machine.submit(read(0))
-    machine.submit(write(1))
+    submit(machine, read(0))
+    submit(machine, write(1))
     assert codes(machine) == ["unsynchronized-access"]
 
 
 def test_reads_of_two_streams_do_not_conflict(machine: Machine) -> None:
-    machine.submit(read(0))
-    machine.submit(read(1))
+    submit(machine, read(0))
+    submit(machine, read(1))
     assert codes(machine) == []
 
 
 def test_one_stream_is_in_order(machine: Machine) -> None:
     for operation in (write(1), read(1), write(1)):
-        machine.submit(operation)
+        submit(machine, operation)
     assert codes(machine) == []
 
 
 @pytest.mark.parametrize(
     "wait",
     [
-        lambda machine: (machine.submit(EventRecord(1, 0)), machine.submit(EventWait(1, 1))),
-        lambda machine: (machine.submit(EventRecord(1, 0)), machine.submit(Synchronize(event=1))),
-        lambda machine: machine.submit(Synchronize(stream=0)),
-        lambda machine: machine.submit(Synchronize()),
-        lambda machine: machine.submit(Copy(-1, 0, 4096)),
+        lambda machine: (submit(machine, EventRecord(1, 0)), submit(machine, EventWait(1, 1))),
+        lambda machine: (submit(machine, EventRecord(1, 0)), submit(machine, Synchronize(event=1))),
+        lambda machine: submit(machine, Synchronize(stream=0)),
+        lambda machine: submit(machine, Synchronize()),
+        lambda machine: submit(machine, Copy(-1, 0, 4096)),
         lambda machine: (
             machine.host.advance(10**9),
             machine.query_stream(machine.host, machine.devices[0].default_stream),
@@ -72,96 +73,96 @@ def test_one_stream_is_in_order(machine: Machine) -> None:
     ids=["event", "event synchronize", "stream synchronize", "device synchronize", "blocking copy", "true query"],
 )
 def test_what_orders_two_streams(machine: Machine, wait: Callable[[Machine], object]) -> None:
-    machine.submit(write(0))
+    submit(machine, write(0))
     wait(machine)
-    machine.submit(read(1))
+    submit(machine, read(1))
     assert codes(machine) == []
 
 
 @pytest.mark.parametrize(
     "wait",
     [
-        lambda machine: machine.submit(EventWait(1, 1)),
-        lambda machine: (machine.submit(EventRecord(1, 1)), machine.submit(EventWait(1, 1))),
-        lambda machine: machine.submit(Synchronize(stream=1)),
-        lambda machine: machine.submit(Synchronize(device=1)),
-        lambda machine: machine.submit(Copy(0, 1, 4096)),
+        lambda machine: submit(machine, EventWait(1, 1)),
+        lambda machine: (submit(machine, EventRecord(1, 1)), submit(machine, EventWait(1, 1))),
+        lambda machine: submit(machine, Synchronize(stream=1)),
+        lambda machine: submit(machine, Synchronize(device=1)),
+        lambda machine: submit(machine, Copy(0, 1, 4096)),
         lambda machine: machine.query_stream(machine.host, machine.devices[0].default_stream),
         lambda machine: machine.host.advance(10**9),
     ],
     ids=["unrecorded", "own event", "own stream", "other device", "peer copy", "false query", "time alone"],
 )
 def test_what_orders_nothing(machine: Machine, wait: Callable[[Machine], object]) -> None:
-    machine.submit(Kernel("spin", 1, duration_ns=1))
-    machine.submit(Kernel("spin", 0, duration_ns=10**6))
-    machine.submit(write(0))
+    submit(machine, Kernel("spin", 1, duration_ns=1))
+    submit(machine, Kernel("spin", 0, duration_ns=10**6))
+    submit(machine, write(0))
     wait(machine)
-    machine.submit(read(1))
+    submit(machine, read(1))
     assert codes(machine) == ["unsynchronized-access"]
 
 
 def test_a_record_before_the_write_does_not_order_it(machine: Machine) -> None:
-    machine.submit(EventRecord(1, 0))
-    machine.submit(write(0))
-    machine.submit(EventWait(1, 1))
-    machine.submit(read(1))
+    submit(machine, EventRecord(1, 0))
+    submit(machine, write(0))
+    submit(machine, EventWait(1, 1))
+    submit(machine, read(1))
     assert codes(machine) == ["unsynchronized-access"]
 
 
 def test_order_goes_through_a_third_stream(machine: Machine) -> None:
-    machine.submit(write(0))
-    machine.submit(EventRecord(1, 0))
-    machine.submit(EventWait(1, 2))
-    machine.submit(EventRecord(2, 2))
-    machine.submit(EventWait(2, 1))
-    machine.submit(read(1))
+    submit(machine, write(0))
+    submit(machine, EventRecord(1, 0))
+    submit(machine, EventWait(1, 2))
+    submit(machine, EventRecord(2, 2))
+    submit(machine, EventWait(2, 1))
+    submit(machine, read(1))
     assert codes(machine) == []
 
 
 def test_a_wait_orders_later_work_only(machine: Machine) -> None:
-    machine.submit(write(0))
-    machine.submit(EventRecord(1, 0))
-    machine.submit(read(1))
-    machine.submit(EventWait(1, 1))
-    machine.submit(read(1))
+    submit(machine, write(0))
+    submit(machine, EventRecord(1, 0))
+    submit(machine, read(1))
+    submit(machine, EventWait(1, 1))
+    submit(machine, read(1))
     assert codes(machine) == ["unsynchronized-access"]
 
 
 def test_ranges_that_do_not_meet_do_not_conflict(machine: Machine) -> None:
-    machine.submit(write(0, (X, 0, 512)))
-    machine.submit(write(1, (X, 512, 1024)))
+    submit(machine, write(0, (X, 0, 512)))
+    submit(machine, write(1, (X, 512, 1024)))
     assert codes(machine) == []
-    machine.submit(read(2, (X, 508, 516)))
+    submit(machine, read(2, (X, 508, 516)))
     assert codes(machine) == ["unsynchronized-access"]
     assert machine.trace.hazards[0].size_bytes == 4
 
 
 def test_storages_are_told_apart(machine: Machine) -> None:
-    machine.submit(write(0, X))
-    machine.submit(read(1, Y))
+    submit(machine, write(0, X))
+    submit(machine, read(1, Y))
     assert codes(machine) == []
 
 
 def test_external_streams_are_ordered_with_the_default_stream(machine: Machine) -> None:
     machine.begin_streams()
     external = machine.devices[0].external_stream().index
-    machine.submit(write(external))
-    machine.submit(read(0))
-    machine.submit(write(external))
+    submit(machine, write(external))
+    submit(machine, read(0))
+    submit(machine, write(external))
     assert codes(machine) == []
 
 
 def test_launch_blocking_orders_everything(machine: Machine) -> None:
     machine.blocking = True
-    machine.submit(write(0))
-    machine.submit(read(1))
+    submit(machine, write(0))
+    submit(machine, read(1))
     assert codes(machine) == []
 
 
 def test_one_incident_is_one_hazard(machine: Machine) -> None:
-    machine.submit(write(0))
-    machine.submit(Kernel("both", 1, reads=frozenset({X}), writes=frozenset({Y}), site=SECOND))
-    machine.submit(Kernel("both", 1, reads=frozenset({Y}), site=SECOND))
+    submit(machine, write(0))
+    submit(machine, Kernel("both", 1, reads=frozenset({X}), writes=frozenset({Y}), site=SECOND))
+    submit(machine, Kernel("both", 1, reads=frozenset({Y}), site=SECOND))
     assert codes(machine) == ["unsynchronized-access"]
     assert [record.kind for record in machine.trace].count(Kind.HAZARD) == 1
 

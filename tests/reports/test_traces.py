@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 from traces import DTOH
 
+from helpers.operations import EventRecord, EventWait, Kernel, submit
 from understudy import checks, gpus, reports
 from understudy.errors import UsageError
 from understudy.machine.memory.settings import parse
@@ -17,7 +18,6 @@ from understudy.reports import chrome_trace, kineto, memory_snapshot, sarif
 from understudy.session import build_machine
 from understudy.trace import kineto as trace_kineto
 from understudy.trace.finding import Finding
-from understudy.trace.operation import EventRecord, EventWait, Kernel
 from understudy.trace.trace import Trace
 
 
@@ -116,9 +116,9 @@ def test_calls_are_long_enough_for_holistic_trace_analysis_to_count_them(events)
 
 def test_a_stream_s_wait_names_the_record_that_it_waits_for():
     machine = build_machine(gpus.parse("V100"), (11, 2), Trace(), parse(""))
-    machine.submit(Kernel("aten::mm", stream=0, duration_ns=50_000))
-    machine.submit(EventRecord(event=1, stream=0))
-    machine.submit(EventWait(event=1, stream=1))
+    submit(machine, Kernel("aten::mm", stream=0, duration_ns=50_000))
+    submit(machine, EventRecord(event=1, stream=0))
+    submit(machine, EventWait(event=1, stream=1))
     events = json.loads(chrome_trace.render(machine.trace, []))["traceEvents"]
     (record,) = (event for event in of(events, "cuda_runtime") if event["name"] == "cudaEventRecord")
     (wait,) = (event for event in of(events, "cuda_sync") if event["name"] == "Stream Wait Event")

@@ -8,22 +8,13 @@ from random import Random
 
 import pytest
 
+from helpers.operations import Collective, Copy, EventRecord, EventWait, Kernel, Operation, Synchronize, submit
 from understudy import gpus
 from understudy.machine.machine import Machine
 from understudy.machine.memory.settings import parse
 from understudy.machine.occupancy import FULL
 from understudy.session import build_machine
-from understudy.trace.operation import (
-    Collective,
-    Copy,
-    EventRecord,
-    EventWait,
-    Kernel,
-    Kind,
-    Operation,
-    Signature,
-    Synchronize,
-)
+from understudy.trace.operation import Kind, Signature
 from understudy.trace.trace import Record, Trace
 
 STREAMS = 5
@@ -77,7 +68,7 @@ def test_invariants_hold(seed: int) -> None:
     ends: dict[tuple[int, int], int] = {}
     now = 0
     for operation in operations(seed, 1_500):
-        record = machine.submit(operation)
+        record = submit(machine, operation)
         assert machine.host.now_ns >= now
         now = machine.host.now_ns
         place = (operation.device, operation.stream or 0)  # type: ignore[union-attr]
@@ -124,7 +115,7 @@ def test_the_same_seed_gives_the_same_bytes(seed: int, tmp_path: Path) -> None:
     for name in ("one", "two"):
         machine = build()
         for operation in operations(seed, 400):
-            machine.submit(operation)
+            submit(machine, operation)
         machine.trace.save(tmp_path / name)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
@@ -134,7 +125,7 @@ def test_another_seed_gives_another_trace(tmp_path: Path) -> None:
     for seed in (1, 2):
         machine = build()
         for operation in operations(seed, 50):
-            machine.submit(operation)
+            submit(machine, operation)
         machine.trace.save(tmp_path / "trace")
         saved.append((tmp_path / "trace").read_bytes())
     assert saved[0] != saved[1]
@@ -144,11 +135,11 @@ def test_a_long_queue_costs_each_launch_the_same() -> None:
     """The room of a device is found without looking at all that is queued."""
     machine = build()
     signature = Signature("aten::mul", ((64,), (64,)), ("float32", "float32"), 1)
-    machine.submit(Kernel("mul", 1, 0, signature))
+    submit(machine, Kernel("mul", 1, 0, signature))
     for _ in range(20_000):
-        machine.submit(Kernel("mul", 0, 0, signature, 50_000))
-    last = machine.submit(Kernel("mul", 0, 0, signature, 50_000))
-    beside = machine.submit(Kernel("mul", 1, 0, signature, 50_000))
+        submit(machine, Kernel("mul", 0, 0, signature, 50_000))
+    last = submit(machine, Kernel("mul", 0, 0, signature, 50_000))
+    beside = submit(machine, Kernel("mul", 1, 0, signature, 50_000))
     assert last is not None
     assert beside is not None
     assert last.start_ns - beside.start_ns > 45_000_000  # 1024 launches of 50 µs are pending, the queue holds no more

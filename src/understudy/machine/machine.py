@@ -1,6 +1,7 @@
 """The machine: takes operations, decides when they run, and writes down what happened.
 
-Only `submit` and the verbs it is made of move time, in whole nanoseconds and forward only. The machine never sees a
+Its verbs are `launch`, `copy`, `collective`, `record`, `wait_event`, `barrier`, `synchronize_...` and `query_...`; the
+devices' allocators give memory. Only verbs move time, in whole nanoseconds and forward only. The machine never sees a
 value: the framework computes those in program order on the CPU.
 """
 
@@ -9,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from understudy.machine import graph, launches
+from understudy.machine import capture, launches
 from understudy.machine.clock import HostThread, ended, started
 from understudy.machine.device import Device
-from understudy.machine.events import MachineEvents
 from understudy.machine.launches import MARKED
 from understudy.machine.occupancy import FULL
 from understudy.machine.order import Access, Accesses, VectorClock, join, knows
 from understudy.machine.stream import Event, Stream
-from understudy.machine.submission import Submission
-from understudy.trace.operation import Hazard, Kind, Lane, Note, Operation, Signature
+from understudy.trace.operation import FIRST_USE, Hazard, Kind, Lane, Note, Signature
 from understudy.trace.rows import SPILL, Row
 from understudy.trace.trace import Record, Trace
 
@@ -72,7 +71,6 @@ class Machine:
         self.on_order: Callable[[], None] | None = None
         self.bands: dict[int, float] = {}
         self._events = 0
-        self._submission = Submission(self)
 
     # ------------------------------------------------------------------ hosts
 
@@ -91,14 +89,6 @@ class Machine:
         """Let `parent` wait for `child` to end, and for the turns that it took at Python's lock; do this once."""
         parent.wait_until(ended(child, self.installed[0].cost.lock_share if self.installed else 0.0))
         self._joined = sorted([*self._joined, child], key=lambda host: -host.index)
-
-    def events_of(self, device: int) -> MachineEvents:
-        """The events of a device, as its allocators ask for them."""
-        return MachineEvents(self, device)
-
-    def host_events(self) -> MachineEvents:
-        """The events of all devices, as the allocator of pinned memory asks for them."""
-        return MachineEvents(self, None)
 
     # ------------------------------------------------------------------ prices
 
@@ -119,11 +109,17 @@ class Machine:
 
     def band(self) -> float | None:
         """The error band of the trace's kernels, as a share of their time and weighted by it; None without kernels."""
-        return launches.band(self)
+        return launches.band(self.trace, self.bands)
 
     def first_use(self, host: HostThread, device: Device, name: str) -> None:
         """Charge the host for what happens once on a device: its "context", or a library that operator `name` needs."""
-        launches.first_use(self, host, device, name)
+        if self.warm:
+            return
+        for what, duration_ns in device.cost.first_use_ns(name):
+            if what not in device.used:
+                device.used.add(what)
+                host.advance(duration_ns)
+                self.mark(host, Kind.HOST, FIRST_USE + what, duration_ns, 0, duration_ns)
 
     # ------------------------------------------------------------------ work
 
@@ -152,7 +148,7 @@ class Machine:
         if len(rows.buffer) >= SPILL and host.index == 0:
             rows.spill()
         if not stream.epoch % MARKED:
-            launches.throttle(self, host, stream, lane)
+            launches.throttle(self.trace, device, host, stream, lane)
         if self.blocking:
             self._wait(host, end, stream.agent, stream.epoch, stream.order)
         return end
@@ -213,7 +209,7 @@ class Machine:
         if self.concurrent:
             return
         self.concurrent = True
-        launches.fill_rooms(self)
+        launches.fill_rooms(self.trace, self.devices, self.host.now_ns)
 
     def barrier(self, host: HostThread, first: Stream, second: Stream) -> None:
         """Make `second` wait for all that was submitted to `first`, as an event between them does."""
@@ -263,7 +259,7 @@ class Machine:
     def wait_event(self, host: HostThread, event: Event, stream: Stream, site: int = 0) -> None:
         """Make later work on `stream` wait for the latest record of `event`; nothing when it was never recorded."""
         host.now_ns += self.devices[stream.device].cost.event_ns
-        if graph.wait_event(event, stream) or event.time_ns is None:
+        if capture.wait_event(event, stream) or event.time_ns is None:
             return
         stream.ready_ns = max(stream.ready_ns, event.time_ns)
         join(stream.order, event.order)
@@ -272,7 +268,7 @@ class Machine:
 
     def query_event(self, host: HostThread, event: Event) -> bool:
         """Whether the event's latest record is complete; a true answer orders the host after it."""
-        graph.refuse_event(event)
+        capture.refuse_event(event)
         host.now_ns += self.devices[0].cost.event_ns
         if event.time_ns is None:
             return True
@@ -284,7 +280,7 @@ class Machine:
     def query_stream(self, host: HostThread, stream: Stream) -> bool:
         """Whether all that was submitted to the stream is complete; a true answer orders the host after it."""
         if stream.capture is not None:
-            raise stream.capture.fail(graph.UNSUPPORTED)
+            raise stream.capture.fail(capture.UNSUPPORTED)
         host.now_ns += self.devices[stream.device].cost.event_ns
         if stream.ready_ns > host.now_ns:
             return False
@@ -295,7 +291,7 @@ class Machine:
 
     def synchronize_event(self, host: HostThread, event: Event, site: int = 0) -> int:
         """Let the host wait for an event; returns for how long, in ns."""
-        graph.refuse_event(event)
+        capture.refuse_event(event)
         if event.time_ns is None or event.stream is None:
             return 0
         return self._synchronize(host, event.stream, event.time_ns, event.order, "cudaEventSynchronize", site)
@@ -305,7 +301,7 @@ class Machine:
     ) -> int:
         """Let the host wait for all that was submitted to a stream; returns for how long, in ns."""
         if stream.capture is not None:
-            raise stream.capture.fail(graph.UNSUPPORTED)
+            raise stream.capture.fail(capture.UNSUPPORTED)
         order = {**stream.order, stream.agent: stream.epoch}
         return self._synchronize(host, stream, stream.ready_ns, order, name, site)
 
@@ -316,7 +312,7 @@ class Machine:
         order: VectorClock = {}
         for stream in device.streams:
             if stream.capture is not None:
-                raise stream.capture.fail(graph.UNSUPPORTED)
+                raise stream.capture.fail(capture.UNSUPPORTED)
             join(order, stream.order)
             order[stream.agent] = max(order.get(stream.agent, 0), stream.epoch)
         return self._synchronize(host, device.default_stream, device.ready_ns(), order, name, site)
@@ -407,19 +403,6 @@ class Machine:
         """Record something of the host: a clock read, a step, a pause. It moves no time."""
         now = host.now_ns
         self._row(kind, self._host_lane(host), self._name(name), site, now - duration_ns, now - duration_ns, now, value)
-
-    # ------------------------------------------------------------------ the same, as operations
-
-    def submit(self, operation: Operation, host: HostThread | None = None) -> Record | None:
-        """Carry out one operation given as data; returns the row it left, or None when it left none.
-
-        Storages and events are named by any hashable value. Raises InternalError for an operation of no known kind.
-        """
-        before = len(self.trace.rows)
-        self._submission.carry_out(operation, host or self.host)
-        made = (self.trace.rows[at] for at in range(before, len(self.trace.rows)))
-        row = next((row for row in made if row[0] != Kind.BARRIER), None)
-        return None if row is None else self.record_of(row)
 
     def record_of(self, row: Row) -> Record:
         """A row with its table entries."""

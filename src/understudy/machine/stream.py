@@ -3,12 +3,43 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
 from understudy.machine.order import VectorClock
+from understudy.trace.operation import Kind
 
-if TYPE_CHECKING:
-    from understudy.machine.graph import Capture
+
+class Recording(Protocol):
+    """The CUDA graph that work on a captured stream goes into; `machine.capture` has the one that there is."""
+
+    active: bool
+    error: Callable[[str], Exception]
+
+    def add(
+        self,
+        stream: Stream,
+        kind: Kind,
+        signature: int,
+        site: int,
+        duration_ns: int,
+        size_bytes: int,
+        occupancy: int = 0,
+        engine: str = "",
+    ) -> int:
+        """Record work on a captured stream."""
+
+    def record(self, event: Event, stream: Stream) -> None:
+        """An event is recorded on a captured stream."""
+
+    def wait(self, event: Event, stream: Stream) -> None:
+        """A stream waits for an event of the capture."""
+
+    def barrier(self, first: Stream, second: Stream) -> None:
+        """`second` waits for `first`."""
+
+    def fail(self, text: str) -> Exception:
+        """Make the capture invalid; returns the exception to raise."""
 
 
 class Stream:
@@ -43,7 +74,7 @@ class Stream:
         self.epoch = 0
         self.order: VectorClock = {}
         self.host_seen: VectorClock = {}
-        self.capture: Capture | None = None
+        self.capture: Recording | None = None
         self.marks: deque[int] = deque()
 
     def __repr__(self) -> str:
@@ -60,4 +91,4 @@ class Event:
         self.time_ns: int | None = None
         self.order: VectorClock = {}
         self.stream: Stream | None = None
-        self.capture: Capture | None = None  # the CUDA graph in whose capture it was recorded last
+        self.capture: Recording | None = None  # the CUDA graph in whose capture it was recorded last

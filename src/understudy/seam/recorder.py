@@ -15,8 +15,8 @@ from understudy.machine.device import Device
 from understudy.machine.machine import Cost, Machine
 from understudy.machine.memory.oom_text import OutOfMemory as AllocatorFull
 from understudy.machine.stream import Stream
-from understudy.machine.submission import copy_name
 from understudy.seam.sites import Sites
+from understudy.trace.kineto import copy_name
 from understudy.trace.operation import Note, Signature
 
 _DEPTH = 24

@@ -138,3 +138,13 @@ def kernel_name(collective: str) -> str:
     """The kernel's name as NCCL's begin, by which tools know communication: "ncclDevKernel_AllReduce"."""
     words = collective.rpartition("::")[2].removeprefix("nccl").strip("_").replace("-", "_").split("_")
     return "ncclDevKernel_" + "".join(word[:1].upper() + word[1:] for word in words)
+
+
+def copy_name(source: int, destination: int, pinned: bool) -> str:
+    """Kineto's name of a transfer between two devices (-1 is the host)."""
+    memory = "Pinned" if pinned else "Pageable"
+    if source < 0:
+        return f"Memcpy HtoD ({memory} -> Device)"
+    if destination < 0:
+        return f"Memcpy DtoH (Device -> {memory})"
+    return "Memcpy DtoD (Device -> Device)" if source == destination else "Memcpy PtoP (Device -> Device)"

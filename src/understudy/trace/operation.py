@@ -1,8 +1,7 @@
-"""What a program asks of a machine, as plain data: numbers, strings and tuples.
+"""What happens on a machine, as plain data: kinds of rows, and what their columns number.
 
-The seam builds these from framework calls, a test builds them by hand, `Machine.submit` consumes them. Devices are
-indices into the machine's list of GPUs, streams are indices within a device (0 is the default stream), storages and
-events are any integers that the caller chose. All times are whole nanoseconds, all sizes bytes.
+The verbs of `machine.Machine` write the rows. Devices are indices into the machine's list of GPUs, streams are indices
+within a device (0 is the default stream). All times are whole nanoseconds, all sizes bytes.
 """
 
 from __future__ import annotations
@@ -72,98 +71,6 @@ class Signature(NamedTuple):
     read_bytes: int = 0
     written_bytes: int = 0
     detail: tuple[tuple[str, str | int], ...] = ()
-
-
-class Kernel(NamedTuple):
-    """A computation on one stream; `reads` and `writes` are storages or (storage, first byte, end byte) ranges."""
-
-    name: str
-    stream: int = 0
-    device: int = 0
-    signature: Signature | None = None
-    duration_ns: int | None = None
-    reads: frozenset[object] = frozenset()
-    writes: frozenset[object] = frozenset()
-    site: Site = UNKNOWN_SITE
-
-
-class Copy(NamedTuple):
-    """A transfer. A device of -1 is the host; `pinned` says whether the host side is page-locked.
-
-    `stream` belongs to `device`, the side whose stream carries the copy.
-    """
-
-    source: int
-    destination: int
-    size_bytes: int
-    device: int = 0
-    stream: int = 0
-    pinned: bool = False
-    blocking: bool = True
-    reads: frozenset[object] = frozenset()
-    writes: frozenset[object] = frozenset()
-    site: Site = UNKNOWN_SITE
-
-
-class Collective(NamedTuple):
-    """A collective operation of one rank; `ranks` is the group's size, `size_bytes` this rank's input."""
-
-    name: str
-    size_bytes: int
-    ranks: int
-    device: int = 0
-    stream: int = 0
-    reads: frozenset[object] = frozenset()
-    writes: frozenset[object] = frozenset()
-    site: Site = UNKNOWN_SITE
-
-
-class EventRecord(NamedTuple):
-    """Record `event` on a stream: it completes when all work before it on that stream has."""
-
-    event: int
-    stream: int = 0
-    device: int = 0
-    site: Site = UNKNOWN_SITE
-
-
-class EventWait(NamedTuple):
-    """Make a stream wait for the latest record of `event` at the time of this call."""
-
-    event: int
-    stream: int = 0
-    device: int = 0
-    site: Site = UNKNOWN_SITE
-
-
-class Synchronize(NamedTuple):
-    """Make the host wait: for one event, one stream, or (both None) the whole device."""
-
-    device: int = 0
-    stream: int | None = None
-    event: int | None = None
-    name: str = "cudaDeviceSynchronize"
-    site: Site = UNKNOWN_SITE
-
-
-class Allocate(NamedTuple):
-    """Take device memory for `storage` from the caching allocator, on a stream."""
-
-    storage: int
-    size_bytes: int
-    device: int = 0
-    stream: int = 0
-    site: Site = UNKNOWN_SITE
-
-
-class Free(NamedTuple):
-    """Give a storage's device memory back to the caching allocator."""
-
-    storage: int
-    site: Site = UNKNOWN_SITE
-
-
-Operation = Kernel | Copy | Collective | EventRecord | EventWait | Synchronize | Allocate | Free
 
 
 class Hazard(NamedTuple):

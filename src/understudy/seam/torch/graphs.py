@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from understudy.machine import graph as machine_graph
+from understudy.machine import capture as machine_capture
 from understudy.machine.order import Access
+from understudy.machine.replay import replay
 from understudy.machine.stream import Stream
 from understudy.seam.patching import Patch
 from understudy.seam.torch import (
@@ -121,7 +122,7 @@ class Graph:
         torch.cuda._lazy_init()
         self._keep = keep_graph
         self._mode: CaptureMode | None = None
-        self._capture: machine_graph.Capture | None = None
+        self._capture: machine_capture.Capture | None = None
         self._captured = False
         self._pool: Any = None
         self._places: list[Position] = []  # that the graph may draw random numbers from
@@ -146,7 +147,7 @@ class Graph:
         if stream.index == 0:
             raise RuntimeError(ON_DEFAULT_STREAM)
         if stream.capture is not None:
-            raise stream.capture.fail(machine_graph.UNSUPPORTED)
+            raise stream.capture.fail(machine_capture.UNSUPPORTED)
         self._pool = (next(state.capture_numbers), 0) if pool is None else pool
         self._stream = stream
         default = state.generators[stream.device]
@@ -154,7 +155,7 @@ class Graph:
         if PER_CAPTURE:
             self._blocks = [block for _ in self._places for block in self._draws_through(0)]
         self._before = [(place.seed, place.offset) for place in self._places]
-        self._capture = machine_graph.Capture(stream, capture_error)
+        self._capture = machine_capture.Capture(stream, capture_error)
         capture, device = self._capture, state.device(stream.device)
         state.drain(device)
         with C._DisableTorchDispatch():
@@ -207,9 +208,9 @@ class Graph:
         local = state.local
         stream = local.streams[self._capture.streams[0].device]
         if stream.capture is not None:
-            raise stream.capture.fail(machine_graph.UNSUPPORTED)
+            raise stream.capture.fail(machine_capture.UNSUPPORTED)
         site = state.site()
-        end = machine_graph.replay(state.machine, state.host(), stream, self._capture, site)
+        end = replay(state.machine, state.host(), stream, self._capture, site)
         self._compute(stream, end, site)
         reads, writes = (state.order.whole(tags) for tags in (self._mode.reads, self._mode.writes))
         state.machine.access(local.host, stream, reads, writes, site)
@@ -334,7 +335,7 @@ def _before(last: dict[int, int], line: int) -> list[int]:
 
 def capture_error(text: str) -> RuntimeError:
     """PyTorch's exception of an error of a capture."""
-    return cuda_error(text, machine_graph.ERROR_NAMES[text])
+    return cuda_error(text, machine_capture.ERROR_NAMES[text])
 
 
 def _graph_class(state: State) -> type:

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
-from understudy.machine.graph import UNSUPPORTED
+from understudy.machine.capture import UNSUPPORTED
 from understudy.machine.order import Access
 from understudy.machine.stream import Stream
-from understudy.machine.submission import copy_name
 from understudy.seam.torch import device_branches, fake
 from understudy.seam.torch.copy_memory import between, staging
 from understudy.seam.torch.dispatch import Dispatch
@@ -30,6 +29,7 @@ from understudy.seam.torch.tags import (
     storage_of,
     tag_of,
 )
+from understudy.trace.kineto import copy_name
 from understudy.trace.operation import Signature
 
 Tensor = torch.Tensor

@@ -1,22 +1,17 @@
-"""CUDA graphs on the machine's clock: what a capture records, and how a replay runs it.
+"""CUDA graphs, what a capture records.
 
 While a stream is captured nothing on it runs: launches become nodes. A stream that waits for an event of a captured
-one joins the capture, and must be joined back before the end. A replay is one launch of the host; on the device the
-nodes run as their streams and events ordered them, and share the room with what else runs there.
+one joins the capture, and must be joined back before the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from understudy.machine.order import VectorClock, join, knows
+from understudy.machine.stream import Event, Stream
 from understudy.trace.operation import Kind
-
-if TYPE_CHECKING:
-    from understudy.machine.clock import HostThread
-    from understudy.machine.machine import Machine
-    from understudy.machine.stream import Event, Stream
 
 UNSUPPORTED = "operation not permitted when stream is capturing"
 INVALIDATED = "operation failed due to a previous error during capture"
@@ -159,32 +154,3 @@ def wait_event(event: Event, stream: Stream) -> bool:
             raise stream.capture.fail(ISOLATION)
         return True
     return False
-
-
-def replay(machine: Machine, host: HostThread, stream: Stream, graph: Capture, site: int = 0) -> int:
-    """Launch a captured graph on a stream; returns when its last node ends."""
-    device = machine.devices[stream.device]
-    on_host, gap = device.cost.graph_launch_ns(1)
-    issued = host.now_ns = host.now_ns + on_host
-    begin = max(issued + device.cost.launch_ns, stream.ready_ns)
-    lanes = [machine.lane(host, stream), *(machine.lane(host, other) for other in graph.streams[1:])]
-    ready = [begin] * len(graph.streams)
-    ends: list[int] = []
-    rows = machine.trace.rows
-    for node in graph.nodes:
-        start = max(ready[node.line], *(ends[number] for number in node.after), 0) + (gap if ends else 0)
-        if node.engine:
-            start = max(start, device.engine_ready_ns[node.engine])
-        elif node.kind == Kind.KERNEL:
-            start = device.place(stream, issued, start, node.duration_ns, node.occupancy)
-        end = ready[node.line] = start + node.duration_ns
-        if node.engine:
-            device.engine_ready_ns[node.engine] = end
-        ends.append(end)
-        rows.append((int(node.kind), lanes[node.line], node.signature, node.site or site, issued, start, end,
-                     node.size_bytes))  # fmt: skip
-    stream.ready_ns = max(ready)
-    stream.epoch += 1
-    if machine.blocking:
-        machine.synchronize_stream(host, stream, site=site)
-    return stream.ready_ns

@@ -1,31 +1,114 @@
-"""Operations given as data, carried out on a machine: for tests, for replays, and for whoever has no framework."""
+"""Operations given as data, and `submit`, which carries them out on a machine: for tests without a framework.
+
+Storages and events are named by any hashable value that the test chooses.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
-from understudy.errors import InternalError
 from understudy.machine.clock import HostThread
+from understudy.machine.machine import Machine, Range
 from understudy.machine.memory.blocks import Block
 from understudy.machine.order import ANYWHERE, Accesses
 from understudy.machine.stream import Event, Stream
-from understudy.trace.operation import (
-    Allocate,
-    Collective,
-    Copy,
-    EventRecord,
-    EventWait,
-    Free,
-    Kernel,
-    Operation,
-    Signature,
-    Site,
-    Synchronize,
-)
+from understudy.trace.kineto import copy_name
+from understudy.trace.operation import UNKNOWN_SITE, Kind, Signature, Site
+from understudy.trace.trace import Record
 
-if TYPE_CHECKING:
-    from understudy.machine.machine import Machine, Range
+
+class Kernel(NamedTuple):
+    """A computation on one stream; `reads` and `writes` are storages or (storage, first byte, end byte) ranges."""
+
+    name: str
+    stream: int = 0
+    device: int = 0
+    signature: Signature | None = None
+    duration_ns: int | None = None
+    reads: frozenset[object] = frozenset()
+    writes: frozenset[object] = frozenset()
+    site: Site = UNKNOWN_SITE
+
+
+class Copy(NamedTuple):
+    """A transfer. A device of -1 is the host; `pinned` says whether the host side is page-locked.
+
+    `stream` belongs to `device`, the side whose stream carries the copy.
+    """
+
+    source: int
+    destination: int
+    size_bytes: int
+    device: int = 0
+    stream: int = 0
+    pinned: bool = False
+    blocking: bool = True
+    reads: frozenset[object] = frozenset()
+    writes: frozenset[object] = frozenset()
+    site: Site = UNKNOWN_SITE
+
+
+class Collective(NamedTuple):
+    """A collective operation of one rank; `ranks` is the group's size, `size_bytes` this rank's input."""
+
+    name: str
+    size_bytes: int
+    ranks: int
+    device: int = 0
+    stream: int = 0
+    reads: frozenset[object] = frozenset()
+    writes: frozenset[object] = frozenset()
+    site: Site = UNKNOWN_SITE
+
+
+class EventRecord(NamedTuple):
+    """Record `event` on a stream: it completes when all work before it on that stream has."""
+
+    event: int
+    stream: int = 0
+    device: int = 0
+    site: Site = UNKNOWN_SITE
+
+
+class EventWait(NamedTuple):
+    """Make a stream wait for the latest record of `event` at the time of this call."""
+
+    event: int
+    stream: int = 0
+    device: int = 0
+    site: Site = UNKNOWN_SITE
+
+
+class Synchronize(NamedTuple):
+    """Make the host wait: for one event, one stream, or (both None) the whole device."""
+
+    device: int = 0
+    stream: int | None = None
+    event: int | None = None
+    name: str = "cudaDeviceSynchronize"
+    site: Site = UNKNOWN_SITE
+
+
+class Allocate(NamedTuple):
+    """Take device memory for `storage` from the caching allocator, on a stream."""
+
+    storage: int
+    size_bytes: int
+    device: int = 0
+    stream: int = 0
+    site: Site = UNKNOWN_SITE
+
+
+class Free(NamedTuple):
+    """Give a storage's device memory back to the caching allocator."""
+
+    storage: int
+    site: Site = UNKNOWN_SITE
+
+
+Operation = Kernel | Copy | Collective | EventRecord | EventWait | Synchronize | Allocate | Free
 
 
 class Memory:
@@ -48,7 +131,7 @@ class Submission:
         self._events: dict[int, Event] = {}
 
     def carry_out(self, operation: Operation, host: HostThread) -> None:
-        """Submit one operation from a host thread; raises InternalError for something that is none."""
+        """Submit one operation from a host thread."""
         machine = self.machine
         match operation:
             case Kernel():
@@ -75,8 +158,6 @@ class Submission:
                 memory = self._storages.pop(storage)
                 if memory.block is not None:
                     machine.devices[memory.device].allocator.free(memory.block)
-            case _:
-                raise InternalError(f"not an operation: {operation!r}")
 
     def _kernel(self, host: HostThread, kernel: Kernel) -> None:
         machine = self.machine
@@ -138,11 +219,16 @@ class Submission:
         return self.machine.trace.sites.number(site)
 
 
-def copy_name(source: int, destination: int, pinned: bool) -> str:
-    """Kineto's name of a transfer between two devices (-1 is the host)."""
-    memory = "Pinned" if pinned else "Pageable"
-    if source < 0:
-        return f"Memcpy HtoD ({memory} -> Device)"
-    if destination < 0:
-        return f"Memcpy DtoH (Device -> {memory})"
-    return "Memcpy DtoD (Device -> Device)" if source == destination else "Memcpy PtoP (Device -> Device)"
+_submissions: WeakKeyDictionary[Machine, Submission] = WeakKeyDictionary()
+
+
+def submit(machine: Machine, operation: Operation, host: HostThread | None = None) -> Record | None:
+    """Carry out one operation; returns the row that it left, or None when it left none."""
+    submission = _submissions.get(machine)
+    if submission is None:
+        submission = _submissions[machine] = Submission(machine)
+    before = len(machine.trace.rows)
+    submission.carry_out(operation, host or machine.host)
+    made = (machine.trace.rows[at] for at in range(before, len(machine.trace.rows)))
+    row = next((row for row in made if row[0] != Kind.BARRIER), None)
+    return None if row is None else machine.record_of(row)
