@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import understudy
-from understudy.reports._peak import Peak, peaks
+from understudy.reports.parts.peak import Peak, peaks
 
 MIB = 1 << 20
 STEPS = 2

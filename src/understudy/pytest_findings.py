@@ -17,7 +17,7 @@ import pytest
 from understudy import __version__, checks, launch, reports
 from understudy.checks._gates import Gate, broken, parse_gates
 from understudy.errors import UsageError
-from understudy.reports.summary import short
+from understudy.reports.parts.summary import short
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
 from understudy.trace.trace import Trace

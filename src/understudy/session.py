@@ -35,6 +35,7 @@ from understudy.machine.memory.settings import Settings, parse, text_of
 from understudy.machine.order import merged
 from understudy.machine.plan_cache import PlanCache
 from understudy.reports import memory_snapshot, smi
+from understudy.reports.parts.smi_data import SmiHost, SmiProcess
 from understudy.seam.patching import Patch, Patches
 from understudy.seam.sites import Sites
 from understudy.trace.finding import Finding
@@ -223,7 +224,7 @@ class Session:
         trace = self.trace.canonical()
         reports.write(Path(path), trace, checks.run(trace))
 
-    def smi_host(self) -> smi.SmiHost:
+    def smi_host(self) -> SmiHost:
         """The emulated GPUs as nvidia-smi sees them now, this process's memory in use."""
         driver = versions.driver_version(self.cuda_version)
         devices = []
@@ -231,9 +232,9 @@ class Session:
             used = device.driver.occupied_bytes + device.driver.reserved_bytes
             shown = used + versions.process_gap_bytes() if used else 0
             made = smi.device_of(device.gpu, device.physical, device.uuid, driver, shown, devices=len(self._devices))
-            process = smi.SmiProcess(os.getpid(), sys.executable, used >> 20)
+            process = SmiProcess(os.getpid(), sys.executable, used >> 20)
             devices.append(replace(made, processes=(process,) if used else ()))
-        return smi.SmiHost(tuple(devices), driver, ".".join(map(str, self.cuda_version)))
+        return SmiHost(tuple(devices), driver, ".".join(map(str, self.cuda_version)))
 
     def _write_facts(self) -> None:
         facts = self.trace.facts

@@ -6,7 +6,7 @@ import pytest
 from source import Source, sources
 
 VOCABULARY = {"vocabulary", "torch", "jax", "tensorflow", "mxnet"}
-CORE = {"trace", "gpus", "cost", "faults", "machine", "checks", "reports"}
+CORE = {"trace", "gpus", "cost", "machine", "checks", "reports"}
 BELOW_SESSION = CORE | {"seam", "analysis", "measure", "settings", "live"}
 COMMANDS = BELOW_SESSION | VOCABULARY | {"session", "launch", "train", "experiments", "doctor", "cli"}
 
@@ -17,8 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "trace": set(),
     "gpus": set(),
     "cost": {"trace", "gpus"},
-    "faults": {"trace"},
-    "machine": {"trace", "gpus", "cost", "faults"},
+    "machine": {"trace", "gpus", "cost"},
     "checks": {"trace"},
     "reports": {"trace"},
     "seam": {"machine", "trace", "gpus", "import_hook"},

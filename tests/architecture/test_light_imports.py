@@ -30,7 +30,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "layer", ["machine", "checks", "reports", "cost", "gpus", "trace", "faults", "analysis", "cli"]
+    "layer", ["machine", "checks", "reports", "cost", "gpus", "trace", "analysis", "cli"]
 )
 def test_a_layer_needs_no_framework(layer: str) -> None:
     done = python(BLOCK.format(blocked=FRAMEWORKS) + IMPORT_ALL.format(layer=layer))

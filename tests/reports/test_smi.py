@@ -10,7 +10,7 @@ import pytest
 
 from understudy import gpus
 from understudy.reports import smi
-from understudy.reports.smi import SmiDevice, SmiHost, SmiProcess
+from understudy.reports.parts.smi_data import SmiDevice, SmiHost, SmiProcess
 
 DATA = Path(__file__).parent / "data"
 PYTHON = "/home/ci/.venvs/d2l-en-classic-1/bin/python"

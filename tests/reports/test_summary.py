@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from understudy import checks
-from understudy.reports.summary import summarize
+from understudy.reports.parts.summary import summarize
 
 
 def test_totals_of_a_device(training):

@@ -7,7 +7,7 @@ import json
 from traces import HTOD
 
 from understudy.reports import json as json_report
-from understudy.reports.summary import summarize
+from understudy.reports.parts.summary import summarize
 from understudy.reports.text import render
 from understudy.trace.operation import Kind, Lane, Signature, Site
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from understudy.reports import _time
 from understudy.reports import json as json_report
+from understudy.reports.parts import time as _time
 from understudy.reports.text import render
 from understudy.trace.operation import Kind
 

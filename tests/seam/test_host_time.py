@@ -11,7 +11,7 @@ import torch
 
 import understudy
 from understudy.errors import UsageError
-from understudy.reports.summary import summarize
+from understudy.reports.parts.summary import summarize
 from understudy.trace.operation import Kind
 
 

@@ -14,7 +14,7 @@ from torch.cuda import _memory_viz as viz
 
 import understudy
 from understudy.analysis.replay import replay
-from understudy.reports._peak import peaks
+from understudy.reports.parts.peak import peaks
 from understudy.seam.torch.tags import VERSION
 from understudy.session import Session
 

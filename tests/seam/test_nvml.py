@@ -6,7 +6,8 @@ import pynvml
 import pytest
 
 from understudy import gpus
-from understudy.reports.smi import SmiHost, SmiProcess, device_of
+from understudy.reports.parts.smi_data import SmiHost, SmiProcess
+from understudy.reports.smi import device_of
 from understudy.seam import nvml
 
 

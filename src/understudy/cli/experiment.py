@@ -140,7 +140,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _check_report(path: str) -> None:
     if not path.endswith((".html", ".htm")):
         raise UsageError(f"an experiment's report is a page: {path!r} must end in .html (--json gives the numbers)")
-    import_module("understudy.reports.page").require()
+    import_module("understudy.reports.parts.page").require()
     require_writable(Path(path))
 
 

@@ -15,6 +15,7 @@ from understudy.cli._options import cuda_version_option, gpus_option
 from understudy.gpus import versions
 from understudy.machine.device import uuid_of
 from understudy.reports import smi
+from understudy.reports.parts.smi_data import SmiHost, SmiProcess
 
 
 @click.command("smi", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
@@ -43,7 +44,7 @@ def command(context: click.Context, gpus: str | None, cuda_version: str | None, 
     return code
 
 
-def host(spec: str, cuda_version: str | None) -> smi.SmiHost:
+def host(spec: str, cuda_version: str | None) -> SmiHost:
     """The emulated machine as nvidia-smi sees it now."""
     models = gpus.parse(spec)
     cuda = versions.parse_version(cuda_version) if cuda_version else versions.default_cuda(models)
@@ -53,7 +54,7 @@ def host(spec: str, cuda_version: str | None) -> smi.SmiHost:
     devices = []
     for index, model in enumerate(models):
         processes = tuple(
-            smi.SmiProcess(user.pid, user.name, user.used_bytes[index] >> 20)
+            SmiProcess(user.pid, user.name, user.used_bytes[index] >> 20)
             for user in users
             if index < len(user.used_bytes) and user.used_bytes[index]
         )
@@ -63,7 +64,7 @@ def host(spec: str, cuda_version: str | None) -> smi.SmiHost:
         device = smi.device_of(model, index, uuid_of(model.key, index), driver, used, devices=len(models))
         devices.append(replace(device, processes=processes))
     now = datetime.now()
-    return smi.SmiHost(
+    return SmiHost(
         tuple(devices),
         driver,
         ".".join(map(str, cuda)),

@@ -8,8 +8,8 @@ from typing import Any
 from understudy import __version__
 from understudy.experiments import _plotly, _text
 from understudy.experiments._result import Result, Table
-from understudy.reports import page
 from understudy.reports.html import code
+from understudy.reports.parts import page
 
 
 def render(result: Result, documentation: str) -> str:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from understudy.reports import _charts, _source, _time, _timeline, page
-from understudy.reports.summary import Device, Summary, memory_words, short, summarize
+from understudy.reports.parts import charts, page, source, timeline
+from understudy.reports.parts import time as _time
+from understudy.reports.parts.summary import Device, Summary, memory_words, short, summarize
 from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace
 from understudy.trace.units import format_bytes, format_ns, format_share, join_units, plural
@@ -35,14 +36,14 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
     environment = page.environment()
     environment.filters |= {"ns": format_ns, "size": format_bytes, "share": format_share, "short": short, "code": code}
     environment.filters["flop"] = format_flop
-    environment.globals |= {"plural": plural, "around": _source.around, "memory_words": memory_words}
+    environment.globals |= {"plural": plural, "around": source.around, "memory_words": memory_words}
     summary = summarize(trace, findings)
-    groups = _charts.kernels(trace)
-    memory = _charts.memory(trace, summary.begin_ns)
+    groups = charts.kernels(trace)
+    memory = charts.memory(trace, summary.begin_ns)
     data = {
-        "timeline": _timeline.timeline(trace, summary.begin_ns, summary.end_ns),
+        "timeline": timeline.timeline(trace, summary.begin_ns, summary.end_ns),
         "memory": memory,
-        "roofline": _charts.roofline(trace, groups),
+        "roofline": charts.roofline(trace, groups),
     }
     return environment.from_string((templates / "report.html.j2").read_text("utf-8")).render(
         summary=summary,

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from understudy.reports._peak import Peak
-from understudy.reports._time import Timing
-from understudy.reports.summary import Device, Step, Summary, summarize
+from understudy.reports.parts.peak import Peak
+from understudy.reports.parts.summary import Device, Step, Summary, summarize
+from understudy.reports.parts.time import Timing
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
 from understudy.trace.trace import Trace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from understudy.reports.summary import Summary, memory_words, short, summarize
+from understudy.reports.parts.summary import Summary, memory_words, short, summarize
 from understudy.reports.text import sync_lines
 from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace

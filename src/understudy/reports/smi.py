@@ -7,68 +7,16 @@ The layouts are those of the drivers that people run: before 450, 450 to 529, 53
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from understudy.reports import _smi_query, _smi_table
+from understudy.reports.parts import smi_query, smi_table
+from understudy.reports.parts.smi_data import SmiDevice, SmiHost
 
 USAGE = 2
 """nvidia-smi's exit code for an argument it does not know."""
 NO_DEVICES = 6
 """nvidia-smi's exit code when no device fits."""
-
-
-class SmiProcess(NamedTuple):
-    """A process on a device: its number, the command as it was started, the device memory it uses in MiB."""
-
-    pid: int
-    name: str
-    used_mib: int
-
-
-@dataclass(frozen=True)
-class SmiDevice:
-    """One GPU as nvidia-smi sees it. Memory in MiB, power in watts, clocks in MHz, temperature in degrees Celsius."""
-
-    index: int
-    name: str
-    uuid: str
-    bus_id: str
-    memory_total_mib: int
-    memory_used_mib: int = 0
-    utilization_gpu: int = 0
-    utilization_memory: int = 0
-    temperature: int = 30
-    power_w: float = 40.0
-    power_limit_w: float = 250.0
-    compute_capability: tuple[int, int] = (7, 0)
-    clock_sm_mhz: int = 0
-    clock_sm_max_mhz: int = 0
-    clock_memory_mhz: int = 0
-    pcie_generation: int = 3
-    fan_percent: int | None = None
-    persistence: bool = False
-    ecc: bool = True
-    mig: bool = False
-    performance_state: int = 0
-    memory_reserved_mib: int = 0
-    processes: tuple[SmiProcess, ...] = ()
-
-    @property
-    def memory_free_mib(self) -> int:
-        """What nvidia-smi shows as free: the total without what is used and what the driver keeps."""
-        return self.memory_total_mib - self.memory_reserved_mib - self.memory_used_mib
-
-
-@dataclass(frozen=True)
-class SmiHost:
-    """All devices of a machine, the driver, and the moment that the answer shows ("Sat Nov 12 19:53:16 2022")."""
-
-    devices: tuple[SmiDevice, ...] = ()
-    driver_version: str = "460.106.00"
-    cuda_version: str = "11.2"
-    time: str = "Thu Jan  1 00:00:00 1970"
-    timestamp: str = "1970/01/01 00:00:00.000"
 
 
 class Model(Protocol):
@@ -134,7 +82,7 @@ def bus_id(index: int, devices: int) -> str:
 
 def table(host: SmiHost) -> str:
     """The table that nvidia-smi prints without arguments, in the layout of the host's driver."""
-    return _smi_table.render(host)
+    return smi_table.render(host)
 
 
 def listing(devices: Sequence[SmiDevice]) -> str:
@@ -173,7 +121,7 @@ def main(argv: Sequence[str], host: SmiHost) -> tuple[str, int]:
     if arguments.action == "help":
         return HELP.format(driver=host.driver_version), 0
     if arguments.action == "fields":
-        return _smi_query.describe(), 0
+        return smi_query.describe(), 0
     if arguments.action == "version":
         return _version(host), 0
     devices = _select(host.devices, arguments.ids)
@@ -183,8 +131,8 @@ def main(argv: Sequence[str], host: SmiHost) -> tuple[str, int]:
     if arguments.action == "list":
         return listing(devices), 0
     if arguments.action in ("query-gpu", "query-compute-apps"):
-        text = _smi_query.run(arguments.action, arguments.query, arguments.form, host)
-        return (text, 0) if not text.startswith(_smi_query.ERRORS) else (text, USAGE)
+        text = smi_query.run(arguments.action, arguments.query, arguments.form, host)
+        return (text, 0) if not text.startswith(smi_query.ERRORS) else (text, USAGE)
     return table(host), 0
 
 

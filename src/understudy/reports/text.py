@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from understudy.reports import _time
-from understudy.reports.summary import Device, Summary, activity, memory_words, short, summarize
+from understudy.reports.parts import time as _time
+from understudy.reports.parts.summary import Device, Summary, activity, memory_words, short, summarize
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
 from understudy.trace.trace import Trace

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from understudy.reports import _throughput
-from understudy.reports._peak import Peak, peaks
-from understudy.reports._throughput import Samples
-from understudy.reports._time import Timing, measure
+from understudy.reports.parts import throughput
+from understudy.reports.parts.peak import Peak, peaks
+from understudy.reports.parts.throughput import Samples
+from understudy.reports.parts.time import Timing, measure
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Kind, Site
 from understudy.trace.trace import Record, Trace
@@ -185,7 +185,7 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         list(findings),
         measure(trace),
         tuple(trace.facts.get("not_decidable", ())),
-        _throughput.measure(trace),
+        throughput.measure(trace),
         int(trace.facts.get("processes", 1)),
         _host_factor(trace.facts.get("options", {})),
     )

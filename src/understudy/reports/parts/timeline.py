@@ -12,7 +12,7 @@ from array import array
 from itertools import pairwise
 from typing import Any
 
-from understudy.reports.summary import short
+from understudy.reports.parts.summary import short
 from understudy.trace.operation import Kind
 from understudy.trace.trace import Record, Trace
 

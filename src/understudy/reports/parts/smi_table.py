@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from understudy.reports.smi import SmiDevice, SmiHost, SmiProcess
+from understudy.reports.parts.smi_data import SmiDevice, SmiHost, SmiProcess
 
 
 class Layout(NamedTuple):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from understudy.reports.smi import SmiDevice, SmiHost, SmiProcess
+from understudy.reports.parts.smi_data import SmiDevice, SmiHost, SmiProcess
 
 ERRORS = ('Field "', "Unknown format", 'Option "--format')
 """How the texts of a refused query begin."""

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from understudy.reports.summary import short
+from understudy.reports.parts.summary import short
 from understudy.trace.operation import Kind, Signature
 from understudy.trace.trace import MemoryAction, Trace
 

@@ -39,7 +39,7 @@ def environment() -> jinja2.Environment:
 
 def stylesheet() -> str:
     """The style of every page, for light and dark screens."""
-    return (resources.files(__package__) / "templates" / "report.css").read_text("utf-8")
+    return (resources.files("understudy.reports") / "templates" / "report.css").read_text("utf-8")
 
 
 def plotly() -> str:
