@@ -62,20 +62,24 @@ def _torch() -> Iterator[Line]:
         yield Line("PyTorch", "problem", "not installed", 'pip install "understudy[torch]"')
         return
     try:
-        from understudy.seam.torch import hooks
+        from understudy.seam.torch import requirements
     except ImportError as error:
         yield Line(
             "PyTorch", "problem", f"{version} cannot be imported: {error}", "pip install --force-reinstall torch"
         )
         return
-    found = hooks.problem(version)
+    found = requirements.problem(version)
     if found:
-        yield Line("PyTorch", "problem", found, hooks.ADVICE)
+        yield Line("PyTorch", "problem", found, requirements.ADVICE)
     else:
-        known = "tested" if version.split("+")[0] in hooks.TESTED else f"not one of those tested ({hooks.tested()})"
+        known = (
+            "tested"
+            if version.split("+")[0] in requirements.TESTED
+            else f"not one of those tested ({requirements.tested()})"
+        )
         yield Line("PyTorch", "ok", f"{version} ({_build()}), {known}")
-    for name, ok, note in hooks.check():
-        yield Line("PyTorch hook", "ok" if ok else "problem", f"{name}: {note}", "" if ok else hooks.ADVICE)
+    for name, ok, note in requirements.check():
+        yield Line("PyTorch hook", "ok" if ok else "problem", f"{name}: {note}", "" if ok else requirements.ADVICE)
 
 
 def _build() -> str:

@@ -16,7 +16,7 @@ MADE = (
 
 def listed() -> set[str]:
     """The names of `hooks.py`."""
-    tree = ast.parse((PACKAGE / "seam/torch/hooks.py").read_text(encoding="utf-8"))
+    tree = ast.parse((PACKAGE / "seam/torch/requirements.py").read_text(encoding="utf-8"))
     tables = [node.value for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)]
     return {name for table in tables for names in ast.literal_eval(table).values() for name in names.split()}
 
@@ -86,7 +86,7 @@ def is_listed(path: str, known: set[str]) -> bool:
 def test_every_private_name_is_checked_before_it_is_needed(source: Source) -> None:
     known = listed()
     missing = {path for _, path in used(source) if not path.startswith(MADE) and not is_listed(path, known)}
-    assert not missing, f"add to src/understudy/seam/torch/hooks.py: {', '.join(sorted(missing))}"
+    assert not missing, f"add to src/understudy/seam/torch/requirements.py: {', '.join(sorted(missing))}"
 
 
 SAMPLE = """

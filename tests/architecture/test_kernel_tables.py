@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from understudy.seam.torch import kernel_libraries, kernel_rows
-from understudy.seam.torch.kernel_memory import Row
+from understudy.seam.torch.scratch import libraries, native
+from understudy.seam.torch.scratch.need import Row
 
 TESTS = Path(__file__).parents[1] / "seam"
-TABLES = (*kernel_rows.ROWS, *kernel_libraries.ROWS)
+TABLES = (*native.ROWS, *libraries.ROWS)
 A_FILE = re.compile(r"[\w/]+\.(cu|cuh|cpp|h)\b")
 
 

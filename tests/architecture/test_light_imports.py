@@ -29,9 +29,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    "layer", ["machine", "checks", "reports", "cost", "gpus", "trace", "analysis", "cli"]
-)
+@pytest.mark.parametrize("layer", ["machine", "checks", "reports", "cost", "gpus", "trace", "analysis", "cli"])
 def test_a_layer_needs_no_framework(layer: str) -> None:
     done = python(BLOCK.format(blocked=FRAMEWORKS) + IMPORT_ALL.format(layer=layer))
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from source import Source, sources
 
-MAY_PATCH = {"seam/patching.py", "seam/torch/patches.py"}
+MAY_PATCH = {"seam/patching.py"}
 
 
 def root(node: ast.expr) -> str | None:

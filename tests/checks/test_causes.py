@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from understudy.checks.host_sync import CAUSES
-from understudy.seam.torch.tables import SYNCHRONIZING
+from understudy.seam.torch.operators.tables import SYNCHRONIZING
 
 
 def test_no_wait_is_shown_by_an_operator_s_raw_name():

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import understudy
 from understudy import gpus
-from understudy.seam.torch import attention_choice as choice
+from understudy.seam.torch.kernels import attention_choice as choice
 
 cuda = torch.cuda
 HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64

@@ -16,9 +16,9 @@ from torch.nn import functional as F
 
 import understudy
 from understudy import gpus
-from understudy.seam.torch import kernel_libraries as libraries
-from understudy.seam.torch import kernels
-from understudy.seam.torch.kernel_reduce import staging
+from understudy.seam.torch.scratch import libraries
+from understudy.seam.torch.scratch import rows as kernels
+from understudy.seam.torch.scratch.reduce import staging
 from understudy.seam.torch.tags import VERSION
 from understudy.session import Session
 
@@ -272,7 +272,7 @@ def test_known_operators_leave_the_bound_at_the_peak(dataless: Session) -> None:
 
 
 def _plan(name: str):
-    from understudy.seam.torch.operators import Plan
+    from understudy.seam.torch.operators.plan import Plan
 
     return Plan(getattr(torch.ops.aten, name).default)
 

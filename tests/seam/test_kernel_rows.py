@@ -14,9 +14,9 @@ import torch
 
 from understudy import gpus
 from understudy.gpus.gpu import Gpu
-from understudy.seam.torch import kernels
-from understudy.seam.torch.kernel_memory import Call, Need
-from understudy.seam.torch.operators import Plan
+from understudy.seam.torch.operators.plan import Plan
+from understudy.seam.torch.scratch import rows as kernels
+from understudy.seam.torch.scratch.need import Call, Need
 from understudy.seam.torch.tags import VERSION
 
 A100 = gpus.parse("A100")[0]

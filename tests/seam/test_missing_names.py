@@ -11,17 +11,17 @@ import torch
 import understudy
 from understudy import doctor
 from understudy.errors import InstallError
-from understudy.seam.torch import hooks
+from understudy.seam.torch import requirements
 
-NAMES = [name for names in (hooks.NEEDED | hooks.NEEDED_BY_RANKS).values() for name in names.split()]
+NAMES = [name for names in (requirements.NEEDED | requirements.NEEDED_BY_RANKS).values() for name in names.split()]
 
 
 @pytest.fixture(autouse=True)
 def unchecked() -> Iterator[None]:
     """Nothing was found good before."""
-    hooks.require.cache_clear()
+    requirements.require.cache_clear()
     yield
-    hooks.require.cache_clear()
+    requirements.require.cache_clear()
 
 
 def remove(monkeypatch: pytest.MonkeyPatch, path: str) -> bool:
@@ -31,7 +31,7 @@ def remove(monkeypatch: pytest.MonkeyPatch, path: str) -> bool:
         monkeypatch.delattr(pkgutil.resolve_name(owner), name)
     except (TypeError, AttributeError):
         return False
-    return not hooks._exists(path)
+    return not requirements._exists(path)
 
 
 @pytest.mark.parametrize("path", NAMES)
@@ -39,8 +39,8 @@ def test_a_missing_name_is_one_sentence_of_the_emulation_and_of_doctor(
     monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     if not remove(monkeypatch, path):
-        stock = hooks._exists
-        monkeypatch.setattr(hooks, "_exists", lambda name: name != path and stock(name))
+        stock = requirements._exists
+        monkeypatch.setattr(requirements, "_exists", lambda name: name != path and stock(name))
     with pytest.raises(InstallError) as error, understudy.emulate("V100"):
         pass
     said = str(error.value)

@@ -14,7 +14,7 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function, schedule, tensorboard_trace_handler
 
 import understudy
-from understudy.seam.torch.profiler_chrome import Exact, Writer
+from understudy.seam.torch.profiler.chrome import Exact, Writer
 from understudy.session import Session
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.CUDA]

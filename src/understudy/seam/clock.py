@@ -25,7 +25,12 @@ READ_NS = 50
 CLOCKS = ("time", "monotonic", "perf_counter")
 REAL = (sys.stdlib_module_names - {"timeit", "__main__"}) | {"torch", "understudy", "tensorboard", "_pytest", "xdist"}
 """Packages whose calls are answered with real time."""
-PROGRAMS = ("understudy.experiments.", "understudy.measure.", "torch.utils.benchmark.", "understudy.seam.torch.timer")
+PROGRAMS = (
+    "understudy.experiments.",
+    "understudy.measure.",
+    "torch.utils.benchmark.",
+    "understudy.seam.torch.cuda.timer",
+)
 """But these modules are programs, which time what they do as a user's program does."""
 
 

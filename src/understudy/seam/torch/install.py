@@ -12,69 +12,50 @@ import torch.utils._device
 from understudy import import_hook
 from understudy.errors import InstallError
 from understudy.seam.patching import Patches
-from understudy.seam.torch import (
-    array_interface,
-    asserts,
+from understudy.seam.torch.cuda import driver, graphs, libraries, pools, streams, timer, tunable
+from understudy.seam.torch.dispatch import asserts, determinism, fake, fetches, higher_order, indexing, moves, threads
+from understudy.seam.torch.dispatch.host_time import MeasuredDispatch
+from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.dispatch.nodata import DatalessDispatch
+from understudy.seam.torch.dispatch.stale import StaleMode
+from understudy.seam.torch.distributed import collectives, nccl, parallel, process_groups, rpc
+from understudy.seam.torch.kernels import (
     attention,
     attention_varlen,
     autocast,
     batch_norm,
     combining,
-    compiling,
     composites,
     ctc,
-    data,
-    determinism,
     device_branches,
     device_kernels,
-    distributed,
-    distributed_collectives,
-    distributed_nccl,
-    dlpack,
-    driver,
-    factories,
-    fake,
-    fetches,
-    foreign,
+    fft,
     functional,
-    generators,
-    gpu_trace,
     gradients,
-    graphs,
     half,
-    higher_order,
-    indexing,
-    libraries,
-    loading,
-    memory,
-    moves,
-    notes,
-    order,
-    parallel,
-    plans,
-    pools,
-    processes,
-    profiler,
     recurrent,
-    rpc,
     scattered,
     sequences,
+)
+from understudy.seam.torch.profiler import profiler
+from understudy.seam.torch.state import generators, gpu_trace, memory, notes, order
+from understudy.seam.torch.state.history import History
+from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tensor import (
+    array_interface,
+    compiling,
+    data,
+    dlpack,
+    factories,
+    foreign,
+    loading,
+    processes,
     storage,
-    streams,
     tensor,
     tensor_types,
-    threads,
-    timer,
     tracing,
-    tunable,
     warned,
 )
-from understudy.seam.torch.dispatch import Dispatch
-from understudy.seam.torch.history import History
-from understudy.seam.torch.host_time import MeasuredDispatch
-from understudy.seam.torch.nodata import DatalessDispatch
-from understudy.seam.torch.stale import StaleMode
-from understudy.seam.torch.state import State
 
 PATCHED = (
     notes,
@@ -94,12 +75,12 @@ PATCHED = (
     autocast,
     functional,
     gradients,
-    plans,
+    fft,
     libraries,
     order,
     parallel,
-    distributed_nccl,
-    distributed,
+    nccl,
+    process_groups,
     processes,
     loading,
     profiler,
@@ -120,7 +101,7 @@ PLAIN_HANDLERS = {
     **combining.HANDLERS,
     **scattered.HANDLERS,
     **moves.HANDLERS,
-    **plans.HANDLERS,
+    **fft.HANDLERS,
     **libraries.HANDLERS,
     **device_branches.HANDLERS,
     **device_kernels.HANDLERS,
@@ -133,7 +114,7 @@ PLAIN_HANDLERS = {
     **recurrent.HANDLERS,
     **composites.HANDLERS,
     **sequences.HANDLERS,
-    **distributed_collectives.HANDLERS,
+    **collectives.HANDLERS,
 }
 LATE = {**foreign.MODULES, **timer.MODULES, **rpc.MODULES}
 """What is replaced in modules that the program may import later, by their names."""

@@ -1,0 +1,342 @@
+"""Streams and events, under PyTorch's names, on the machine's clock."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, ClassVar, cast
+
+import torch
+
+from understudy.machine.stream import Event as MachineEvent
+from understudy.machine.stream import Stream as MachineStream
+from understudy.seam.patching import Patch
+from understudy.seam.torch.operators.messages import cuda_error
+from understudy.seam.torch.state.state import State
+
+TorchStream: Any = torch.Stream
+TorchEvent: Any = torch.Event
+
+CUDA_TYPE = 1
+"""c10::DeviceType::CUDA, as `torch.Stream` takes it."""
+
+HANDLE_BASE = 0x5581_0000_0000
+"""Where the emulated driver's stream handles begin: any non-zero address will do."""
+
+
+def handle(stream: MachineStream) -> int:
+    """What the emulated driver calls a stream; 0 for the default stream."""
+    return HANDLE_BASE + (stream.device << 20) + stream.index * 16 if stream.index else 0
+
+
+def stream_of(state: State, stream: Any) -> MachineStream:
+    """The machine's stream behind one of PyTorch's, whichever class it came back as."""
+    found: MachineStream = state.device(stream.device_index).streams[stream.stream_id]
+    return found
+
+
+def patches(state: State) -> list[Patch]:
+    """The classes and functions of `torch.cuda` that answer for streams and events."""
+    generic = _generic(TorchStream)
+    generic_event = _generic(TorchEvent)
+    stream_class, external_class = _stream_classes(state, generic)
+    event_class = _event_class(state, generic_event)
+    generic._cuda_class, generic_event._cuda_class = stream_class, event_class
+    cuda = torch.cuda
+
+    def wrap(stream: MachineStream) -> Any:
+        return stream_class(stream_id=stream.index, device_index=stream.device, device_type=CUDA_TYPE)
+
+    def current_stream(device: Any = None) -> Any:
+        cuda._lazy_init()
+        index = _index(state, device)
+        stream = state.local.streams[index]
+        return wrap(state.order.current(index, stream) if state.machine.concurrent else stream)
+
+    def default_stream(device: Any = None) -> Any:
+        cuda._lazy_init()
+        return wrap(state.device(_index(state, device)).default_stream)
+
+    def set_stream(stream: Any) -> None:
+        if stream is not None:
+            state.set_stream(stream_of(state, stream))
+            state.local.device = stream.device_index
+
+    def from_external(data_ptr: int, device: Any = None) -> Any:
+        cuda._lazy_init()
+        return external_class(data_ptr, device)
+
+    state.wrap_stream = wrap
+    return [
+        Patch(cuda, "Stream", stream_class),
+        Patch(cuda.streams, "Stream", stream_class),
+        Patch(cuda, "ExternalStream", external_class),
+        Patch(cuda.streams, "ExternalStream", external_class),
+        Patch(cuda, "Event", event_class),
+        Patch(cuda.streams, "Event", event_class),
+        Patch(cuda, "current_stream", current_stream),
+        Patch(cuda, "default_stream", default_stream),
+        Patch(cuda, "set_stream", set_stream),
+        Patch(cuda, "get_stream_from_external", from_external),
+        Patch(torch, "Stream", generic),
+        Patch(torch, "Event", generic_event),
+    ]
+
+
+def _index(state: State, device: Any) -> int:
+    if device is None:
+        return state.local.device
+    index = state.index(device.idx if isinstance(device, torch.cuda.device) else device)
+    if index < 0:
+        raise ValueError(f"Expected a cuda device, but got: {device}")
+    return index
+
+
+class StreamMethods:
+    """What `torch.cuda.Stream` adds to `torch.Stream`; `_state` is the emulation, `_us` the machine's stream."""
+
+    _state: ClassVar[State]
+    _us: MachineStream
+    device_index: int
+    stream_id: int
+    device: torch.device
+
+    @property
+    def cuda_stream(self) -> int:
+        return handle(self._us)
+
+    @property
+    def priority(self) -> int:
+        return int(self._us.priority)
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The least and the greatest priority: PyTorch uses four at most (c10/cuda/CUDAStream.h)."""
+        return 0, -3
+
+    @property
+    def native_handle(self) -> int:
+        return self.cuda_stream
+
+    @property
+    def _as_parameter_(self) -> Any:
+        return ctypes.c_void_p(self.cuda_stream)
+
+    def wait_event(self, event: Any) -> None:
+        event.wait(self)
+
+    def wait_stream(self, stream: Any) -> None:
+        self.wait_event(stream.record_event())
+
+    def record_event(self, event: Any = None) -> Any:
+        event = torch.cuda.Event() if event is None else event
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        return self._state.machine.query_stream(self._state.host(), self._us)
+
+    def synchronize(self) -> None:
+        self._state.machine.synchronize_stream(self._state.host(), self._us, site=self._state.site())
+        self._state.synchronized("cudaStreamSynchronize", self._us)
+
+    def is_capturing(self) -> bool:
+        return self._state.capturing(self._us)
+
+    def __enter__(self) -> Any:
+        self._previous = [*getattr(self, "_previous", []), torch.cuda.current_stream(self.device_index)]
+        self._devices = [*getattr(self, "_devices", []), self._state.local.device]
+        torch.cuda.set_stream(cast(Any, self))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        torch.cuda.set_stream(self._previous.pop())
+        self._state.local.device = self._devices.pop()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TorchStream) and (other.stream_id, other.device_index) == (
+            self.stream_id,
+            self.device_index,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.cuda_stream, self.device))
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.cuda_stream
+
+
+class EventMethods:
+    """What `torch.cuda.Event` adds to `torch.Event`; `_us` is the machine's event."""
+
+    _state: ClassVar[State]
+    _us: MachineEvent
+    _timing: bool
+    _device: int | None = None
+
+    @property
+    def device(self) -> torch.device | None:
+        return None if self._device is None else self._state.cuda_devices[self._device]
+
+    @property
+    def cuda_event(self) -> int:
+        return 0 if self._device is None else HANDLE_BASE + (1 << 32) + self._us.number * 16
+
+    @property
+    def event_id(self) -> int:
+        return self.cuda_event
+
+    @property
+    def _as_parameter_(self) -> Any:
+        return ctypes.c_void_p(self.cuda_event)
+
+    def record(self, stream: Any = None) -> None:
+        found = (
+            self._state.local.streams[self._state.local.device] if stream is None else stream_of(self._state, stream)
+        )
+        if self._device is not None and self._device != found.device:
+            raise RuntimeError(f"Event device {self._device} does not match recording stream's device {found.device}.")
+        first, self._device = self._device is None, found.device
+        self._state.machine.record(self._state.host(), self._us, found, self._state.site())
+        self._state.gpu_trace.recorded(self, handle(found), first)
+
+    def wait(self, stream: Any = None) -> None:
+        found = (
+            self._state.local.streams[self._state.local.device] if stream is None else stream_of(self._state, stream)
+        )
+        self._state.machine.wait_event(self._state.host(), self._us, found, self._state.site())
+        self._state.gpu_trace.waited(self, handle(found))
+
+    def query(self) -> bool:
+        return self._state.machine.query_event(self._state.host(), self._us)
+
+    def synchronize(self) -> None:
+        self._state.machine.synchronize_event(self._state.host(), self._us, self._state.site())
+        self._state.synchronized("cudaEventSynchronize")
+        self._state.gpu_trace.synchronized_event(self)
+
+    def __del__(self) -> None:
+        if self._device is not None:
+            self._state.gpu_trace.deleted(self)
+
+    def elapsed_time(self, end_event: Any) -> float:
+        if not (self._timing and end_event._timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._us.time_ns is None or end_event._us.time_ns is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if self._device != end_event._device:
+            raise cuda_error("invalid resource handle", "cudaErrorInvalidResourceHandle")
+        if not (self.query() and end_event.query()):
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        return float((end_event._us.time_ns - self._us.time_ns) / 1e6)
+
+    @classmethod
+    def from_ipc_handle(cls, device: Any, handle: bytes) -> Any:
+        raise RuntimeError("understudy cannot open CUDA IPC event handles: the processes share no emulated device.")
+
+    def ipc_handle(self) -> bytes:
+        raise RuntimeError("understudy cannot export CUDA IPC event handles: the processes share no emulated device.")
+
+    def __repr__(self) -> str:
+        if self.cuda_event:
+            return f"<torch.cuda.Event {self.cuda_event:#x}>"
+        return "<torch.cuda.Event uninitialized>"
+
+
+def _stream_classes(state: State, generic: Any) -> tuple[Any, Any]:
+    class Stream(StreamMethods, generic):  # type: ignore[misc]
+        """A queue of work on one emulated device (torch.cuda.Stream)."""
+
+        _state = state
+
+        def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
+            torch.cuda._lazy_init()
+            if "stream_id" not in kwargs:
+                index = _index(state, device)
+                least, greatest = cls.priority_range()
+                made = state.new_stream(index, max(greatest, min(least, priority)))
+                kwargs = {"stream_id": made.index, "device_index": index}
+            return TorchStream.__new__(cls, **{"device_type": CUDA_TYPE, **kwargs})
+
+        def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+            self._us = stream_of(state, self)
+
+    class ExternalStream(Stream):
+        """A stream that another library made (torch.cuda.ExternalStream); it waits for the default stream."""
+
+        def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> Any:
+            torch.cuda._lazy_init()
+            index = _index(state, device)
+            found = state.external_stream(index, stream_ptr, HANDLE_BASE)
+            return Stream.__new__(cls, stream_id=found.index, device_index=index)
+
+        def __init__(self, stream_ptr: int, device: Any = None, **kwargs: Any) -> None:
+            super().__init__()
+            self._pointer = stream_ptr
+
+        @property
+        def cuda_stream(self) -> int:
+            return self._pointer
+
+    for made in (Stream, ExternalStream):
+        made.__module__, made.__qualname__ = "torch.cuda.streams", made.__name__
+    return Stream, ExternalStream
+
+
+def _event_class(state: State, generic: Any) -> Any:
+    class Event(EventMethods, generic):  # type: ignore[misc]
+        """A mark in a stream (torch.cuda.Event); `elapsed_time` is in milliseconds."""
+
+        _state = state
+
+        def __new__(
+            cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+        ) -> Any:
+            return TorchEvent.__new__(cls, device="cpu")
+
+        def __init__(
+            self,
+            enable_timing: bool = False,
+            blocking: bool = False,
+            interprocess: bool = False,
+            external: bool = False,
+        ) -> None:
+            torch.cuda._lazy_init()
+            self._us = state.machine.event(state.local.host)
+            self._timing = enable_timing
+            self._device = None
+
+    Event.__module__, Event.__qualname__ = "torch.cuda.streams", "Event"
+    return Event
+
+
+def _generic(stock: Any) -> Any:
+    """`torch.Stream` or `torch.Event` as a program calls it: for a CUDA device (or none) the emulated class."""
+
+    class Meta(type(stock)):  # type: ignore[misc]
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, stock) if cls is Generic else super().__instancecheck__(instance)
+
+        def __subclasscheck__(cls, subclass: Any) -> bool:
+            return issubclass(subclass, stock) if cls is Generic else super().__subclasscheck__(subclass)
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            return make(*args, **kwargs) if cls is Generic else super().__call__(*args, **kwargs)
+
+    class Generic(stock, metaclass=Meta):  # type: ignore[misc]
+        _cuda_class: ClassVar[Any] = None
+
+    def make(device: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if "stream_id" in kwargs or (device is not None and torch.device(device).type != "cuda"):
+            return stock(device, *args, **kwargs) if device is not None else stock(*args, **kwargs)
+        return (
+            Generic._cuda_class(*args, **kwargs)
+            if stock is TorchEvent
+            else Generic._cuda_class(device, *args, **kwargs)
+        )
+
+    Generic.__name__ = Generic.__qualname__ = stock.__name__
+    Generic.__module__ = "torch"
+    return Generic

@@ -1,0 +1,1 @@
+"""The dispatch mode that sees every operator, and the ways that operators take through it."""

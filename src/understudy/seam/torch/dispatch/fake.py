@@ -1,0 +1,94 @@
+"""Fake tensors (`FakeTensorMode`, `torch.export`) that say they are on an emulated GPU.
+
+A fake tensor has a shape and the name of a device, and nothing happens there. Python reads the name; C++ asks for the
+device through the operator `prim.device`, and autograd would then look for CUDA's streams and end the process where
+there is no driver. So C++ is told the CPU, and what it makes there in a composite belongs to the device it asked for
+last (torch/_subclasses/fake_tensor.py; torch/csrc/autograd/input_metadata.cpp).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from understudy.seam.patching import Patch
+from understudy.seam.torch.state.state import State
+
+ASKED = torch.ops.prim.device.default
+CPU_DEVICE = torch.device("cpu")
+
+
+def patches(state: State) -> list[Patch]:
+    """What C++ hears of a fake tensor's device, and what would open a driver's context."""
+    local = state.local
+    stock: Any = FakeTensor.__dict__["__torch_dispatch__"].__func__
+    stock_handler: Any = fake_tensor._DISPATCH_META_HANDLERS[ASKED]
+
+    def heard(device: torch.device) -> torch.device:
+        if device.type != "cuda":
+            return device
+        local.fake_device = device
+        return CPU_DEVICE
+
+    def handler(args: Any) -> torch.device:
+        return heard(stock_handler(args))
+
+    def dispatch(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = stock(cls, func, types, args, kwargs or {})
+        return heard(out) if func is ASKED else out
+
+    stock_new: Any = FakeTensor.__new__
+
+    def new(cls: Any, mode: Any, elem: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
+        device = torch.device(device)
+        if device.type != "cuda":
+            return stock_new(cls, mode, elem, device, *args, **kwargs)
+        # Autocast and composites of ours stand under the CPU's keys.
+        made = stock_new(cls, mode, elem, CPU_DEVICE, *args, **kwargs)
+        made.fake_device = state.cuda_devices[state.index(device)]
+        return made
+
+    return [
+        Patch(FakeTensor, "__new__", staticmethod(new)),
+        Patch(FakeTensor, "__torch_dispatch__", classmethod(dispatch)),
+        Patch(fake_tensor, "_DISPATCH_META_HANDLERS", {**fake_tensor._DISPATCH_META_HANDLERS, ASKED: handler}),
+        Patch(fake_tensor, "init_gpu_context", lambda device: None),
+    ]
+
+
+def run(state: State, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator on shapes; one that C++ wants on the CPU runs on the device that C++ took for it."""
+    local = state.local
+    wanted = kwargs.get("device")
+    if wanted is not None and wanted.type == "cpu" and not local.explicit and local.fake_device is not None:
+        kwargs = {**kwargs, "device": local.fake_device}
+    return func(*args, **kwargs)
+
+
+def to(
+    state: State,
+    tensor: torch.Tensor,
+    device: int,
+    dtype: torch.dtype | None,
+    copy: bool,
+    memory_format: torch.memory_format | None,
+) -> torch.Tensor:
+    """A fake tensor on another device (an emulated one's index, or negative for the CPU), and of another dtype."""
+    wanted = state.cuda_devices[device] if device >= 0 else CPU_DEVICE
+    if tensor.device == wanted and dtype in (None, tensor.dtype) and memory_format is None and not copy:
+        return tensor
+    keywords = {} if memory_format is None else {"memory_format": memory_format}
+    constant = getattr(tensor, "constant", None)
+    if constant is not None:  # whose values the mode would copy with CUDA's kernels
+        tensor.constant = None  # type: ignore[attr-defined]
+    before, state.local.explicit = state.local.explicit, True
+    try:
+        out: torch.Tensor = torch.ops.aten._to_copy.default(tensor, dtype=dtype, device=wanted, **keywords)
+        return out
+    finally:
+        state.local.explicit = before
+        if constant is not None:
+            tensor.constant = constant  # type: ignore[attr-defined]

@@ -1,0 +1,99 @@
+"""Indices on the host into a tensor on a device: PyTorch copies each there first, and the host waits for that.
+
+Sources, in aten/src/ATen/native: expandTensors in IndexingUtils.h (a mask becomes numbers where it lies), make_info in
+TensorAdvancedIndexingUtils.h (`.to` of the indices), _index_put_impl_ in TensorAdvancedIndexing.cpp (`.to` of a value
+without dimensions, unless a mask on the device makes it a `masked_fill`). A list or a NumPy array as index is made on
+the device by the same kind of copy (sequenceToVariable in torch/csrc/autograd/python_variable_indexing.cpp).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from understudy.seam.torch.dispatch.asserts import guarded
+from understudy.seam.torch.dispatch.mode import Dispatch, Handler
+from understudy.seam.torch.dispatch.moves import move
+from understudy.seam.torch.operators.messages import device_name
+from understudy.seam.torch.operators.plan import Plan
+from understudy.seam.torch.operators.tables import MASKABLE
+from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import CPU, tag_of
+
+Tensor = torch.Tensor
+MASKS = (torch.bool, torch.uint8)
+VMAP = "torch._functorch.vmap"
+"""The module whose frames are on the stack of whatever a vmapped function calls."""
+
+
+def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
+    """Handlers of the operators that index: they bring what is needed over, and go on with the handler there was."""
+    return {name: partial(_indexed, handlers.get(name, guarded)) for name in MASKABLE}
+
+
+def _indexed(
+    inner: Handler, dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    tensor, indices, *rest = args
+    device = tag_of(tensor).device
+    given = [value for value in (*indices, *rest[:1]) if value is not None]
+    if device >= 0 and any(tag_of(value).device == CPU for value in given) and not _vmapped():
+        with dispatch.parts:
+            args = brought(dispatch.state, args, device)
+    return inner(dispatch, plan, func, args, kwargs)
+
+
+def brought(state: State, args: tuple[Any, ...], device: int) -> tuple[Any, ...]:
+    """The arguments of an operator of `tables.MASKABLE` with what lay on the host copied to `device`.
+
+    Raises:
+        RuntimeError: more than one value on the host shall be written, with PyTorch's text.
+    """
+    tensor, indices, *rest = args
+    if rest:
+        rest[0] = _value(state, indices, rest, device)
+    numbers: list[Tensor | None] = []
+    for index in indices:
+        if index is None or tag_of(index).device != CPU:
+            numbers.append(index)
+        elif index.dtype in MASKS:
+            numbers += [move(state, part, device) for part in index.nonzero().unbind(1)]
+        else:
+            numbers.append(move(state, index, device))
+    return (tensor, numbers, *rest)
+
+
+def _vmapped() -> bool:
+    """Whether `vmap` is at work: its rules make indices and shape numbers on what physically is the host."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        if frame.f_globals.get("__name__") == VMAP:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _value(state: State, indices: Any, rest: list[Any], device: int) -> Tensor:
+    value: Tensor = rest[0]
+    if tag_of(value).device != CPU:
+        return value
+    accumulates = bool(len(rest) > 1 and rest[1])
+    if not accumulates and value.numel() == 1 and _one_mask(indices):
+        return value
+    if value.dim() == 0:
+        return move(state, value, device)
+    if accumulates or torch.are_deterministic_algorithms_enabled():
+        raise RuntimeError(f"expected device {device_name(device)} but got device cpu for value tensor")
+    raise RuntimeError(
+        f"Expected all tensors to be on the same device, but found at least two devices, {device_name(device)} and cpu!"
+    )
+
+
+def _one_mask(indices: Any) -> bool:
+    """Whether a single mask on the device is all there is, which makes the write a `masked_fill`."""
+    given = [index for index in indices if index is not None]
+    return len(given) == 1 and given[0].dtype in MASKS and tag_of(given[0]).device >= 0

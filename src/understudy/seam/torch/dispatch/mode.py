@@ -1,0 +1,421 @@
+"""Every aten operator passes here: check devices, run on the CPU, tag what came out, submit to the machine.
+
+Speed matters: the plain case, tensors of one device and no keywords, takes one pass over the arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from understudy.machine.machine import Cost
+from understudy.seam.torch.dispatch import fake
+from understudy.seam.torch.dispatch.parts import HigherOrderPlan, composite, tensorless
+from understudy.seam.torch.operators import dtypes, limits, messages
+from understudy.seam.torch.operators.plan import (
+    Plan,
+    channels_last,
+    common_device,
+    numbers_as_tensors,
+    on_cpu,
+    selects,
+    signature,
+    tensors_in,
+)
+from understudy.seam.torch.scratch import rows as kernels
+from understudy.seam.torch.scratch.silent import silent
+from understudy.seam.torch.state import cublas
+from understudy.seam.torch.state.generators import draw
+from understudy.seam.torch.state.state import VIEW_NS, State
+from understudy.seam.torch.tags import (
+    CPU,
+    FLOATING,
+    HOST_TAG,
+    NOWHERE,
+    TRACED,
+    Tag,
+    disable_torch_function,
+    parts_of,
+    size_of,
+    storage_of,
+    tag_of,
+)
+
+Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
+STRIDED = torch.strided
+PLAIN = torch._C._disabled_torch_dispatch_impl
+CPU_DEVICE = torch.device("cpu")
+FAKE = torch._C._TorchDispatchModeKey.FAKE
+get_mode = torch._C._get_dispatch_mode
+Handler = Callable[["Dispatch", Plan, Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class Recorder(Protocol):
+    """A mode above this one, which writes operators down (a graph's capture)."""
+
+    def parts(self) -> AbstractContextManager[Any]:
+        """Enters both modes, for the parts of the operator that the recorder handles now."""
+
+
+class Dispatch(TorchDispatchMode):
+    """The dispatch mode of one thread's emulation; every thread enters its own entry of the same object."""
+
+    def __init__(self, state: State, handlers: dict[str, Handler]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.state = state
+        self.local = state.local
+        self.machine = state.machine
+        self.handlers = handlers
+        self.plans: dict[int, Plan] = {}  # by identity: an operator's hash is a call of Python
+        self.costs: dict[Any, Cost] = {}
+        self.recorder: Recorder | None = None
+
+    @property
+    def parts(self) -> AbstractContextManager[Any]:
+        """What to enter where an operator is run as others: they come here again, and before to a recorder."""
+        return self if self.recorder is None else self.recorder.parts()
+
+    def again(self) -> Dispatch:
+        """The same mode for another thread."""
+        other = type(self)(self.state, self.handlers)
+        other.plans, other.costs = self.plans, self.costs
+        return other
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    supports_higher_order_operators = True
+
+    def plan(self, func: Any) -> Plan:
+        """The plan of an operator, made on its first use."""
+        plan = self.plans[id(func)] = Plan(func) if hasattr(func, "_schema") else HigherOrderPlan(func)
+        if plan.handler is not None:
+            return plan
+        plan.handler = self.handlers.get(func.name()) or self.handlers.get(plan.name)
+        if plan.handler is None and plan.tensorless:
+            plan.handler = tensorless
+        if plan.handler is None and plan.composite:
+            plan.handler = composite
+        plan.row = kernels.row(plan)
+        plan.memory = plan.row is not None or not silent(plan, func)
+        return plan
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types and any(t.__torch_dispatch__ is not PLAIN for t in types):
+            # Nothing happens on a device where shapes alone are traced. Other subclasses take themselves apart first:
+            # what they are made of comes here again.
+            return fake.run(self.state, func, args, kwargs or {}) if TRACED.intersection(types) else NotImplemented
+        plan = self.plans.get(id(func))
+        if plan is None:
+            plan = self.plan(func)
+        if plan.handler is not None:
+            return plan.handler(self, plan, func, args, kwargs or {})
+        if kwargs or plan.factory:
+            return self.general(plan, func, args, kwargs or {})
+        if plan.looks:
+            value = args[0]
+            if value.__class__ is Tensor or value.__class__ is Parameter:
+                try:
+                    device = storage_of(value)._us.device
+                except (NotImplementedError, RuntimeError, ValueError):
+                    return self.general(plan, func, args, {})
+                if device >= 0:
+                    out = plan.run(*args)
+                    self.local.host.now_ns += VIEW_NS
+                    return out
+        return self.plain(plan, func, args)
+
+    def plain(self, plan: Plan, func: Any, args: tuple[Any, ...]) -> Any:
+        """Tensors of one device and numbers, without keywords; what turns out to be anything else is `general`."""
+        key: list[Any] = [plan]
+        device = NOWHERE
+        for value in args:
+            kind = value.__class__
+            if kind is Tensor or kind is Parameter:
+                try:
+                    found = storage_of(value)._us.device
+                    key += (value.shape, value.dtype)
+                except (NotImplementedError, RuntimeError, ValueError):  # sparse ones lack storage, nested ones sizes
+                    return self.general(plan, func, args, {})
+                if found != device:
+                    if found < 0 or device != NOWHERE:
+                        return self.general(plan, func, args, {})
+                    device = found
+            elif kind is list or kind is tuple:
+                if value and isinstance(value[0], Tensor):
+                    found = common_device(value, key)
+                    if found < 0 or found != device != NOWHERE:
+                        return self.general(plan, func, args, {})
+                    device = found
+                elif plan.attributes:
+                    key.append(tuple(value))
+                elif value and not isinstance(value[0], (int, float)):
+                    return self.general(plan, func, args, {})
+            elif kind is not int and isinstance(value, Tensor):
+                return self.general(plan, func, args, {})
+            elif plan.attributes:
+                key.append(value)
+        if device < 0:
+            return self.general(plan, func, args, {})
+        out = self.call(plan, func, args, {}, device) if plan.random or not plan.builtin else plan.run(*args)
+        if plan.view:
+            self.local.host.now_ns += VIEW_NS
+            return out
+        if plan.fresh:
+            if out.__class__ is Tensor and out.layout is STRIDED:
+                storage = storage_of(out)
+                if storage._us is HOST_TAG:
+                    self.state.place(storage, device)
+            else:
+                self.tag(out, device)
+        self.submit(plan, func, args, {}, out, device, key)
+        return out
+
+    # ------------------------------------------------------------------ the general case
+
+    def general(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Any mixture of tensors, keywords, devices and subclasses."""
+        with disable_torch_function():
+            return self._general(plan, func, args, kwargs)
+
+    def _general(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        device, floating = (NOWHERE, []) if plan.factory else self.scan(plan, func, args, kwargs)
+        if plan.factory or "device" in kwargs or "pin_memory" in kwargs:
+            return self.create(plan, func, args, kwargs, device)
+        if device < 0:
+            if device == CPU and not plan.exempt:
+                self.settle(floating)
+                floating = []
+            return self.on_host(
+                plan, func, numbers_as_tensors(func, args) if device == NOWHERE else args, kwargs, floating
+            )
+        for tensor in floating:
+            self.tag(tensor, device)
+        return self.on_device(plan, func, args, kwargs, device)
+
+    def on_device(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+        """Run an operator whose tensors live on `device`, tag its results and submit it."""
+        out = self.call(plan, func, args, kwargs, device)
+        if plan.view:
+            self.local.host.now_ns += VIEW_NS
+            self.tag_parts(out, device)
+            return out
+        if plan.fresh:
+            self.tag(out, device)
+        for position in plan.mutated:
+            self.tag_parts(args[position], device)
+        if plan.resizes:
+            self.resized(args, kwargs)
+        self.submit(plan, func, args, kwargs, out, device, None)
+        return out
+
+    def on_host(
+        self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], floating: list[Tensor]
+    ) -> Any:
+        """Run an operator on host tensors; what floating tensors give floats as well."""
+        late = self.state.late
+        if late.pending:
+            late.host_operation(plan, args, kwargs)
+        if plan.resizes:
+            self.state.unpin_fixed(tensors_in((*args, *kwargs.values())))
+        out = self.call(plan, func, args, kwargs, CPU)
+        self.local.host.now_ns += on_cpu(self.machine, plan, func, args, kwargs, out)
+        if late.sources:
+            for tensor in tensors_in([args[i] for i in plan.mutated]):
+                late.overwritten(tensor)
+        if floating and plan.fresh:
+            for tensor in tensors_in((out,)):
+                self.float(tensor)
+        return out
+
+    def scan(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, list[Tensor]]:
+        """The device of an operator's tensors, and those among them that float; raises PyTorch's error on a mixture."""
+        device = NOWHERE
+        floating: list[Tensor] = []
+        host = plan.host_arguments
+        for name, value in (*zip(plan.names, args, strict=False), *kwargs.items()):
+            for tensor in tensors_in((value,)):
+                found = tag_of(tensor).device
+                if found == FLOATING:
+                    floating.append(tensor)
+                elif found == device or (found == CPU and (tensor.dim() == 0 or (host and name in host))):
+                    continue
+                elif device == NOWHERE or (device == CPU and plan.exempt):
+                    device = found  # what came before lay on the host, which such an operator allows
+                elif not plan.exempt and not tensor.is_meta:
+                    raise messages.mismatch(plan, func, args, kwargs)
+        return device, floating
+
+    def create(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+        """Run an operator that says where its result shall be."""
+        kwargs = dict(kwargs)
+        if get_mode(FAKE) is not None:
+            return fake.run(self.state, func, args, kwargs)
+        wanted = kwargs.get("device")
+        if pinned := kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        local = self.local
+        if wanted is None:
+            target = device
+        elif (kind := wanted.type) not in ("cpu", "cuda"):
+            return func(*args, **kwargs)
+        else:
+            kwargs["device"] = CPU_DEVICE
+            target = CPU if kind == "cpu" else self.state.index(wanted)
+            if target < 0 and not local.explicit and device >= 0:
+                target = device
+        if target == NOWHERE or (target < 0 and local.target is not None):
+            target = CPU if local.target is None else local.target
+        self._check_generator(kwargs.get("generator"), target)
+        if target >= 0 and plan.factory:
+            self.state.memory.expect(target, args, kwargs)
+        out = self.call(plan, func, args, kwargs, target)
+        if target >= 0:
+            self.tag(out, target)
+            self.submit(plan, func, args, kwargs, out, target, None)
+            return out
+        self.local.host.now_ns += on_cpu(self.machine, plan, func, args, kwargs, out)
+        if pinned:
+            self.state.pin(out)
+        elif not local.explicit and device == NOWHERE:  # made like a host tensor it lies on the host
+            for tensor in tensors_in((out,)):
+                self.float(tensor)
+        return out
+
+    def _check_generator(self, generator: Any, target: int) -> None:
+        if generator is None:
+            return
+        found = self.state.generator_devices.get(generator._cdata, CPU)
+        if (found >= 0) != (target >= 0):
+            wanted, given = ("cuda", "cpu") if target >= 0 else ("cpu", "cuda")
+            raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{given}'")
+
+    # ------------------------------------------------------------------ pieces
+
+    def call(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+        """Compute the values: Python kernels see the physical device, random operators use the device's generator."""
+        local = self.local
+        before, local.inner = local.inner, True
+        try:
+            if plan.random and (device >= 0 or kwargs.get("generator") is None):
+                with self.state.default_generator:
+                    return draw(self.state, plan, func, args, kwargs, device)
+            run = plan.run if device >= 0 and func is plan.func else func
+            return run(*args, **kwargs) if plan.builtin else plan.run_foreign(func, args, kwargs)
+        except RuntimeError as error:
+            if device >= 0 and "DefaultCPUAllocator" in str(error):
+                self.state.host_memory_ended(error, device)
+            raise
+        finally:
+            local.inner = before
+
+    def taken(self, tensor: Tensor) -> Tensor:
+        """The values of a device tensor as they are now, for a copy that lands later."""
+        return tensor.detach().clone()
+
+    def submit(
+        self,
+        plan: Plan,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        out: Any,
+        device: int,
+        key: list[Any] | None,
+    ) -> None:
+        """Hand an operator to the machine, on the device's current stream."""
+        if not plan.kernel:
+            self.local.host.now_ns += self.machine.devices[device].cost.empty_ns if plan.empty else VIEW_NS
+            return
+        if key is None:
+            key = [plan]
+            for tensor in tensors_in((*args, *kwargs.values())):
+                key += (size_of(tensor), tensor.dtype)
+            if plan.attributes:
+                key += [str(value) for value in args if next(tensors_in((value,)), None) is None]
+        if plan.math:
+            key += [self.state.tf32(), plan.layout and any(channels_last(t) for t in tensors_in(args[:3]))]
+        key.append(device)
+        name = tuple(key)
+        cost = self.costs.get(name)
+        machine = self.machine
+        if cost is None:
+            if plan.name in dtypes.KERNELS:
+                dtypes.check(plan, args)
+            elif plan.name in limits.LIMITS:
+                limits.LIMITS[plan.name](args[0], out)
+            described = signature(func, plan, args, kwargs, out, self.state.tf32() if plan.math else 0)
+            cost = self.costs[name] = machine.price(machine.devices[device], described)
+            machine.first_use(self.local.host, machine.devices[device], plan.name)
+        local = self.local
+        stream = local.streams[device]
+        state = self.state
+        if plan.blas:
+            cublas.use(state, plan.name, device, stream.index)
+        if machine.concurrent:
+            stream = state.order.stream_of(device, stream)
+            site = state.site()
+            machine.launch(local.host, stream, cost, site)
+            state.order.accesses(plan, args, kwargs, out, stream, site)
+        else:
+            machine.launch(local.host, stream, cost)
+            for position in plan.mutated:
+                value = args[position]
+                if isinstance(value, Tensor):
+                    try:
+                        tag = storage_of(value)._us
+                    except NotImplementedError:  # a sparse one
+                        tag = tag_of(value)
+                    if tag is not HOST_TAG:
+                        tag.epoch = stream.epoch
+        if plan.memory:
+            state.kernels.run(plan, args, kwargs, out, machine.devices[device], local.streams[device], name)
+        if plan.synchronizes or (plan.maskable and selects(args)):
+            machine.synchronize_stream(local.host, stream, plan.name, state.site())
+            state.synchronized(plan.name, stream)
+
+    def tag(self, out: Any, device: int) -> None:
+        """Give every new storage in a result memory on `device`."""
+        for tensor in tensors_in((out,)):
+            try:
+                storage = storage_of(tensor)
+            except (NotImplementedError, RuntimeError):
+                self.tag(parts_of(tensor), device)
+                continue
+            tag = storage._us
+            if tag is HOST_TAG or tag.device == FLOATING:
+                self.state.place(storage, device)
+
+    def tag_parts(self, value: Any, device: int) -> None:
+        """The same for sparse tensors, which get new parts where dense ones make a view or write in place."""
+        if isinstance(value, Tensor) and value.layout is not STRIDED:
+            self.tag(value, device)
+
+    def float(self, tensor: Tensor) -> None:
+        """Mark a new host tensor as made by C++: it adopts the first device that it meets."""
+        try:
+            storage = storage_of(tensor)
+        except (NotImplementedError, RuntimeError):
+            return
+        if storage._us is HOST_TAG and not tensor.is_meta:
+            storage._us = Tag(FLOATING, 0)
+
+    def settle(self, floating: list[Tensor]) -> None:
+        """What met a tensor on the host in an operator lies there too."""
+        for tensor in floating:
+            for part in parts_of(tensor) or [tensor]:
+                storage_of(part)._us = HOST_TAG
+
+    def resized(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Follow storages whose size an operator may have changed."""
+        for tensor in tensors_in((*args, *kwargs.values())):
+            storage = storage_of(tensor)
+            tag = storage._us
+            if tag is not HOST_TAG and tag.device >= 0 and tag.size != storage.nbytes():
+                self.state.resized(storage)

@@ -1,0 +1,165 @@
+"""Rehearsal without data: device tensors have shapes, dtypes and memory, but no values.
+
+They are meta tensors under the same tags. What needs a value (`.item()`, a copy to the host) gets the answer that the
+user gave (`--assume`), or an error that names the line; what decides a shape by values (`nonzero`) is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from understudy.errors import UnsupportedError
+from understudy.seam.torch.dispatch.mode import Dispatch, Handler
+from understudy.seam.torch.dispatch.moves import fetch
+from understudy.seam.torch.kernels.sequences import pack_without_data
+from understudy.seam.torch.operators.plan import Plan, tensors_in
+from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import FLOATING, HOST_TAG, Tag, disable_torch_function, storage_of, tag_of
+
+Tensor = torch.Tensor
+META = torch.device("meta")
+SHAPED_BY_VALUES = frozenset(
+    {
+        "aten::nonzero",
+        "aten::masked_select",
+        "aten::_unique",
+        "aten::_unique2",
+        "aten::unique_dim",
+        "aten::unique_consecutive",
+        "aten::unique_dim_consecutive",
+        "aten::bincount",
+    }
+)
+"""Operators whose result's shape depends on values."""
+
+
+class DatalessDispatch(Dispatch):
+    """The dispatch mode of a rehearsal without data."""
+
+    def __init__(self, state: State, handlers: dict[str, Handler]) -> None:
+        super().__init__(state, {**handlers, **DATALESS_HANDLERS})
+
+    def plan(self, func: Any) -> Plan:
+        """The plan of an operator; every one is run by `call`, where meta kernels see the physical device."""
+        plan = super().plan(func)
+        plan.builtin = False
+        return plan
+
+    def create(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+        """As with data; what C++ makes "on meta" inside a composite lives where its inputs do, or floats."""
+        wanted = kwargs.get("device")
+        if wanted is None or wanted.type != "meta" or self.local.explicit:
+            return super().create(plan, func, args, kwargs, device)
+        out = self.call(plan, func, args, dict(kwargs), max(device, 0))
+        if device >= 0:
+            self.tag(out, device)
+            if plan.kernel:
+                self.submit(plan, func, args, kwargs, out, device, None)
+        else:
+            for tensor in tensors_in((out,)):
+                storage_of(tensor)._us = Tag(FLOATING, 0)
+        return out
+
+    def call(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+        """Run an operator on a device without values, or one on the host with them."""
+        if device < 0:
+            return self._to_host(plan, func, args, kwargs)
+        if (
+            plan.name in SHAPED_BY_VALUES
+            or _counts(plan.name, kwargs)
+            or (plan.name.startswith("aten::index") and _masked(args))
+        ):
+            raise UnsupportedError(_refusal(self.state, f"{plan.name} decides a shape by values", KEEP_SHAPES))
+        if "device" in kwargs:
+            kwargs["device"] = META
+        local = self.local
+        before = local.inner
+        local.inner = True
+        try:
+            with disable_torch_function():
+                return func(*_to_meta(args), **{name: _to_meta(value) for name, value in kwargs.items()})
+        except NotImplementedError as error:
+            raise UnsupportedError(
+                f"{plan.name} cannot be rehearsed without data: PyTorch has no meta kernel for it"
+            ) from error
+        finally:
+            local.inner = before
+
+    def float(self, tensor: Tensor) -> None:
+        """As with data: a floating tensor may have no values either."""
+        storage = storage_of(tensor)
+        if storage._us is HOST_TAG:
+            storage._us = Tag(FLOATING, 0)
+
+    def taken(self, tensor: Tensor) -> Tensor:
+        """The answer that the user gave, for a copy that lands later."""
+        return values(self.state, tensor)
+
+    def _to_host(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if plan.name == "aten::_to_copy" and tag_of(args[0]).device >= 0:
+            return values(self.state, args[0]).to(kwargs.get("dtype") or args[0].dtype)
+        if plan.name == "aten::copy_" and tag_of(args[1]).device >= 0:
+            return args[0].copy_(values(self.state, args[1]))
+        return super().call(plan, func, args, kwargs, -1)
+
+
+def values(state: State, tensor: Tensor) -> Tensor:
+    """A host tensor of the answer that the user gave, in the shape of one that has no values."""
+    if state.assume is None:
+        raise UnsupportedError(_refusal(state, "the program reads values of a device tensor"))
+    return torch.full(tuple(tensor.shape), state.assume, dtype=tensor.dtype, device="cpu")
+
+
+def scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::_local_scalar_dense: the answer that the user gave."""
+    tensor = args[0]
+    if tag_of(tensor).device < 0:
+        return func(*args, **kwargs)
+    fetch(dispatch.state, tensor, plan.name)
+    return values(dispatch.state, tensor).item()
+
+
+def truth(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::equal and the like, which the host waits for: the answer that the user gave, as a truth."""
+    tensor = next((t for t in args if isinstance(t, Tensor) and tag_of(t) is not HOST_TAG), None)
+    if tensor is None:
+        return dispatch.general(plan, func, args, kwargs)
+    if tag_of(tensor).device >= 0:
+        fetch(dispatch.state, tensor, plan.name, 1)
+    return bool(values(dispatch.state, torch.empty((), dtype=tensor.dtype, device="cpu")))
+
+
+DATALESS_HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(("aten::allclose", "aten::equal", "aten::is_nonzero"), truth),
+    "aten::_local_scalar_dense": scalar,
+    "aten::_pack_padded_sequence": pack_without_data,
+}
+
+
+def _counts(name: str, kwargs: dict[str, Any]) -> bool:
+    """Whether `repeat_interleave` by a tensor must add up how many elements there will be."""
+    return name == "aten::repeat_interleave" and kwargs.get("output_size") is None
+
+
+def _masked(args: tuple[Any, ...]) -> bool:
+    indices = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
+    return any(isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8) for t in indices)
+
+
+def _to_meta(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(META) if value.device.type == "cpu" else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(_to_meta(item) for item in value)
+    return None if isinstance(value, torch.Generator) else value
+
+
+GIVE_A_VALUE = "give the value to use with --assume VALUE (assume=VALUE in Python) where one will do"
+KEEP_SHAPES = "keep the shape (torch.where and masked_fill do, nonzero_static and `output_size` say how many)"
+
+
+def _refusal(state: State, what: str, advice: str = GIVE_A_VALUE) -> str:
+    site = state.machine.trace.sites[state.site()]
+    return f"{what} at {site}, and a rehearsal without data has none: {advice}, or run with data"

@@ -1,0 +1,1 @@
+"""`nccl` over gloo: groups, collectives, futures, and what goes with them."""

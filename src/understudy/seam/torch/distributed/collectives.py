@@ -1,0 +1,369 @@
+"""The c10d operators in the dispatch mode: values over gloo, devices as NCCL checks them, one submission each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from understudy.machine.stream import Stream
+from understudy.seam.torch.dispatch.mode import Dispatch, Handler
+from understudy.seam.torch.distributed.groups import Group, Groups
+from understudy.seam.torch.distributed.values import (
+    REDUCING,
+    carried,
+    check,
+    composed,
+    delivered,
+    divided,
+    each,
+    is_composed,
+    multiplied,
+    name_of,
+    truth,
+)
+from understudy.seam.torch.distributed.work import CALLS, Queued
+from understudy.seam.torch.operators.plan import Plan, tensors_in
+from understudy.seam.torch.tags import CPU, FLOATING, tag_of
+
+Tensor = torch.Tensor
+CLOCK_TAG = 1 << 28
+"""Added to a message's tag for the sender's clock, which travels beside it."""
+
+MOST_PENDING = 4096
+"""Functional collectives that nobody waited for are forgotten beyond this many."""
+
+
+class Collective(NamedTuple):
+    """Positions of an operator's arguments: what it reads, what it writes."""
+
+    reads: int
+    writes: int
+
+
+COLLECTIVES = {
+    "c10d::allreduce_": Collective(0, 0),
+    "c10d::allreduce_coalesced_": Collective(0, 0),
+    "c10d::broadcast_": Collective(0, 0),
+    "c10d::reduce_": Collective(0, 0),
+    "c10d::allgather_": Collective(1, 0),
+    "c10d::_allgather_base_": Collective(1, 0),
+    "c10d::allgather_coalesced_": Collective(1, 0),
+    "c10d::allgather_into_tensor_coalesced_": Collective(1, 0),
+    "c10d::reduce_scatter_": Collective(1, 0),
+    "c10d::_reduce_scatter_base_": Collective(1, 0),
+    "c10d::reduce_scatter_tensor_coalesced_": Collective(1, 0),
+    "c10d::gather_": Collective(1, 0),
+    "c10d::scatter_": Collective(1, 0),
+    "c10d::alltoall_": Collective(1, 0),
+    "c10d::alltoall_base_": Collective(1, 0),
+    "c10d::barrier": Collective(0, 0),
+}
+
+FLAT = frozenset({"c10d::_allgather_base_", "c10d::_reduce_scatter_base_"})
+"""Collectives of which NCCL compares the number of elements, gloo the shapes as well."""
+
+FUNCTIONAL = (
+    "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "all_gather_into_tensor",
+    "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced", "reduce_scatter_tensor",
+    "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced", "all_to_all_single", "broadcast", "broadcast_",
+)  # fmt: skip
+"""Functional collectives, which DTensor and tensor parallelism use (torch.distributed._functional_collectives)."""
+
+
+def run(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A collective of all ranks of a group."""
+    groups: Groups = dispatch.state.groups
+    named = dict(zip(plan.names, args, strict=False)) | kwargs
+    group = groups.of(named["process_group"])
+    shape = COLLECTIVES[plan.name]
+    device = CPU if group is None else place(dispatch, group, args)
+    if group is None:
+        return dispatch.call(plan, func, args, kwargs, device)
+    asynchronous = bool(named.get("async_op", True))
+    reads, writes = list(tensors_in((args[shape.reads],))), list(tensors_in((args[shape.writes],)))
+    size = sum(map(_bytes, reads)) or group.size * sum(map(_bytes, writes))
+    if group.nccl:
+        check(plan.name, reads, writes, group.size, "AVG" if CALLS.mean else name_of(CALLS.operation))
+        args = tuple(each(value, carried) for value in args)
+        if plan.name in FLAT:
+            args = (*(tensor.view(-1) for tensor in args[:2]), *args[2:])
+    out = _values(dispatch, group, plan, func, args, kwargs, device)
+    if device < 0 or not group.nccl:
+        _through_host(dispatch, group, plan.name, device, size)
+        return out
+    groups.connect(group, device)
+    stream = groups.stream(group, device, asynchronous)
+    submit(dispatch, group, stream, plan.name, 0 if plan.name == "c10d::barrier" else size, (reads, writes))
+    _hand_over(dispatch, stream, asynchronous, host=plan.name == "c10d::barrier", tensors=(*reads, *writes))
+    return out
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def place(dispatch: Dispatch, group: Group, args: Iterable[Any]) -> int:
+    """The device of a collective's tensors; raises NCCL's errors for tensors that it does not take."""
+    device: int | None = None
+    floating = []
+    for tensor in tensors_in(args):
+        found = tag_of(tensor).device
+        if found == FLOATING:
+            floating.append(tensor)
+        elif found == CPU and not group.takes_cpu:
+            raise RuntimeError("No backend type associated with device type cpu")
+        elif device is not None and found != device:
+            raise RuntimeError("Tensor list input to scatter/gather must match number of collective participants")
+        else:
+            device = found
+        if found >= 0 and group.nccl and tensor.layout is torch.strided and not _dense(tensor):
+            raise ValueError("Tensors must be contiguous")
+    if device is None:
+        device = _unnamed(dispatch, group) if group.nccl and not group.takes_cpu else CPU
+    if device >= 0:
+        for tensor in floating:
+            dispatch.tag(tensor, device)
+    return device
+
+
+def _unnamed(dispatch: Dispatch, group: Group) -> int:
+    """The device of a collective whose tensors C++ made (DDP's buckets, a barrier): the one that the group uses."""
+    current: int = dispatch.local.device
+    return current if current in group.connected or not group.connected else min(group.connected)
+
+
+def _dense(tensor: Tensor) -> bool:
+    return tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def _values(
+    dispatch: Dispatch, group: Group, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+) -> Any:
+    """Run it on gloo to its end; an average comes here as a sum, to be divided, a premultiplied sum as a plain one."""
+    if CALLS.factor is not None:
+        shape = COLLECTIVES[plan.name]
+        with torch._C._DisableTorchDispatch():
+            args = multiplied(args, shape.reads, shape.writes, CALLS.factor)
+    named = dict(zip(plan.names, args, strict=False)) | kwargs
+    if group.nccl and is_composed(plan.name, named):
+        with torch._C._DisableTorchDispatch():
+            out = composed(plan.name, group.carrier, group.rank, CALLS.operation, named)
+    else:
+        out = dispatch.call(plan, func, args, kwargs, device)
+        dist.Work.unbox(out[-1] if isinstance(out, (tuple, list)) else out).wait()
+    if plan.name in REDUCING:
+        with torch._C._DisableTorchDispatch():
+            each(args[COLLECTIVES[plan.name].writes], truth)
+    if CALLS.mean:
+        with torch._C._DisableTorchDispatch():
+            for tensor in tensors_in((args[COLLECTIVES[plan.name].writes],)):
+                divided(tensor.detach(), group.size)
+    return out
+
+
+def submit(
+    dispatch: Dispatch,
+    group: Group,
+    stream: Stream,
+    name: str,
+    size: int,
+    touched: tuple[list[Tensor], list[Tensor]] = ([], []),
+) -> None:
+    """Queue this rank's part, which starts when every rank's is ready."""
+    state = dispatch.state
+    site = state.site()
+    state.groups.clear_shelf()
+    state.groups.meet(group, stream, name)
+    state.machine.collective(state.local.host, stream, name, size, group.size, site)
+    if state.machine.concurrent:
+        state.order.touched(*touched, stream, site)
+
+
+def _hand_over(dispatch: Dispatch, stream: Stream, asynchronous: bool, host: bool, tensors: tuple[Tensor, ...]) -> None:
+    """Tell who waits: the Work that the caller gets, or, for C++ that calls collectives itself, we in its place."""
+    groups: Groups = dispatch.state.groups
+    event = groups.mark(stream, 0) if asynchronous or host else None
+    if CALLS.depth:
+        CALLS.queued = Queued(event, tensors=tensors)
+        CALLS.queued.host = host
+    elif event is not None and torch._C._current_autograd_node() is not None:
+        # DistributedDataParallel's reducer, in a gradient's hook: its buckets are waited for when backward ends.
+        groups.wait_when_backward_ends(event)
+    elif event is not None:
+        groups.wait(event)
+
+
+def _through_host(dispatch: Dispatch, group: Group, name: str, device: int, size: int) -> None:
+    """Gloo: tensors of a device travel through the host, which waits; the ranks leave together."""
+    state = dispatch.state
+    host = state.local.host
+    if device >= 0:
+        stream = state.local.streams[device]
+        state.machine.synchronize_stream(host, stream, name, state.site())
+        host.advance(2 * state.device(device).cost.copy_ns(size, device, CPU, True))
+    host.wait_until(group.agree(host.now_ns))
+    if CALLS.depth:
+        CALLS.queued = Queued(None)
+
+
+# ---------------------------------------------------------------------------------------------- pairs
+
+
+def send(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """c10d::send: the sender's clock goes with the message."""
+    groups: Groups = dispatch.state.groups
+    tensors, boxed, peer, tag = args
+    group = groups.of(boxed)
+    if group is None:
+        return dispatch.call(plan, func, args, kwargs, CPU)
+    device = place(dispatch, group, tensors)
+    out = dispatch.call(plan, func, args, kwargs, device)
+    stream, ready = _ready(dispatch, group, device)
+    with torch._C._DisableTorchDispatch():
+        clock = torch.tensor([ready], device="cpu")
+        ticket = group.carrier.send([clock], peer, tag + CLOCK_TAG)
+    if stream is not None:
+        site = dispatch.state.site()
+        size = sum(map(_bytes, tensors))
+        dispatch.machine.collective(dispatch.local.host, stream, "nccl:send", size, 2, site)
+
+    def finish() -> Any:
+        ticket.wait()
+        return None if stream is None else groups.mark(stream, 0)
+
+    return _pending(out, finish)
+
+
+def recv(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """c10d::recv_ and c10d::recv_any_source_: it ends when the sender's message, which has its clock, has arrived."""
+    groups: Groups = dispatch.state.groups
+    tensors, boxed = args[:2]
+    group = groups.of(boxed)
+    if group is None:
+        return dispatch.call(plan, func, args, kwargs, CPU)
+    device = place(dispatch, group, tensors)
+    out = dispatch.call(plan, func, args, kwargs, device)
+    work = dist.Work.unbox(out)
+    stream, _ = _ready(dispatch, group, device)
+    size = sum(map(_bytes, tensors))
+    with torch._C._DisableTorchDispatch():
+        clock = torch.zeros(1, dtype=torch.int64, device="cpu")
+        # Asked for at once where the sender is known: the sender's `wait` may depend on it.
+        ticket = group.carrier.recv([clock], args[2], args[-1] + CLOCK_TAG) if len(args) > 3 else None
+
+    def finish() -> Any:
+        with torch._C._DisableTorchDispatch():
+            (ticket or group.carrier.recv([clock], work._source_rank(), args[-1] + CLOCK_TAG)).wait()
+            sent = int(clock.item())
+        if stream is None:
+            dispatch.local.host.wait_until(sent)
+            return None
+        stream.ready_ns = max(stream.ready_ns, sent)
+        site = dispatch.state.site()
+        dispatch.machine.collective(dispatch.local.host, stream, "nccl:recv", size, 2, site)
+        if dispatch.machine.concurrent:
+            dispatch.state.order.touched([], list(tensors), stream, site)
+        return groups.mark(stream, 0)
+
+    return _pending(out, finish)
+
+
+def _ready(dispatch: Dispatch, group: Group, device: int) -> tuple[Stream | None, int]:
+    if device < 0 or not group.nccl:
+        return None, dispatch.local.host.now_ns
+    groups: Groups = dispatch.state.groups
+    groups.connect(group, device)
+    stream = groups.stream(group, device, True)
+    return stream, max(stream.ready_ns, dispatch.local.host.now_ns)
+
+
+def _pending(out: Any, finish: Callable[[], Any]) -> Any:
+    if CALLS.depth:
+        CALLS.queued = Queued(None, finish)
+    else:
+        dist.Work.unbox(out).wait()
+        finish()
+    return out
+
+
+# ---------------------------------------------------------------------------------------------- functional ones
+
+
+def functional(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A functional collective: new tensors on the same device, ready after `wait_tensor`."""
+    groups: Groups = dispatch.state.groups
+    group = groups.of(args[-1] if "group_name" not in kwargs else kwargs["group_name"])
+    if group is None:
+        return dispatch.call(plan, func, args, kwargs, CPU)
+    device = place(dispatch, group, args)
+    reads = list(tensors_in(args))
+    out = _functional_values(dispatch, group, plan, func, args, kwargs, device)
+    made = list(tensors_in((out,)))
+    size = sum(map(_bytes, reads))
+    if device < 0 or not group.nccl:
+        _through_host(dispatch, group, plan.name, device, size)
+        if device >= 0:
+            dispatch.tag(out, device)
+        return out
+    dispatch.tag(out, device)
+    groups.connect(group, device)
+    stream = groups.stream(group, device, True)
+    submit(dispatch, group, stream, plan.name, size, (reads, made))
+    queued = Queued(groups.mark(stream, 0), tensors=reads)
+    if len(groups.pending) > MOST_PENDING:
+        groups.pending.clear()
+    for tensor in made:
+        groups.pending[id(tag_of(tensor))] = queued
+    return out
+
+
+def _functional_values(
+    dispatch: Dispatch, group: Group, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+) -> Any:
+    """Run it on gloo to its end; an average for NCCL is a sum, divided: not every version's gloo has averages."""
+    dtype = next((tensor.dtype for tensor in tensors_in(args)), None)
+    mean = False
+    if group.nccl:
+        at = plan.names.index("reduce_op") if plan.name in REDUCING else len(args)
+        reduction = "".join(args[at : at + 1]).upper()
+        mean = reduction == "AVG"
+        check(plan.name, list(tensors_in(args)), [], group.size, reduction)
+        args = tuple("sum" if mean and at == i else each(value, carried) for i, value in enumerate(args))
+    out = dispatch.call(plan, func, args, kwargs, device)
+    with torch._C._DisableTorchDispatch():
+        for tensor in tensors_in((out,)):
+            torch.ops._c10d_functional.wait_tensor(tensor)
+            if mean:
+                divided(tensor, group.size)
+        if group.nccl and plan.name in REDUCING:
+            each(out, truth)
+    return out if dtype is None or not group.nccl else each(out, lambda tensor: delivered(tensor, dtype))
+
+
+def wait_tensor(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """_c10d_functional::wait_tensor: the current stream waits for the collective that made the tensor."""
+    groups: Groups = dispatch.state.groups
+    queued = groups.pending.pop(id(tag_of(args[0])), None)
+    if queued is not None and queued.event is not None:
+        groups.wait(queued.event)
+    return dispatch.call(plan, func, args, kwargs, max(CPU, tag_of(args[0]).device))
+
+
+def wrap(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """_c10d_functional::_wrap_tensor_autograd: the tensor again, for autograd; no kernel."""
+    return dispatch.call(plan, func, args, kwargs, tag_of(args[0]).device)
+
+
+HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(COLLECTIVES, run),
+    **{f"_c10d_functional::{name}": functional for name in FUNCTIONAL},
+    "_c10d_functional::wait_tensor": wait_tensor,
+    "_c10d_functional::_wrap_tensor_autograd": wrap,
+    "c10d::send": send,
+    "c10d::recv_": recv,
+    "c10d::recv_any_source_": recv,
+}
+"""Operators that `Dispatch` hands on whole."""

@@ -1,0 +1,158 @@
+"""Process groups as the emulation knows them, and the time that their ranks agree on."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from understudy.gpus import versions
+from understudy.machine.stream import Event, Stream
+
+if TYPE_CHECKING:
+    from understudy.seam.torch.state.state import State
+
+
+LEAVE_SECONDS = 0.05
+
+
+@functools.cache
+def _leave_at_exit() -> None:
+    """Let gloo's threads drop the last collective's tensors before the interpreter ends, once for this process.
+
+    A thread of gloo takes Python's lock to drop a tensor. Where the interpreter ends first, Python ends the thread
+    inside a C++ destructor, and the process aborts with "terminate called without an active exception" (a program of
+    plain PyTorch does so as well). NCCL drops nothing from a thread of its own.
+    """
+    atexit.register(threading.Event().wait, LEAVE_SECONDS)
+
+
+class Group:
+    """A process group: `carrier` is the gloo backend that moves its values, `streams` its own stream a device.
+
+    `nccl` tells whether emulated tensors go to NCCL, `takes_cpu` whether CPU tensors have a backend at all.
+    """
+
+    def __init__(self, process_group: Any, carrier: Any, nccl: bool, takes_cpu: bool) -> None:
+        self.name: str = process_group.group_name
+        self.size: int = process_group.size()
+        self.rank: int = process_group.rank()
+        self.carrier = carrier
+        self.nccl = nccl
+        self.takes_cpu = takes_cpu
+        self.streams: dict[int, Stream] = {}
+        self.connected: dict[int, int] = {}  # a device -> the bytes of the communicator there
+        self.met = False
+
+    def agree(self, time_ns: int) -> int:
+        """The latest of all ranks' times: one all-reduce of an int64, which every rank takes part in."""
+        if self.size == 1:
+            return time_ns
+        with torch._C._DisableTorchDispatch():
+            clock = torch.tensor([time_ns], device="cpu")
+            options: Any = dist.AllreduceOptions()
+            options.reduceOp = dist.ReduceOp.MAX
+            self.carrier.allreduce([clock], options).wait()
+            return int(clock.item())
+
+
+class Groups:
+    """The process groups of this process, by name; groups of an ended emulation are forgotten with it."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.by_name: dict[str, Group] = {}
+        self.backends: list[Any] = []
+        self.pending: dict[int, Any] = {}  # functional ones, by the identity of a result's tag, not to be kept alive
+        self.shelf: list[Any] = []  # collectives that nobody waited for, with their tensors
+        self.future: Any = None  # the class of their futures
+
+    def add(self, group: Group) -> None:
+        """Remember a group that was just made."""
+        _leave_at_exit()
+        self.by_name[group.name] = group
+        self.state.ranks.joined(group)
+
+    def close(self, name: str | None) -> None:
+        """A group, or all of them, was destroyed: the memory of its communicators comes back."""
+        for group in list(self.by_name.values()) if name is None else filter(None, [self.by_name.get(name)]):
+            for device, size in group.connected.items():
+                self.state.device(device).driver.occupied_bytes -= size
+            group.connected.clear()
+            del self.by_name[group.name]
+            # The last reference joins gloo's threads: one that dropped a tensor in a process that ends would abort it.
+            self.backends = [backend for backend in self.backends if backend is not group.carrier]
+
+    def of(self, boxed: Any) -> Group | None:
+        """The group behind the argument of a c10d operator; None for one that was made elsewhere."""
+        name = boxed if isinstance(boxed, str) else dist.ProcessGroup.unbox(boxed).group_name
+        return self.by_name.get(name)
+
+    # ------------------------------------------------------------------ streams and time
+
+    def connect(self, group: Group, device: int) -> None:
+        """The first collective of a group on a device makes NCCL's communicator, while the host waits."""
+        if device in group.connected:
+            return
+        state = self.state
+        state.create_context(state.device(device))
+        found = state.device(device)
+        group.connected[device] = versions.communicator_bytes(found.gpu, group.size)
+        found.driver.occupied_bytes += group.connected[device]
+        found.used.discard("NCCL")  # each group has a communicator of its own
+        state.machine.first_use(state.local.host, found, "collective")
+
+    def current(self, device: int) -> Stream:
+        """The current stream of a device; in a backward function, the one of its forward."""
+        return self.state.order.current(device, self.state.local.streams[device])
+
+    def stream(self, group: Group, device: int, asynchronous: bool) -> Stream:
+        """Where a collective runs: on the group's own stream after the current one, or on the current stream."""
+        state = self.state
+        current = self.current(device)
+        if not asynchronous:
+            return current
+        own = group.streams.get(device)
+        if own is None:
+            own = group.streams[device] = state.new_stream(device, 0)
+        state.machine.barrier(state.local.host, current, own)
+        return own
+
+    def meet(self, group: Group, stream: Stream, name: str) -> None:
+        """No rank's part starts before every rank's is ready: move the stream to the latest of them."""
+        state = self.state
+        if not group.met:
+            group.met = True
+            state.ranks.met(group, stream.device)
+        cost = state.device(stream.device).cost
+        ready = max(stream.ready_ns, state.local.host.now_ns + cost.dispatch_ns(name) + cost.launch_ns)
+        stream.ready_ns = group.agree(ready)
+
+    def mark(self, stream: Stream, site: int) -> Event:
+        """An event after the collective that was just queued."""
+        machine = self.state.machine
+        event = machine.event(self.state.local.host)
+        event.time_ns, event.stream = stream.ready_ns, stream
+        event.order = {**stream.order, stream.agent: stream.epoch}
+        return event
+
+    def wait(self, event: Event) -> None:
+        """Make the current stream of the event's device wait for it; the host goes on."""
+        state = self.state
+        if event.stream is not None:
+            current = self.current(event.stream.device)
+            state.machine.wait_event(state.local.host, event, current, state.site())
+
+    def wait_when_backward_ends(self, event: Event) -> None:
+        """Make the stream that backward ends on wait, as DistributedDataParallel's reducer does."""
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: self.wait(event))
+
+    def clear_shelf(self) -> None:
+        """Let go of the tensors of collectives that are done."""
+        if self.shelf:
+            now = self.state.local.host.now_ns
+            self.shelf = [one for one in self.shelf if one.event.time_ns > now]

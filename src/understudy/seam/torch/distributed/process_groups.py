@@ -1,0 +1,177 @@
+"""`torch.distributed` with backend "nccl": its groups run over gloo, and say that they are NCCL's.
+
+The tensors are physically on the CPU, so gloo carries their values; `distributed_collectives` keeps devices, streams
+and time. A group of NCCL alone refuses CPU tensors as NCCL does.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from understudy.seam.patching import Patch
+from understudy.seam.torch.distributed.futures import future_class
+from understudy.seam.torch.distributed.futures import patches as futures
+from understudy.seam.torch.distributed.groups import Group, Groups
+from understudy.seam.torch.distributed.work import methods
+from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import CPU, device_of
+
+CPU_DEVICE = torch.device("cpu")
+NCCL_TIMEOUT = timedelta(minutes=10)
+"""What `init_process_group` takes for NCCL when the program gives none (torch/distributed/constants.py)."""
+
+
+def patches(state: State) -> list[Patch]:
+    """The names of `torch.distributed` to replace; none where PyTorch was built without it or without gloo."""
+    state.groups = Groups(state)
+    state.groups.future = future_class(state.groups)
+    if not dist.is_available() or not dist.is_gloo_available():
+        return []
+    c10d = dist.distributed_c10d
+    nccl = _backend_class(state.groups)
+    group_class = dist.ProcessGroup
+    found = [Patch(owner, "ProcessGroupNCCL", nccl) for owner in (dist, c10d, torch._C._distributed_c10d)]
+    return [
+        *found,
+        Patch(c10d, "_NCCL_AVAILABLE", True),
+        Patch(c10d, "default_pg_nccl_timeout", NCCL_TIMEOUT),
+        Patch(c10d, "_new_process_group_helper", _new_group(state.groups, nccl)),
+        *(Patch(owner, "destroy_process_group", _destroying(state.groups)) for owner in (dist, c10d)),
+        Patch(dist, "_verify_params_across_processes", _verifying(state)),
+        Patch(group_class, "_device_types", _device_types(state.groups)),
+        *(Patch(group_class, name, method) for name, method in methods(state.groups).items()),
+        *futures(state.groups),
+    ]
+
+
+class Options:
+    """`ProcessGroupNCCL.Options`: what a program may set on a group, of which only the timeout has a meaning here."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        self.is_high_priority_stream = is_high_priority_stream
+        self.backend = "nccl"
+        self.config: Any = None
+        self.split_from: Any = None
+        self.split_color = 0
+        self.global_ranks_in_group: list[int] = []
+        self.group_name = ""
+        self._timeout = NCCL_TIMEOUT
+
+
+def _backend_class(groups: Groups) -> Any:
+    stock: Any = dist.ProcessGroupGloo
+    numbers = itertools.count()
+
+    class ProcessGroupNCCL(stock):  # type: ignore[misc]
+        """NCCL's backend of a process group, over gloo."""
+
+        def __init__(self, store: Any, rank: int, size: int, options: Any = None) -> None:
+            options = options or Options()
+            super().__init__(store, rank, size, timeout=options._timeout)
+            self._us_options = options
+            self._us_number = next(numbers)
+            groups.backends.append(self)  # C++ keeps the gloo object, only this keeps the Python one
+
+        @property
+        def options(self) -> Any:
+            return self._us_options
+
+        @property
+        def uid(self) -> int:
+            return self._us_number
+
+        def name(self) -> str:
+            return "nccl"
+
+        def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
+            pass
+
+        def _shutdown(self) -> None:
+            """Give the group's resources back (called so before torch 2.7); gloo has nothing to give."""
+
+        def _group_start(self) -> None:
+            pass
+
+        def _group_end(self) -> None:
+            pass
+
+        def perform_nocolor_split(self, device: torch.device) -> None:
+            pass
+
+    # PyTorch tests for the class with `isinstance`, and names it in messages.
+    ProcessGroupNCCL.Options = Options
+    ProcessGroupNCCL.__module__ = "torch.distributed.distributed_c10d"
+    ProcessGroupNCCL.__qualname__ = "ProcessGroupNCCL"
+    return ProcessGroupNCCL
+
+
+def _new_group(groups: Groups, nccl: Any) -> Callable[..., Any]:
+    stock = dist.distributed_c10d._new_process_group_helper
+
+    def new_process_group_helper(*args: Any, **kwargs: Any) -> Any:
+        made = stock(*args, **kwargs)
+        group = made[0]
+        if isinstance(group, dist.ProcessGroup):
+            _adopt(groups, group, nccl)
+        return made
+
+    return new_process_group_helper
+
+
+def _destroying(groups: Groups) -> Callable[..., Any]:
+    stock = dist.distributed_c10d.destroy_process_group
+
+    @functools.wraps(stock)
+    def destroy_process_group(group: Any = None) -> Any:
+        name = None if group is None or group is dist.group.WORLD else getattr(group, "group_name", None)
+        done = stock(group)
+        groups.close(name)
+        return done
+
+    return destroy_process_group
+
+
+def _adopt(groups: Groups, group: Any, nccl: Any) -> None:
+    devices = {device.type: group._get_backend(device) for device in group._device_types}
+    of_cuda, of_cpu = devices.get("cuda"), devices.get("cpu")
+    is_nccl = any(of_cuda is backend for backend in groups.backends) or isinstance(of_cuda, nccl)
+    if of_cpu is None and of_cuda is not None:
+        # C++ looks for the backend of the physical device.
+        group._register_backend(CPU_DEVICE, dist.ProcessGroup.BackendType.NCCL, of_cuda)
+    carrier = of_cuda if is_nccl else of_cpu
+    if carrier is not None:
+        groups.add(Group(group, carrier, is_nccl, takes_cpu=of_cpu is not None))
+
+
+def _verifying(state: State) -> Callable[..., Any]:
+    stock = dist._verify_params_across_processes  # type: ignore[attr-defined]
+
+    def verify_params_across_processes(group: Any, tensors: Any, logger: Any) -> Any:
+        # C++ puts the shapes that it exchanges on the first parameter's device, which to it is the CPU.
+        device = device_of(tensors[0]) if tensors else CPU
+        state.ranks.trains_on(device)
+        with nullcontext() if device < 0 else torch.cuda.device(device):
+            return stock(group, tensors, logger)
+
+    return verify_params_across_processes
+
+
+def _device_types(groups: Groups) -> property:
+    stock = dist.ProcessGroup._device_types
+
+    def device_types(self: Any) -> list[torch.device]:
+        found: list[torch.device] = stock.__get__(self)
+        known = groups.by_name.get(self.group_name)
+        if known is None or known.takes_cpu:
+            return found
+        return [device for device in found if device.type != "cpu"]
+
+    return property(device_types)

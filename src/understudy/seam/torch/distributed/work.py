@@ -1,0 +1,240 @@
+"""What collectives return: a Work whose `wait` makes the current stream wait, as NCCL's does, and not the host."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from understudy.machine.stream import Event
+from understudy.seam.torch.distributed.groups import Groups
+from understudy.seam.torch.distributed.values import factor_of
+
+METHODS = (
+    "allreduce", "allreduce_coalesced", "broadcast", "allgather", "_allgather_base", "allgather_coalesced",
+    "allgather_into_tensor_coalesced", "all_gather_single", "all_gather_single_coalesced", "reduce_scatter",
+    "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "reduce_scatter_single",
+    "reduce_scatter_single_coalesced", "reduce", "gather", "scatter", "alltoall", "alltoall_base", "all_to_all_single",
+    "barrier", "send", "recv", "recv_anysource",
+)  # fmt: skip
+"""Methods of `ProcessGroup` that return a Work, in one version of PyTorch or another."""
+
+
+class Calls(threading.local):
+    """The collective that this thread has just queued, on its way from the operator's handler to the method's caller.
+
+    `depth` tells whether a method of ours is on the stack; C++ that calls collectives itself has none. `operation` is
+    the reduction that gloo carries out, None where the method has none. `mean`: the sum asked for is to be divided by
+    the number of ranks. `factor`: what is summed is to be multiplied first. `together` collects what a coalescing
+    manager puts together.
+    """
+
+    depth = 0
+    operation: Any = None
+    mean = False
+    factor: Any = None
+    queued: Queued | None = None
+    together: list[Any] | None = None
+
+    @contextmanager
+    def watched(self) -> Iterator[list[Queued | None]]:
+        """Catch the collective that is queued meanwhile, the list's one item at the end; its caller will wait."""
+        found: list[Queued | None] = []
+        before, self.queued = self.queued, None
+        self.depth += 1
+        try:
+            yield found
+            found.append(self.queued)
+        finally:
+            self.depth -= 1
+            self.queued = before
+
+
+class Queued:
+    """A collective in the machine: the event after it, and what else its Work's `wait` must do.
+
+    `tensors` are kept until somebody waits, as ProcessGroupNCCL's TensorShelf does: memory that a collective is still
+    at work on goes to nobody else.
+    """
+
+    def __init__(
+        self, event: Event | None, finish: Callable[[], Event | None] | None = None, tensors: Sequence[Any] = ()
+    ) -> None:
+        self.event = event
+        self.finish = finish
+        self.tensors = tensors
+        self.host = False
+
+
+CALLS = Calls()
+
+
+def methods(groups: Groups) -> dict[str, Callable[..., Any]]:
+    """Wrappers of the methods that return a Work."""
+    work_class = _work_class(groups)
+    owner: Any = dist.ProcessGroup
+
+    def wrap(name: str) -> Callable[..., Any]:
+        stock = getattr(owner, name)
+
+        @functools.wraps(stock)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with CALLS.watched() as found, _as_sum((*args, *kwargs.values())):
+                work = stock(self, *args, **kwargs)
+            queued = found[0]
+            if queued is None or work is None:
+                return work
+            made = work_class(work, queued)
+            if CALLS.together is not None:
+                CALLS.together.append(made)
+            return made
+
+        return method
+
+    found = {name: wrap(name) for name in METHODS if hasattr(owner, name)}
+    return found | _coalescing(groups, work_class)
+
+
+def _coalescing(groups: Groups, work_class: Any) -> dict[str, Callable[..., Any]]:
+    """What `torch.distributed._coalescing_manager` calls: one Work for all collectives between start and end."""
+    stock_start, stock_end = dist.ProcessGroup._start_coalescing, dist.ProcessGroup._end_coalescing
+
+    def start(self: Any, device: torch.device) -> None:
+        known = groups.by_name.get(self.group_name)
+        if known is None or not known.nccl:
+            stock_start(self, device)
+        else:
+            CALLS.together = []
+
+    def end(self: Any, device: torch.device) -> Any:
+        if CALLS.together is None:
+            return stock_end(self, device)
+        works, CALLS.together = CALLS.together, None
+        return work_class(None, Queued(None), works)
+
+    return {"_start_coalescing": start, "_end_coalescing": end}
+
+
+@contextmanager
+def _as_sum(arguments: tuple[Any, ...]) -> Iterator[None]:
+    """Ask for a sum where the program asks for an average or a premultiplied sum, which gloo has not.
+
+    Gloo has averages in some versions of PyTorch alone.
+    """
+    asked = next((options for options in arguments if hasattr(options, "reduceOp")), None)
+    operation = next(filter(_is_reduction, arguments), None) if asked is None else asked.reduceOp
+    factor = factor_of(asked)
+    mean = asked is not None and operation == dist.ReduceOp.AVG
+    before = CALLS.operation, CALLS.mean, CALLS.factor
+    CALLS.operation, CALLS.mean, CALLS.factor = operation, mean, factor
+    if mean or factor is not None:
+        CALLS.operation = asked.reduceOp = dist.ReduceOp.SUM  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        CALLS.operation, CALLS.mean, CALLS.factor = before
+        if asked is not None:
+            asked.reduceOp = operation
+
+
+def _is_reduction(value: Any) -> bool:
+    return isinstance(value, (dist.ReduceOp, dist.ReduceOp.RedOpType))
+
+
+class Waiting:
+    """What a Work of emulated devices does in place of gloo's."""
+
+    _groups: Groups
+    _inner: Any
+    _queued: Queued
+    _others: Sequence[Any]
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Make the current stream wait; for a barrier, and for tensors of the host, the host waits."""
+        for other in self._others:
+            other.wait(timeout)
+        queued = self._queued
+        if queued.finish is not None:
+            self._inner.wait() if timeout is None else self._inner.wait(timeout)
+            queued.event, queued.finish = queued.finish(), None
+        if queued.event is not None:
+            self._groups.wait(queued.event)
+            queued.tensors = ()
+            if queued.host:
+                self._groups.state.machine.synchronize_event(
+                    self._groups.state.local.host, queued.event, self._groups.state.site()
+                )
+        return True
+
+    def synchronize(self) -> None:
+        """The same as `wait`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """The same as `wait`."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether the devices are done with it, on the modelled clock."""
+        queued = self._queued
+        if queued.finish is not None:
+            return bool(self._inner.is_completed())
+        if not all(other.is_completed() for other in self._others):
+            return False
+        return queued.event is None or self._groups.state.machine.query_event(
+            self._groups.state.local.host, queued.event
+        )
+
+    def is_success(self) -> bool:
+        """Whether it is done without an error."""
+        return self.is_completed()
+
+    def exception(self) -> Any:
+        """The error that ended it; None here, since errors are raised where the collective is called."""
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that it wrote."""
+        self.wait()
+        return list(self._inner.result())
+
+    def source_rank(self) -> int:
+        """The rank that sent what was received."""
+        return int(self._inner._source_rank())
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Any:
+        """A future of the tensors that it wrote: its callbacks run on a stream of their own, when that is ready."""
+        if self._queued.event is None:
+            self.wait()
+            return self._inner.get_future()
+        return self._groups.future(self._inner.get_future().value(), self._queued.event)
+
+    def get_future_result(self) -> Any:
+        """A future of the outcome."""
+        self.wait()
+        return self._inner.get_future_result()
+
+
+def _work_class(groups: Groups) -> Any:
+    class Work(Waiting, dist.Work):
+        """torch.distributed.Work of a collective on emulated devices."""
+
+        def __init__(self, inner: Any, queued: Queued, others: Sequence[Any] = ()) -> None:
+            dist.Work.__init__(self)
+            self._groups = groups
+            self._inner = inner
+            self._queued = queued
+            self._others = others
+
+        def __del__(self) -> None:
+            if self._queued.tensors and self._queued.event is not None:
+                self._groups.shelf.append(self._queued)
+
+    return Work

@@ -1,0 +1,1 @@
+"""What CUDA does differently from the CPU for an operator: one deviation, one file."""

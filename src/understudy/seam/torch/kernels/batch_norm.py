@@ -1,0 +1,144 @@
+"""The operators of SyncBatchNorm, which only CUDA builds have: computed from others, as their kernels do.
+
+Formulas and dtypes are those of aten/src/ATen/native/cuda/Normalization.cuh: statistics are of the accumulation type,
+which for half precision is float32, and those of several ranks are merged by Welford's method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.plan import Plan
+
+Tensor = torch.Tensor
+ACCUMULATED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+
+
+def stats(input: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Mean and inverse standard deviation of each channel (dimension 1), each of shape (channels,)."""
+    values = _accumulated(input)
+    variance, mean = torch.var_mean(values, dim=_rest(input), correction=0)
+    return mean, torch.rsqrt(variance + eps)
+
+
+def gather_with_counts(
+    input: Tensor, mean: Tensor, invstd: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    momentum: float, eps: float, counts: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """One mean and inverse deviation from those of several parts, of shape (parts, channels) and counts (parts,).
+
+    The running statistics are updated in place.
+    """
+    count = counts.reshape(-1, 1).to(mean.dtype)
+    total = count.sum()
+    merged = (mean * count).sum(0) / total
+    within = ((1 / invstd**2 - eps) * count).sum(0)
+    summed = within + (count * (mean - merged) ** 2).sum(0)
+    for running, value in ((running_mean, merged), (running_var, summed / (total - 1))):
+        if running is not None:
+            running.mul_(1 - momentum).add_(value.to(running.dtype), alpha=momentum)
+    return merged, torch.rsqrt(summed / total + eps)
+
+
+def gather(
+    input: Tensor, mean: Tensor, invstd: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    momentum: float, eps: float, count: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The same where every part counts `count`."""
+    counts = mean.new_full((mean.shape[0],), count)
+    return gather_with_counts(input, mean, invstd, running_mean, running_var, momentum, eps, counts)
+
+
+def elemt(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor, eps: float
+) -> Tensor:
+    """The normalized input, scaled and shifted, of the input's dtype."""
+    out = (_accumulated(input) - _spread(mean, input)) * _spread(invstd, input)
+    if weight is not None:
+        out = out * _spread(weight, input)
+    if bias is not None:
+        out = out + _spread(bias, input)
+    return out.to(input.dtype)
+
+
+def backward_reduce(
+    grad_out: Tensor, input: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None,
+    input_g: bool, weight_g: bool, bias_g: bool,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """Sums over all but the channels: of the gradient, of it times the centred input, and the parameters' gradients."""
+    grad = _accumulated(grad_out)
+    rest = _rest(input)
+    sum_dy = grad.sum(rest)
+    sum_dy_xmu = (grad * (_accumulated(input) - _spread(mean, input))).sum(rest)
+    dtype = input.dtype if weight is None else weight.dtype
+    return (
+        sum_dy if input_g else None,
+        sum_dy_xmu if input_g else None,
+        (sum_dy_xmu * invstd).to(dtype) if weight_g else None,
+        sum_dy.to(dtype) if bias_g else None,
+    )
+
+
+def backward_elemt(
+    grad_out: Tensor, input: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None,
+    sum_dy: Tensor, sum_dy_xmu: Tensor, count: Tensor,
+) -> Tensor:  # fmt: skip
+    """The input's gradient, of the input's dtype, from the sums of all parts."""
+    total = count.sum()
+    centred = _accumulated(input) - _spread(mean, input)
+    scale = invstd if weight is None else invstd * weight
+    inner = _accumulated(grad_out) - _spread(sum_dy / total, input)
+    inner = inner - centred * _spread(invstd**2 * sum_dy_xmu / total, input)
+    return (inner * _spread(scale, input)).to(input.dtype)
+
+
+def _accumulated(tensor: Tensor) -> Tensor:
+    return tensor.to(ACCUMULATED.get(tensor.dtype, tensor.dtype))
+
+
+def _rest(tensor: Tensor) -> list[int]:
+    return [dim for dim in range(tensor.dim()) if dim != 1]
+
+
+def _spread(values: Tensor, like: Tensor) -> Tensor:
+    return values.reshape(1, -1, *[1] * (like.dim() - 2))
+
+
+def values(
+    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+) -> Any:
+    """What one of the operators gives, or puts into `out`."""
+    kwargs = dict(kwargs)
+    into = kwargs.pop("out", None)
+    found = dispatch.call(plan, COMPUTED[plan.name], args, kwargs, device)
+    return found if into is None else into.copy_(found)
+
+
+def handle(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Compute and submit one of the operators."""
+    device, _ = dispatch.scan(plan, func, args, kwargs)
+    if device < 0:
+        return func(*args, **kwargs)  # refuses that
+    out = values(dispatch, plan, func, args, kwargs, device)
+    dispatch.tag([part for part in (out if isinstance(out, tuple) else (out,)) if part is not None], device)
+    dispatch.submit(plan, func, args, kwargs, out, device, None)
+    return out
+
+
+COMPUTED: dict[str, Callable[..., Any]] = {
+    "aten::batch_norm_stats": stats,
+    "aten::batch_norm_gather_stats": gather,
+    "aten::batch_norm_gather_stats_with_counts": gather_with_counts,
+    "aten::batch_norm_elemt": elemt,
+    "aten::batch_norm_backward_reduce": backward_reduce,
+    "aten::batch_norm_backward_elemt": backward_elemt,
+}
+
+HANDLERS = dict.fromkeys(COMPUTED, handle)
+"""Operators that `Dispatch` hands on whole."""
+VALUES = dict.fromkeys(COMPUTED, values)
+"""What computes operators for which the CPU has no kernel, for a replay that has all the rest."""

@@ -1,0 +1,41 @@
+"""Composite functions that check devices before they are taken apart, each with a text of its own.
+
+Texts: aten/src/ATen/native/SpectralOps.cpp.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from understudy.seam.torch.dispatch.parts import COMPOSITE
+from understudy.seam.torch.operators.messages import device_name
+from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import FLOATING, device_of
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def transform(state: State, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """A short-time Fourier transform, whose window lies where its input does."""
+    tensor, window = args[0], args[4] if len(args) > 4 else kwargs.get("window")
+    place = device_of(tensor)
+    if window is not None:
+        found = device_of(window)
+        if found != place and FLOATING not in (found, place):
+            name = func._opname
+            raise RuntimeError(
+                f"{name} input and window must be on the same device but got self on {device_name(place)} and window "
+                f"on {device_name(found)}"
+            )
+    return func._op_dk(COMPOSITE, *args, **kwargs)  # C++'s own parts: some have Python ones that differ
+
+
+COMPOSITES = {
+    aten.stft.default: transform,
+    aten.stft.center: transform,
+    aten.istft.default: transform,
+}
+"""By operator, for `composites.Composites`."""

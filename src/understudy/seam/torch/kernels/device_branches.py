@@ -1,0 +1,94 @@
+"""Functions of C++ that ask which device they are on, and on CUDA wait less or convert less than on the CPU.
+
+- `softmax` and `log_softmax` of float16 with `dtype=float32`, which is what autocast asks for: CUDA converts inside the
+  kernel, forward and backward; the CPU makes a float32 copy first (aten/src/ATen/native/SoftMax.cpp).
+- `one_hot`: CUDA leaves the check of the classes to the scatter's device assert (Onehot.cpp).
+- The gradient of `max`, `min` and `median` over all elements: CUDA looks for NaN without asking the host
+  (`evenly_distribute_backward` in torch/csrc/autograd/FunctionsManual.cpp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from understudy.seam.torch.dispatch.parts import COMPOSITE
+from understudy.seam.torch.kernels.substitutes import Kernel, substituted
+from understudy.seam.torch.state.order import current_node
+from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import device_of
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+FORWARD = ("aten::_softmax", "aten::_log_softmax")
+BACKWARD = ("aten::_softmax_backward_data", "aten::_log_softmax_backward_data")
+EVENLY = frozenset({"MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"})
+"""Backward nodes that give each of the equal elements its part."""
+
+
+def _normalizing(kernel: Any) -> Callable[..., Any]:
+    def normalized(state: State, func: Any, input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+        """`softmax` or `log_softmax`."""
+        if dtype is torch.float32 and input.dtype is torch.float16 and device_of(input) >= 0:
+            return kernel(input, dim, True)
+        return func._op_dk(COMPOSITE, input, dim, dtype)
+
+    return normalized
+
+
+def one_hot(state: State, func: Any, input: Tensor, num_classes: int = -1) -> Any:
+    """torch.nn.functional.one_hot, which waits for the device only where it must find the number of classes."""
+    device = device_of(input)
+    if device < 0 or input.dtype is not torch.int64 or not input.numel():
+        return func.decompose(input, num_classes)
+    if num_classes == -1:
+        num_classes = int(aten.max.default(input).item()) + 1
+    elif num_classes < 1:
+        raise RuntimeError("num_classes should be positive")
+    size = [*input.shape, num_classes]
+    zeros = aten.zeros.default(size, dtype=torch.int64, device=state.cuda_devices[device], pin_memory=False)
+    return zeros.scatter_(-1, input.unsqueeze(-1), 1)
+
+
+def asks_the_host() -> bool:
+    """Whether CUDA reads a value where the CPU's code does: not in the gradient of `max` and its like."""
+    node = current_node()
+    return node is None or node.name() not in EVENLY
+
+
+class Converting(Kernel):
+    """A kernel that converts between float16 and float32 itself, made of the CPU's, which does not."""
+
+    def __call__(self, first: Tensor, *rest: Any) -> Any:
+        if first.is_meta:
+            return self.func(first, *rest)
+        if first.dtype is torch.float16:  # forward: half_to_float
+            return self.func(first.float(), *rest[:-1], False)
+        return self.func(first, *rest[:-1], first.dtype).to(rest[-1])
+
+
+def _kernel(func: Any, args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+    converts = args[2] is True if len(args) == 3 else args[0].dtype != args[3]
+    return Converting(func) if converts else func
+
+
+def group_norm(state: State, func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """torch.nn.functional.group_norm: CUDA's kernel takes and gives contiguous tensors, channels last or not.
+
+    Source: group_norm in aten/src/ATen/native/group_norm.cpp.
+    """
+    return func.decompose(input.contiguous() if device_of(input) >= 0 else input, *args, **kwargs)
+
+
+COMPOSITES = {
+    aten.group_norm.default: group_norm,
+    aten.softmax.int: _normalizing(aten._softmax.default),
+    aten.log_softmax.int: _normalizing(aten._log_softmax.default),
+    aten.one_hot.default: one_hot,
+}
+"""By operator, for `composites.Composites`."""
+HANDLERS, VALUES = substituted((*FORWARD, *BACKWARD), _kernel)
+"""Operators that `Dispatch` hands on whole, and what computes them in a replay."""

@@ -1,0 +1,154 @@
+"""cuFFT: the plan cache per device behind `torch.backends.cuda.cufft_plan_cache`, fed by the transforms themselves.
+
+cuFFT transforms half precision too, where the sizes are powers of two; the CPU's libraries do not. Such values go
+through float32 and back, which is at least as exact.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from understudy.machine.plan_cache import PlanCache
+from understudy.seam.patching import Patch
+from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.plan import Plan
+from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import device_of, tag_of
+
+HALVES = {torch.float16: torch.float32, torch.complex32: torch.complex64}
+BACK = {torch.float32: torch.float16, torch.complex64: torch.complex32}
+ONE_SIDED = "aten::_fft_c2r"
+POWERS_OF_TWO = (
+    "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, "
+    "but got a signal size of {}"
+)
+"""aten/src/ATen/native/cuda/CuFFTPlanCache.h"""
+
+
+def patches(state: State) -> list[Patch]:
+    """`torch.fft`: transforms of half precision on a device, which C++ refuses on the CPU."""
+    names = [
+        f"{kind}{suffix}" for kind in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft") for suffix in ("", "2", "n")
+    ]
+    return [Patch(torch.fft, name, _halves(state, getattr(torch.fft, name))) for name in names]
+
+
+def _halves(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
+    local = state.local
+
+    @functools.wraps(stock)
+    def transformed(input: Any, *args: Any, **kwargs: Any) -> Any:
+        if not (isinstance(input, torch.Tensor) and input.dtype in HALVES and device_of(input) >= 0):
+            return stock(input, *args, **kwargs)
+        given = kwargs.pop("out", None)
+        local.half, before = True, local.half
+        try:
+            out = stock(input.to(HALVES[input.dtype]), *args, **kwargs)
+        finally:
+            local.half = before
+        out = out.to(BACK[out.dtype])
+        return out if given is None else given.resize_(out.shape).copy_(out)
+
+    return transformed
+
+
+def _cache(dispatch: Dispatch, index: int) -> PlanCache:
+    state = dispatch.state
+    torch.cuda._lazy_init()
+    count = len(state.machine.devices)
+    if not 0 <= index < count:
+        raise RuntimeError(f"cufft_plan_cache: expected 0 <= device index < {count}, but got device with index {index}")
+    return state.device(index).plan_cache
+
+
+def size(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """aten::_cufft_get_plan_cache_size: the number of plans that are cached."""
+    return _cache(dispatch, args[0]).size
+
+
+def max_size(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """aten::_cufft_get_plan_cache_max_size: how many plans may be cached."""
+    return _cache(dispatch, args[0]).max_size
+
+
+def set_max_size(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """aten::_cufft_set_plan_cache_max_size: change it; the plans used longest ago go first."""
+    _cache(dispatch, args[0]).max_size = args[1]
+
+
+def clear(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """aten::_cufft_clear_plan_cache."""
+    _cache(dispatch, args[0]).clear()
+
+
+def transform(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A Fourier transform: on a device it looks its plan up, by geometry and precision as cuFFT's key does."""
+    tensor, dimensions = args[:2]
+    device = tag_of(tensor).device
+    if device >= 0 and (dispatch.local.half or tensor.dtype in HALVES):
+        _check_sizes(tensor, dimensions, args[3] if plan.name == ONE_SIDED else None)
+        if tensor.dtype in HALVES:
+            return _widened(dispatch, func, args, kwargs)
+    if device >= 0 and not any(tag_of(t).device != device for t in args if isinstance(t, torch.Tensor)):
+        lengths = tuple(tensor.shape[d] for d in dimensions)
+        key = (plan.name, tuple(tensor.shape), tuple(tensor.stride()), tuple(dimensions), tensor.dtype, *args[3:])
+        # A plan keeps a work area of the size of its transform when a length is not a product of small primes.
+        work = 0 if all(_smooth(n) for n in lengths) else math.prod(tensor.shape) * tensor.element_size()
+        found = dispatch.machine.devices[device]
+        if not found.plan_cache.use(key, work) and key in found.plan_cache:
+            found.driver.occupied_bytes += work
+        if any(stride == 0 and n > 1 for stride, n in zip(tensor.stride(), tensor.shape, strict=True)):
+            # The CPU's library refuses what repeats an element; cuFFT's wrapper copies it, as is done here.
+            args = (tensor.contiguous(), *args[1:])
+            dispatch.tag(args[0], device)
+    return dispatch.general(plan, func, args, kwargs)
+
+
+def primitive(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """prims::fft_c2c and the like, in which PyTorch's references are written."""
+    if device_of(args[0]) >= 0 and args[0].dtype in HALVES:
+        _check_sizes(args[0], kwargs["dim"], kwargs.get("last_dim_size"))
+        return _widened(dispatch, func, args, kwargs)
+    return dispatch.general(plan, func, args, kwargs)
+
+
+def _check_sizes(tensor: torch.Tensor, dimensions: Any, last: int | None) -> None:
+    sizes = [tensor.shape[d] for d in dimensions]
+    if last is not None:
+        sizes[-1] = last
+    if any(size & (size - 1) for size in sizes):
+        raise RuntimeError(POWERS_OF_TWO.format(sizes))
+
+
+def _widened(dispatch: Dispatch, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    with dispatch.parts:
+        wide = func(args[0].to(HALVES[args[0].dtype]), *args[1:], **kwargs)
+        out: torch.Tensor = wide.to(BACK[wide.dtype])
+        return out
+
+
+def _smooth(number: int) -> bool:
+    for prime in (2, 3, 5, 7):
+        while number and number % prime == 0:
+            number //= prime
+    return number <= 1
+
+
+HANDLERS = {
+    "aten::_cufft_get_plan_cache_size": size,
+    "aten::_cufft_get_plan_cache_max_size": max_size,
+    "aten::_cufft_set_plan_cache_max_size": set_max_size,
+    "aten::_cufft_clear_plan_cache": clear,
+    "aten::_fft_r2c": transform,
+    "aten::_fft_c2r": transform,
+    "aten::_fft_c2c": transform,
+    "prims::fft_r2c": primitive,
+    "prims::fft_c2r": primitive,
+    "prims::fft_c2c": primitive,
+}
+"""Operators that `Dispatch` hands on whole."""

@@ -1,0 +1,48 @@
+"""Zeros that autograd makes as gradients for a custom `autograd.Function`, on the device of the output they are for.
+
+Where a backward pass reaches only some of a function's outputs, C++ fills in zeros for the others, on the CPU as it
+believes. A function's outputs are remembered on its node, so that `backward` gets the zeros where it would on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import getattr_static
+from typing import Any
+
+import torch
+from torch.autograd.function import BackwardCFunction, Function
+
+from understudy.seam.patching import Patch
+from understudy.seam.torch.operators.plan import tensors_in
+from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import FLOATING, device_of, storage_of, tag_of
+
+
+def patches(state: State) -> list[Patch]:
+    """`autograd.Function.apply` and the method through which the engine calls a custom backward."""
+    stock: Any = getattr_static(Function, "apply")  # a class method, from torch 2.14 on one of C
+    stock_backward: Callable[..., Any] = BackwardCFunction.apply
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if state.machine.concurrent:
+            for tensor in tensors_in(args):
+                device = device_of(tensor)
+                if device >= 0:
+                    state.order.leaf_used(tensor, state.local.streams[device])
+        out = stock.__get__(None, cls)(*args, **kwargs)
+        for tensor in tensors_in((out,)):
+            node: Any = tensor.grad_fn
+            if isinstance(node, BackwardCFunction) and device_of(tensor) >= 0:
+                node.__dict__.setdefault("_us_devices", {})[tensor.output_nr] = device_of(tensor)
+        return out
+
+    def backward(self: Any, *gradients: Any) -> Any:
+        for index, device in self.__dict__.get("_us_devices", {}).items():
+            gradient = gradients[index] if index < len(gradients) else None
+            if isinstance(gradient, torch.Tensor) and tag_of(gradient).device == FLOATING:
+                state.place(storage_of(gradient), device)
+        return stock_backward(self, *gradients)
+
+    apply.__doc__, backward.__doc__ = stock.__doc__, stock_backward.__doc__
+    return [Patch(Function, "apply", classmethod(apply)), Patch(BackwardCFunction, "apply", backward)]

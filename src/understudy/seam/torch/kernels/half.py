@@ -1,0 +1,86 @@
+"""Half precision where CUDA has a kernel and the CPU has none: computed in float32 and rounded, as CUDA's do.
+
+The operators are those whose half precision types PyTorch 2.6's own operator database (`op_db` of
+torch/testing/_internal/common_methods_invocations.py) has for CUDA but not for the CPU, in either direction, and the
+grid samplers, whose CUDA kernels compute in float32 where the CPU's do not (ATen/native/cuda/GridSampler.cu).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.kernels.substitutes import Kernel, substituted
+from understudy.seam.torch.operators.halves import HALVES, narrow, wide
+from understudy.seam.torch.operators.plan import Plan, tensors_in
+from understudy.seam.torch.tags import device_of
+
+Tensor = torch.Tensor
+TINY = torch.finfo(torch.float32).eps / 2
+"""The least that CUDA's exponential distribution gives for a rate of 1 (aten/src/ATen/core/TransformationHelper.h)."""
+
+WIDENED = (
+    "aten::_upsample_bilinear2d_aa",
+    "aten::_upsample_bilinear2d_aa_backward",
+    "aten::avg_pool3d",
+    "aten::avg_pool3d_backward",
+    "aten::grid_sampler_2d",
+    "aten::grid_sampler_2d_backward",
+    "aten::grid_sampler_3d",
+    "aten::grid_sampler_3d_backward",
+    "aten::multi_margin_loss",
+    "aten::multi_margin_loss_backward",
+    "aten::multilabel_margin_loss_forward",
+    "aten::multilabel_margin_loss_backward",
+    "aten::polygamma",
+    "aten::round",
+    "aten::round_",
+    "aten::rrelu_with_noise",
+    "aten::rrelu_with_noise_",
+    "aten::smooth_l1_loss",
+    "aten::smooth_l1_loss_backward",
+    "aten::trace",
+)
+"""Operators that are computed in float32."""
+
+PLAIN = frozenset({torch.ops.aten.round.default, torch.ops.aten.round_.default})
+"""Their overloads that the CPU has: only rounding to decimals is missing."""
+
+
+class Widened(Kernel):
+    """An operator whose half precision tensors are made float32 on the way in, and its results half on the way out."""
+
+    def __init__(self, func: Any, dtype: torch.dtype) -> None:
+        super().__init__(func)
+        self.dtype = dtype
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        widened = [wide(value) for value in args]
+        out = self.func(*widened, **{name: wide(value) for name, value in kwargs.items()})
+        for value, given, argument in zip(widened, args, self.func._schema.arguments, strict=False):
+            if value is not given and argument.alias_info is not None and argument.alias_info.is_write:
+                given.copy_(value)
+                out = given if out is value else out
+        return narrow(out, self.dtype)
+
+
+def _kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    half = next((t for t in tensors_in((*args, *kwargs.values())) if t.dtype in HALVES), None)
+    return func if half is None or func in PLAIN else Widened(func, half.dtype)
+
+
+def exponential(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """aten::exponential_: CUDA's never gives zero, the CPU's rounds small numbers to it in half precision."""
+    out = dispatch.general(plan, func, args, kwargs)
+    if out.dtype in HALVES and device_of(out) >= 0 and not out.is_meta:
+        rate = args[1] if len(args) > 1 else kwargs.get("lambd", 1.0)
+        with torch._C._DisableTorchDispatch():
+            torch._C.TensorBase.masked_fill_(out, torch._C.TensorBase.eq(out, 0), TINY / rate)
+    return out
+
+
+_HANDLERS, VALUES = substituted(WIDENED, _kernel)
+HANDLERS = {**_HANDLERS, "aten::exponential_": exponential}
+"""Operators that `Dispatch` hands on whole; `VALUES` computes them in a replay."""

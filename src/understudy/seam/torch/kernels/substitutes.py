@@ -1,0 +1,40 @@
+"""Operators whose values a kernel of ours gives on a device, when they are called and in a graph's replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from understudy.seam.torch.dispatch.mode import Dispatch, Handler
+from understudy.seam.torch.operators.plan import Plan, tensors_in
+from understudy.seam.torch.tags import device_of
+
+Choose = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+Values = Callable[[Dispatch, Plan, Any, tuple[Any, ...], dict[str, Any], int], Any]
+
+
+class Kernel:
+    """A kernel of ours in an operator's place, which counts as the operator does."""
+
+    def __init__(self, func: Any) -> None:
+        self.func = func
+        self._overloadpacket = func._overloadpacket
+
+
+def substituted(names: Iterable[str], choose: Choose) -> tuple[dict[str, Handler], dict[str, Values]]:
+    """(handlers, what computes them in a replay) of operators; `choose` gives the kernel for one call on a device."""
+
+    def called(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        chosen = choose(func, args, kwargs)
+        if chosen is func and not kwargs:
+            return dispatch.plain(plan, func, args)
+        on_device = any(device_of(t) >= 0 for t in tensors_in((*args, *kwargs.values())))
+        return dispatch.general(plan, chosen if on_device else func, args, kwargs)
+
+    def replayed(
+        dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+    ) -> Any:
+        return dispatch.call(plan, choose(func, args, kwargs), args, kwargs, device)
+
+    names = tuple(names)
+    return dict.fromkeys(names, called), dict.fromkeys(names, replayed)

@@ -1,0 +1,133 @@
+"""PyTorch's own texts, where the emulation must raise what CUDA would; what varies by version is data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from understudy.seam.torch.operators.plan import Plan, tensors_in
+from understudy.seam.torch.tags import CPU, FLOATING, VERSION, tag_of
+from understudy.seam.torch.type_names import TYPE_NAMES
+
+SUFFIXED = {
+    "aten::mm": "wrapper_CUDA_mm",
+    "aten::addmm": "wrapper_CUDA_addmm",
+    "aten::bmm": "wrapper_CUDA_bmm",
+    "aten::baddbmm": "wrapper_CUDA_baddbmm",
+    "aten::addmv": "wrapper_CUDA_addmv_",
+    "aten::mv": "wrapper_CUDA_addmv_",
+    "aten::embedding": "wrapper_CUDA__index_select",
+    "aten::index_select": "wrapper_CUDA__index_select",
+    "aten::gather": "wrapper_CUDA_gather",
+    "aten::scatter": "wrapper_CUDA_scatter",
+    "aten::cat": "wrapper_CUDA_cat",
+    "aten::nll_loss_forward": "wrapper_CUDA_nll_loss_forward",
+    "aten::native_layer_norm": "wrapper_CUDA__native_layer_norm",
+    "aten::native_batch_norm": "wrapper_CUDA__native_batch_norm",
+    "aten::dot": "wrapper_CUDA__dot",
+}
+"""Operators whose generated CUDA wrapper checks each argument and names the one that is elsewhere (torch >= 2.0)."""
+
+ARGUMENT_NAMES = {"aten::embedding": {"weight": "self", "indices": "index"}}
+"""Names of arguments in the wrapper that reports, where the operator calls another one."""
+
+
+def device_name(index: int) -> str:
+    """ "cuda:0", "cpu"."""
+    return f"cuda:{index}" if index >= 0 else "cpu"
+
+
+def cuda_error(text: str, name: str, *, blocking: bool = False) -> RuntimeError:
+    """PyTorch's exception of a CUDA call that failed, by CUDA's text and name of the error.
+
+    `blocking` leaves out the hint about CUDA_LAUNCH_BLOCKING, as PyTorch does where that is set
+    (c10/cuda/CUDAMiscFunctions.cpp).
+    """
+    lines = [f"CUDA error: {text}"]
+    if VERSION >= (2, 9):
+        lines.append(
+            f"Search for `{name}' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more "
+            "information."
+        )
+    if not blocking:
+        lines += [
+            "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might "
+            "be incorrect.",
+            "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+        ]
+    lines.append("Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n")
+    made: RuntimeError = getattr(torch, "AcceleratorError", RuntimeError)("\n".join(lines))
+    return made
+
+
+def mismatch(plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RuntimeError:
+    """The error of an operator whose tensors lie on several devices."""
+    if plan.name in SPECIAL:
+        return RuntimeError(SPECIAL[plan.name](dict(zip(plan.names, args, strict=False)) | kwargs))
+    first: int | None = None
+    other: int | None = None
+    guilty = ""
+    names = dict(zip(plan.names, args, strict=False)) | kwargs
+    for name, value in names.items():
+        for tensor in tensors_in((value,)):
+            found = tag_of(tensor).device
+            if found == FLOATING or (found == CPU and tensor.dim() == 0):
+                continue
+            if first is None:
+                first = found
+            elif found != first and other is None:
+                other, guilty = found, name
+    first, other = first or 0, CPU if other is None else other
+    wrapper = SUFFIXED.get(plan.name)
+    if wrapper is None and first == CPU:
+        # A TensorIterator takes the first device that is not the CPU as the common one.
+        first, other = other, first
+    text = "Expected all tensors to be on the same device, but "
+    pair = f"found at least two devices, {device_name(first)} and {device_name(other)}!"
+    if wrapper is None:
+        return RuntimeError(text + pair)
+    guilty = ARGUMENT_NAMES.get(plan.name, {}).get(guilty, guilty)
+    if VERSION >= (2, 9):
+        got = device_name(other)
+        kept = device_name(first)
+        return RuntimeError(
+            f"{text}got {guilty} is on {got}, different from other tensors on {kept} "
+            f"(when checking argument in method {wrapper})"
+        )
+    return RuntimeError(f"{text}{pair} (when checking argument for argument {guilty} in method {wrapper})")
+
+
+def _type_name(tensor: torch.Tensor) -> str:
+    name = TYPE_NAMES.get(tensor.dtype, "Tensor")
+    return f"torch.cuda.{name}" if tag_of(tensor).device >= 0 else f"torch.{name}"
+
+
+def _convolution(given: dict[str, Any]) -> str:
+    # aten/src/ATen/native/Convolution.cpp, check_input_same_type_as_parameters
+    tensor, weight = given["input"], given["weight"]
+    what, other = ("weight", weight)
+    if tag_of(weight).device == tag_of(tensor).device and given.get("bias") is not None:
+        what, other = "bias", given["bias"]
+    text = f"Input type ({_type_name(tensor)}) and {what} type ({_type_name(other)}) should be the same"
+    if tag_of(tensor).device < 0:
+        text += f" or input should be a MKLDNN tensor and {what} is a dense tensor"
+    return text
+
+
+def _index(given: dict[str, Any]) -> str:
+    # aten/src/ATen/native/TensorAdvancedIndexing.cpp
+    where = device_name(tag_of(given["self"]).device)
+    return f"indices should be either on cpu or on the same device as the indexed tensor ({where})"
+
+
+SPECIAL: dict[str, Callable[[dict[str, Any]], str]] = {
+    "aten::convolution": _convolution,
+    "aten::_convolution": _convolution,
+    "aten::index": _index,
+    "aten::index_put": _index,
+    "aten::index_put_": _index,
+    "aten::_index_put_impl_": _index,
+}
+"""Operators with a text of their own."""

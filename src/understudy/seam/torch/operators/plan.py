@@ -1,0 +1,267 @@
+"""What the dispatch handler must know of an operator, read once from its schema and the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from understudy.machine.machine import Machine
+from understudy.seam.torch.operators import half_norm, half_products, tables
+from understudy.seam.torch.tags import NOWHERE, size_of, storage_of, tag_of
+from understudy.trace.operation import Signature
+
+RANDOM_ARGUMENT, RANDOM_STATE = 1, 2
+"""How a random operator takes its generator: as an argument, or only from the default generator's state."""
+RUN: dict[str, Callable[..., Any]] = {**half_norm.RUN, **half_products.RUN}
+"""By name and overload, what gives an operator's values on a device instead of the CPU's kernel."""
+RESIZING = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
+
+
+class Plan:
+    """How one OpOverload is handled.
+
+    `blas`: takes cuBLAS's workspace. `memory`: its kernel takes memory beyond its results, as `row` says, or is not
+    known (no row). `empty`: makes memory of which nothing is computed. `view`: only makes views; `looks`: of its first
+    argument, which is its only tensor. `fresh`: may return new storages. `mutated`: positions of arguments that it
+    writes. `resizes`: may change a storage's size. `composite`: has no kernel of its own, but is written in other
+    operators. `handler`: replaces it all. `run`: what `func` calls, or a kernel of ours for it on a device.
+    `tensorless`: neither takes nor makes tensors.
+    """
+
+    __slots__ = (
+        "attributes", "blas", "builtin", "composite", "empty", "exempt", "factory", "fresh", "func", "handler",
+        "host_arguments", "kernel", "layout", "looks", "maskable", "math", "memory", "mutated", "mutated_keywords",
+        "name", "names", "random", "resizes", "row", "run", "synchronizes", "tensorless", "view",
+    )  # fmt: skip
+
+    def __init__(self, func: torch._ops.OpOverload) -> None:
+        self.func = func
+        schema = func._schema
+        self.run: Callable[..., Any] = RUN.get(func.name(), func._op)
+        arguments = schema.arguments
+        returns = schema.returns
+        self.name = name = schema.name
+        self.handler: Callable[..., Any] | None = None
+        self.names = tuple(argument.name for argument in arguments)
+        tensors = [i for i, argument in enumerate(arguments) if "Tensor" in str(argument.type)]
+        self.factory = not tensors
+        gives_tensors = any("Tensor" in str(r.type) for r in returns)
+        self.tensorless = func.namespace in ("aten", "profiler") and not (tensors or gives_tensors)
+        written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+        self.mutated = tuple(i for i, a in enumerate(arguments) if a in written and not a.kwarg_only)
+        self.mutated_keywords = tuple(a.name for a in written if a.kwarg_only)
+        aliases = [r.alias_info for r in returns]
+        self.view = bool(returns) and all(a is not None and not a.is_write for a in aliases)
+        if torch.Tag.inplace_view in func.tags and name not in RESIZING:
+            self.view = True  # `transpose_` and the like: another view in the tensor's place
+        self.fresh = any(r.alias_info is None and "Tensor" in str(r.type) for r in returns)
+        self.resizes = bool(self.mutated_keywords) or name in RESIZING
+        self.random = 0
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.random = RANDOM_ARGUMENT if "generator" in self.names else RANDOM_STATE
+        self.exempt = name in tables.EXEMPT
+        self.host_arguments = tables.HOST_ARGUMENTS.get(name)
+        self.synchronizes = name in tables.SYNCHRONIZING
+        self.maskable = name in tables.MASKABLE
+        self.kernel = not (self.view or name in tables.NO_KERNEL or (not returns and not written))
+        self.empty = name.startswith(("aten::empty", "aten::new_empty"))
+        self.math = name in tables.MATH
+        self.blas = name in tables.BLAS
+        self.row: Any = None
+        self.memory = False
+        self.attributes = name in tables.ATTRIBUTES
+        self.layout = "convolution" in name
+        self.builtin = func.namespace in tables.BUILT_IN
+        self.looks = self.view and self.builtin and not self.random and tensors == [0]
+        kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key
+        self.composite = kernel_for(func.name(), "CompositeImplicitAutograd") and not kernel_for(func.name(), "CPU")
+        if not self.builtin and (key := python_kernel(func)) is not None:
+            self.handler = partial(run_python, key)
+
+    def run_foreign(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a library's kernel in C++, which makes its tensors where an argument says: on the CPU.
+
+        No dispatch mode is there while an operator runs.
+        """
+        cpu = torch.device("cpu")
+        moved = (cpu if isinstance(arg, torch.device) and arg.type == "cuda" else arg for arg in args)
+        return func(*moved, **kwargs)
+
+
+def python_kernel(func: torch._ops.OpOverload) -> Any:
+    """The dispatch key of the kernel that a library wrote in Python for CUDA tensors, or None.
+
+    `torch.library.custom_op` and `Library.impl` keep a list of them.
+    """
+    place = func.name().replace("::", "/")
+    found = (key for key in ("CUDA", "CompositeExplicitAutograd") if f"{place}/{key}" in torch.library._impls)
+    name = next(found, None)
+    return None if name is None else getattr(torch._C.DispatchKey, name)
+
+
+def run_python(key: Any, dispatch: Any, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An operator of a library in Python: on a device what its kernel calls comes to the dispatch mode by itself."""
+    given = (*args, *kwargs.values())
+    on_device = any(tag_of(tensor).device >= 0 for tensor in tensors_in(given))
+    if not on_device and not any(isinstance(value, torch.device) and value.type == "cuda" for value in given):
+        return dispatch.general(plan, func, args, kwargs)
+    with dispatch.parts:
+        return func._op_dk(key, *args, **kwargs)
+
+
+def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+    """The tensors in arguments or results, in order."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(value)
+
+
+def selects(args: tuple[Any, ...]) -> bool:
+    """Whether an operator of `tables.MASKABLE` has a mask whose elements the host must count.
+
+    Writing one number of the host through a mask needs no count, it is a `masked_fill` (`canDispatchToMaskedFill` in
+    aten/src/ATen/native/TensorAdvancedIndexingUtils.h).
+    """
+    if not any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(args[1])):
+        return False
+    if len(args) < 3 or (len(args) > 3 and args[3]):
+        return True
+    return bool(args[2].numel() != 1 or tag_of(args[2]).device >= 0)
+
+
+def common_device(tensors: Any, key: list[Any]) -> int:
+    """The device of a list of plain tensors that share one, with their shapes and types in `key`; else NOWHERE."""
+    device = NOWHERE
+    try:
+        for part in tensors:
+            found: int = storage_of(part)._us.device
+            if found != device != NOWHERE:
+                return NOWHERE
+            device = found
+            key += (part.shape, part.dtype)
+    except (NotImplementedError, RuntimeError, TypeError, ValueError):  # sparse ones, nested ones, None
+        return NOWHERE
+    return device
+
+
+def signature(
+    func: torch._ops.OpOverload, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, tf32: int
+) -> Signature:
+    """What the cost model needs to know of one call: shapes, dtypes, floating point operations and bytes.
+
+    `tf32` is `State.tf32()` for an operator that it concerns, 0 for others.
+    """
+    inputs = list(tensors_in((*args, *kwargs.values())))
+    outputs = list(tensors_in((out,))) if plan.fresh else []
+    read = sum(map(bytes_of, inputs))
+    written = sum(map(bytes_of, outputs))
+    for position in plan.mutated:
+        if position < len(args):
+            written += sum(map(bytes_of, tensors_in((args[position],))))
+    for keyword in plan.mutated_keywords:
+        size = sum(map(bytes_of, tensors_in((kwargs.get(keyword),))))
+        written += size
+        read -= size
+    first = bytes_of(inputs[0]) if inputs else 0
+    if plan.name in tables.WRITES_ONLY:
+        read -= sum(map(bytes_of, tensors_in(args[:1])))
+    elif plan.name in tables.GATHERS:
+        read += min(first, written) - first
+    elif plan.name in tables.SCATTERS:
+        touched = min(first, bytes_of(inputs[-1]))
+        read += touched - first
+        written = touched
+    detail: list[tuple[str, str | int]] = []
+    if tf32 & (2 if "conv" in plan.name or "cudnn" in plan.name else 1):
+        detail.append(("tf32", 1))
+    if any(map(channels_last, inputs)):
+        detail.append(("channels_last", 1))
+    if plan.attributes:
+        detail += [(name, str(value)) for name, value in zip(plan.names, args, strict=False) if _plain(value)]
+    return Signature(
+        plan.name,
+        tuple(tuple(int(n) for n in size_of(t)) for t in (*inputs, *outputs)),
+        tuple(str(t.dtype)[6:] for t in (*inputs, *outputs)),
+        len(inputs),
+        flops_of(plan.name, func, args, kwargs, out),
+        max(0, read),
+        written,
+        tuple(detail),
+    )
+
+
+def channels_last(tensor: torch.Tensor) -> bool:
+    """Whether an image's or a kernel's channels lie next to each other, by its strides: 1x1 kernels are told apart."""
+    if tensor.dim() != 4 or tensor.layout is not torch.strided or tensor.is_nested:
+        return False
+    strides = tensor.stride()
+    return bool(strides[1] == 1 and strides[3] == tensor.shape[1] > 1)
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, (int, float)) or (
+        isinstance(value, (list, tuple)) and next(tensors_in(value), None) is None
+    )
+
+
+def numbers_as_tensors(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What TorchScript holds as tensors of one number comes to a mode as Python numbers, which few operators take.
+
+    Source: `toPyObject` of torch/csrc/jit/python/pybind_utils.cpp; `should_allow_numbers_as_tensors` of
+    torch/csrc/utils/python_arg_parser.cpp.
+    """
+    if torch._C._should_allow_numbers_as_tensors(func._opname):
+        return args
+    return tuple(
+        torch.tensor(value, device="cpu")
+        if isinstance(value, (int, float, complex)) and isinstance(argument.type, torch.TensorType)
+        else value
+        for value, argument in zip(args, func._schema.arguments, strict=False)
+    )
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor's elements, of a sparse one's values."""
+    if tensor.layout is not torch.strided:
+        return int(tensor._nnz()) * tensor.element_size() if tensor.layout is torch.sparse_coo else 0
+    return tensor.numel() * tensor.element_size()
+
+
+def flops_of(name: str, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+    """Floating-point operations of one call as PyTorch's own counter has them; 0 where it has no rule.
+
+    It has none for cuDNN's recurrent layers: every matrix is used once for each step and text, twice as often backward.
+    Each of the query's heads counts, also where several share one of the key's, of which PyTorch 2.6 has no rule.
+    """
+    passes = tables.RECURRENT_PASSES.get(name)
+    if passes:
+        matrices = sum(weight.numel() for weight in args[1] if weight.dim() > 1)
+        return int(2 * passes * matrices * prod(args[0].shape[:-1]))
+    count = flop_registry.get(func._overloadpacket)
+    if count is None:
+        return 0
+    first = tables.HEADS.get(name)
+    if first is not None:
+        heads = args[first].shape[1]
+        shapes = [(part.shape[0], heads, *part.shape[2:]) for part in args[first : first + 3]]
+        args = (*args[:first], *shapes, *args[first + 3 :])
+    # Its rules know no `out_dtype`.
+    return int(count(*(value for value in args if not isinstance(value, torch.dtype)), **kwargs, out_val=out))
+
+
+def on_cpu(
+    machine: Machine, plan: Plan, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+) -> int:
+    """What an operator on host tensors takes the host, in nanoseconds (modelled)."""
+    if not plan.kernel or not machine.installed:
+        return 0
+    size = sum(map(bytes_of, tensors_in((*args, out))))
+    flops = flops_of(plan.name, func, args, kwargs, out)
+    return machine.installed[0].cost.host_operator_ns(size, flops, bool(plan.random))

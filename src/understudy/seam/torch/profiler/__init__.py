@@ -1,0 +1,1 @@
+"""`torch.profiler` with CUDA activities: the events that Kineto would have written."""

@@ -1,0 +1,1 @@
+"""What CUDA's kernels allocate beyond their results, as tables with a source each."""

@@ -1,0 +1,1 @@
+"""What an emulation knows while it runs: the machine, devices, threads, late copies, order, memory and its history."""

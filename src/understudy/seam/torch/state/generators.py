@@ -1,0 +1,226 @@
+"""Random numbers of emulated devices: one generator a device, whose state is a seed and an offset, as CUDA's is.
+
+CUDA's Philox generator makes the numbers of each kernel from (seed, offset) alone and then moves the offset on
+(ATen/cuda/CUDAGeneratorImpl.h). Here a CPU generator seeded with the two together makes them, so a state of 16 bytes
+that a program saves, moves by hand (DTensor does) or gives to another process stands for the same numbers.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import torch
+
+from understudy.seam.patching import Patch
+from understudy.seam.torch.operators.plan import RANDOM_STATE, Plan, tensors_in
+from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import CPU
+
+
+def patches(state: State) -> list[Patch]:
+    """`torch.Generator` and the default generators of the emulated devices."""
+    generator_class = _generator_class(state)
+    state.new_generators = lambda: [
+        generator_class(device) for device in state.cuda_devices[: len(state.machine.devices)]
+    ]
+    return [Patch(torch, "Generator", generator_class)]
+
+
+def draw(state: State, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+    """Run an operator that draws random numbers, with the device's generator; with PyTorch's own on the host."""
+    if device < 0:
+        return func(*args, **kwargs)
+    generator = kwargs.get("generator") or state.generators[device]
+    position = state.positions[generator._cdata]
+    if plan.random != RANDOM_STATE:
+        position.start(generator)
+        out = func(*args, **{**kwargs, "generator": generator})
+    else:
+        default = torch.default_generator
+        saved = default.get_state()
+        position.start(default)
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            default.set_state(saved)
+    gpu = state.device(device).gpu
+    drawn = next(tensors_in((out,)), None)
+    position.advance(0 if drawn is None else drawn.numel(), gpu.sm_count * gpu.max_threads_per_sm)
+    return out
+
+
+class Position:
+    """Where a device's generator is: its seed, and how far the kernels so far have moved it on.
+
+    `graphs` are those that it is registered with, `blocks` the device's memory through which they draw from it.
+    `moves` counts how often a program set it.
+    """
+
+    __slots__ = ("blocks", "graphs", "moves", "offset", "seed")
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.offset = 0
+        self.moves = 0
+        self.graphs: set[int] = set()
+        self.blocks: list[Any] = []
+
+    def go_to(self, seed: int, offset: int = 0) -> None:
+        """Go on from there; so does every generator that shares this place."""
+        self.seed, self.offset = seed, offset
+        self.moves += 1
+
+    def start(self, generator: Any) -> None:
+        """Make a physical generator ready for one operator's numbers; at offset 0 they are the CPU's of that seed."""
+        stock_manual_seed(generator, (self.seed ^ (self.offset * MIXER)) & MASK)
+
+    def advance(self, elements: int, threads: int) -> None:
+        """Move on by what a kernel for so many elements uses up on a device of so many threads in all.
+
+        Four numbers a call of curand4, one call a thread and round (ATen/native/cuda/DistributionTemplates.h,
+        calc_execution_policy).
+        """
+        if elements:
+            blocks = min(-(-elements // BLOCK), max(1, threads // BLOCK))
+            self.offset += ((elements - 1) // (BLOCK * blocks * UNROLL) + 1) * UNROLL
+
+
+stock_manual_seed: Any = torch._C.Generator.manual_seed
+BLOCK, UNROLL = 256, 4
+MASK = (1 << 64) - 1
+MIXER = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, which keeps the seeds of neighbours apart
+STATE = struct.Struct("<Qq")
+
+
+class Emulated(torch._C.Generator):
+    """torch.Generator; for a CUDA device it is a CPU generator that says it is the device's."""
+
+    _us_state: State
+    _us_device: int
+    _cdata: int
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        """A generator of a device; a bare number is a CUDA device."""
+        state = cls._us_state
+        index = state.index(device)
+        where = torch.device(device) if not isinstance(device, int) else torch.device("cuda", device)
+        self = stock.__new__(cls, "cpu" if index >= 0 or where.type == "cpu" else device)
+        self._us_device = index
+        # C++ gives its generators back in new Python objects: the address tells them apart.
+        state.generator_devices.pop(self._cdata, None)
+        state.positions.pop(self._cdata, None)
+        if index >= 0:
+            state.generator_devices[self._cdata] = index
+            state.positions[self._cdata] = Position(DEFAULT_SEED)
+        return self
+
+    def __init__(self, device: Any = "cpu") -> None:
+        pass
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """The device that it makes numbers for."""
+        index = self._us_device
+        found: torch.device = self._us_state.cuda_devices[index] if index != CPU else stock.device.__get__(self)
+        return found
+
+    @property
+    def _us_position(self) -> Position | None:
+        return self._us_state.positions.get(self._cdata)
+
+    def manual_seed(self, seed: int) -> Any:
+        """Begin again at a seed."""
+        position = self._us_position
+        if position is None:
+            return stock.manual_seed(self, seed)
+        position.go_to(int(seed) & MASK)
+        return self
+
+    def seed(self) -> int:
+        """Begin again at a seed that the system draws."""
+        made = int(stock.seed(self))
+        if self._us_position is not None:
+            self.manual_seed(made)
+        return made
+
+    def initial_seed(self) -> int:
+        """The seed that it began at."""
+        position = self._us_position
+        return int(stock.initial_seed(self)) if position is None else position.seed
+
+    def get_state(self) -> torch.Tensor:
+        """Seed and offset as 16 bytes; the CPU's generator has a longer state."""
+        position = self._us_position
+        found: torch.Tensor = stock.get_state(self) if position is None else _bytes_of(position)
+        return found
+
+    def set_state(self, new_state: torch.Tensor) -> Any:
+        """Go on from a state."""
+        position = self._us_position
+        if position is None:
+            return stock.set_state(self, new_state)
+        position.go_to(*_place_in(new_state))
+        return self
+
+    def __reduce__(self) -> Any:
+        return torch.Generator, (self.device,), self.get_state()
+
+    def __setstate__(self, saved: Any) -> None:
+        self.set_state(saved)
+
+    def clone_state(self) -> Any:
+        """Another generator at the same place."""
+        made = type(self)(self.device)
+        made.set_state(self.get_state())
+        return made
+
+    def graphsafe_get_state(self) -> Any:
+        """Another generator that shares this one's place."""
+        return type(self)(self.device).graphsafe_set_state(self)
+
+    def graphsafe_set_state(self, state: Any) -> Any:
+        """Share another generator's place from now on."""
+        positions = self._us_state.positions
+        positions[self._cdata] = positions[state._cdata]
+        return self
+
+    def get_offset(self) -> int:
+        """How far it has been moved on."""
+        position = self._us_position
+        return int(stock.get_offset(self)) if position is None else position.offset
+
+    def set_offset(self, offset: int) -> Any:
+        """Move it, by hand; CUDA wants a multiple of four."""
+        position = self._us_position
+        if position is None:
+            return stock.set_offset(self, offset)
+        if offset % UNROLL:
+            raise RuntimeError("offset must be a multiple of 4")
+        position.offset = offset
+        return self
+
+
+stock: Any = torch._C.Generator
+
+
+def _generator_class(state: State) -> Any:
+    names = {"__module__": "torch", "__qualname__": "Generator", "__doc__": stock.__doc__, "_us_state": state}
+    return type("Generator", (Emulated,), names)
+
+
+DEFAULT_SEED = 67280421310721
+"""c10::detail's default seed of every generator (c10/core/GeneratorImpl.h: default_rng_seed_val)."""
+
+
+def _bytes_of(position: Position) -> torch.Tensor:
+    return torch.tensor(list(STATE.pack(position.seed, position.offset)), dtype=torch.uint8, device="cpu")
+
+
+def _place_in(saved: Any) -> tuple[int, int]:
+    if not isinstance(saved, torch.Tensor) or saved.dtype != torch.uint8 or saved.device.type != "cpu":
+        raise TypeError("RNG state must be a torch.ByteTensor")
+    if saved.numel() != STATE.size:
+        raise RuntimeError("RNG state is wrong size")
+    seed, offset = STATE.unpack(bytes(saved.tolist()))
+    return seed, offset

@@ -1,0 +1,225 @@
+"""Which memory an operator touches, told to the machine once several streams exist."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from understudy.machine.machine import Range
+from understudy.machine.order import Access, Accesses, freed
+from understudy.machine.stream import Stream
+from understudy.seam.patching import Patch
+from understudy.seam.torch.operators.plan import Plan, tensors_in
+from understudy.seam.torch.operators.tables import HIDDEN_WRITES, WRITES_ONLY
+from understudy.seam.torch.state.late import extent
+from understudy.seam.torch.tags import FLOATING, device_of, parts_of, storage_of, tag_of
+
+if TYPE_CHECKING:
+    from understudy.seam.torch.state.state import State
+
+current_node: Callable[[], Any] = torch._C._current_autograd_node
+get_sequence = torch._C._autograd._get_sequence_nr
+MOST_NODES = 1 << 17
+
+
+def patches(state: State) -> list[Patch]:
+    """The function that runs the autograd engine: the caller's streams wait at its end."""
+    stock = torch.autograd.graph._engine_run_backward
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        local = state.local
+        before = local.callers
+        local.callers = callers = list(local.streams)
+        try:
+            found = stock(*args, **kwargs)
+            if not kwargs.get("accumulate_grad", True):
+                _settle(state, found, args[4])
+            return found
+        finally:
+            local.streams[:] = callers
+            local.callers = before
+            state.order.backward_ends()
+
+    owners = (torch.autograd, torch.autograd.graph)
+    return [Patch(owner, "_engine_run_backward", run_backward) for owner in owners]
+
+
+def _settle(state: State, gradients: Any, inputs: Any) -> None:
+    """Zeros that the engine fills in for an input without gradient lie where the input does."""
+    for gradient, given in zip(gradients, inputs, strict=True):
+        if isinstance(gradient, torch.Tensor) and tag_of(gradient).device == FLOATING:
+            device = device_of(given) if isinstance(given, torch.Tensor) else FLOATING
+            if device >= 0:
+                state.place(storage_of(gradient), device)
+
+
+class Order:
+    """Reads and writes per operator, and the stream that a backward node runs on: its forward's.
+
+    An autograd node carries the sequence number that the thread's counter had when its forward ran; the counter is
+    read after each forward operator. A leaf's gradient is accumulated on the stream on which the leaf was used first:
+    there its node was made (`Node.stream`, torch/csrc/autograd/input_metadata.cpp).
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._forward: dict[int, Stream] = {}
+        self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], Stream]] = {}  # by identity
+        self._used: dict[int, list[Stream]] = {}
+
+    def stream_of(self, device: int, stream: Stream) -> Stream:
+        """The stream that the operator now being dispatched runs on."""
+        node = current_node()
+        if node is None:
+            if len(self._forward) > MOST_NODES:
+                self._forward.clear()
+            # The first operator after a node was made belongs to that node's forward.
+            self._forward.setdefault(get_sequence() - 1, stream)
+            return stream
+        if self._chosen(device, stream):
+            return stream  # for which the engine waits neither before nor after
+        found = self._forward_stream(node, device, stream)
+        self._backward(found, stream)
+        return found
+
+    def current(self, device: int, stream: Stream) -> Stream:
+        """What `torch.cuda.current_stream` says: in a backward function, the stream of its forward."""
+        node = current_node()
+        return stream if node is None else self._forward_stream(node, device, stream)
+
+    def _forward_stream(self, node: Any, device: int, stream: Stream) -> Stream:
+        if self._chosen(device, stream):
+            return stream
+        forward = self._forward.get(node._sequence_nr())
+        if forward is None:
+            leaf = getattr(node, "variable", None)
+            reference, used = self._leaves.get(id(leaf), (None, None))
+            forward = used if reference is not None and reference() is leaf else None
+        return stream if forward is None or forward.device != device else forward
+
+    def _chosen(self, device: int, stream: Stream) -> bool:
+        """Whether the program chose this stream within backward: in a hook, or in a function of its own."""
+        callers = self.state.local.callers
+        return callers is not None and stream is not callers[device]
+
+    def _backward(self, found: Stream, current: Stream) -> None:
+        # The engine makes a node's stream wait for those of the nodes that feed it, and the first one for the
+        # caller's: hold both as a barrier where the stream changes.
+        used = self._used.setdefault(found.device, [current])
+        if used[-1] is not found:
+            self.state.machine.barrier(self.state.local.host, used[-1], found)
+            used.append(found)
+
+    def backward_ends(self) -> None:
+        """The caller's current streams wait for all streams that backward used."""
+        state = self.state
+        for device, used in self._used.items():
+            current = state.local.streams[device]
+            for stream in dict.fromkeys(used):
+                if stream is not current:
+                    state.machine.barrier(state.local.host, stream, current)
+        self._used.clear()
+        if state.local.callers is None:
+            self._leaves.clear()  # the nodes of its graph die
+
+    def leaf_used(self, tensor: torch.Tensor, stream: Stream) -> None:
+        """A forward operator takes a tensor, whose gradient may have to be accumulated."""
+        if torch.is_grad_enabled() and tensor.requires_grad and tensor.is_leaf:
+            known = self._leaves.get(id(tensor))
+            if known is None or known[0]() is not tensor:
+                self._leaves[id(tensor)] = weakref.ref(tensor), stream
+
+    def accesses(
+        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, stream: Stream, site: int
+    ) -> None:
+        """Tell the machine what the operator just submitted reads and writes."""
+        positions = (*plan.mutated, *HIDDEN_WRITES.get(plan.name, ()))
+        mutated = {id(t) for i in positions if i < len(args) for t in tensors_in((args[i],))}
+        mutated |= {id(t) for name in plan.mutated_keywords for t in tensors_in((kwargs.get(name),))}
+        skip = 1 if plan.name in WRITES_ONLY else 0
+        reads: list[Range] = []
+        writes: list[Range] = []
+        forward = current_node() is None
+        for position, value in enumerate((*args, *kwargs.values())):
+            for tensor in tensors_in((value,)):
+                if id(tensor) in mutated:
+                    self._add(writes, tensor)
+                elif position >= skip:
+                    self._add(reads, tensor)
+                    if forward:
+                        self.leaf_used(tensor, stream)
+        if plan.fresh:
+            for tensor in tensors_in((out,)):
+                self._add(writes, tensor)
+        state = self.state
+        state.machine.access(state.local.host, stream, reads, writes, site)
+
+    def copied(self, source: torch.Tensor, destination: torch.Tensor, stream: Stream, site: int) -> None:
+        """Tell the machine what a transfer reads and writes."""
+        reads: list[Range] = []
+        writes: list[Range] = []
+        self._add(reads, source)
+        self._add(writes, destination)
+        state = self.state
+        state.machine.access(state.local.host, stream, reads, writes, site)
+
+    def read(self, tensor: torch.Tensor, stream: Stream, site: int) -> None:
+        """Tell the machine that a transfer to the host reads a tensor."""
+        reads: list[Range] = []
+        self._add(reads, tensor)
+        state = self.state
+        state.machine.access(state.local.host, stream, reads, [], site)
+
+    def touched(self, reads: list[torch.Tensor], writes: list[torch.Tensor], stream: Stream, site: int) -> None:
+        """Tell the machine what a collective reads and writes."""
+        read: list[Range] = []
+        written: list[Range] = []
+        for tensor in reads:
+            self._add(read, tensor)
+        for tensor in writes:
+            self._add(written, tensor)
+        state = self.state
+        state.machine.access(state.local.host, stream, read, written, site)
+
+    def whole(self, tags: Iterable[Any]) -> list[Range]:
+        """All the memory of storages on devices, by their tags."""
+        ranges: list[Range] = []
+        for tag in tags:
+            if tag.device >= 0:
+                if tag.accesses is None:
+                    tag.accesses = self._earlier(tag)
+                ranges.append((tag, 0, tag.size))
+        return ranges
+
+    def _add(self, ranges: list[Range], tensor: torch.Tensor) -> None:
+        if tensor.layout is not torch.strided:
+            for part in parts_of(tensor):
+                self._add(ranges, part)
+            return
+        if tensor.numel() == 0:
+            return
+        tag = storage_of(tensor)._us
+        if tag.device < 0:
+            return
+        if tag.accesses is None:
+            tag.accesses = self._earlier(tag)
+        start, end = (0, tag.size) if tensor.is_nested else extent(tensor)
+        ranges.append((tag, start, end))
+
+    def _earlier(self, tag: Any) -> Accesses:
+        """What is known of a storage that was written before accesses were kept, or before its block was reused."""
+        made = Accesses()
+        block = tag.block
+        if block is not None and isinstance(block.accesses, Accesses):
+            made = freed(block.accesses)
+        elif tag.epoch and tag.stream is not None:
+            machine = self.state.machine
+            lane = machine.lane(machine.host, tag.stream)
+            epoch = min(tag.epoch, tag.stream.epoch)  # the kernel that was to come may not have come
+            made.writes = [Access(tag.stream.agent, epoch, 0, tag.size, True, lane, tag.site)]
+        if block is not None:
+            block.accesses = None
+        return made

@@ -1,0 +1,81 @@
+"""What the ranks of a run know of one another's GPUs: remarks on processes that work where another one does.
+
+When a group of NCCL first meets, each rank says on which GPU it works. From then on a rank knows whether it shares its
+GPU, and whether it has opened a context, which takes hundreds of MB, on a GPU that is somebody else's.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from understudy.machine.device import Device
+    from understudy.seam.torch.distributed.groups import Group
+    from understudy.seam.torch.state.state import State
+
+NODE = 1 << 16  # GPUs of one machine, at most: a GPU's number in the run is node * NODE + its number in the machine
+
+
+class Ranks:
+    """This process among the others."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.contexts: dict[int, int] = {}  # device -> the line that opened its context
+        self.working: dict[int, int] = {}  # GPU of the run -> the lowest other rank that works there
+        self.own: set[int] = set()  # devices on which this rank's collectives ran
+        self.rank = 0
+        self.said: set[tuple[str, int]] = set()
+
+    def joined(self, group: Group) -> None:
+        """A group was made: the largest tells how many ranks there are."""
+        facts = self.state.machine.trace.facts
+        if group.size > int(facts.get("world_size", 1)):
+            facts["world_size"] = group.size
+            facts["rank"] = self.rank = group.rank
+
+    def opened(self, device: Device) -> None:
+        """The process has made a context on a device."""
+        self.contexts[device.index] = self.state.site()
+        self._remark()
+
+    def met(self, group: Group, index: int) -> None:
+        """The first collective of a group: all its ranks take part, and each learns where the others work."""
+        if group.size == 1 or not group.nccl:
+            return
+        here = self._number(index)
+        with torch._C._DisableTorchDispatch():
+            mine = torch.tensor([here, self.rank])
+            found = [torch.zeros_like(mine) for _ in range(group.size)]
+            group.carrier.allgather([found], [mine]).wait()
+        self.own.add(index)
+        for number, rank in (tensor.tolist() for tensor in found):
+            if rank != self.rank:
+                self.working[number] = min(rank, self.working.get(number, rank))
+        if self.working.get(here, self.rank) < self.rank:
+            self._note("ddp-same-device", index, self.state.site(), other=self.working[here])
+        self._remark()
+
+    def trains_on(self, index: int) -> None:
+        """DistributedDataParallel was made for a model on a device, which may not be the current one."""
+        current = self.state.local.device
+        if current == 0 < index:
+            self._note("ddp-set-device", index, self.state.site())
+
+    def _remark(self) -> None:
+        """Speak of contexts on GPUs where others work, once this process works elsewhere."""
+        for index, site in self.contexts.items() if self.own else ():
+            number = self._number(index)
+            if index not in self.own and number in self.working:
+                self._note("ddp-device-0", index, site, other=self.working[number])
+
+    def _number(self, index: int) -> int:
+        return int(os.environ.get("GROUP_RANK") or 0) * NODE + self.state.device(index).physical
+
+    def _note(self, what: str, index: int, site: int, **more: Any) -> None:
+        if (what, index) not in self.said:
+            self.said.add((what, index))
+            self.state.notes.note("data-parallel", site, what=what, rank=self.rank, device=index, **more)

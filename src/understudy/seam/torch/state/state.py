@@ -1,0 +1,413 @@
+"""What the seam knows while an emulation runs: the machine, the devices that the program sees, each thread's place."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from itertools import count
+from time import thread_time_ns
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from understudy.errors import UnsupportedError
+from understudy.machine.clock import HostThread
+from understudy.machine.device import Device
+from understudy.machine.machine import Machine
+from understudy.machine.memory.host_allocator import HostAllocator
+from understudy.machine.memory.oom_text import OutOfMemory
+from understudy.machine.memory.settings import Settings
+from understudy.machine.stream import Stream
+from understudy.seam.sites import Sites
+from understudy.seam.torch.scratch.need import Kernels
+from understudy.seam.torch.state.gpu_trace import GpuTrace
+from understudy.seam.torch.state.late import Late
+from understudy.seam.torch.state.memory import Memory
+from understudy.seam.torch.state.order import Order
+from understudy.seam.torch.state.ranks import Ranks
+from understudy.seam.torch.tags import CPU, HOST_TAG, UNTRACK, Tag, attach, bytes_in, storage_of
+from understudy.seam.visible import visible
+
+if TYPE_CHECKING:
+    from understudy.seam.torch.dispatch.asserts import Failure
+    from understudy.seam.torch.dispatch.host_time import Meter
+    from understudy.seam.torch.state.generators import Position
+    from understudy.seam.torch.state.history import History
+    from understudy.seam.torch.state.notes import Notes
+
+VIEW_NS = 1_000
+"""Host time of an operation that only makes a view: a few pointers, no launch (modelled)."""
+
+
+EXPLICIT_WAITS = ("cudaDeviceSynchronize", "cudaEventSynchronize")
+"""Waits of which `set_sync_debug_mode` does not warn; it does of those for a stream (c10/cuda/CUDAFunctions.h)."""
+
+PRECISION = getattr(torch._C, "_get_fp32_precision_getter", None)
+"""What the switches of `torch.backends.*.fp32_precision` say for a backend and an operation, where PyTorch has them."""
+SYNCHRONIZED = "called a synchronizing CUDA operation"
+
+
+class Local(threading.local):
+    """One thread's place: its device, its streams, its clock, and what the seam is doing there at the moment."""
+
+    device = 0
+    inner = False
+    explicit = False
+    fake_device: torch.device | None = None
+    half = False
+    marked = False
+    target: int | None = None
+    non_blocking = False
+    reason = ""
+    operators = 0  # how many are running, one in another; with `left_ns` and `covered_ns` for a `Meter`
+    covered_ns = 0
+    host: HostThread
+    streams: list[Stream]
+    callers: list[Stream] | None = None
+
+    def __init__(self, state: State) -> None:
+        self.host = state.parents.pop(threading.get_ident(), state.machine.host)
+        self.streams = [device.default_stream for device in state.machine.devices]
+        self.left_ns = thread_time_ns()
+
+
+class State:
+    """One emulation's state in PyTorch.
+
+    `visible` lists the machine's devices that the program sees; it is fixed at CUDA's first use, as the driver fixes
+    it. From then on everything speaks of the program's numbers.
+    """
+
+    generation = 0
+
+    def __init__(
+        self,
+        machine: Machine,
+        host_allocator: HostAllocator,
+        sites: Sites,
+        cuda_version: tuple[int, int],
+        late_by_clock: bool = False,
+        no_data: bool = False,
+        assume: float | None = None,
+    ) -> None:
+        State.generation += 1
+        self.generation = State.generation
+        self.machine = machine
+        self.host_allocator = host_allocator
+        self.sites = sites
+        self.cuda_version = cuda_version
+        self.no_data = no_data
+        self.assume = assume
+        self.parents: dict[int, HostThread] = {}
+        self.local = Local(self)
+        self.visible: list[int] | None = None
+        self.process = os.getpid()
+        self.bad_fork = False
+        self.cuda_devices = [torch.device("cuda", i) for i in range(len(machine.devices))]
+        self.generators: list[Any] = []
+        self.generator_devices: dict[int, int] = {}
+        self.pool_numbers = count(1)  # second numbers of pools that the program asks for, (0, n)
+        self.capture_numbers = count(1)  # first numbers of those that captures make for themselves, (n, 0)
+        self.dropout_states: dict[int, tuple[Any, torch.Tensor]] = {}  # of cuDNN: whose place they were drawn at, them
+        self.positions: dict[int, Position] = {}  # where a device's generator is, by the generator's address
+        self.default_generator = threading.RLock()  # held while the CPU's default generator stands for another
+        self.sync_debug_mode = 0
+        self.blas_repeatable: bool | None = None  # whether cuBLAS's workspace is one that gives the same bits again
+        self.gpu_trace = GpuTrace(self)
+        self.late = Late(self, late_by_clock)
+        self.order = Order(self)
+        self.memory = Memory(self)
+        self.kernels = Kernels(self)
+        self.history: History
+        self.autocast: Any = None
+        self.notes: Notes
+        self.groups: Any = None
+        self.ranks = Ranks(self)
+        self.new_generators: Callable[[], list[Any]]
+        self.wrap_stream: Callable[[Stream], Any]
+        self.external: dict[tuple[int, int], Stream] = {}
+        self.failure: Failure | None = None
+        self.meter: Meter | None = None  # where the host's own work is measured
+        self.stale = False  # whether readers that are not ordered after a write get the bytes from before it
+        machine.on_order = self._ordered
+
+    # ------------------------------------------------------------------ devices
+
+    def device_count(self) -> int:
+        """How many devices the program sees; the environment decides until the first use of CUDA."""
+        return len(self.machine.devices if self.visible is not None else visible(self.machine.devices))
+
+    def initialize(self) -> None:
+        """CUDA's first use: the visible devices are fixed."""
+        if self.visible is not None:
+            return
+        self.visible = visible(self.machine.devices)
+        if not self.visible:
+            self.visible = None
+            raise RuntimeError("No CUDA GPUs are available")
+        machine = self.machine
+        machine.devices = [machine.devices[i] for i in self.visible]
+        for index, device in enumerate(machine.devices):
+            device.renumber(index)
+        self.local.streams = [device.default_stream for device in machine.devices]
+        self.generators += self.new_generators()
+
+    def index(self, device: Any) -> int:
+        """The emulated device's index for anything that PyTorch takes as a device, CPU for the others.
+
+        Raises what PyTorch raises for an ordinal that is not there.
+        """
+        if device is None:
+            return CPU
+        if isinstance(device, int) and not isinstance(device, bool):
+            index = device
+            self.notes.device_named(device)
+        else:
+            if not isinstance(device, torch.device):
+                device = torch.device(device)
+            if device.type != "cuda":
+                return CPU
+            index = self.local.device if device.index is None else device.index
+        if self.visible is None:
+            torch.cuda._lazy_init()
+        if not 0 <= index < len(self.machine.devices):
+            raise invalid_ordinal()
+        return index
+
+    def device(self, index: int) -> Device:
+        """The machine's device of the program's number `index`."""
+        return self.machine.devices[index]
+
+    def create_context(self, device: Device) -> None:
+        """A process's first use of a device makes a CUDA context, which takes memory of its own."""
+        if not device.context:
+            device.context = True
+            device.driver.occupied_bytes += device.context_bytes
+            self.ranks.opened(device)
+            self.machine.first_use(self.local.host, device, "context")
+
+    # ------------------------------------------------------------------ memory
+
+    def place(self, storage: Any, index: int, size: int | None = None) -> Tag:
+        """Give a storage memory on a device, on the current stream; raises torch's OutOfMemoryError.
+
+        `size` is what CUDA's counterpart has, in bytes, where that is not the storage's own.
+        """
+        if size is None:
+            size = storage.nbytes()
+        tag = Tag(index, size)
+        device = self.machine.devices[index]
+        if size:
+            stream = self.local.streams[index]
+            frees = device.frees
+            if frees:
+                allocator = device.allocator
+                while frees:
+                    allocator.free(frees.popleft())
+            if not device.context:
+                self.create_context(device)
+            try:
+                tag.block = device.allocator.malloc(size, stream.index)
+            except OutOfMemory as error:
+                raise self.memory.out_of_memory(error) from None
+            tag.frees = frees
+            tag.stream = stream
+            if not self.machine.concurrent:
+                tag.epoch = stream.epoch + 1
+        storage._us = tag
+        if UNTRACK is not None:
+            UNTRACK(storage)
+        return tag
+
+    def take(self, device: Device, size: int, stream: int) -> Any:
+        """A block without a storage (a workspace, raw memory); raises torch's OutOfMemoryError."""
+        self.drain(device)
+        self.create_context(device)
+        try:
+            return device.allocator.malloc(size, stream)
+        except OutOfMemory as error:
+            raise self.memory.out_of_memory(error) from None
+
+    def host_memory_ended(self, error: RuntimeError, index: int) -> None:
+        """The host cannot hold a device's tensor: out of memory there too, or more than this machine can emulate."""
+        asked = re.search(r"tried to allocate (\d+) bytes", str(error))
+        size = int(asked[1]) if asked else 0
+        device = self.machine.devices[index]
+        if size >= 1 << 60:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.") from None
+        block = self.take(device, size, 0)
+        device.allocator.free(block)
+        raise UnsupportedError(
+            f"a tensor of {size} bytes fits on the emulated GPU but not into this machine's memory, which holds its "
+            "values: use smaller data, or a machine with more memory"
+        ) from error
+
+    def resized(self, storage: Any) -> None:
+        """A device's storage changed its size: it has new memory."""
+        old = storage._us
+        made = self.place(storage, old.device)
+        made.number, made.version = old.number, old.version
+
+    def pin(self, tensor: torch.Tensor) -> None:
+        """Make a new host tensor page-locked: its bytes move into the pinned allocator's memory."""
+        storage = storage_of(tensor)
+        place = tensor.storage_offset(), tensor.shape, tensor.stride()
+        with torch._C._DisableTorchDispatch():
+            tensor.set_(self.pinned_copy(storage), *place)
+
+    def pinned_copy(self, storage: Any) -> Any:
+        """A page-locked storage with a host storage's bytes, in memory that was pinned before where some is free."""
+        tag = Tag(CPU, storage.nbytes())
+        tag.pinned = True
+        block = tag.block = self.host_allocator.malloc(tag.size)
+        if block is not None:
+            tag.frees = self.host_allocator.frees
+            if not self.no_data and block is not None:
+                if block.memory is None:
+                    block.memory = bytearray(block.size)
+                with torch._C._DisableTorchDispatch():
+                    made = torch.frombuffer(block.memory, dtype=torch.uint8, count=tag.size)
+                    made.copy_(bytes_in(storage))
+                storage = storage_of(made)
+        attach(storage, tag)
+        return storage
+
+    def unpin_fixed(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Give pinned tensors memory of their own, since that of the pinned allocator cannot change its size."""
+        for tensor in tensors:
+            storage = storage_of(tensor)
+            if storage._us.pinned and not storage.resizable():
+                place = tensor.storage_offset(), tensor.shape, tensor.stride()
+                with torch._C._DisableTorchDispatch():
+                    tensor.set_(_plain(storage), *place)
+
+    def drain(self, device: Device) -> None:
+        """Give back the memory of storages that died."""
+        while device.frees:
+            device.allocator.free(device.frees.popleft())
+
+    def number(self, tag: Any) -> int:
+        """A number that names a storage in the trace; 0 for pageable host memory."""
+        if tag is HOST_TAG:
+            return 0
+        if not tag.number:
+            # Counted by thread, so that it does not depend on which thread happens to come first.
+            host = self.local.host
+            host.storages += 1
+            tag.number = (host.index << 32) + host.storages
+        number: int = tag.number
+        return number
+
+    @property
+    def alloc_conf(self) -> Settings:
+        """The allocator settings in force."""
+        return self.machine.devices[0].allocator.settings
+
+    def set_alloc_conf(self, settings: Settings) -> None:
+        """Change the allocator settings of all devices."""
+        for device in self.machine.devices:
+            device.allocator.set_settings(settings)
+
+    # ------------------------------------------------------------------ streams
+
+    def set_stream(self, stream: Stream) -> None:
+        """Make a stream the current one of its device, on this thread."""
+        self.local.streams[stream.device] = stream
+
+    def new_stream(self, index: int, priority: int) -> Stream:
+        """The next stream of a device's pool; from the first one on, accesses are ordered."""
+        self.create_context(self.device(index))
+        self.machine.begin_streams()
+        device = self.device(index)
+        known = len(device.streams)
+        found = device.pool_stream(priority)
+        if len(device.streams) > known:
+            self.gpu_trace.made(self.wrap_stream(found).cuda_stream)
+        # Streams of a pool come round again: the last who asked for one has it.
+        made_by: dict[str, str] = self.machine.trace.facts.setdefault("library_streams", {})
+        made_by.pop(f"{index}:{found.index}", None)
+        if library := self.sites.library(2):
+            made_by[f"{index}:{found.index}"] = library
+        return found
+
+    def external_stream(self, index: int, pointer: int, base: int) -> Stream:
+        """The stream behind a raw handle: one of ours, or one that another library made."""
+        device = self.device(index)
+        number = (pointer - base - (index << 20)) // 16 if pointer else 0
+        if pointer == 0 or (0 < number < len(device.streams) and pointer >= base):
+            return device.streams[number]
+        self.machine.begin_streams()
+        if (index, pointer) not in self.external:
+            self.external[index, pointer] = device.external_stream()
+        return self.external[index, pointer]
+
+    def capturing(self, stream: Stream) -> bool:
+        """Whether a CUDA graph is being captured on a stream."""
+        return stream.capture is not None
+
+    # ------------------------------------------------------------------ the program's doings
+
+    def host(self) -> HostThread:
+        """This thread's clock, brought up to now where the host's own work is measured."""
+        if self.meter is not None:
+            self.meter.charge(self.local)
+        return self.local.host
+
+    def site(self) -> int:
+        """The number of the program's line that is running."""
+        return self.sites.number(2)
+
+    def synchronized(self, name: str, stream: Stream | None = None) -> None:
+        """The host waited, for `stream`, because of `name`: warn or raise when the program asked for that."""
+        if stream is not None and self.gpu_trace.active:
+            self.gpu_trace.synchronized_stream(self.wrap_stream(stream).cuda_stream)
+        if not self.sync_debug_mode or name in EXPLICIT_WAITS:
+            return
+        if self.sync_debug_mode == 2:
+            raise RuntimeError(SYNCHRONIZED)
+        frame = self.sites.frame(2)
+        if frame is not None:
+            registry = frame.f_globals.setdefault("__warningregistry__", {})
+            file, module = frame.f_code.co_filename, frame.f_globals.get("__name__")
+            warnings.warn_explicit(SYNCHRONIZED, UserWarning, file, frame.f_lineno, module, registry)
+
+    def tf32(self) -> int:
+        """Whether matrix products of float32 may use TF32 (1), convolutions (2), both (3)."""
+        if PRECISION is None:
+            return int(torch._C._get_cublas_allow_tf32()) + 2 * int(torch._C._get_cudnn_allow_tf32())
+        # The older switches refuse to answer where the program set these (PyTorch 2.9 and up).
+        return int(PRECISION("cuda", "matmul") == "tf32") + 2 * int(PRECISION("cuda", "conv") == "tf32")
+
+    def in_bad_fork(self) -> bool:
+        """Whether this process was forked from one that had used CUDA already."""
+        return self.bad_fork
+
+    def _ordered(self) -> None:
+        if self.failure is not None:
+            self.failure.ordered()
+        if self.late.pending:
+            self.late.land()
+
+
+def _plain(storage: Any) -> Any:
+    made = torch.empty(storage.nbytes(), dtype=torch.uint8, device="cpu")
+    made.copy_(bytes_in(storage))
+    plain = storage_of(made)
+    attach(plain, storage._us)
+    return plain
+
+
+def invalid_ordinal() -> RuntimeError:
+    """What CUDA says of a device that is not there."""
+    error = getattr(torch, "AcceleratorError", RuntimeError)
+    made: RuntimeError = error(
+        "CUDA error: invalid device ordinal\n"
+        "GPU device may be out of range, do you have enough GPUs?\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
+        "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+    )
+    return made

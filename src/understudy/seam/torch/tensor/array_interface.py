@@ -1,0 +1,60 @@
+"""`__cuda_array_interface__` both ways: what a tensor lends is found again by its address when it comes back.
+
+Memory on an emulated GPU exists for this process's PyTorch alone, so an array of another library on a device can only
+hold what a tensor lent it. Any other address is what the driver does not know
+(https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html; torch/csrc/utils/tensor_numpy.cpp).
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from understudy.seam.patching import Patch
+from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import storage_of
+
+UNKNOWN = "The specified pointer resides on host memory and is not registered with any CUDA device."
+
+_lent: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def patches(_: State) -> list[Patch]:
+    """The property of `torch.Tensor`, which also remembers whose memory it showed."""
+    stock: Any = torch.Tensor.__dict__["__cuda_array_interface__"]
+
+    def interface(self: torch.Tensor) -> Any:
+        found = stock.__get__(self, type(self))
+        storage = storage_of(self)
+        _lent[storage.data_ptr()] = storage
+        return found
+
+    return [Patch(torch.Tensor, "__cuda_array_interface__", property(interface, doc=stock.__doc__))]
+
+
+def tensor_of(array: Any) -> torch.Tensor:
+    """The tensor over the memory that an object with `__cuda_array_interface__` shows.
+
+    Raises:
+        RuntimeError: as PyTorch, where the address is on no device.
+    """
+    import numpy  # PyTorch reads the interface's types with it, too
+
+    shown = array.__cuda_array_interface__
+    shape, pointer = shown["shape"], shown["data"][0]
+    kind = numpy.dtype(shown["typestr"])
+    dtype = torch.from_numpy(numpy.empty(0, kind)).dtype
+    strides = shown.get("strides")
+    if strides is None:
+        steps = torch.empty(shape, device="meta").stride()
+    elif any(stride % kind.itemsize for stride in strides):
+        raise ValueError("given array strides not a multiple of the element byte size. ")
+    else:
+        steps = tuple(stride // kind.itemsize for stride in strides)
+    for begin, storage in list(_lent.items()):
+        if begin <= pointer < begin + max(1, storage.nbytes()):
+            empty = torch.empty(0, dtype=dtype, device=storage.device)
+            return empty.set_(storage, (pointer - begin) // kind.itemsize, shape, steps)
+    raise RuntimeError(UNKNOWN)

@@ -1,0 +1,285 @@
+"""Factory functions: thin wrappers that tell a program's own CPU tensors from those that C++ makes in composites."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.utils._device
+
+from understudy.seam.patching import Patch
+from understudy.seam.torch.dispatch.moves import move
+from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import CPU, device_of, storage_of
+from understudy.seam.torch.tensor.array_interface import tensor_of
+
+FROM_DATA = ("tensor", "as_tensor", "asarray", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
+             "sparse_bsr_tensor", "sparse_bsc_tensor", "sparse_compressed_tensor")  # fmt: skip
+"""Constructors that build from Python data on the host, below the dispatch mode, and then move."""
+
+NESTED: Any = torch._C._nested  # type: ignore[attr-defined]
+LIKE = ("normal", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like")
+NEW = ("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided")
+
+
+def patches(state: State) -> list[Patch]:
+    """The factory functions to replace, in `torch` and on `torch.Tensor`."""
+    constructors: Iterable[Any] = torch.utils._device._device_constructors()
+    names = {getattr(f, "__name__", ""): f for f in constructors}
+    plain = [
+        (owner, name)
+        for name, f in names.items()
+        for owner in (torch, torch.fft)
+        if name not in FROM_DATA and getattr(owner, name, None) is f
+    ]
+    found = [Patch(owner, name, explicit(state, getattr(owner, name))) for owner, name in sorted(plain, key=str)]
+    found += [Patch(torch, name, explicit(state, getattr(torch, name))) for name in LIKE]
+    found += [Patch(torch, name, _from_data(state, getattr(torch, name))) for name in FROM_DATA]
+    found += [Patch(torch.Tensor, name, _new(state, getattr(torch._C.TensorBase, name))) for name in NEW]
+    found.append(Patch(NESTED, "nested_tensor", _nested(state)))
+    found.append(Patch(torch.Tensor, "new_tensor", _new_tensor))
+    found.append(Patch(torch.Tensor, "new", _legacy_new(state)))
+    found.append(Patch(torch.Tensor, "__new__", staticmethod(_legacy(state))))
+    found.append(Patch(torch, "device", _device_class(state)))
+    found.append(Patch(torch._C._nn, "_parse_to", _parse_to(torch._C._nn._parse_to)))
+    found.append(Patch(torch, "from_numpy", explicit(state, torch.from_numpy)))
+    found.append(Patch(torch, "frombuffer", explicit(state, torch.frombuffer)))
+    return found
+
+
+def explicit(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
+    """A factory that the program calls itself: what it makes on the CPU stays there."""
+    local = state.local
+
+    @functools.wraps(stock)
+    def factory(*args: Any, **kwargs: Any) -> Any:
+        before = local.explicit
+        local.explicit = True
+        if isinstance(kwargs.get("device"), (int, str)):
+            kwargs["device"] = torch.device(kwargs["device"])
+        if kwargs.get("out") is not None and kwargs.get("device") is not None:
+            _check_out(kwargs)
+        try:
+            return stock(*args, **kwargs)
+        finally:
+            local.explicit = before
+
+    return factory
+
+
+def _check_out(kwargs: dict[str, Any]) -> None:
+    """The check that C++ makes of a factory's `device` beside its `out`; on a device the tensor alone says where."""
+    if device_of(kwargs["out"]) >= 0:
+        kind = kwargs.pop("device").type
+        if kind != "cuda":
+            raise RuntimeError(f"device type {kind} does not match device type of out parameter (cuda)")
+
+
+def _legacy(state: State) -> Callable[..., Any]:
+    """`torch.Tensor(2, 3)`: a CPU tensor; of a subclass, made where no dispatch mode gives it a class before that."""
+    stock = torch._C.TensorBase.__new__
+    plain = explicit(state, stock)
+
+    @functools.wraps(stock)
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if cls is torch.Tensor:
+            return plain(cls, *args, **kwargs)
+        with torch._C._DisableTorchDispatch():
+            return stock(cls, *args, **kwargs)
+
+    return new
+
+
+def _device_class(state: State) -> Any:
+    """`torch.device`, for which a bare number is a CUDA device, as where there are GPUs; it makes PyTorch's own."""
+    stock: Any = torch.device
+
+    class Meta(type):
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, stock)
+
+        def __subclasscheck__(cls, subclass: Any) -> bool:
+            return issubclass(subclass, stock) or super().__subclasscheck__(subclass)
+
+        # Tables that are keyed by the class, as torch.fx's of names in generated code, find it under either.
+        def __eq__(cls, other: object) -> bool:
+            return other is cls or other is stock
+
+        def __hash__(cls) -> int:
+            return hash(stock)
+
+    class device(metaclass=Meta):  # noqa: N801 - PyTorch's own name
+        """torch.device."""
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            if len(args) == 1 and isinstance(args[0], int) and not isinstance(args[0], bool):
+                state.notes.device_named(args[0])
+                return stock("cuda", args[0])
+            if args and isinstance(args[0], str) and args[0].startswith("cuda:"):
+                state.notes.device_named(args[0])
+            return stock(*args, **kwargs)
+
+    device.__wrapped__ = stock  # type: ignore[attr-defined]
+    device.__module__, device.__qualname__, device.__doc__ = "torch", "device", stock.__doc__
+    return device
+
+
+def _parse_to(stock: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(stock)
+    def parse_to(*args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], int) and not isinstance(args[0], bool):
+            args = (torch.device(args[0]), *args[1:])
+        elif args and isinstance(args[0], torch.Tensor):
+            other, rest = args[0], args[1:]
+            return (other.device, *stock(other, *rest, **kwargs)[1:])
+        elif isinstance(kwargs.get("device"), int):
+            kwargs["device"] = torch.device(kwargs["device"])
+        return stock(*args, **kwargs)
+
+    return parse_to
+
+
+def _new(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
+    marked = explicit(state, stock)
+
+    @functools.wraps(stock)
+    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("device") is None and device_of(self) != CPU:
+            return stock(self, *args, **kwargs)
+        return marked(self, *args, **kwargs)
+
+    return method
+
+
+def _from_data(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
+    marked = explicit(state, stock)
+    keeps = stock.__name__ in ("as_tensor", "asarray")
+    sparse = stock.__name__.startswith("sparse")
+    parts = 2 if stock.__name__ == "sparse_coo_tensor" else 3
+
+    @functools.wraps(stock)
+    def constructor(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        data = args[0] if args else kwargs.get("data")
+        around = _default_device() if device is None else None
+        if around is not None and around.type not in ("cpu", "cuda"):  # `with torch.device("meta")`
+            return stock(*args, **kwargs)
+        if args and hasattr(type(data), "__cuda_array_interface__") and not isinstance(data, torch.Tensor):
+            data = tensor_of(data)
+            args = (data, *args[1:])
+        if device is not None and torch.device(device).type not in ("cpu", "cuda"):
+            return marked(*args, **kwargs)
+        kwargs.pop("device", None)
+        gradient = kwargs.pop("requires_grad", False)
+        pinned = kwargs.pop("pin_memory", False)
+        if device is not None:
+            target = state.index(device)
+        else:
+            target = _default(state, data, _values(args, kwargs) if sparse else args, keeps)
+        if sparse:  # indices go where the values are, or both where the program says
+            args, kwargs = _together(state, args, kwargs, target, parts)
+        out = _build(state, marked, args, kwargs, data, keeps)
+        if target >= 0 or device_of(out) >= 0:
+            # A sparse tensor has its values' history; other data are copied.
+            out = move(state, out if keeps or sparse else out.detach(), target)
+        if pinned:
+            out = out.pin_memory()
+        return out.requires_grad_() if gradient else out
+
+    return constructor
+
+
+def _nested(state: State) -> Callable[..., Any]:
+    """The strided nested tensor's constructor, which reads its parts below the dispatch mode."""
+    stock = NESTED.nested_tensor
+
+    def nested_tensor(
+        data: Any, *, device: Any = None, requires_grad: bool = False, pin_memory: bool = False, **kwargs: Any
+    ) -> Any:
+        first = next((device_of(part) for part in data if isinstance(part, torch.Tensor)), CPU)
+        target = first if device is None else state.index(device)
+        out = stock(data, device="cpu", **kwargs)
+        if device_of(out) < 0 <= first:
+            state.place(storage_of(out), first)
+        out = move(state, out.detach(), target)
+        if pin_memory:
+            out = out.pin_memory()
+        return out.requires_grad_() if requires_grad else out
+
+    return nested_tensor
+
+
+def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """What decides where a sparse tensor is: its values, the last tensor that its constructor takes."""
+    return [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)][-1:]
+
+
+def _together(
+    state: State, args: tuple[Any, ...], kwargs: dict[str, Any], target: int, parts: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A sparse tensor's parts on one device; lists beside tensors as well."""
+    mixed = target >= 0 and bool(_values(args, kwargs))
+
+    def place(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return move(state, value, target)
+        return torch.tensor(value, device=state.cuda_devices[target]) if mixed else value
+
+    named = {name: place(value) for name, value in kwargs.items() if name == "values" or name.endswith("indices")}
+    return (*map(place, args[:parts]), *args[parts:]), kwargs | named
+
+
+def _build(state: State, marked: Any, args: Any, kwargs: dict[str, Any], data: Any, keeps: bool) -> torch.Tensor:
+    if not isinstance(data, torch.Tensor) or marked.__name__.startswith("sparse"):
+        made: torch.Tensor = marked(*args, **kwargs, device="cpu")
+        return made
+    dtype = kwargs.get("dtype")
+    if keeps:
+        copy = bool(kwargs.get("copy"))
+        return data.to(dtype or data.dtype, copy=copy)
+    out = data.detach().clone()
+    return out if dtype is None else out.to(dtype)
+
+
+def _default(state: State, data: Any, args: Any, keeps: bool) -> int:
+    for value in args:
+        if isinstance(value, torch.Tensor):
+            return max(CPU, device_of(value))
+    # The default device holds for new data; as_tensor and asarray keep what memory an array already has.
+    if keeps and hasattr(data, "__array_interface__"):
+        return CPU
+    return state.index(_default_device())
+
+
+def _default_device() -> torch.device | None:
+    """The device of the innermost `with torch.device(...)` or `set_default_device`; None for the CPU."""
+    if torch._C._len_torch_function_stack():
+        for mode in reversed(torch.overrides._get_current_function_mode_stack()):
+            if isinstance(mode, torch.utils._device.DeviceContext):
+                found: torch.device = mode.device
+                return found
+    return None
+
+
+def _new_tensor(
+    self: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> torch.Tensor:
+    return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+
+
+def _legacy_new(state: State) -> Callable[..., Any]:
+    stock = torch._C.TensorBase.new
+    on_host = explicit(state, stock)
+
+    def new(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        device = kwargs.pop("device", None)
+        index = device_of(self) if device is None else state.index(device)
+        if device is not None and (index >= 0) != (device_of(self) >= 0):
+            mine, given = ("cuda", "cpu") if index < 0 else ("cpu", "cuda")
+            raise RuntimeError(f"legacy constructor expects device type: {mine} but device type: {given} was passed")
+        made: torch.Tensor = (on_host if index == CPU else stock)(self, *args, **kwargs)
+        return made if index < 0 or device_of(made) >= 0 else move(state, made, index)
+
+    return new

@@ -1,0 +1,151 @@
+"""The surface of storages: their device, and moving them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from understudy.seam.patching import Patch
+from understudy.seam.torch.dispatch.moves import transfer
+from understudy.seam.torch.state.late import alias
+from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import CPU, HOST_TAG, bytes_in
+
+Storage: Any = torch.UntypedStorage
+
+
+def patches(state: State) -> list[Patch]:
+    """The names of `torch.UntypedStorage` and `torch.TypedStorage` to replace."""
+    return [Patch(Storage, "_us", HOST_TAG), _making(state), *_reading(state), *_moving(state), *_resizing(state)]
+
+
+def _index(storage: Any) -> int:
+    return max(CPU, int(storage._us.device))
+
+
+def _is_meta(storage: Any) -> bool:
+    """Whether a storage is the program's own on the meta device; those of a rehearsal are on emulated devices."""
+    base: Any = torch._C.StorageBase
+    return _index(storage) < 0 and bool(base.device.__get__(storage).type == "meta")
+
+
+def refuse_meta(storage: Any) -> None:
+    """Raise PyTorch's error where a storage has no bytes to copy."""
+    if _is_meta(storage):
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+
+
+def _making(state: State) -> Patch:
+    stock: Any = torch._C.StorageBase.__new__
+
+    def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        index = CPU if device is None else state.index(device)
+        if index < 0:
+            return stock(cls, *args, **kwargs) if device is None else stock(cls, *args, device=device, **kwargs)
+        made = stock(cls, *args, **kwargs)
+        state.place(made, index)
+        return made
+
+    return Patch(Storage, "__new__", new)
+
+
+def _reading(state: State) -> list[Patch]:
+    base: Any = torch._C.StorageBase
+    local = state.local
+
+    def device(self: Any) -> torch.device:
+        index = CPU if local.inner else _index(self)
+        return state.cuda_devices[index] if index >= 0 else base.device.__get__(self)
+
+    def is_cuda(self: Any) -> bool:
+        return not local.inner and _index(self) >= 0
+
+    def data_ptr(self: Any) -> int:
+        tag = self._us
+        if tag.device >= 0:
+            return int(tag.block.address) if tag.block is not None else 0
+        return base.data_ptr(self)  # type: ignore[no-any-return]
+
+    def is_pinned(self: Any, device: Any = "cuda") -> bool:
+        return bool(self._us.pinned)
+
+    return [
+        Patch(Storage, "device", property(device)),
+        Patch(Storage, "is_cuda", property(is_cuda)),
+        Patch(Storage, "get_device", _index),
+        Patch(Storage, "data_ptr", data_ptr),
+        Patch(Storage, "is_pinned", is_pinned),
+    ]
+
+
+def _moving(state: State) -> list[Patch]:
+    def moved(self: Any, index: int, non_blocking: bool = False) -> Any:
+        if index == _index(self) and not _is_meta(self):
+            return self
+        return _copy_to(self, index, non_blocking)
+
+    def _copy_to(self: Any, index: int, non_blocking: bool) -> Any:
+        refuse_meta(self)
+        made = Storage(self.nbytes())
+        if index >= 0:
+            state.place(made, index)
+        elif non_blocking and _index(self) >= 0:  # into page-locked memory, which is late: `_to` of torch/_utils.py
+            made = state.pinned_copy(made)
+            bytes_in(made).copy_(bytes_in(self), True)
+            return made
+        if self.nbytes():
+            source, destination = bytes_in(self), bytes_in(made)
+            with torch._C._DisableTorchDispatch():
+                alias(destination).copy_(alias(source))
+            if self._us.device != made._us.device:
+                transfer(state, source, destination, non_blocking, late=False)
+        return made
+
+    def to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
+        return moved(self, state.index(device), non_blocking)
+
+    def cuda(self: Any, device: Any = None, non_blocking: bool = False) -> Any:
+        return moved(self, state.index(torch.device("cuda") if device is None else device), non_blocking)
+
+    def cpu(self: Any) -> Any:
+        return moved(self, CPU)
+
+    def clone(self: Any) -> Any:
+        return _copy_to(self, _index(self), False)
+
+    def copy_(self: Any, source: Any, non_blocking: Any = None) -> Any:
+        refuse_meta(source)
+        bytes_in(self).copy_(bytes_in(source), bool(non_blocking))
+        return self
+
+    def tolist(self: Any) -> list[int]:
+        return list(moved(self, CPU)) if _index(self) >= 0 else list(self)
+
+    def pin_memory(self: Any, device: Any = "cuda") -> Any:
+        if _index(self) >= 0 or _is_meta(self):
+            raise TypeError(f"cannot pin '{self.type()}' only CPU memory can be pinned")
+        if self._us.pinned:
+            return self
+        return state.pinned_copy(self)
+
+    def _write_file(self: Any, *args: Any) -> Any:
+        refuse_meta(self)
+        return stock_write(self, *args)
+
+    stock_write: Any = Storage._write_file
+    functions = (to, cuda, cpu, clone, copy_, tolist, pin_memory, _write_file)
+    return [Patch(Storage, f.__name__, f) for f in functions]
+
+
+def _resizing(state: State) -> list[Patch]:
+    stock = Storage.resize_
+
+    def resize_(self: Any, size: int) -> Any:
+        out = stock(self, size)
+        tag = self._us
+        if tag is not HOST_TAG and tag.device >= 0 and tag.size != self.nbytes():
+            state.resized(self)
+        return out
+
+    return [Patch(Storage, "resize_", resize_)]

@@ -1,0 +1,321 @@
+"""The surface of `torch.Tensor`: what a program reads of a tensor's device, and the methods that move or show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch._tensor_str import PRINT_OPTS
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
+from torch.overrides import handle_torch_function, has_torch_function_unary
+
+from understudy.seam.patching import Patch
+from understudy.seam.torch.cuda.streams import stream_of
+from understudy.seam.torch.dispatch.moves import fetch, move
+from understudy.seam.torch.dispatch.nodata import values
+from understudy.seam.torch.operators.messages import device_name
+from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import CPU, HOST_TAG, Tag, device_of, storage_of, tag_of
+from understudy.seam.torch.type_names import DTYPES
+
+Tensor = torch.Tensor
+base: Any = torch._C.TensorBase
+
+
+def patches(state: State) -> list[Patch]:
+    """The names of `torch.Tensor` to replace."""
+    found = [
+        *_properties(state),
+        *_moving(state),
+        *_casting(state),
+        *_looking(state),
+        *_exporting(state),
+        *_sharing(state),
+    ]
+    found.append(Patch(Tensor, "_make_wrapper_subclass", staticmethod(_wrapper_maker(state))))
+    # Lazy parameters allow only methods that they list.
+    mixin = UninitializedTensorMixin
+    allowed = [*mixin._allowed_methods, *(patch.value for patch in found if callable(patch.value))]
+    return [*found, Patch(mixin, "_allowed_methods", allowed)]
+
+
+def overridable(public: Callable[..., Any]) -> Callable[..., Any]:
+    """Let tensor subclasses see the call, as PyTorch's own methods do."""
+
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if has_torch_function_unary(self):
+            return handle_torch_function(method, (self,), self, *args, **kwargs)
+        return public(self, *args, **kwargs)
+
+    method.__name__ = public.__name__
+    method.__qualname__ = f"Tensor.{public.__name__}"
+    method.__doc__ = getattr(base, public.__name__).__doc__
+    return method
+
+
+def _properties(state: State) -> list[Patch]:
+    local = state.local
+    devices = state.cuda_devices
+    get_device = base.device.__get__
+    physically_host = base.is_cpu.__get__
+    physically_meta = base.is_meta.__get__
+
+    def device(self: Tensor) -> torch.device:
+        if local.inner:
+            return get_device(self)  # type: ignore[no-any-return]
+        try:
+            index = storage_of(self)._us.device
+        except (NotImplementedError, RuntimeError, ValueError):
+            index = device_of(self)
+        if index < 0 and self.__class__ is not Tensor:
+            index = device_of(self)  # of a tensor around tensors, what it is made of
+        return devices[index] if index >= 0 else cast(torch.device, get_device(self))
+
+    def is_cuda(self: Tensor) -> bool:
+        return not local.inner and device_of(self) >= 0
+
+    def is_cpu(self: Tensor) -> bool:
+        return physically_host(self) and (local.inner or device_of(self) < 0)
+
+    def is_meta(self: Tensor) -> bool:
+        return physically_meta(self) and (local.inner or device_of(self) < 0)
+
+    def index(self: Tensor) -> int:
+        found = CPU if local.inner else device_of(self)
+        return max(found, -1)
+
+    return [
+        Patch(Tensor, "device", property(device)),
+        Patch(Tensor, "is_cuda", property(is_cuda)),
+        Patch(Tensor, "is_cpu", property(is_cpu)),
+        Patch(Tensor, "is_meta", property(is_meta)),
+        Patch(Tensor, "get_device", index),
+    ]
+
+
+def _moving(state: State) -> list[Patch]:
+
+    def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if state.local.inner:
+            return cast(Tensor, base.to(self, *args, **kwargs))
+        other = args[0] if args and isinstance(args[0], Tensor) else kwargs.pop("other", None)
+        if other is not None:
+            rest = dict(zip(("non_blocking", "copy"), args[1:], strict=False)) | kwargs
+            return move(state, self, max(CPU, device_of(other)), other.dtype, **rest)
+        named = args[0] if args else kwargs.get("device")
+        if isinstance(named, str):
+            if named.startswith("cuda:"):
+                state.notes.device_named(named)
+        elif has_torch_function_unary(named):  # a proxy of torch.fx, for one
+            return cast(Tensor, base.to(self, *args, **kwargs))
+        copy = kwargs.pop("copy", False)
+        if len(args) > 2 and isinstance(args[-1], bool) and isinstance(args[-2], bool):
+            copy, args = args[-1], args[:-1]
+        device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+        if device is None or device.type not in ("cpu", "cuda"):
+            return cast(Tensor, base.to(self, *args, copy=copy, **kwargs))
+        return move(state, self, state.index(device), dtype, non_blocking, copy, memory_format)
+
+    def cuda(
+        self: Tensor,
+        device: Any = None,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format = torch.preserve_format,
+    ) -> Tensor:
+        index = state.index(torch.device("cuda") if device is None else device)
+        if index < 0:
+            raise RuntimeError(f"Invalid device, must be cuda device, but got {device}")
+        return move(state, self, index, None, non_blocking, memory_format=memory_format)
+
+    def cpu(self: Tensor, memory_format: torch.memory_format = torch.preserve_format) -> Tensor:
+        return move(state, self, CPU, memory_format=memory_format)
+
+    def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
+        if (
+            isinstance(src, Tensor)
+            and src.requires_grad
+            and torch.is_grad_enabled()
+            and device_of(src) != device_of(self)
+        ):
+            src = move(state, src, max(CPU, device_of(self)), None, non_blocking)
+        return cast(Tensor, base.copy_(self, src, non_blocking))
+
+    return [Patch(Tensor, f.__name__, overridable(f)) for f in (to, cuda, cpu, copy_)]
+
+
+def _casting(state: State) -> list[Patch]:
+    def type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        on_device = device_of(self) >= 0
+        if dtype is None:
+            name = base.type(self)
+            return name.replace("torch.", "torch.cuda.", 1) if on_device else name
+        wanted: str | None = dtype if isinstance(dtype, str) else getattr(dtype, "_us_name", None)
+        if wanted is not None and wanted.startswith("torch.cuda."):
+            index = device_of(self) if on_device else state.index(torch.device("cuda"))
+            return move(state, self, index, DTYPES[wanted.rsplit(".", 1)[1]], non_blocking)
+        if isinstance(dtype, torch.dtype):
+            return base.to(self, dtype, non_blocking)
+        target = wanted or f"{dtype.__module__}.{dtype.__name__}"
+        return move(state, self, CPU, DTYPES[target.rsplit(".", 1)[1]], non_blocking)
+
+    def type_as(self: Tensor, other: Tensor) -> Tensor:
+        return move(state, self, max(CPU, device_of(other)), other.dtype)
+
+    return [Patch(Tensor, f.__name__, overridable(f)) for f in (type, type_as)]
+
+
+def _looking(state: State) -> list[Patch]:
+    def refuse_device(self: Tensor) -> None:
+        index = device_of(self)
+        if index >= 0:
+            raise TypeError(
+                f"can't convert {device_name(index)} device type tensor to numpy. "
+                "Use Tensor.cpu() to copy the tensor to host memory first."
+            )
+
+    def numpy(self: Tensor, *, force: bool = False) -> Any:
+        if force:
+            self = move(state, self.detach(), CPU)
+        refuse_device(self)
+        if state.late.pending:
+            state.late.host_touch(self)
+        return base.numpy(self, force=force)
+
+    def tolist(self: Tensor) -> Any:
+        index = device_of(self)
+        if index >= 0:
+            if not state.local.reason:
+                fetch(state, self, "Tensor.tolist")
+        elif state.late.pending:
+            state.late.host_touch(self)
+        return base.tolist(values(state, self) if state.no_data and index >= 0 else self)
+
+    def representation(self: Tensor, *, tensor_contents: Any = None) -> str:
+        local = state.local
+        if state.no_data and device_of(self) >= 0:
+            return f"tensor(..., device='{self.device}', size={tuple(self.shape)}, dtype={self.dtype})"
+        before, local.reason = local.reason, "Tensor.__repr__"
+        if not before and device_of(self) >= 0 and tensor_contents is None and self.numel():
+            # Once for all the values that are shown, however PyTorch goes about it.
+            fetch(state, self, "Tensor.__repr__", int(min(self.numel(), PRINT_OPTS.threshold)))
+        try:
+            return str(stock_repr(self, tensor_contents=tensor_contents))
+        finally:
+            local.reason = before
+
+    stock_repr: Any = Tensor.__repr__
+    return [
+        Patch(Tensor, "__repr__", representation),
+        Patch(Tensor, "numpy", overridable(numpy)),
+        Patch(Tensor, "tolist", overridable(tolist)),
+    ]
+
+
+def _exporting(state: State) -> list[Patch]:
+    def array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Any:
+        if has_torch_function_unary(self):
+            return handle_torch_function(Tensor.__array__, (self,), self, dtype=dtype)
+        out = self.numpy()
+        return out if dtype is None else out.astype(dtype, copy=False)
+
+    def dlpack_device(self: Tensor) -> tuple[Any, int]:
+        index = device_of(self)
+        if index >= 0:
+            from torch.utils.dlpack import DLDeviceType
+
+            return DLDeviceType(2), index  # kDLCUDA, which was called kDLGPU before torch 2.7
+        return cast(tuple[Any, int], stock_dlpack_device(self))
+
+    stock_dlpack_device: Any = Tensor.__dlpack_device__
+    return [
+        Patch(Tensor, "__array__", array),
+        Patch(Tensor, "__dlpack_device__", dlpack_device),
+    ]
+
+
+DEVICE_PLACE = 7
+"""Where `_make_wrapper_subclass` takes the device: after class, sizes, strides, offset, format, dtype and layout."""
+
+
+def _wrapper_maker(state: State) -> Callable[..., Any]:
+    """`Tensor._make_wrapper_subclass`, which makes tensors around tensors: physically on the host, as their parts are.
+
+    C++ asks a tensor's device for its streams as soon as autograd meets it, and aborts where there is no driver.
+    """
+    stock: Any = base._make_wrapper_subclass
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        by_place = len(args) > DEVICE_PLACE
+        named = args[DEVICE_PLACE] if by_place else kwargs.get("device")
+        index = CPU if state.local.inner else state.index(named)
+        if index < 0:
+            return stock(*args, **kwargs)
+        if by_place:
+            args = (*args[:DEVICE_PLACE], torch.device("cpu"), *args[DEVICE_PLACE + 1 :])
+        else:
+            kwargs["device"] = "cpu"
+        made = stock(*args, **kwargs)
+        if not hasattr(made, "__tensor_flatten__"):  # nothing else tells where it is
+            storage_of(made)._us = Tag(index, 0)
+        return made
+
+    return make
+
+
+def _sharing(state: State) -> list[Patch]:
+    def pin_memory(self: Tensor, device: Any = None) -> Tensor:
+        out: Tensor = torch.ops.aten._pin_memory.default(self)
+        return out
+
+    def is_pinned(self: Tensor, device: Any = None) -> bool:
+        return bool(torch.ops.aten.is_pinned.default(self))
+
+    def record_stream(self: Tensor, stream: Any) -> None:
+        tag = tag_of(self)
+        if tag.device < 0:
+            raise NotImplementedError(
+                "Could not run 'aten::record_stream' with arguments from the 'CPU' backend. This could be because the "
+                "operator doesn't exist for this backend, or was omitted during the selective/custom build process."
+            )
+        if tag.block is not None:
+            state.device(tag.device).allocator.record_stream(tag.block, stream_of(state, stream).index)
+
+    def data_ptr(self: Tensor) -> int:
+        tag = tag_of(self)
+        if tag.device >= 0:
+            if tag.block is None:
+                return 0
+            return int(tag.block.address) + int(self.storage_offset()) * self.element_size()
+        if state.late.pending:
+            state.late.host_touch(self)
+        return int(base.data_ptr(self))
+
+    def is_shared(self: Tensor) -> bool:
+        return device_of(self) >= 0 or stock_is_shared(self)
+
+    def share_memory_(self: Tensor) -> Tensor:
+        return self if device_of(self) >= 0 else stock_share(self)
+
+    def deepcopy(self: Tensor, memo: dict[int, Any]) -> Any:
+        out = stock_deepcopy(self, memo)
+        _follow(self, out)
+        return out
+
+    def _follow(old: Tensor, new: Any) -> None:
+        tag = tag_of(old)
+        if isinstance(new, Tensor) and tag.device >= 0 and tag_of(new) is HOST_TAG:
+            state.place(storage_of(new), tag.device)
+
+    stock_is_shared: Any = Tensor.is_shared
+    stock_share: Any = Tensor.share_memory_
+    stock_deepcopy: Any = Tensor.__deepcopy__
+    return [
+        Patch(Tensor, "pin_memory", overridable(pin_memory)),
+        Patch(Tensor, "is_pinned", overridable(is_pinned)),
+        Patch(Tensor, "record_stream", record_stream),
+        Patch(Tensor, "data_ptr", data_ptr),
+        Patch(Tensor, "is_shared", is_shared),
+        Patch(Tensor, "share_memory_", share_memory_),
+        Patch(Tensor, "__deepcopy__", deepcopy),
+    ]
