@@ -112,9 +112,8 @@ class Session:
         try:
             import_module("torch")  # before the seam: under `understudy run` this begins the run's own emulation
             import_module("understudy.seam.torch.requirements").require()
-            from understudy.seam.torch.dispatch.host_time import Meter
             from understudy.seam.torch.install import Installation
-            from understudy.seam.torch.state.state import State
+            from understudy.seam.torch.state.state import Meter, State
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise

@@ -10,6 +10,7 @@ import torch.backends.cudnn.rnn
 from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.plan import Plan
+from understudy.seam.torch.scratch.recurrent_space import RNN_MODES
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of
 
@@ -28,9 +29,6 @@ CUDNN_VERSIONS = (
 Source: the requirements of torch 2.6.0 (12.4), 2.7.1 (12.6), 2.8.0 to 2.10.0 (12.8) and 2.11.0 (13.0). Later wheels of
 the same CUDA carry later ones (9.20 with 2.12.0, 9.24 with 2.14.1), which changes nothing that is emulated.
 """
-
-RNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
-"""cudnnRNNMode_t."""
 
 
 class Nvtx:

@@ -11,7 +11,7 @@ from understudy.machine.stream import Event as MachineEvent
 from understudy.machine.stream import Stream as MachineStream
 from understudy.seam.patching import Patch
 from understudy.seam.torch.operators.messages import cuda_error
-from understudy.seam.torch.state.state import State
+from understudy.seam.torch.state.state import State, stream_of
 
 TorchStream: Any = torch.Stream
 TorchEvent: Any = torch.Event
@@ -26,12 +26,6 @@ HANDLE_BASE = 0x5581_0000_0000
 def handle(stream: MachineStream) -> int:
     """What the emulated driver calls a stream; 0 for the default stream."""
     return HANDLE_BASE + (stream.device << 20) + stream.index * 16 if stream.index else 0
-
-
-def stream_of(state: State, stream: Any) -> MachineStream:
-    """The machine's stream behind one of PyTorch's, whichever class it came back as."""
-    found: MachineStream = state.device(stream.device_index).streams[stream.stream_id]
-    return found
 
 
 def patches(state: State) -> list[Patch]:

@@ -8,32 +8,12 @@ what the modelled dispatch of an operator covers already (its Python call) is no
 from __future__ import annotations
 
 from time import thread_time_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from understudy.seam.torch.dispatch.mode import Dispatch
 
-if TYPE_CHECKING:
-    from understudy.seam.torch.state.state import Local
-
 LONGEST_DISPATCH_NS = 20_000
 """Of what an operator took the host, at most so much was its dispatch (`cost/data/operators.toml`); more was a wait."""
-
-
-class Meter:
-    """Brings a thread's modelled clock up to what its processor time since the last operator says, times `factor`."""
-
-    def __init__(self, factor: float) -> None:
-        self.factor = factor
-
-    def charge(self, local: Local) -> None:
-        """Let the thread's host take what it worked since the last operator; nothing while one runs."""
-        if local.operators:
-            return
-        now_ns = thread_time_ns()
-        spent_ns = round((now_ns - local.left_ns) * self.factor)
-        local.left_ns = now_ns
-        local.host.now_ns += max(0, spent_ns - local.covered_ns)
-        local.covered_ns = max(0, local.covered_ns - spent_ns)
 
 
 class MeasuredDispatch(Dispatch):

@@ -11,11 +11,11 @@ from understudy.machine.order import Access
 from understudy.machine.stream import Stream
 from understudy.seam.torch.dispatch import fake
 from understudy.seam.torch.dispatch.mode import Dispatch
-from understudy.seam.torch.kernels import device_branches
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.scratch.copy_memory import between, staging
 from understudy.seam.torch.state.late import extent
+from understudy.seam.torch.state.order import asks_the_host
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import (
     CPU,
@@ -312,7 +312,7 @@ def local_scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...
     state = dispatch.state
     tensor = args[0]
     device = tag_of(tensor).device
-    if device >= 0 and device_branches.asks_the_host():
+    if device >= 0 and asks_the_host():
         fetch(state, tensor, plan.name)
     elif state.late.pending:
         state.late.host_touch(tensor)

@@ -13,7 +13,6 @@ import torch
 from understudy.errors import UnsupportedError
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.moves import fetch
-from understudy.seam.torch.kernels.sequences import pack_without_data
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import FLOATING, HOST_TAG, Tag, disable_torch_function, storage_of, tag_of
@@ -134,7 +133,6 @@ def truth(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwar
 DATALESS_HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("aten::allclose", "aten::equal", "aten::is_nonzero"), truth),
     "aten::_local_scalar_dense": scalar,
-    "aten::_pack_padded_sequence": pack_without_data,
 }
 
 

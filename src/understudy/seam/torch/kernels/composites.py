@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from understudy.seam.torch.dispatch import jit_trace
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.parts import COMPOSITE, as_on_the_way
 from understudy.seam.torch.dispatch.parts import composite as apart
@@ -20,7 +21,6 @@ from understudy.seam.torch.kernels import attention, composite_checks, ctc, devi
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import TRACED, device_of
-from understudy.seam.torch.tensor import tracing
 
 aten = torch.ops.aten
 KEYS = ("AutogradCPU", "AutogradMeta")
@@ -81,9 +81,9 @@ class Composites:
         def kernel(*args: Any, **kwargs: Any) -> Any:
             if args[0].__class__ in TRACED:
                 return func._op_dk(COMPOSITE, *args, **kwargs)
-            if not tracing.is_on():
+            if not jit_trace.is_on():
                 return composite(state, func, *args, **kwargs)
-            with tracing.paused():
+            with jit_trace.paused():
                 return composite(state, func, *args, **kwargs)
 
         return kernel

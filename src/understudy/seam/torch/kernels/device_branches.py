@@ -16,7 +16,6 @@ import torch
 
 from understudy.seam.torch.dispatch.parts import COMPOSITE
 from understudy.seam.torch.kernels.substitutes import Kernel, substituted
-from understudy.seam.torch.state.order import current_node
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of
 
@@ -25,8 +24,6 @@ Tensor = torch.Tensor
 
 FORWARD = ("aten::_softmax", "aten::_log_softmax")
 BACKWARD = ("aten::_softmax_backward_data", "aten::_log_softmax_backward_data")
-EVENLY = frozenset({"MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"})
-"""Backward nodes that give each of the equal elements its part."""
 
 
 def _normalizing(kernel: Any) -> Callable[..., Any]:
@@ -51,12 +48,6 @@ def one_hot(state: State, func: Any, input: Tensor, num_classes: int = -1) -> An
     size = [*input.shape, num_classes]
     zeros = aten.zeros.default(size, dtype=torch.int64, device=state.cuda_devices[device], pin_memory=False)
     return zeros.scatter_(-1, input.unsqueeze(-1), 1)
-
-
-def asks_the_host() -> bool:
-    """Whether CUDA reads a value where the CPU's code does: not in the gradient of `max` and its like."""
-    node = current_node()
-    return node is None or node.name() not in EVENLY
 
 
 class Converting(Kernel):

@@ -18,16 +18,16 @@ LENGTHS = "'lengths' argument should be a 1D CPU int64 tensor, but got {}D {} {}
 
 def pack(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """aten::_pack_padded_sequence, for torch.nn.utils.rnn.pack_padded_sequence: (values, batch sizes)."""
+    if dispatch.state.no_data and device_of(args[0]) >= 0:
+        return _pack_without_data(dispatch, plan, func, args, kwargs)
     _check(args[1])
     return pad(dispatch, plan, func, args, kwargs)
 
 
-def pack_without_data(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _pack_without_data(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The same in a rehearsal without data: the lengths have values, which decide the shape."""
     padded, lengths = args[:2]
     device = device_of(padded)
-    if device < 0:
-        return pack(dispatch, plan, func, args, kwargs)
     _check(lengths)
     rows, batch_sizes = func(torch.empty((*padded.shape[:2], 1)), lengths, *args[2:])
     values = torch.empty((len(rows), *padded.shape[2:]), dtype=padded.dtype, device="meta")

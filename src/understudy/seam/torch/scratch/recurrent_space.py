@@ -14,6 +14,8 @@ import torch
 
 from understudy.seam.torch.scratch.need import Call, Need, size_of
 
+RNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
+"""cudnnRNNMode_t."""
 LSTM = 2
 GATES = {0: 1, 1: 1, LSTM: 4, 3: 3}
 """Matrices of each kind that a layer has, by cudnnRNNMode_t: relu, tanh, LSTM, GRU."""

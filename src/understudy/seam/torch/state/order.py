@@ -223,3 +223,13 @@ class Order:
         if block is not None:
             block.accesses = None
         return made
+
+
+EVENLY = frozenset({"MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"})
+"""Backward nodes that give each of the equal elements its part."""
+
+
+def asks_the_host() -> bool:
+    """Whether CUDA reads a value where the CPU's code does: not in the gradient of `max` and its like."""
+    node = current_node()
+    return node is None or node.name() not in EVENLY

@@ -7,16 +7,24 @@ GPU, and whether it has opened a context, which takes hundreds of MB, on a GPU t
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 if TYPE_CHECKING:
     from understudy.machine.device import Device
-    from understudy.seam.torch.distributed.groups import Group
     from understudy.seam.torch.state.state import State
 
 NODE = 1 << 16  # GPUs of one machine, at most: a GPU's number in the run is node * NODE + its number in the machine
+
+
+class Group(Protocol):
+    """What is asked of a process group here."""
+
+    size: int
+    rank: int
+    nccl: bool
+    carrier: Any
 
 
 class Ranks:

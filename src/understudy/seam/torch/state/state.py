@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from itertools import count
 from time import thread_time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -22,8 +22,8 @@ from understudy.machine.memory.oom_text import OutOfMemory
 from understudy.machine.memory.settings import Settings
 from understudy.machine.stream import Stream
 from understudy.seam.sites import Sites
-from understudy.seam.torch.scratch.need import Kernels
 from understudy.seam.torch.state.gpu_trace import GpuTrace
+from understudy.seam.torch.state.kernel_buffers import KernelBuffers
 from understudy.seam.torch.state.late import Late
 from understudy.seam.torch.state.memory import Memory
 from understudy.seam.torch.state.order import Order
@@ -32,8 +32,6 @@ from understudy.seam.torch.tags import CPU, HOST_TAG, UNTRACK, Tag, attach, byte
 from understudy.seam.visible import visible
 
 if TYPE_CHECKING:
-    from understudy.seam.torch.dispatch.asserts import Failure
-    from understudy.seam.torch.dispatch.host_time import Meter
     from understudy.seam.torch.state.generators import Position
     from understudy.seam.torch.state.history import History
     from understudy.seam.torch.state.notes import Notes
@@ -72,6 +70,33 @@ class Local(threading.local):
         self.host = state.parents.pop(threading.get_ident(), state.machine.host)
         self.streams = [device.default_stream for device in state.machine.devices]
         self.left_ns = thread_time_ns()
+
+
+class Meter:
+    """Brings a thread's modelled clock up to what its processor time since the last operator says, times `factor`."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def charge(self, local: Local) -> None:
+        """Let the thread's host take what it worked since the last operator; nothing while one runs."""
+        if local.operators:
+            return
+        now_ns = thread_time_ns()
+        spent_ns = round((now_ns - local.left_ns) * self.factor)
+        local.left_ns = now_ns
+        local.host.now_ns += max(0, spent_ns - local.covered_ns)
+        local.covered_ns = max(0, local.covered_ns - spent_ns)
+
+
+class Failure(Protocol):
+    """A device-side assertion that has failed: every later call of CUDA gets its error (`dispatch.asserts`)."""
+
+    def ordered(self) -> None:
+        """The host has become ordered after more work."""
+
+    def surface(self) -> None:
+        """Raise its error, where the host has learned of it."""
 
 
 class State:
@@ -120,7 +145,7 @@ class State:
         self.late = Late(self, late_by_clock)
         self.order = Order(self)
         self.memory = Memory(self)
-        self.kernels = Kernels(self)
+        self.kernels = KernelBuffers(self.memory.out_of_memory)
         self.history: History
         self.autocast: Any = None
         self.notes: Notes
@@ -411,3 +436,9 @@ def invalid_ordinal() -> RuntimeError:
         "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
     )
     return made
+
+
+def stream_of(state: State, stream: Any) -> Stream:
+    """The machine's stream behind one of PyTorch's, whichever class it came back as."""
+    found: Stream = state.device(stream.device_index).streams[stream.stream_id]
+    return found

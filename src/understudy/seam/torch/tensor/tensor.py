@@ -11,11 +11,10 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from understudy.seam.patching import Patch
-from understudy.seam.torch.cuda.streams import stream_of
 from understudy.seam.torch.dispatch.moves import fetch, move
 from understudy.seam.torch.dispatch.nodata import values
 from understudy.seam.torch.operators.messages import device_name
-from understudy.seam.torch.state.state import State
+from understudy.seam.torch.state.state import State, stream_of
 from understudy.seam.torch.tags import CPU, HOST_TAG, Tag, device_of, storage_of, tag_of
 from understudy.seam.torch.type_names import DTYPES
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,13 +11,13 @@ import torch.jit._trace as trace
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.dispatch.jit_trace import TRACER, is_on, paused
 from understudy.seam.torch.operators.plan import numbers_as_tensors
 from understudy.seam.torch.state.state import State
 
 C: Any = torch._C
 convolution: Any = torch.ops.aten.convolution.default
 recorded: Any = torch.ops.aten._convolution.default
-TRACER = C._dispatch_key_parse("Tracer")
 
 
 def patches(state: State) -> list[Patch]:
@@ -34,25 +33,6 @@ def patches(state: State) -> list[Patch]:
             (trace, "_get_trace_graph"),
         )
     ]
-
-
-@contextmanager
-def paused() -> Iterator[None]:
-    """Code of ours, of which nothing belongs into a graph that is being traced."""
-    # Inside an operator the tracer's key is excluded, and then the state may not be set.
-    exclude = C._dispatch_tls_local_exclude_set().remove(TRACER)
-    with C._ForceDispatchKeyGuard(C._dispatch_tls_local_include_set(), exclude):
-        state = C._get_tracing_state()
-        C._set_tracing_state(None)
-        try:
-            yield
-        finally:
-            C._set_tracing_state(state)
-
-
-def is_on() -> bool:
-    """Whether this thread records a graph."""
-    return C._get_tracing_state() is not None
 
 
 class Paused(TorchDispatchMode):

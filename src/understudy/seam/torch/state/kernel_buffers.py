@@ -1,0 +1,87 @@
+"""Takes what a CUDA kernel allocates while it runs from the device's allocator, and gives it back, as the kernel does.
+
+Two bounds come out: the modelled peak, and the most that the peak could be where a size is an assumption or an operator
+has no row at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from understudy.machine.device import Device
+from understudy.machine.memory.oom_text import OutOfMemory
+from understudy.machine.stream import Stream
+from understudy.seam.torch.operators.plan import Plan
+from understudy.seam.torch.scratch.need import Call, Need, unknown
+
+SWITCHES = (torch._C._get_cudnn_enabled, torch._C._get_cudnn_benchmark, torch._C._get_deterministic_algorithms)
+"""PyTorch's global choices that decide a formula besides the call's arguments."""
+
+
+class KernelBuffers:
+    """Runs the rows: takes what a kernel takes, and gives it back."""
+
+    def __init__(self, out_of_memory: Callable[[OutOfMemory], Exception]) -> None:
+        self._out_of_memory = out_of_memory
+        self._needs: dict[Any, Need] = {}
+        self.shapes: dict[Any, list[Any]] = {}  # results of operators that only CUDA has, by their arguments' shapes
+
+    def run(
+        self,
+        plan: Plan,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        out: Any,
+        device: Device,
+        stream: Stream,
+        key: tuple[Any, ...],
+    ) -> None:
+        """Account for one call of an operator that has a row, or of one that is not known."""
+        row = plan.row
+        key = (*key, *_numbers(args), *_numbers(tuple(kwargs.values())), *(switch() for switch in SWITCHES))
+        need = self._needs.get(key)
+        if need is None:
+            call = Call(plan, args, kwargs, out, device.gpu)
+            need = self._needs[key] = unknown(call) if row is None else row.need(call)
+            if need.first:
+                self.take(device, stream, need.first, need.spare)
+                return
+        if need.sizes:
+            self.take(device, stream, need.sizes, need.spare)
+        if need.unsure:
+            device.at_most(device.allocator.memory_allocated() + sum(need.sizes) + need.unsure, plan.name)
+
+    def take(self, device: Device, stream: Stream, sizes: tuple[int, ...], spare: bool = False) -> None:
+        """Take these bytes and give them back; the program's out of memory where there are none, unless `spare`."""
+        blocks = []
+        try:
+            for size in sizes:
+                blocks.append(device.allocator.malloc(size, stream.index))
+        except OutOfMemory as error:
+            if not spare:
+                raise self._out_of_memory(error) from None
+        finally:
+            free = device.allocator.free
+            for block in reversed(blocks):
+                if block is not None:
+                    free(block)
+
+
+def _numbers(values: tuple[Any, ...]) -> list[Any]:
+    """What of a call's arguments decides a formula besides shapes and types: numbers, and how tensors lie in memory."""
+    found: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            try:
+                found.append(value.stride())
+            except RuntimeError:  # sparse and nested tensors have none
+                continue
+        elif isinstance(value, (list, tuple)):
+            if value and isinstance(value[0], (int, bool)):
+                found.append(tuple(value))
+        elif value.__class__ in (int, bool, float, str):
+            found.append(value)
+    return found
