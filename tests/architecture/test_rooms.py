@@ -1,0 +1,89 @@
+"""The rooms of the seam into PyTorch, and that no file imports another in a circle, imports for types counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+from source import PACKAGE, Source, sources
+
+SEAM = "seam/torch/"
+BELOW_ALL = {"tags", "type_names", "requirements"}
+TO_STATE = {"operators", "scratch", "state"}
+TO_DISPATCH = TO_STATE | {"dispatch"}
+TO_KERNELS = TO_DISPATCH | {"kernels"}
+ROOMS: dict[str, set[str]] = {
+    "tags": set(),
+    "type_names": set(),
+    "requirements": set(),
+    "operators": set(),
+    "scratch": {"operators"},
+    "state": {"operators", "scratch"},
+    "dispatch": TO_STATE,
+    "kernels": TO_DISPATCH,
+    "tensor": TO_DISPATCH,
+    "cuda": TO_KERNELS,
+    "profiler": TO_KERNELS | {"cuda"},
+    "distributed": TO_KERNELS | {"cuda"},
+    "install": TO_KERNELS | {"tensor", "cuda", "profiler", "distributed"},
+}
+"""Each room (or file beside them) and the rooms that it may import; all may import the three first files."""
+
+
+def room(path: str) -> str:
+    """The room of a file of the seam, or the file's own name where it stands beside the rooms."""
+    return path.removeprefix(SEAM).split("/")[0].removesuffix(".py")
+
+
+@cache
+def modules() -> dict[str, Source]:
+    """Every file of the package by its dotted name."""
+    found = {}
+    for source in sources():
+        parts = ("understudy", *source.path.relative_to(PACKAGE).with_suffix("").parts)
+        found[".".join(parts).removesuffix(".__init__")] = source
+    return found
+
+
+def imported(source: Source) -> Iterator[str]:
+    """The dotted names of the package's files that a file imports."""
+    known = modules()
+    for _, name in source.imports():
+        if name in known:
+            yield name
+        elif name.rpartition(".")[0] in known:
+            yield name.rpartition(".")[0]
+
+
+@pytest.mark.parametrize("source", [s for s in sources() if str(s).startswith(SEAM)], ids=str)
+def test_a_room_imports_only_rooms_below_it(source: Source) -> None:
+    here = room(str(source))
+    if here == "__init__":
+        return
+    used = {room(str(modules()[name])) for name in imported(source) if str(modules()[name]).startswith(SEAM)}
+    assert used - {"__init__"} <= ROOMS[here] | BELOW_ALL | {here}
+
+
+def test_no_files_import_one_another_in_a_circle() -> None:
+    graph = {name: set(imported(source)) - {name} for name, source in modules().items()}
+    while free := {name for name, used in graph.items() if not used}:
+        graph = {name: used - free for name, used in graph.items() if name not in free}
+    assert not circles(graph), "\n".join(f"{name} imports {', '.join(sorted(used))}" for name, used in graph.items())
+
+
+def circles(graph: dict[str, set[str]]) -> list[str]:
+    """The files that lie on a circle, of a graph in which every file imports another one of it."""
+    return [name for name in graph if name in reachable(graph, name)]
+
+
+def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    """All files that a file imports, however indirectly."""
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for name in graph.get(waiting.pop(), ()):
+            if name not in found:
+                found.add(name)
+                waiting.append(name)
+    return found
