@@ -29,6 +29,7 @@ from understudy.machine.alloc_conf import Settings, parse, text_of
 from understudy.machine.allocator import CachingAllocator
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
+from understudy.machine.exclusive import Turns
 from understudy.machine.host_allocator import HostAllocator
 from understudy.machine.machine import Machine
 from understudy.machine.order import merged
@@ -253,7 +254,7 @@ def build_machine(
     own: measured.Measured | None = None,
 ) -> Machine:
     """A machine of these GPUs, with allocators that follow PYTORCH_CUDA_ALLOC_CONF and curves measured by its owner."""
-    machine = Machine(trace, [])
+    machine = Machine(trace, [], turns=Turns(threading.RLock))
     agents = iter(range(1, 1 << 62))
     for index, gpu in enumerate(models):
         driver = live.device_memory(index, len(models), gpu.memory_bytes, os.environ.get("UNDERSTUDY_RUN_DIR"))
@@ -261,7 +262,9 @@ def build_machine(
         plan_cache = PlanCache(cuda_version)
         cost = CostModel(gpu, cuda_version, own)
         context = versions.context_bytes(gpu, cuda_version)
-        machine.devices.append(Device(index, gpu, cost, allocator, driver, plan_cache, lambda: next(agents), context))
+        device = Device(index, gpu, cost, allocator, driver, plan_cache, lambda: next(agents), context)
+        machine.turns.guard(device, allocator, plan_cache)
+        machine.devices.append(device)
     return machine
 
 
@@ -418,8 +421,7 @@ def _describe(gpu: Gpu) -> dict[str, Any]:
 
 
 def _totals(device: Device) -> dict[str, Any]:
-    while device.frees:
-        device.allocator.free(device.frees.popleft())
+    device.drain()
     run = device.allocator.statistics.whole_run()
     upper_bytes, upper_name = device.most()
     return {

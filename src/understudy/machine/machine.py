@@ -13,6 +13,7 @@ from understudy.machine import graph, launches
 from understudy.machine.clock import HostThread, ended, started
 from understudy.machine.device import Device
 from understudy.machine.events import MachineEvents
+from understudy.machine.exclusive import Turns
 from understudy.machine.launches import MARKED
 from understudy.machine.occupancy import FULL
 from understudy.machine.order import Access, Accesses, VectorClock, join, knows
@@ -55,14 +56,17 @@ class Machine:
     `installed` are all of them, `devices` those that the program sees, under its numbers.
     `blocking` makes every launch wait (CUDA_LAUNCH_BLOCKING=1). `concurrent` turns true once a second stream exists;
     only then are accesses ordered against each other. `on_order` is called whenever the host may have become ordered
-    after more work: that is when late copies land. `warm` says that what is done once has been done already.
+    after more work: that is when late copies land. `warm` says that what is done once has been done already; `turns`
+    are what threads of the host take at the verbs.
     """
 
-    def __init__(self, trace: Trace, devices: Sequence[Device], host_order: VectorClock | None = None) -> None:
+    def __init__(self, trace: Trace, devices: Sequence[Device], turns: Turns | None = None) -> None:
         self.trace = trace
+        self.turns = turns or Turns()
+        self.turns.guard(self, trace.rows, trace.memory)
         self.devices = list(devices)
         self.installed = self.devices
-        self.host_order: VectorClock = {} if host_order is None else host_order
+        self.host_order: VectorClock = {}
         self.host = HostThread(0, 0, self.host_order)
         self._hosts = 1
         self._joined: list[HostThread] = []
@@ -78,6 +82,7 @@ class Machine:
 
     def fork(self, parent: HostThread) -> HostThread:
         """A new host thread that starts where `parent` stands; it takes the place of one that was joined."""
+        self.turns.begin()
         if self._joined:
             child = self._joined.pop()
             child.now_ns = max(child.now_ns, parent.now_ns)
@@ -210,10 +215,9 @@ class Machine:
 
     def begin_streams(self) -> None:
         """From now on several streams may be in use: accesses are ordered, and kernels share a device's room."""
-        if self.concurrent:
-            return
-        self.concurrent = True
-        launches.fill_rooms(self)
+        if not self.concurrent:
+            self.concurrent = True
+            launches.fill_rooms(self)
 
     def barrier(self, host: HostThread, first: Stream, second: Stream) -> None:
         """Make `second` wait for all that was submitted to `first`, as an event between them does."""
@@ -398,10 +402,8 @@ class Machine:
         """Record a fact that a check needs."""
         self.trace.notes.append(note)
         site = self.trace.sites.number(note.site)
-        now = host.now_ns
-        self._row(
-            Kind.NOTE, self._host_lane(host), self._name(note.code), site, now, now, now, len(self.trace.notes) - 1
-        )
+        now, number = host.now_ns, len(self.trace.notes) - 1
+        self._row(Kind.NOTE, self._host_lane(host), self._name(note.code), site, now, now, now, number)
 
     def mark(self, host: HostThread, kind: Kind, name: str, value: int, site: int = 0, duration_ns: int = 0) -> None:
         """Record something of the host: a clock read, a step, a pause. It moves no time."""
@@ -423,11 +425,9 @@ class Machine:
 
     def record_of(self, row: Row) -> Record:
         """A row with its table entries."""
-        kind, lane, signature, site, issued, start, end, value = row
+        kind, lane, signature, site, *times = row
         trace = self.trace
-        return Record(
-            Kind(kind), trace.lanes[lane], trace.signatures[signature], trace.sites[site], issued, start, end, value
-        )
+        return Record(Kind(kind), trace.lanes[lane], trace.signatures[signature], trace.sites[site], *times)
 
     # ------------------------------------------------------------------ rows
 

@@ -61,23 +61,25 @@ class Order:
 
     An autograd node carries the sequence number that the thread's counter had when its forward ran; the counter is
     read after each forward operator. A leaf's gradient is accumulated on the stream on which the leaf was used first:
-    there its node was made (`Node.stream`, torch/csrc/autograd/input_metadata.cpp).
+    there its node was made (`Node.stream`, torch/csrc/autograd/input_metadata.cpp). Each thread counts for itself, so
+    what is known of nodes is kept by thread.
     """
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self._forward: dict[int, Stream] = {}
+        self._forward: dict[int, dict[int, Stream]] = {}  # by thread and sequence number
         self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], Stream]] = {}  # by identity
-        self._used: dict[int, list[Stream]] = {}
+        self._used: dict[int, dict[int, list[Stream]]] = {}  # by thread and device
 
     def stream_of(self, device: int, stream: Stream) -> Stream:
         """The stream that the operator now being dispatched runs on."""
         node = current_node()
         if node is None:
-            if len(self._forward) > MOST_NODES:
-                self._forward.clear()
+            forward = self._forward.setdefault(self.state.local.host.index, {})
+            if len(forward) > MOST_NODES:
+                forward.clear()
             # The first operator after a node was made belongs to that node's forward.
-            self._forward.setdefault(get_sequence() - 1, stream)
+            forward.setdefault(get_sequence() - 1, stream)
             return stream
         if self._chosen(device, stream):
             return stream  # for which the engine waits neither before nor after
@@ -93,12 +95,21 @@ class Order:
     def _forward_stream(self, node: Any, device: int, stream: Stream) -> Stream:
         if self._chosen(device, stream):
             return stream
-        forward = self._forward.get(node._sequence_nr())
+        forward = self._made_on(node._sequence_nr(), device)
         if forward is None:
             leaf = getattr(node, "variable", None)
             reference, used = self._leaves.get(id(leaf), (None, None))
             forward = used if reference is not None and reference() is leaf else None
         return stream if forward is None or forward.device != device else forward
+
+    def _made_on(self, number: int, device: int) -> Stream | None:
+        """The stream of a node's forward: this thread's, else another's that used the device (nn.DataParallel's)."""
+        own = self.state.local.host.index
+        for thread in (own, *(other for other in self._forward if other != own)):
+            found = self._forward.get(thread, {}).get(number)
+            if found is not None and found.device == device:
+                return found
+        return None
 
     def _chosen(self, device: int, stream: Stream) -> bool:
         """Whether the program chose this stream within backward: in a hook, or in a function of its own."""
@@ -108,7 +119,8 @@ class Order:
     def _backward(self, found: Stream, current: Stream) -> None:
         # The engine makes a node's stream wait for those of the nodes that feed it, and the first one for the
         # caller's: hold both as a barrier where the stream changes.
-        used = self._used.setdefault(found.device, [current])
+        devices = self._used.setdefault(self.state.local.host.index, {})
+        used = devices.setdefault(found.device, [current])
         if used[-1] is not found:
             self.state.machine.barrier(self.state.local.host, used[-1], found)
             used.append(found)
@@ -116,12 +128,11 @@ class Order:
     def backward_ends(self) -> None:
         """The caller's current streams wait for all streams that backward used."""
         state = self.state
-        for device, used in self._used.items():
+        for device, used in self._used.pop(state.local.host.index, {}).items():
             current = state.local.streams[device]
             for stream in dict.fromkeys(used):
                 if stream is not current:
                     state.machine.barrier(state.local.host, stream, current)
-        self._used.clear()
         if state.local.callers is None:
             self._leaves.clear()  # the nodes of its graph die
 
