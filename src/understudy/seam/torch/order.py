@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 current_node: Callable[[], Any] = torch._C._current_autograd_node
 get_sequence = torch._C._autograd._get_sequence_nr
 MOST_NODES = 1 << 17
+MOST_THREADS = 64
+"""Of how many threads the nodes are known; a step of nn.DataParallel makes as many as there are GPUs."""
 
 
 def patches(state: State) -> list[Patch]:
@@ -67,7 +70,7 @@ class Order:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self._forward: dict[int, dict[int, Stream]] = {}  # by thread and sequence number
+        self._forward: deque[dict[int, Stream]] = deque(maxlen=MOST_THREADS)  # by sequence number, one a thread
         self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], Stream]] = {}  # by identity
         self._used: dict[int, dict[int, list[Stream]]] = {}  # by thread and device
 
@@ -75,7 +78,7 @@ class Order:
         """The stream that the operator now being dispatched runs on."""
         node = current_node()
         if node is None:
-            forward = self._forward.setdefault(self.state.local.host.index, {})
+            forward = self._own()
             if len(forward) > MOST_NODES:
                 forward.clear()
             # The first operator after a node was made belongs to that node's forward.
@@ -104,12 +107,19 @@ class Order:
 
     def _made_on(self, number: int, device: int) -> Stream | None:
         """The stream of a node's forward: this thread's, else another's that used the device (nn.DataParallel's)."""
-        own = self.state.local.host.index
-        for thread in (own, *(other for other in self._forward if other != own)):
-            found = self._forward.get(thread, {}).get(number)
+        for nodes in (self._own(), *reversed(self._forward)):
+            found = nodes.get(number)
             if found is not None and found.device == device:
                 return found
         return None
+
+    def _own(self) -> dict[int, Stream]:
+        """The nodes of this thread's forward passes."""
+        local = self.state.local
+        if local.nodes is None:
+            local.nodes = {}
+            self._forward.append(local.nodes)
+        return local.nodes
 
     def _chosen(self, device: int, stream: Stream) -> bool:
         """Whether the program chose this stream within backward: in a hook, or in a function of its own."""
@@ -163,8 +173,11 @@ class Order:
                     if forward:
                         self.leaf_used(tensor, stream)
         if plan.fresh:
+            made: list[Range] = []
             for tensor in tensors_in((out,)):
-                self._add(writes, tensor)
+                self._add(made, tensor)
+            given = {id(tag) for tag, _, _ in (*reads, *writes)}
+            writes += [item for item in made if id(item[0]) not in given]  # some results are an argument itself
         state = self.state
         state.machine.access(state.local.host, stream, reads, writes, site)
 

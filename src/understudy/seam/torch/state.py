@@ -67,6 +67,7 @@ class Local(threading.local):
     host: HostThread
     streams: list[Stream]
     callers: list[Stream] | None = None
+    nodes: dict[int, Stream] | None = None
 
     def __init__(self, state: State) -> None:
         if threading.get_ident() != state.thread:
