@@ -17,6 +17,7 @@ from understudy.machine.exclusive import Turns
 from understudy.machine.launches import MARKED
 from understudy.machine.occupancy import FULL
 from understudy.machine.order import Access, Accesses, VectorClock, join, knows
+from understudy.machine.overlap import Strided
 from understudy.machine.stream import Event, Stream
 from understudy.machine.submission import Submission
 from understudy.trace.operation import Hazard, Kind, Lane, Note, Operation, Signature
@@ -46,18 +47,18 @@ class Storage(Protocol):
     accesses: Accesses | None
 
 
-Range = tuple[Storage, int, int]
-"""A storage with the first byte and the end of a range in it."""
+Range = tuple[Storage, int, int, Strided | None]
+"""A storage with the first byte and the end of a range in it, and which of its bytes where not all."""
 
 
 class Machine:
     """Emulated GPUs and the host that drives them.
 
     `installed` are all of them, `devices` those that the program sees, under its numbers.
-    `blocking` makes every launch wait (CUDA_LAUNCH_BLOCKING=1). `concurrent` turns true once a second stream exists;
-    only then are accesses ordered against each other. `on_order` is called whenever the host may have become ordered
-    after more work: that is when late copies land. `warm` says that what is done once has been done already; `turns`
-    are what threads of the host take at the verbs.
+    `blocking` makes every launch wait (CUDA_LAUNCH_BLOCKING=1). `concurrent` turns true once a second stream exists:
+    only then do accesses race. `watching` says that the seam is to report accesses at the moment. `on_order` is called
+    whenever the host may have become ordered after more work: that is when late copies land. `warm` says that what is
+    done once has been done already; `turns` are what threads of the host take at the verbs.
     """
 
     def __init__(self, trace: Trace, devices: Sequence[Device], turns: Turns | None = None) -> None:
@@ -72,6 +73,7 @@ class Machine:
         self._joined: list[HostThread] = []
         self.blocking = False
         self.concurrent = False
+        self.watching = True
         self.warm = True
         self.on_order: Callable[[], None] | None = None
         self.bands: dict[int, float] = {}
@@ -216,7 +218,7 @@ class Machine:
     def begin_streams(self) -> None:
         """From now on several streams may be in use: accesses are ordered, and kernels share a device's room."""
         if not self.concurrent:
-            self.concurrent = True
+            self.concurrent = self.watching = True
             launches.fill_rooms(self)
 
     def barrier(self, host: HostThread, first: Stream, second: Stream) -> None:
@@ -357,20 +359,18 @@ class Machine:
         if stream.capture is not None:
             return []
         join(stream.order, host.order)
+        lane, agent, epoch = self.lane(host, stream), stream.agent, stream.epoch
         found = []
-        lane = self.lane(host, stream)
         for write, ranges in ((False, reads), (True, writes)):
-            for storage, start, end in ranges:
-                access = Access(stream.agent, stream.epoch, start, end, write, lane, site)
-                hazard = self._touch(storage, access, stream.order)
-                if hazard is not None:
-                    found.append(hazard)
-        return found
+            for storage, start, end, strided in ranges:
+                access = Access(agent, epoch, start, end, write, lane, site, strided)
+                found.append(self._touch(storage, access, stream.order))
+        return [hazard for hazard in found if hazard is not None]
 
     def _touch(self, storage: Storage, access: Access, order: VectorClock) -> Hazard | None:
         if storage.accesses is None:
             storage.accesses = Accesses()
-        other = storage.accesses.conflict(access, order)
+        other = storage.accesses.conflict(access, order) if self.concurrent else None
         storage.accesses.add(access)
         storage.accesses.forget(self.host_order)
         if other is None:

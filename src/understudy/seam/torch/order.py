@@ -11,6 +11,7 @@ import torch
 
 from understudy.machine.machine import Range
 from understudy.machine.order import Access, Accesses, freed
+from understudy.machine.overlap import Strided, strided
 from understudy.machine.stream import Stream
 from understudy.seam.patching import Patch
 from understudy.seam.torch.late import extent
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 current_node: Callable[[], Any] = torch._C._current_autograd_node
 get_sequence = torch._C._autograd._get_sequence_nr
 MOST_NODES = 1 << 17
+WATCHED = 256
+"""How many operators are watched from the beginning, or from a synchronization, before there is a side stream."""
+SELDOM = 50
+"""Of how many operators one may be watched in the long run: watching costs as much again as the operator."""
 MOST_THREADS = 64
 """Of how many threads the nodes are known; a step of nn.DataParallel makes as many as there are GPUs."""
 
@@ -72,6 +77,8 @@ class Order:
         self.state = state
         self._forward: deque[dict[int, Stream]] = deque(maxlen=MOST_THREADS)  # by sequence number, one a thread
         self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], Stream]] = {}  # by identity
+        self._window = self._left = WATCHED  # operators to watch before a side stream exists: at a time, still
+        self._spent = 0
         self._used: dict[int, dict[int, list[Stream]]] = {}  # by thread and device
 
     def stream_of(self, device: int, stream: Stream) -> Stream:
@@ -153,10 +160,31 @@ class Order:
             if known is None or known[0]() is not tensor:
                 self._leaves[id(tensor)] = weakref.ref(tensor), stream
 
+    def _watched(self) -> None:
+        """One more operator was seen before the first side stream; when enough were, those to come are not."""
+        self._left -= 1
+        if not self._left:
+            self.state.machine.watching = False
+
+    def synchronized(self) -> None:
+        """The host waited: where it knows all that was submitted, only what comes now can be in a race."""
+        machine = self.state.machine
+        submitted = 0
+        for device in machine.devices:
+            stream = device.default_stream
+            if not machine.host_knows(stream.agent, stream.epoch):
+                return
+            submitted += stream.epoch
+        self._spent += self._window - self._left
+        self._left = self._window = max(0, min(WATCHED, WATCHED + submitted // SELDOM - self._spent))
+        machine.watching = self._left > 0
+
     def accesses(
         self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, stream: Stream, site: int
     ) -> None:
         """Tell the machine what the operator just submitted reads and writes."""
+        if not self.state.machine.concurrent:
+            self._watched()
         positions = (*plan.mutated, *HIDDEN_WRITES.get(plan.name, ()))
         mutated = {id(t) for i in positions if i < len(args) for t in tensors_in((args[i],))}
         mutated |= {id(t) for name in plan.mutated_keywords for t in tensors_in((kwargs.get(name),))}
@@ -176,7 +204,7 @@ class Order:
             made: list[Range] = []
             for tensor in tensors_in((out,)):
                 self._add(made, tensor)
-            given = {id(tag) for tag, _, _ in (*reads, *writes)}
+            given = {id(item[0]) for item in (*reads, *writes)}
             writes += [item for item in made if id(item[0]) not in given]  # some results are an argument itself
         state = self.state
         state.machine.access(state.local.host, stream, reads, writes, site)
@@ -213,9 +241,9 @@ class Order:
         ranges: list[Range] = []
         for tag in tags:
             if tag.device >= 0:
-                if tag.accesses is None:
+                if tag.accesses is None or tag.epoch:
                     tag.accesses = self._earlier(tag)
-                ranges.append((tag, 0, tag.size))
+                ranges.append((tag, 0, tag.size, None))
         return ranges
 
     def _add(self, ranges: list[Range], tensor: torch.Tensor) -> None:
@@ -228,22 +256,32 @@ class Order:
         tag = storage_of(tensor)._us
         if tag.device < 0:
             return
-        if tag.accesses is None:
+        if tag.accesses is None or tag.epoch:
             tag.accesses = self._earlier(tag)
-        start, end = (0, tag.size) if tensor.is_nested else extent(tensor)
-        ranges.append((tag, start, end))
+        gaps: Strided | None = None
+        if tensor.is_nested:
+            start, end = 0, tag.size
+        elif tensor.is_contiguous():
+            start = int(tensor.storage_offset()) * tensor.element_size()
+            end = start + tensor.numel() * tensor.element_size()
+        else:
+            start, end = extent(tensor)
+            gaps = strided(start, tensor.element_size(), tensor.shape, tensor.stride())
+        ranges.append((tag, start, end, gaps))
 
     def _earlier(self, tag: Any) -> Accesses:
-        """What is known of a storage that was written before accesses were kept, or before its block was reused."""
-        made = Accesses()
+        """What is known of a storage that was written while nobody watched, or before its block was reused."""
+        made: Accesses = tag.accesses or Accesses()
         block = tag.block
-        if block is not None and isinstance(block.accesses, Accesses):
+        if tag.accesses is None and block is not None and isinstance(block.accesses, Accesses):
             made = freed(block.accesses)
         elif tag.epoch and tag.stream is not None:
             machine = self.state.machine
             lane = machine.lane(machine.host, tag.stream)
             epoch = min(tag.epoch, tag.stream.epoch)  # the kernel that was to come may not have come
-            made.writes = [Access(tag.stream.agent, epoch, 0, tag.size, True, lane, tag.site)]
+            if not machine.host_knows(tag.stream.agent, epoch):
+                made.add(Access(tag.stream.agent, epoch, 0, tag.size, True, lane, tag.site))
+        tag.epoch = 0
         if block is not None:
             block.accesses = None
         return made

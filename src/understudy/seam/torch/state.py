@@ -220,7 +220,7 @@ class State:
                 raise self.memory.out_of_memory(error) from None
             tag.frees = frees
             tag.stream = stream
-            if not self.machine.concurrent:
+            if not self.machine.watching:
                 tag.epoch = stream.epoch + 1
         storage._us = tag
         if UNTRACK is not None:
@@ -396,6 +396,8 @@ class State:
             self.failure.ordered()
         if self.late.pending:
             self.late.land()
+        if not self.machine.concurrent:
+            self.order.synchronized()
 
 
 def _plain(storage: Any) -> Any:
