@@ -11,13 +11,14 @@ EXTRAS := torch,report,dev,integrations
 OLDEST_TORCH := 2.6.0
 CUDA_TORCH := 2.14.1
 
-.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet test-together check format bench bench-train bench-memory bench-operators snapshots calibrate accuracy conformance behaviour docs programs experiments clean bench-report
+.PHONY: test-jax test-tensorflow $(shell sed -n 's/^\([a-z][a-z-]*\):.*/\1/p' $(MAKEFILE_LIST))
 
 help:
 	@echo "make demo             train the documents' multi-GPU program on two emulated V100, with a report in runs/demo.html"
 	@echo "make test             the tests that a change must pass"
 	@echo "make check            ruff and mypy"
 	@echo "make test-all         every test, on every version of torch that is claimed; takes long"
+	@echo "make test-threads     threads on emulated GPUs at length, and 500 asynchronous checkpoints under four of them"
 	@echo "make test-oldest      the tests on torch $(OLDEST_TORCH), in an environment of its own"
 	@echo "make test-cuda-wheel  the tests on torch $(CUDA_TORCH) as pip gives it (CUDA build on Linux: several GB), no driver needed"
 	@echo "make test-jax, make test-tensorflow, make test-mxnet: the other frameworks, in environments of their own"
@@ -48,7 +49,7 @@ demo: environment
 test: environment
 	$(RUN) -m pytest -n $(JOBS) -q $(ARGS)
 
-test-all: check test experiments docs test-kill test-jax test-tensorflow test-mxnet test-together test-oldest test-cuda-wheel
+test-all: check test experiments docs test-kill test-threads test-jax test-tensorflow test-mxnet test-together test-oldest test-cuda-wheel
 
 # Each other framework has an environment of its own: they pin one another's dependencies.
 test-jax test-tensorflow: test-%:
@@ -65,6 +66,9 @@ test-together:
 
 test-kill: environment
 	$(RUN) tests/train/kill.py --kills 200
+
+test-threads: environment
+	$(RUN) tests/seam/threads.py $(ARGS)
 
 test-oldest:
 	$(MAKE) test TORCH=$(OLDEST_TORCH)

@@ -28,6 +28,7 @@ from understudy.gpus.gpu import Gpu
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
 from understudy.machine.events import MachineEvents
+from understudy.machine.exclusive import Turns
 from understudy.machine.machine import Machine
 from understudy.machine.memory.allocator import CachingAllocator
 from understudy.machine.memory.host_allocator import HostAllocator
@@ -254,7 +255,7 @@ def build_machine(
     own: measured.Measured | None = None,
 ) -> Machine:
     """A machine of these GPUs, with allocators that follow PYTORCH_CUDA_ALLOC_CONF and curves measured by its owner."""
-    machine = Machine(trace, [])
+    machine = Machine(trace, [], turns=Turns(threading.RLock))
     agents = iter(range(1, 1 << 62))
     for index, gpu in enumerate(models):
         driver = live.device_memory(index, len(models), gpu.memory_bytes, os.environ.get("UNDERSTUDY_RUN_DIR"))
@@ -262,7 +263,9 @@ def build_machine(
         plan_cache = PlanCache(cuda_version)
         cost = CostModel(gpu, cuda_version, own)
         context = versions.context_bytes(gpu, cuda_version)
-        machine.devices.append(Device(index, gpu, cost, allocator, driver, plan_cache, lambda: next(agents), context))
+        device = Device(index, gpu, cost, allocator, driver, plan_cache, lambda: next(agents), context)
+        machine.turns.guard(device, allocator, plan_cache)
+        machine.devices.append(device)
     return machine
 
 
@@ -419,8 +422,7 @@ def _describe(gpu: Gpu) -> dict[str, Any]:
 
 
 def _totals(device: Device) -> dict[str, Any]:
-    while device.frees:
-        device.allocator.free(device.frees.popleft())
+    device.drain()
     run = device.allocator.statistics.whole_run()
     upper_bytes, upper_name = device.most()
     return {

@@ -197,8 +197,8 @@ class Submission:
     def _range(self, what: object) -> Range:
         if isinstance(what, tuple):
             storage, start, end = what
-            return self._memory(storage), start, end
-        return self._memory(what), 0, ANYWHERE
+            return self._memory(storage), start, end, None
+        return self._memory(what), 0, ANYWHERE, None
 
     def _memory(self, name: object) -> Memory:
         return self._storages.setdefault(name, Memory())

@@ -96,3 +96,38 @@ def test_by_default_values_are_those_of_program_order(session: Session) -> None:
         y = x * 2
     torch.cuda.synchronize()
     assert y.tolist() == [6.0] * 4
+
+
+ONE_STREAM: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "flatten of a transposed view": lambda x: x.t().flatten(),
+    "reshape": lambda x: x.t().reshape(-1, 3),
+    "contiguous": lambda x: x.contiguous().t().contiguous(),
+    "expand_as": lambda x: x[:1].expand_as(x).reshape(-1),
+    "3-D by 2-D": lambda x: x.view(1, 4, 6) @ x.t(),
+    "broadcast matmul": lambda x: torch.matmul(x.expand(3, 4, 6), x.t().expand(2, 3, 6, 4)),
+    "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
+    "in place": lambda x: x.clone().add_(1).t_().mul_(2),
+    "out": lambda x: torch.add(x, 1, out=torch.empty(0, device=x.device)),
+    "out with overlap": lambda x: torch.cumsum(x, 0, out=torch.ones_like(x)),
+    "evaluated dropout": lambda x: torch.nn.functional.dropout(x, 0.5, training=False) + 1,
+    "as_strided": lambda x: torch.as_strided(x.clone(), (2, 2), (6, 2)).reshape(-1),
+    "unfold": lambda x: torch.nn.functional.unfold(x.view(1, 1, 4, 6), 2),
+    "pixel_shuffle": lambda x: torch.pixel_shuffle(x.view(1, 4, 2, 3), 2),
+    "resized": lambda x: x.clone().resize_(2, 3) * 2,
+    "convolution": lambda x: torch.nn.functional.conv1d(x.view(1, 4, 6), x[:, :4].reshape(4, 4, 1)),
+}
+
+
+@pytest.mark.parametrize("name", ONE_STREAM)
+def test_programs_of_one_stream_compute_as_ever(name: str, stale: Session) -> None:
+    values = torch.arange(24.0).view(4, 6)
+    assert torch.equal(ONE_STREAM[name](values.cuda()).cpu(), ONE_STREAM[name](values))
+
+
+def test_attention_on_one_stream_computes_as_ever(stale: Session) -> None:
+    torch.manual_seed(0)
+    attention, q = torch.nn.MultiheadAttention(8, 2), torch.randn(3, 1, 8)
+    with torch.no_grad():
+        expected = attention(q, q, q)[0]
+        found = attention.cuda()(q.cuda(), q.cuda(), q.cuda())[0]
+    assert torch.allclose(found.cpu(), expected, atol=1e-6)

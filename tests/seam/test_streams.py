@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 import warnings
 
@@ -326,3 +327,78 @@ def test_views_made_in_place_launch_nothing(session: Session) -> None:
     before = len(session.trace)
     x.transpose_(0, 1).unsqueeze_(0).squeeze_().t_()
     assert len(session.trace) == before
+
+
+def races(session: Session) -> list[tuple[str, int, int]]:
+    """The hazards: code, and the lines of both accesses counted from the test's `begin`."""
+    return [(hazard.code, hazard.first.line, hazard.second.line) for hazard in session.trace.hazards]
+
+
+def here() -> int:
+    """The line of the caller."""
+    return sys._getframe(1).f_lineno
+
+
+def test_the_line_of_a_write_before_the_first_stream_is_known(session: Session) -> None:
+    A = torch.empty((100, 100), device="cuda").normal_(0.0, 1.0)
+    line = here()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.sum(A)
+    assert races(session) == [("unsynchronized-access", line - 1, line + 2)]
+
+
+def test_a_read_before_the_first_stream_races_with_a_write_on_it(session: Session) -> None:
+    x = torch.zeros(1000, device="cuda")
+    torch.cuda.synchronize()
+    y = x * 2
+    line = here()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        x.add_(1)
+    del y
+    assert races(session) == [("unsynchronized-access", line - 1, line + 2)]
+
+
+def test_columns_on_two_streams_are_no_race_and_the_same_column_is_one(session: Session) -> None:
+    x = torch.zeros(64, 64, device="cuda")
+    torch.cuda.synchronize()
+    x[:, 0].add_(1)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        x[:, 1].add_(1)
+        x.t()[2:].mul_(2)
+        assert races(session) == []
+        x[:1].mul_(2)
+    assert [code for code, _, _ in races(session)] == ["unsynchronized-access"]
+
+
+def test_a_wait_of_the_host_lets_the_history_before_the_first_stream_begin_anew(session: Session) -> None:
+    x = torch.zeros(1000, device="cuda")
+    for _ in range(3000):
+        x.add_(1)
+    torch.cuda.synchronize()
+    x[:10].add_(1)
+    line = here()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        x[10:].add_(1)
+        assert races(session) == []
+        x.sum()
+    assert races(session) == [("unsynchronized-access", line - 1, line + 5)]
+
+
+def test_beyond_what_is_watched_a_write_is_known_without_its_line(session: Session) -> None:
+    x = torch.zeros(1000, device="cuda")
+    for _ in range(3000):
+        x.add_(1)
+    line = here()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        x.sum()
+    assert races(session) == [("unsynchronized-access", 0, line + 2)]
+
+
+def test_what_an_operator_gives_back_of_its_argument_is_not_written(session: Session) -> None:
+    x = torch.zeros(4, 4, device="cuda")
+    torch.cuda.synchronize()
+    torch.nn.functional.dropout(x, 0.0, training=False)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        x.sum()
+    assert races(session) == []

@@ -17,8 +17,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from training import ADAM, SHARDED, housing, launch, network, weights
 
+import understudy
 from understudy import torch as us
-from understudy.errors import FileFormatError, UsageError
+from understudy.errors import FileFormatError, InternalError, UsageError
 from understudy.train import (
     Callback,
     Checkpoints,
@@ -239,6 +240,25 @@ def test_a_snapshot_is_not_changed_by_later_steps(tmp_path):
     weight.fill_(7)
     write_checkpoint(tmp_path / "step-1", snapshot)
     assert torch.equal(read_checkpoint(tmp_path / "step-1")["model"]["weight"], torch.zeros(3))
+
+
+def test_a_copy_that_is_not_what_the_gpu_held_is_not_written(tmp_path):
+    with understudy.emulate("1"):
+        snapshot = Snapshot({"model": {"weight": torch.arange(5.0, device="cuda")}})
+        snapshot.model["weight"].fill_(3)  # before it arrived, and again after
+        torch.cuda.synchronize()
+        snapshot.model["weight"][2] = 1e38
+        with pytest.raises(InternalError, match="copy of weight in host memory is not what the GPU held"):
+            write_checkpoint(tmp_path / "step-1", snapshot)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_with_other_values_than_the_step_left_is_refused(tmp_path):
+    snapshot = Snapshot({"model": {"weight": torch.arange(5.0), "c": torch.ones(2, dtype=torch.complex64)}})
+    snapshot.model["weight"][1] = 1e38
+    write_checkpoint(tmp_path / "step-1", snapshot)
+    with pytest.raises(FileFormatError, match=r"weight in model\.safetensors is not what was trained"):
+        read_checkpoint(tmp_path / "step-1")
 
 
 def test_an_error_of_the_writer_is_raised(tmp_path):

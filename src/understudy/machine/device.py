@@ -80,6 +80,12 @@ class Device:
         for stream in self.streams:
             stream.device = index
 
+    def drain(self) -> None:
+        """Give back the memory of storages that died."""
+        frees, free = self.frees, self.allocator.free
+        while frees:
+            free(frees.popleft())
+
     def pool_stream(self, priority: int = 0) -> Stream:
         """The next stream of the pool of that priority, round robin; streams are made when first asked for."""
         pool = self._pools.setdefault(priority, [])

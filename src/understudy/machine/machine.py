@@ -13,9 +13,11 @@ from typing import Protocol
 from understudy.machine import capture, launches
 from understudy.machine.clock import HostThread, ended, started
 from understudy.machine.device import Device
+from understudy.machine.exclusive import Turns
 from understudy.machine.launches import MARKED
 from understudy.machine.occupancy import FULL
 from understudy.machine.order import Access, Accesses, VectorClock, join, knows
+from understudy.machine.overlap import Strided
 from understudy.machine.stream import Event, Stream
 from understudy.trace.operation import FIRST_USE, Hazard, Kind, Lane, Note, Signature
 from understudy.trace.rows import SPILL, Row
@@ -44,29 +46,33 @@ class Storage(Protocol):
     accesses: Accesses | None
 
 
-Range = tuple[Storage, int, int]
-"""A storage with the first byte and the end of a range in it."""
+Range = tuple[Storage, int, int, Strided | None]
+"""A storage with the first byte and the end of a range in it, and which of its bytes where not all."""
 
 
 class Machine:
     """Emulated GPUs and the host that drives them.
 
     `installed` are all of them, `devices` those that the program sees, under its numbers.
-    `blocking` makes every launch wait (CUDA_LAUNCH_BLOCKING=1). `concurrent` turns true once a second stream exists;
-    only then are accesses ordered against each other. `on_order` is called whenever the host may have become ordered
-    after more work: that is when late copies land. `warm` says that what is done once has been done already.
+    `blocking` makes every launch wait (CUDA_LAUNCH_BLOCKING=1). `concurrent` turns true once a second stream exists:
+    only then do accesses race. `watching` says that the seam is to report accesses at the moment. `on_order` is called
+    whenever the host may have become ordered after more work: that is when late copies land. `warm` says that what is
+    done once has been done already; `turns` are what threads of the host take at the verbs.
     """
 
-    def __init__(self, trace: Trace, devices: Sequence[Device], host_order: VectorClock | None = None) -> None:
+    def __init__(self, trace: Trace, devices: Sequence[Device], turns: Turns | None = None) -> None:
         self.trace = trace
+        self.turns = turns or Turns()
+        self.turns.guard(self, trace.rows, trace.memory)
         self.devices = list(devices)
         self.installed = self.devices
-        self.host_order: VectorClock = {} if host_order is None else host_order
+        self.host_order: VectorClock = {}
         self.host = HostThread(0, 0, self.host_order)
         self._hosts = 1
         self._joined: list[HostThread] = []
         self.blocking = False
         self.concurrent = False
+        self.watching = True
         self.warm = True
         self.on_order: Callable[[], None] | None = None
         self.bands: dict[int, float] = {}
@@ -76,6 +82,7 @@ class Machine:
 
     def fork(self, parent: HostThread) -> HostThread:
         """A new host thread that starts where `parent` stands; it takes the place of one that was joined."""
+        self.turns.begin()
         if self._joined:
             child = self._joined.pop()
             child.now_ns = max(child.now_ns, parent.now_ns)
@@ -206,10 +213,9 @@ class Machine:
 
     def begin_streams(self) -> None:
         """From now on several streams may be in use: accesses are ordered, and kernels share a device's room."""
-        if self.concurrent:
-            return
-        self.concurrent = True
-        launches.fill_rooms(self.trace, self.devices, self.host.now_ns)
+        if not self.concurrent:
+            self.concurrent = self.watching = True
+            launches.fill_rooms(self.trace, self.devices, self.host.now_ns)
 
     def barrier(self, host: HostThread, first: Stream, second: Stream) -> None:
         """Make `second` wait for all that was submitted to `first`, as an event between them does."""
@@ -349,20 +355,18 @@ class Machine:
         if stream.capture is not None:
             return []
         join(stream.order, host.order)
+        lane, agent, epoch = self.lane(host, stream), stream.agent, stream.epoch
         found = []
-        lane = self.lane(host, stream)
         for write, ranges in ((False, reads), (True, writes)):
-            for storage, start, end in ranges:
-                access = Access(stream.agent, stream.epoch, start, end, write, lane, site)
-                hazard = self._touch(storage, access, stream.order)
-                if hazard is not None:
-                    found.append(hazard)
-        return found
+            for storage, start, end, strided in ranges:
+                access = Access(agent, epoch, start, end, write, lane, site, strided)
+                found.append(self._touch(storage, access, stream.order))
+        return [hazard for hazard in found if hazard is not None]
 
     def _touch(self, storage: Storage, access: Access, order: VectorClock) -> Hazard | None:
         if storage.accesses is None:
             storage.accesses = Accesses()
-        other = storage.accesses.conflict(access, order)
+        other = storage.accesses.conflict(access, order) if self.concurrent else None
         storage.accesses.add(access)
         storage.accesses.forget(self.host_order)
         if other is None:
@@ -394,10 +398,8 @@ class Machine:
         """Record a fact that a check needs."""
         self.trace.notes.append(note)
         site = self.trace.sites.number(note.site)
-        now = host.now_ns
-        self._row(
-            Kind.NOTE, self._host_lane(host), self._name(note.code), site, now, now, now, len(self.trace.notes) - 1
-        )
+        now, number = host.now_ns, len(self.trace.notes) - 1
+        self._row(Kind.NOTE, self._host_lane(host), self._name(note.code), site, now, now, now, number)
 
     def mark(self, host: HostThread, kind: Kind, name: str, value: int, site: int = 0, duration_ns: int = 0) -> None:
         """Record something of the host: a clock read, a step, a pause. It moves no time."""
@@ -406,11 +408,9 @@ class Machine:
 
     def record_of(self, row: Row) -> Record:
         """A row with its table entries."""
-        kind, lane, signature, site, issued, start, end, value = row
+        kind, lane, signature, site, *times = row
         trace = self.trace
-        return Record(
-            Kind(kind), trace.lanes[lane], trace.signatures[signature], trace.sites[site], issued, start, end, value
-        )
+        return Record(Kind(kind), trace.lanes[lane], trace.signatures[signature], trace.sites[site], *times)
 
     # ------------------------------------------------------------------ rows
 

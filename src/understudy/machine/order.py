@@ -7,6 +7,8 @@ clock, waits and synchronizations join it. Host threads are one agent: what orde
 
 from __future__ import annotations
 
+from understudy.machine.overlap import Strided, overlap
+
 VectorClock = dict[int, int]
 
 HOST = 0
@@ -33,12 +35,23 @@ def knows(clock: VectorClock, agent: int, epoch: int) -> bool:
 class Access:
     """One read or write of a byte range [start, end) by an agent, at an epoch, from a line of the program.
 
-    `freed`: the memory was given back since, so that a conflict means reuse.
+    `freed`: the memory was given back since, so that a conflict means reuse. `strided`: which bytes of the range, where
+    not all.
     """
 
-    __slots__ = ("agent", "end", "epoch", "freed", "lane", "site", "start", "write")
+    __slots__ = ("agent", "end", "epoch", "freed", "lane", "site", "start", "strided", "write")
 
-    def __init__(self, agent: int, epoch: int, start: int, end: int, write: bool, lane: int, site: int) -> None:
+    def __init__(
+        self,
+        agent: int,
+        epoch: int,
+        start: int,
+        end: int,
+        write: bool,
+        lane: int,
+        site: int,
+        strided: Strided | None = None,
+    ) -> None:
         self.agent = agent
         self.epoch = epoch
         self.start = start
@@ -47,6 +60,7 @@ class Access:
         self.lane = lane
         self.site = site
         self.freed = False
+        self.strided = strided
 
 
 class Accesses:
@@ -128,7 +142,18 @@ def _latest(accesses: list[Access]) -> list[Access]:
 
 
 def _covers(new: Access, old: Access) -> bool:
+    if new.strided is not None:
+        return new.strided == old.strided
     return new.start <= old.start and new.end >= old.end
+
+
+def _meet(one: Access, other: Access) -> bool:
+    if one.strided is None and other.strided is None:
+        return True
+    return overlap(
+        one.strided or Strided(one.start, one.end - one.start),
+        other.strided or Strided(other.start, other.end - other.start),
+    )
 
 
 def _unordered(old: Access, new: Access, clock: VectorClock) -> bool:
@@ -137,4 +162,5 @@ def _unordered(old: Access, new: Access, clock: VectorClock) -> bool:
         and old.start < new.end
         and new.start < old.end
         and not knows(clock, old.agent, old.epoch)
+        and _meet(old, new)
     )

@@ -24,8 +24,6 @@ class PlanCache:
     `on_evict` is called with (key, plan bytes) for every plan that leaves the cache.
     """
 
-    __slots__ = ("_limit", "_max_size", "_plans", "evictions", "hits", "misses", "on_evict", "plan_bytes")
-
     def __init__(
         self,
         cuda_version: tuple[int, int] = (11, 2),

@@ -19,15 +19,13 @@ class Rows:
     iterate. The list is the fast part (a list extend is the cheapest append that Python has), the array the small one.
     """
 
-    __slots__ = ("buffer", "stored")
-
     def __init__(self) -> None:
         self.buffer: list[int] = []
         self.stored = array("q")
 
     def spill(self) -> None:
         """Move what is buffered into the array."""
-        # Other threads may extend the buffer meanwhile: take what was there at one moment, and no more.
+        # Whoever extends the buffer meanwhile, without a turn of its own: take what was there at one moment, no more.
         taken = self.buffer[:]
         self.stored.extend(taken)
         del self.buffer[: len(taken)]

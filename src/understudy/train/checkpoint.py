@@ -22,9 +22,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from understudy import torch as us
-from understudy.errors import FileFormatError, UsageError
+from understudy.errors import FileFormatError, InternalError, UsageError
 
 FORMAT = "understudy-checkpoint-1"
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 STATE, MODEL, REST = "state.json", "model.safetensors", "training.safetensors"
 
 
@@ -84,8 +85,20 @@ def decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     return {key: decode(item, tensors) for key, item in value.items()}
 
 
+def bit_sum(tensor: torch.Tensor) -> torch.Tensor:
+    """The sum of a tensor's elements, read as integers of their size, modulo 2**64: a scalar where the tensor is."""
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    return tensor.view(INTEGERS[tensor.element_size()]).sum(dtype=torch.int64)
+
+
 class Snapshot:
-    """A state as it is now: every tensor copied to host memory, those of GPUs without making the host wait."""
+    """A state as it is now: every tensor copied to host memory, those of GPUs without making the host wait.
+
+    The `bit_sum` of a tensor is computed where it is, in order with the step that made it. `wait` compares those of
+    GPUs with what arrived, and whoever reads the checkpoint compares all with what is in the file.
+    """
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         model, rest = Encoder(), Encoder()
@@ -94,22 +107,47 @@ class Snapshot:
             "rest": rest.encode({key: value for key, value in state.items() if key != "model"}, "rest"),
         }
         self._events: dict[torch.device, Any] = {}
+        self._arriving: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._arrived: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._sums: dict[int, int] = {}  # by the identity of the copy
         self.model = {name.removeprefix("model."): self._to_host(tensor) for name, tensor in model.tensors.items()}
         self.rest = {name: self._to_host(tensor) for name, tensor in rest.tensors.items()}
-        for device in self._events:
+        for device, pairs in self._arriving.items():
+            sums = torch.stack([there for _, there in pairs])
+            self._arrived += zip((host for host, _ in pairs), self._pinned(sums), strict=True)
             self._events[device] = us.recorded_event(device)
+        self._arriving.clear()
 
     def _to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach()
         if tensor.device.type != "cuda":
-            return tensor.contiguous().clone()
+            host = tensor.contiguous().clone()
+            self._sums[id(host)] = int(bit_sum(tensor))
+            return host
+        host = self._pinned(tensor)
+        self._arriving.setdefault(tensor.device, []).append((host, bit_sum(tensor)))
+        return host
+
+    def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        self._events[tensor.device] = None
         return host.copy_(tensor, non_blocking=True)
 
     def wait(self) -> None:
+        """Wait for the copies. Raises InternalError where one is not what the GPU held."""
         for event in self._events.values():
             event.synchronize()
+        for host, there in self._arrived:
+            if int(bit_sum(host)) != int(there):
+                names = [name for name, tensor in (self.model | self.rest).items() if tensor is host]
+                raise InternalError(
+                    f"nothing was saved: the copy of {names[0]} in host memory is not what the GPU held."
+                )
+            self._sums[id(host)] = int(there)
+        self._arrived.clear()
+
+    def sums(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
+        """The `bit_sum` of `model` or `rest` by name, as the step left them; after `wait`."""
+        return {name: self._sums[id(tensor)] for name, tensor in tensors.items()}
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
@@ -122,6 +160,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
     save_file(snapshot.model, draft / MODEL)
     save_file(snapshot.rest, draft / REST)
     content: dict[str, Any] = {"format": FORMAT, "files": {name: _digest(draft / name) for name in (MODEL, REST)}}
+    content["sums"] = {MODEL: snapshot.sums(snapshot.model), REST: snapshot.sums(snapshot.rest)}
     content["state"] = snapshot.json
     content["sha256"] = _sha256(_canonical(content))
     (draft / STATE).write_bytes(_canonical(content))
@@ -147,11 +186,15 @@ def read_checkpoint(folder: str | Path) -> dict[str, Any]:
         for name, digest in content["files"].items():
             if _digest(folder / name) != digest:
                 raise FileFormatError(f"the checkpoint {folder} is damaged: {name} is not what was written.")
-        model = {f"model.{name}": tensor for name, tensor in load_file(folder / MODEL).items()}
-        rest = load_file(folder / REST)
+        files = {name: load_file(folder / name) for name in (MODEL, REST)}
     except (OSError, ValueError, AttributeError, SafetensorError) as error:
         raise FileFormatError(f"the checkpoint {folder} is damaged or incomplete: {error}.") from error
-    state = content["state"]
+    for name, sums in content.get("sums", {}).items():  # older checkpoints have none
+        for key, tensor in files[name].items():
+            if int(bit_sum(tensor)) != sums.get(key):
+                raise FileFormatError(f"the checkpoint {folder} is damaged: {key} in {name} is not what was trained.")
+    state, rest = content["state"], files[REST]
+    model = {f"model.{name}": tensor for name, tensor in files[MODEL].items()}
     return {"model": decode(state["model"], model)} | dict(decode(state["rest"], rest))
 
 

@@ -358,10 +358,11 @@ class Dispatch(TorchDispatchMode):
         state = self.state
         if plan.blas:
             cublas.use(state, plan.name, device, stream.index)
-        if machine.concurrent:
-            stream = state.order.stream_of(device, stream)
+        if machine.watching:
+            if machine.concurrent:
+                stream = state.order.stream_of(device, stream)
             site = state.site()
-            machine.launch(local.host, stream, cost, site)
+            machine.launch(local.host, stream, cost, site if machine.concurrent else 0)
             state.order.accesses(plan, args, kwargs, out, stream, site)
         else:
             machine.launch(local.host, stream, cost)

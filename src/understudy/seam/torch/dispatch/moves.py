@@ -245,11 +245,11 @@ def transfer(
     shapes = (tuple(source.shape),) if of.device < 0 else ()  # of inputs: how many samples a step has
     signature = Signature(copy_name(of.device, to.device, pinned), shapes, detail=detail)
     end = machine.copy(local.host, stream, signature, size, of.device, to.device, pinned, site)
-    if to.device >= 0:
-        to.epoch = stream.epoch
     if other is not None:
         machine.barrier(local.host, stream, other)
-    if machine.concurrent:
+    if to.device >= 0 and not machine.watching:
+        to.epoch = stream.epoch
+    if machine.watching:
         state.order.copied(source, destination, stream, site)
     if of.device < 0 and not pinned:
         state.notes.copied_to_device(source, size)
@@ -342,7 +342,7 @@ def fetch(state: State, tensor: Tensor, name: str, elements: int | None = None) 
     site = state.site()
     signature = Signature(copy_name(device, CPU, pinned), detail=(("cause", name), *_library(state)))
     machine.copy(local.host, stream, signature, size, device, CPU, pinned, site)
-    if machine.concurrent:
+    if machine.watching:
         state.order.read(tensor, stream, site)
     machine.synchronize_stream(local.host, stream, local.reason or name, site)
     state.synchronized(name, stream)

@@ -59,10 +59,14 @@ class StaleMode(Above):
             for storage, latest in newer:
                 _bytes(storage).copy_(latest)
         if plan.fresh:
+            given = _storages((*args, *kwargs.values()))
             for tag, storage in _storages((out,)).items():
+                # What shares an argument's memory is not new, whatever the schema says (`_unsafe_view`).
+                if tag in given or tag in self.writes:
+                    continue
                 if plan.name in NO_KERNEL:
                     _bytes(storage).zero_()
-                elif tag not in self.writes:
+                else:
                     before[tag] = torch.zeros(storage.nbytes(), dtype=torch.uint8, device="cpu")
         for tag, old in before.items():
             self._remember(tag, old)

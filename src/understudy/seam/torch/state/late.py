@@ -101,7 +101,8 @@ def extent(tensor: torch.Tensor) -> tuple[int, int]:
 class Late:
     """The copies between pinned memory and devices that the host does not know to be done.
 
-    `clock` lands each at its modelled completion instead, as soon as the host's clock has passed it.
+    `clock` lands each at its modelled completion instead, as soon as the host's clock has passed it. Threads take turns
+    at the public methods (`Turns`): nobody comes back from a wait before the bytes that it waited for are written.
     """
 
     def __init__(self, state: State, clock: bool) -> None:
@@ -119,28 +120,27 @@ class Late:
         """Write what the host is now ordered after (or, by the clock, what is complete)."""
         machine = self.state.machine
         now = self.state.local.host.now_ns
-        waiting = []
+        done: list[Landing] = []
+        waiting: list[Landing] = []
         for landing in self.landings:
-            done = landing.end_ns <= now if self.clock else machine.host_knows(landing.agent, landing.epoch)
-            if done:
-                self._write(landing)
-            else:
-                waiting.append(landing)
-        self.landings = waiting
+            over = landing.end_ns <= now if self.clock else machine.host_knows(landing.agent, landing.epoch)
+            (done if over else waiting).append(landing)
+        self._write(done, waiting)
         self.sources = [s for s in self.sources if s.source.storage() and not machine.host_knows(s.agent, s.epoch)]
 
-    def _write(self, landing: Landing) -> None:
-        destination = landing.destination.tensor()
-        if destination is not None:
-            with torch._C._DisableTorchDispatch():
-                destination.copy_(landing.value)
-            storage_of(destination)._us.late -= 1
+    def _write(self, done: list[Landing], waiting: list[Landing]) -> None:
+        self.landings = waiting  # first: no landing is written twice
+        for landing in done:
+            destination = landing.destination.tensor()
+            if destination is not None:
+                with torch._C._DisableTorchDispatch():
+                    destination.copy_(landing.value)
+                storage_of(destination)._us.late -= 1
 
     def finish(self, tag: Any = None) -> None:
         """Write everything that is on its way into one storage (or all): a device is about to read it."""
-        for landing in [item for item in self.landings if tag is None or item.destination.lies_in(tag)]:
-            self._write(landing)
-        self.landings = [item for item in self.landings if tag is not None and not item.destination.lies_in(tag)]
+        done = [item for item in self.landings if tag is None or item.destination.lies_in(tag)]
+        self._write(done, [item for item in self.landings if tag is not None and not item.destination.lies_in(tag)])
 
     def to_host(self, stream: Any, destination: torch.Tensor, value: torch.Tensor, end_ns: int, access: Access) -> None:
         """Put a device-to-host copy on its way: `destination` keeps its bytes until it lands."""

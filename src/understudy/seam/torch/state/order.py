@@ -1,8 +1,13 @@
-"""Which memory an operator touches, told to the machine once several streams exist."""
+"""Which memory an operator touches, told to the machine: always once several streams exist, and at times before.
+
+Before the first side stream nothing can race, but what comes then may race with what was: the operators since the
+host's last synchronization are watched, as far as that costs next to nothing in the long run.
+"""
 
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +15,7 @@ import torch
 
 from understudy.machine.machine import Range
 from understudy.machine.order import Access, Accesses, freed
+from understudy.machine.overlap import Strided, strided
 from understudy.machine.stream import Stream
 from understudy.seam.patching import Patch
 from understudy.seam.torch.operators.plan import Plan, tensors_in
@@ -23,6 +29,12 @@ if TYPE_CHECKING:
 current_node: Callable[[], Any] = torch._C._current_autograd_node
 get_sequence = torch._C._autograd._get_sequence_nr
 MOST_NODES = 1 << 17
+WATCHED = 128
+"""How many operators are watched from the beginning, or from a synchronization, before there is a side stream."""
+SELDOM = 50
+"""Of how many operators one may be watched in the long run: watching costs half as much again as the operator."""
+MOST_THREADS = 64
+"""Of how many threads the nodes are known; a step of nn.DataParallel makes as many as there are GPUs."""
 
 
 def patches(state: State) -> list[Patch]:
@@ -61,23 +73,27 @@ class Order:
 
     An autograd node carries the sequence number that the thread's counter had when its forward ran; the counter is
     read after each forward operator. A leaf's gradient is accumulated on the stream on which the leaf was used first:
-    there its node was made (`Node.stream`, torch/csrc/autograd/input_metadata.cpp).
+    there its node was made (`Node.stream`, torch/csrc/autograd/input_metadata.cpp). Each thread counts for itself, so
+    what is known of nodes is kept by thread.
     """
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self._forward: dict[int, Stream] = {}
+        self._forward: deque[dict[int, Stream]] = deque(maxlen=MOST_THREADS)  # by sequence number, one a thread
         self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], Stream]] = {}  # by identity
-        self._used: dict[int, list[Stream]] = {}
+        self._window = self._left = WATCHED  # operators to watch before a side stream exists: at a time, still
+        self._spent = 0
+        self._used: dict[int, dict[int, list[Stream]]] = {}  # by thread and device
 
     def stream_of(self, device: int, stream: Stream) -> Stream:
         """The stream that the operator now being dispatched runs on."""
         node = current_node()
         if node is None:
-            if len(self._forward) > MOST_NODES:
-                self._forward.clear()
+            forward = self._own()
+            if len(forward) > MOST_NODES:
+                forward.clear()
             # The first operator after a node was made belongs to that node's forward.
-            self._forward.setdefault(get_sequence() - 1, stream)
+            forward.setdefault(get_sequence() - 1, stream)
             return stream
         if self._chosen(device, stream):
             return stream  # for which the engine waits neither before nor after
@@ -93,12 +109,28 @@ class Order:
     def _forward_stream(self, node: Any, device: int, stream: Stream) -> Stream:
         if self._chosen(device, stream):
             return stream
-        forward = self._forward.get(node._sequence_nr())
+        forward = self._made_on(node._sequence_nr(), device)
         if forward is None:
             leaf = getattr(node, "variable", None)
             reference, used = self._leaves.get(id(leaf), (None, None))
             forward = used if reference is not None and reference() is leaf else None
         return stream if forward is None or forward.device != device else forward
+
+    def _made_on(self, number: int, device: int) -> Stream | None:
+        """The stream of a node's forward: this thread's, else another's that used the device (nn.DataParallel's)."""
+        for nodes in (self._own(), *reversed(self._forward)):
+            found = nodes.get(number)
+            if found is not None and found.device == device:
+                return found
+        return None
+
+    def _own(self) -> dict[int, Stream]:
+        """The nodes of this thread's forward passes."""
+        local = self.state.local
+        if local.nodes is None:
+            local.nodes = {}
+            self._forward.append(local.nodes)
+        return local.nodes
 
     def _chosen(self, device: int, stream: Stream) -> bool:
         """Whether the program chose this stream within backward: in a hook, or in a function of its own."""
@@ -108,7 +140,8 @@ class Order:
     def _backward(self, found: Stream, current: Stream) -> None:
         # The engine makes a node's stream wait for those of the nodes that feed it, and the first one for the
         # caller's: hold both as a barrier where the stream changes.
-        used = self._used.setdefault(found.device, [current])
+        devices = self._used.setdefault(self.state.local.host.index, {})
+        used = devices.setdefault(found.device, [current])
         if used[-1] is not found:
             self.state.machine.barrier(self.state.local.host, used[-1], found)
             used.append(found)
@@ -116,12 +149,11 @@ class Order:
     def backward_ends(self) -> None:
         """The caller's current streams wait for all streams that backward used."""
         state = self.state
-        for device, used in self._used.items():
+        for device, used in self._used.pop(state.local.host.index, {}).items():
             current = state.local.streams[device]
             for stream in dict.fromkeys(used):
                 if stream is not current:
                     state.machine.barrier(state.local.host, stream, current)
-        self._used.clear()
         if state.local.callers is None:
             self._leaves.clear()  # the nodes of its graph die
 
@@ -132,17 +164,38 @@ class Order:
             if known is None or known[0]() is not tensor:
                 self._leaves[id(tensor)] = weakref.ref(tensor), stream
 
+    def _watched(self) -> None:
+        """One more operator was seen before the first side stream; when enough were, those to come are not."""
+        self._left -= 1
+        if not self._left:
+            self.state.machine.watching = False
+
+    def synchronized(self) -> None:
+        """The host waited: where it knows all that was submitted, only what comes now can be in a race."""
+        machine = self.state.machine
+        submitted = 0
+        for device in machine.devices:
+            stream = device.default_stream
+            if not machine.host_knows(stream.agent, stream.epoch):
+                return
+            submitted += stream.epoch
+        self._spent += self._window - self._left
+        self._left = self._window = max(0, min(WATCHED, WATCHED + submitted // SELDOM - self._spent))
+        machine.watching = self._left > 0
+
     def accesses(
         self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, stream: Stream, site: int
     ) -> None:
         """Tell the machine what the operator just submitted reads and writes."""
+        if not self.state.machine.concurrent:
+            self._watched()
         positions = (*plan.mutated, *HIDDEN_WRITES.get(plan.name, ()))
         mutated = {id(t) for i in positions if i < len(args) for t in tensors_in((args[i],))}
         mutated |= {id(t) for name in plan.mutated_keywords for t in tensors_in((kwargs.get(name),))}
         skip = 1 if plan.name in WRITES_ONLY else 0
         reads: list[Range] = []
         writes: list[Range] = []
-        forward = current_node() is None
+        forward = self.state.machine.concurrent and current_node() is None
         for position, value in enumerate((*args, *kwargs.values())):
             for tensor in tensors_in((value,)):
                 if id(tensor) in mutated:
@@ -152,8 +205,11 @@ class Order:
                     if forward:
                         self.leaf_used(tensor, stream)
         if plan.fresh:
+            made: list[Range] = []
             for tensor in tensors_in((out,)):
-                self._add(writes, tensor)
+                self._add(made, tensor)
+            given = {id(item[0]) for item in (*reads, *writes)}
+            writes += [item for item in made if id(item[0]) not in given]  # some results are an argument itself
         state = self.state
         state.machine.access(state.local.host, stream, reads, writes, site)
 
@@ -189,9 +245,9 @@ class Order:
         ranges: list[Range] = []
         for tag in tags:
             if tag.device >= 0:
-                if tag.accesses is None:
+                if tag.accesses is None or tag.epoch:
                     tag.accesses = self._earlier(tag)
-                ranges.append((tag, 0, tag.size))
+                ranges.append((tag, 0, tag.size, None))
         return ranges
 
     def _add(self, ranges: list[Range], tensor: torch.Tensor) -> None:
@@ -204,22 +260,32 @@ class Order:
         tag = storage_of(tensor)._us
         if tag.device < 0:
             return
-        if tag.accesses is None:
+        if tag.accesses is None or tag.epoch:
             tag.accesses = self._earlier(tag)
-        start, end = (0, tag.size) if tensor.is_nested else extent(tensor)
-        ranges.append((tag, start, end))
+        gaps: Strided | None = None
+        if tensor.is_nested:
+            start, end = 0, tag.size
+        elif tensor.is_contiguous():
+            start = int(tensor.storage_offset()) * tensor.element_size()
+            end = start + tensor.numel() * tensor.element_size()
+        else:
+            start, end = extent(tensor)
+            gaps = strided(start, tensor.element_size(), tensor.shape, tensor.stride())
+        ranges.append((tag, start, end, gaps))
 
     def _earlier(self, tag: Any) -> Accesses:
-        """What is known of a storage that was written before accesses were kept, or before its block was reused."""
-        made = Accesses()
+        """What is known of a storage that was written while nobody watched, or before its block was reused."""
+        made: Accesses = tag.accesses or Accesses()
         block = tag.block
-        if block is not None and isinstance(block.accesses, Accesses):
+        if tag.accesses is None and block is not None and isinstance(block.accesses, Accesses):
             made = freed(block.accesses)
         elif tag.epoch and tag.stream is not None:
             machine = self.state.machine
             lane = machine.lane(machine.host, tag.stream)
             epoch = min(tag.epoch, tag.stream.epoch)  # the kernel that was to come may not have come
-            made.writes = [Access(tag.stream.agent, epoch, 0, tag.size, True, lane, tag.site)]
+            if not machine.host_knows(tag.stream.agent, epoch):
+                made.add(Access(tag.stream.agent, epoch, 0, tag.size, True, lane, tag.site))
+        tag.epoch = 0
         if block is not None:
             block.accesses = None
         return made

@@ -65,8 +65,11 @@ class Local(threading.local):
     host: HostThread
     streams: list[Stream]
     callers: list[Stream] | None = None
+    nodes: dict[int, Stream] | None = None
 
     def __init__(self, state: State) -> None:
+        if threading.get_ident() != state.thread:
+            state.machine.turns.begin()
         self.host = state.parents.pop(threading.get_ident(), state.machine.host)
         self.streams = [device.default_stream for device in state.machine.devices]
         self.left_ns = thread_time_ns()
@@ -127,6 +130,7 @@ class State:
         self.no_data = no_data
         self.assume = assume
         self.parents: dict[int, HostThread] = {}
+        self.thread = threading.get_ident()
         self.local = Local(self)
         self.visible: list[int] | None = None
         self.process = os.getpid()
@@ -158,6 +162,7 @@ class State:
         self.meter: Meter | None = None  # where the host's own work is measured
         self.stale = False  # whether readers that are not ordered after a write get the bytes from before it
         machine.on_order = self._ordered
+        machine.turns.guard(host_allocator, self.late, self.order)
 
     # ------------------------------------------------------------------ devices
 
@@ -208,7 +213,9 @@ class State:
 
     def create_context(self, device: Device) -> None:
         """A process's first use of a device makes a CUDA context, which takes memory of its own."""
-        if not device.context:
+        with self.machine.turns.lock:
+            if device.context:
+                return
             device.context = True
             device.driver.occupied_bytes += device.context_bytes
             self.ranks.opened(device)
@@ -229,9 +236,7 @@ class State:
             stream = self.local.streams[index]
             frees = device.frees
             if frees:
-                allocator = device.allocator
-                while frees:
-                    allocator.free(frees.popleft())
+                device.drain()
             if not device.context:
                 self.create_context(device)
             try:
@@ -240,7 +245,7 @@ class State:
                 raise self.memory.out_of_memory(error) from None
             tag.frees = frees
             tag.stream = stream
-            if not self.machine.concurrent:
+            if not self.machine.watching:
                 tag.epoch = stream.epoch + 1
         storage._us = tag
         if UNTRACK is not None:
@@ -311,8 +316,7 @@ class State:
 
     def drain(self, device: Device) -> None:
         """Give back the memory of storages that died."""
-        while device.frees:
-            device.allocator.free(device.frees.popleft())
+        device.drain()
 
     def number(self, tag: Any) -> int:
         """A number that names a storage in the trace; 0 for pageable host memory."""
@@ -321,8 +325,10 @@ class State:
         if not tag.number:
             # Counted by thread, so that it does not depend on which thread happens to come first.
             host = self.local.host
-            host.storages += 1
-            tag.number = (host.index << 32) + host.storages
+            with self.machine.turns.lock:
+                if not tag.number:
+                    host.storages += 1
+                    tag.number = (host.index << 32) + host.storages
         number: int = tag.number
         return number
 
@@ -415,6 +421,8 @@ class State:
             self.failure.ordered()
         if self.late.pending:
             self.late.land()
+        if not self.machine.concurrent:
+            self.order.synchronized()
 
 
 def _plain(storage: Any) -> Any:

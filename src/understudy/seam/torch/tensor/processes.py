@@ -39,8 +39,11 @@ def _after_fork() -> None:
         return
     # What another thread of the parent held stays held for ever in the child.
     state.default_generator = threading.RLock()
-    trace = state.machine.trace
+    machine = state.machine
+    machine.turns.forked()
+    trace = machine.trace
     trace.rows, trace.memory = Rows(), Rows()
+    machine.turns.guard(trace.rows, trace.memory)
     trace.hazards.clear()
     trace.notes.clear()
     if state.visible is not None:

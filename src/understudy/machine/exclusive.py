@@ -1,0 +1,62 @@
+"""One thread of the host at a time: the verbs of a machine and its parts take turns once several threads use them.
+
+What the machine knows is read, decided on and written in one verb: a stream's epoch, a vector clock, a free list. While
+there is one thread no verb pays for a lock. From the second on each public method of the guarded objects holds the
+machine's lock from beginning to end; it is reentrant, since verbs call each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from types import FunctionType
+from typing import Any
+
+
+class Turns:
+    """The lock of one machine, and the objects whose public methods take turns at it.
+
+    `make_lock` makes a reentrant lock. Without it (a machine that no threads use) nothing is ever locked.
+    """
+
+    def __init__(self, make_lock: Callable[[], AbstractContextManager[Any]] | None = None) -> None:
+        self._make_lock = make_lock
+        self.lock: AbstractContextManager[Any] = nullcontext()
+        self.shared = False
+        self._guarded: list[Any] = []
+
+    def guard(self, *parts: Any) -> None:
+        """Let the public methods of these objects take turns, from the moment at which there is a second thread."""
+        if self.shared:
+            for part in parts:
+                self._wrap(part)
+        else:
+            self._guarded += parts
+
+    def begin(self) -> None:
+        """There is a second thread. Call it before that thread does anything."""
+        if self.shared or self._make_lock is None:
+            return
+        self.lock = self._make_lock()
+        self.shared = True
+        while self._guarded:
+            self._wrap(self._guarded.pop())
+
+    def forked(self) -> None:
+        """In a child process: what another thread of the parent held would stay held for ever."""
+        if self.shared and self._make_lock is not None:
+            self.lock = self._make_lock()
+
+    def _wrap(self, part: Any) -> None:
+        for name in dir(type(part)):
+            if not name.startswith("_") and isinstance(getattr(type(part), name), FunctionType):
+                setattr(part, name, self._taking_turns(getattr(part, name)))
+
+    def _taking_turns(self, verb: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(verb)
+        def alone(*args: Any, **kwargs: Any) -> Any:
+            with self.lock:
+                return verb(*args, **kwargs)
+
+        return alone
