@@ -88,6 +88,11 @@ class Dispatch(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Dynamo compiles beneath this mode, which is no mode of the program's."""
+        return True
+
     supports_higher_order_operators = True
 
     def plan(self, func: Any) -> Plan:

@@ -32,11 +32,11 @@ from understudy.seam.torch import (
     distributed_nccl,
     dlpack,
     driver,
+    dynamo,
     factories,
     fake,
     fetches,
     foreign,
-    functional,
     generators,
     gpu_trace,
     gradients,
@@ -92,7 +92,6 @@ PATCHED = (
     pools,
     graphs,
     autocast,
-    functional,
     gradients,
     plans,
     libraries,
@@ -135,7 +134,7 @@ PLAIN_HANDLERS = {
     **sequences.HANDLERS,
     **distributed_collectives.HANDLERS,
 }
-LATE = {**foreign.MODULES, **timer.MODULES, **rpc.MODULES}
+LATE = {**foreign.MODULES, **timer.MODULES, **rpc.MODULES, **dynamo.MODULES}
 """What is replaced in modules that the program may import later, by their names."""
 
 HANDLERS = {**PLAIN_HANDLERS, **indexing.around(PLAIN_HANDLERS), **determinism.around(PLAIN_HANDLERS)}

@@ -17,6 +17,7 @@ from understudy.machine.plan_cache import PlanCache
 from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.operators import Plan
+from understudy.seam.torch.standins import StandIn, public
 from understudy.seam.torch.state import State
 from understudy.seam.torch.tags import device_of, tag_of
 
@@ -35,7 +36,8 @@ def patches(state: State) -> list[Patch]:
     names = [
         f"{kind}{suffix}" for kind in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft") for suffix in ("", "2", "n")
     ]
-    return [Patch(torch.fft, name, _halves(state, getattr(torch.fft, name))) for name in names]
+    found = {name: getattr(torch.fft, name) for name in names}
+    return [p for name, f in found.items() for p in public(torch.fft, name, StandIn(f, _halves(state, f)))]
 
 
 def _halves(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
