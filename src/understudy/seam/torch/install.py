@@ -134,7 +134,7 @@ PLAIN_HANDLERS = {
     **sequences.HANDLERS,
     **distributed_collectives.HANDLERS,
 }
-LATE = {**foreign.MODULES, **timer.MODULES, **rpc.MODULES, **dynamo.MODULES}
+LATE = {**foreign.MODULES, **timer.MODULES, **rpc.MODULES, **dynamo.MODULES, **higher_order.MODULES}
 """What is replaced in modules that the program may import later, by their names."""
 
 HANDLERS = {**PLAIN_HANDLERS, **indexing.around(PLAIN_HANDLERS), **determinism.around(PLAIN_HANDLERS)}
