@@ -23,7 +23,7 @@ FROM_DATA = ("tensor", "as_tensor", "asarray", "sparse_coo_tensor", "sparse_csr_
              "sparse_bsr_tensor", "sparse_bsc_tensor", "sparse_compressed_tensor")  # fmt: skip
 """Constructors that build from Python data on the host, below the dispatch mode, and then move."""
 
-function_modes: Callable[[], bool] = torch._C._is_torch_function_mode_enabled  # type: ignore[attr-defined]
+function_modes: Callable[[], bool] = torch._C._is_torch_function_mode_enabled
 NESTED: Any = torch._C._nested  # type: ignore[attr-defined]
 LIKE = ("normal", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like")
 UNNAMED = "range"

@@ -49,7 +49,7 @@ class StandIn:
             raise AttributeError(name)
         return getattr(self.__wrapped__, name)
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return type(self.__wrapped__)
 
