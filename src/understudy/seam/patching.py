@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from collections.abc import Iterable, Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
 
 _ABSENT = object()
+IMMUTABLE = 1 << 8
+"""`Py_TPFLAGS_IMMUTABLETYPE`: a class written in C, whose attributes Python code does not set."""
 
 
 class Patch(NamedTuple):
@@ -27,7 +31,7 @@ class Patches:
         """Replace every name; what is replaced already stays restorable to its first value."""
         for owner, name, value in patches:
             self._undo.append((owner, name, _found(owner, name)))
-            setattr(owner, name, value)
+            _put(owner, name, value)
 
     def restore(self) -> None:
         """Put everything back, last replaced first; names that did not exist are removed."""
@@ -36,7 +40,7 @@ class Patches:
             if before is _ABSENT:
                 delattr(owner, name)
             else:
-                setattr(owner, name, before)
+                _put(owner, name, before)
 
     def __iter__(self) -> Iterator[tuple[Any, str, Any]]:
         """What is replaced: (owner, name, what stood there)."""
@@ -48,3 +52,12 @@ def _found(owner: Any, name: str) -> Any:
     if isinstance(owner, FunctionType):
         return getattr(owner, name)
     return vars(owner).get(name, _ABSENT)
+
+
+def _put(owner: Any, name: str, value: Any) -> None:
+    if isinstance(owner, type) and owner.__flags__ & IMMUTABLE:
+        names: Any = gc.get_referents(vars(owner))[0]
+        names[name] = value
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))  # forgets what was looked up in it
+    else:
+        setattr(owner, name, value)

@@ -30,7 +30,6 @@ from understudy.seam.torch.kernels import (
     device_branches,
     device_kernels,
     fft,
-    functional,
     gradients,
     half,
     recurrent,
@@ -46,6 +45,7 @@ from understudy.seam.torch.tensor import (
     compiling,
     data,
     dlpack,
+    dynamo,
     factories,
     foreign,
     loading,
@@ -73,7 +73,6 @@ PATCHED = (
     pools,
     graphs,
     autocast,
-    functional,
     gradients,
     fft,
     libraries,
@@ -116,7 +115,7 @@ PLAIN_HANDLERS = {
     **sequences.HANDLERS,
     **collectives.HANDLERS,
 }
-LATE = {**foreign.MODULES, **timer.MODULES, **rpc.MODULES}
+LATE = {**foreign.MODULES, **timer.MODULES, **rpc.MODULES, **dynamo.MODULES, **higher_order.MODULES}
 """What is replaced in modules that the program may import later, by their names."""
 
 HANDLERS = {**PLAIN_HANDLERS, **indexing.around(PLAIN_HANDLERS), **determinism.around(PLAIN_HANDLERS)}

@@ -35,6 +35,9 @@ NEEDED = {
         torch.utils._python_dispatch.TorchDispatchMode torch.utils._python_dispatch._get_current_dispatch_mode
         torch.utils._python_dispatch._pop_mode_temporarily
     """,
+    "factories": """
+        torch._C._VariableFunctionsClass torch._C._fft torch._C._is_torch_function_mode_enabled
+    """,
     "attention": """
         torch._C._can_use_cudnn_attention torch._C._can_use_flash_attention torch._C._can_use_mem_efficient_attention
         torch._C._get_cudnn_sdp_enabled torch._C._get_deterministic_algorithms_warn_only

@@ -126,6 +126,15 @@ class _HostTag:
 HOST_TAG = _HostTag()
 
 
+def named(kwargs: dict[str, Any]) -> bool:
+    """Whether a program's own call says the device of an operator: then `pin_memory` is there too.
+
+    The functions of Python always say it, those that C++ calls with a tensor's options never do (tools/autograd/
+    gen_python_functions.py; `TensorBase::options` of aten/src/ATen/core/TensorBase.h).
+    """
+    return kwargs.get("device") is not None and kwargs.get("pin_memory") is not None
+
+
 def tag_of(tensor: torch.Tensor) -> Any:
     """The tag of a tensor's memory; of a sparse tensor's values; HOST_TAG where there is none."""
     try:

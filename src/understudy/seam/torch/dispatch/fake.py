@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import named
 
 ASKED = torch.ops.prim.device.default
 CPU_DEVICE = torch.device("cpu")
@@ -63,7 +64,8 @@ def run(state: State, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """Run an operator on shapes; one that C++ wants on the CPU runs on the device that C++ took for it."""
     local = state.local
     wanted = kwargs.get("device")
-    if wanted is not None and wanted.type == "cpu" and not local.explicit and local.fake_device is not None:
+    own = local.explicit or named(kwargs)
+    if wanted is not None and wanted.type == "cpu" and not own and local.fake_device is not None:
         kwargs = {**kwargs, "device": local.fake_device}
     return func(*args, **kwargs)
 

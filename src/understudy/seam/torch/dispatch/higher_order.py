@@ -1,7 +1,9 @@
-"""Operators that take operators, in versions of PyTorch whose dispatch modes must register with each of them."""
+"""Operators that take operators (`torch.cond`, `scan`): the emulation's mode is no mode of the program's to them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -28,3 +30,26 @@ def patches(_: State) -> list[Patch]:
             return popped.__torch_dispatch__(self, (), args, kwargs)
 
     return [Patch(HigherOrderOperator, "dispatch", dispatch)]
+
+
+def _unnoticed(module: Any) -> list[Patch]:
+    """The kernels of these operators refuse to run in a mode, as they do not where there are GPUs."""
+    stock = getattr(module, "_get_current_dispatch_mode", None)
+    if stock is None:
+        return []
+
+    def _get_current_dispatch_mode() -> Any:
+        mode = stock()
+        return None if type(mode).__module__.startswith("understudy.") else mode
+
+    return [Patch(module, "_get_current_dispatch_mode", _get_current_dispatch_mode)]
+
+
+MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {
+    f"torch.{name}": _unnoticed
+    for name in (
+        "_dynamo._trace_wrapped_higher_order_op",
+        *(f"_higher_order_ops.{name}" for name in ("base_hop", "cond", "invoke_subgraph", "scan", "strict_mode")),
+    )
+}
+"""What is replaced when the program imports it, or has."""

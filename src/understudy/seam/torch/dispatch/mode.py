@@ -39,6 +39,7 @@ from understudy.seam.torch.tags import (
     TRACED,
     Tag,
     disable_torch_function,
+    named,
     parts_of,
     size_of,
     storage_of,
@@ -89,6 +90,11 @@ class Dispatch(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Dynamo compiles beneath this mode, which is no mode of the program's."""
+        return True
 
     supports_higher_order_operators = True
 
@@ -258,9 +264,10 @@ class Dispatch(TorchDispatchMode):
         if get_mode(FAKE) is not None:
             return fake.run(self.state, func, args, kwargs)
         wanted = kwargs.get("device")
+        local = self.local
+        explicit = local.explicit or named(kwargs)
         if pinned := kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
-        local = self.local
         if wanted is None:
             target = device
         elif (kind := wanted.type) not in ("cpu", "cuda"):
@@ -268,7 +275,7 @@ class Dispatch(TorchDispatchMode):
         else:
             kwargs["device"] = CPU_DEVICE
             target = CPU if kind == "cpu" else self.state.index(wanted)
-            if target < 0 and not local.explicit and device >= 0:
+            if target < 0 and not explicit and device >= 0:
                 target = device
         if target == NOWHERE or (target < 0 and local.target is not None):
             target = CPU if local.target is None else local.target
@@ -283,7 +290,7 @@ class Dispatch(TorchDispatchMode):
         self.local.host.now_ns += on_cpu(self.machine, plan, func, args, kwargs, out)
         if pinned:
             self.state.pin(out)
-        elif not local.explicit and device == NOWHERE:  # made like a host tensor it lies on the host
+        elif not explicit and device == NOWHERE:  # made like a host tensor it lies on the host
             for tensor in tensors_in((out,)):
                 self.float(tensor)
         return out

@@ -15,7 +15,7 @@ from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.moves import fetch
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
-from understudy.seam.torch.tags import FLOATING, HOST_TAG, Tag, disable_torch_function, storage_of, tag_of
+from understudy.seam.torch.tags import FLOATING, HOST_TAG, Tag, disable_torch_function, named, storage_of, tag_of
 
 Tensor = torch.Tensor
 META = torch.device("meta")
@@ -49,7 +49,7 @@ class DatalessDispatch(Dispatch):
     def create(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
         """As with data; what C++ makes "on meta" inside a composite lives where its inputs do, or floats."""
         wanted = kwargs.get("device")
-        if wanted is None or wanted.type != "meta" or self.local.explicit:
+        if wanted is None or wanted.type != "meta" or self.local.explicit or named(kwargs):
             return super().create(plan, func, args, kwargs, device)
         out = self.call(plan, func, args, dict(kwargs), max(device, 0))
         if device >= 0:

@@ -19,6 +19,7 @@ from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of, tag_of
+from understudy.seam.torch.tensor.standins import StandIn, public
 
 HALVES = {torch.float16: torch.float32, torch.complex32: torch.complex64}
 BACK = {torch.float32: torch.float16, torch.complex64: torch.complex32}
@@ -35,7 +36,8 @@ def patches(state: State) -> list[Patch]:
     names = [
         f"{kind}{suffix}" for kind in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft") for suffix in ("", "2", "n")
     ]
-    return [Patch(torch.fft, name, _halves(state, getattr(torch.fft, name))) for name in names]
+    found = {name: getattr(torch.fft, name) for name in names}
+    return [p for name, f in found.items() for p in public(torch.fft, name, StandIn(f, _halves(state, f)))]
 
 
 def _halves(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,7 @@
-"""Factory functions: thin wrappers that tell a program's own CPU tensors from those that C++ makes in composites."""
+"""Factory functions: stand-ins that take a number for a device, and build from data on the host before they move it.
+
+Which CPU tensors are the program's own and which C++ makes in composites, `Dispatch` tells by itself (`tags.named`).
+"""
 
 from __future__ import annotations
 
@@ -14,43 +17,48 @@ from understudy.seam.torch.dispatch.moves import move
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU, device_of, storage_of
 from understudy.seam.torch.tensor.array_interface import tensor_of
+from understudy.seam.torch.tensor.standins import Factory, StandIn, imported, public
 
 FROM_DATA = ("tensor", "as_tensor", "asarray", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
              "sparse_bsr_tensor", "sparse_bsc_tensor", "sparse_compressed_tensor")  # fmt: skip
 """Constructors that build from Python data on the host, below the dispatch mode, and then move."""
 
+function_modes: Callable[[], bool] = torch._C._is_torch_function_mode_enabled
 NESTED: Any = torch._C._nested  # type: ignore[attr-defined]
 LIKE = ("normal", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like")
+UNNAMED = "range"
+"""The one function of Python's that makes its tensor without a word on pinned memory."""
 NEW = ("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided")
 
 
 def patches(state: State) -> list[Patch]:
     """The factory functions to replace, in `torch` and on `torch.Tensor`."""
     constructors: Iterable[Any] = torch.utils._device._device_constructors()
-    names = {getattr(f, "__name__", ""): f for f in constructors}
-    plain = [
+    plain = {getattr(f, "__name__", "").removeprefix("fft_"): f for f in constructors}
+    names = [
         (owner, name)
-        for name, f in names.items()
+        for name, f in plain.items()
         for owner in (torch, torch.fft)
-        if name not in FROM_DATA and getattr(owner, name, None) is f
+        if name not in FROM_DATA and name != UNNAMED and getattr(owner, name, None) is f
     ]
-    found = [Patch(owner, name, explicit(state, getattr(owner, name))) for owner, name in sorted(plain, key=str)]
-    found += [Patch(torch, name, explicit(state, getattr(torch, name))) for name in LIKE]
-    found += [Patch(torch, name, _from_data(state, getattr(torch, name))) for name in FROM_DATA]
-    found += [Patch(torch.Tensor, name, _new(state, getattr(torch._C.TensorBase, name))) for name in NEW]
+    names += [(torch, name) for name in LIKE]
+    found = [patch for owner, name in names for patch in public(owner, name, Factory(getattr(owner, name), _check_out))]
+    for name in FROM_DATA:
+        found += public(torch, name, StandIn(getattr(torch, name), _from_data(state, getattr(torch, name))))
+    found += public(torch, UNNAMED, StandIn(getattr(torch, UNNAMED), explicit(state, getattr(torch, UNNAMED))))
+    found += [Patch(torch.Tensor, name, _new(getattr(torch._C.TensorBase, name))) for name in NEW]
     found.append(Patch(NESTED, "nested_tensor", _nested(state)))
     found.append(Patch(torch.Tensor, "new_tensor", _new_tensor))
     found.append(Patch(torch.Tensor, "new", _legacy_new(state)))
     found.append(Patch(torch.Tensor, "__new__", staticmethod(_legacy(state))))
     found.append(Patch(torch, "device", _device_class(state)))
     found.append(Patch(torch._C._nn, "_parse_to", _parse_to(torch._C._nn._parse_to)))
-    found.append(Patch(torch, "from_numpy", explicit(state, torch.from_numpy)))
-    found.append(Patch(torch, "frombuffer", explicit(state, torch.frombuffer)))
-    return found
+    before = {id(getattr(patch.owner, patch.name)): patch.value for patch in found if patch.owner in (torch, torch.fft)}
+    return [*found, *imported(before)]
 
 
 def explicit(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """A factory that the program calls itself: what it makes on the CPU stays there."""
+    """A constructor that says no `pin_memory`: what it makes on the CPU for the program stays there."""
     local = state.local
 
     @functools.wraps(stock)
@@ -141,14 +149,12 @@ def _parse_to(stock: Callable[..., Any]) -> Callable[..., Any]:
     return parse_to
 
 
-def _new(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
-    marked = explicit(state, stock)
-
+def _new(stock: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(stock)
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("device") is None and device_of(self) != CPU:
-            return stock(self, *args, **kwargs)
-        return marked(self, *args, **kwargs)
+        if "device" in kwargs and isinstance(kwargs["device"], (int, str)):
+            kwargs["device"] = torch.device(kwargs["device"])
+        return stock(self, *args, **kwargs)
 
     return method
 
@@ -161,11 +167,10 @@ def _from_data(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(stock)
     def constructor(*args: Any, **kwargs: Any) -> Any:
+        if function_modes():
+            return stock(*args, **kwargs)  # C++ hands the call to the innermost mode, which calls this again
         device = kwargs.get("device")
         data = args[0] if args else kwargs.get("data")
-        around = _default_device() if device is None else None
-        if around is not None and around.type not in ("cpu", "cuda"):  # `with torch.device("meta")`
-            return stock(*args, **kwargs)
         if args and hasattr(type(data), "__cuda_array_interface__") and not isinstance(data, torch.Tensor):
             data = tensor_of(data)
             args = (data, *args[1:])
@@ -247,20 +252,7 @@ def _default(state: State, data: Any, args: Any, keeps: bool) -> int:
     for value in args:
         if isinstance(value, torch.Tensor):
             return max(CPU, device_of(value))
-    # The default device holds for new data; as_tensor and asarray keep what memory an array already has.
-    if keeps and hasattr(data, "__array_interface__"):
-        return CPU
-    return state.index(_default_device())
-
-
-def _default_device() -> torch.device | None:
-    """The device of the innermost `with torch.device(...)` or `set_default_device`; None for the CPU."""
-    if torch._C._len_torch_function_stack():
-        for mode in reversed(torch.overrides._get_current_function_mode_stack()):
-            if isinstance(mode, torch.utils._device.DeviceContext):
-                found: torch.device = mode.device
-                return found
-    return None
+    return CPU
 
 
 def _new_tensor(

@@ -1,0 +1,105 @@
+"""Functions of ours in the place of PyTorch's, which are equal to them.
+
+PyTorch's functions are built-in objects that tables are keyed by (TensorDict's, `torch.overrides`', Dynamo's) and that
+modes compare with. A stand-in equals the function and has its hash, so such tables find one under the other. C++ looks
+the function that it hands to `__torch_function__` up by name in its own modules (`handle_torch_function_no_python_arg_\
+parser` of torch/csrc/utils/python_arg_parser.cpp), so a stand-in is put there as well: `func is torch.zeros` holds.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from understudy.seam.patching import Patch
+
+CXX = {torch: torch._C._VariableFunctionsClass, torch.fft: torch._C._fft}  # type: ignore[attr-defined]
+"""Where C++ looks the functions of a public module up."""
+CXX_PREFIX = {torch: "", torch.fft: "fft_"}
+LIBRARIES = sys.stdlib_module_names - {"__main__"} | {"torch", "understudy", "numpy", "sympy"}
+"""Packages in which no name of a program's is looked for."""
+
+
+class StandIn:
+    """A function that calls ours, and in all else is PyTorch's."""
+
+    def __init__(self, stock: Callable[..., Any], function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, stock)
+        self.function = function
+        self._hash = hash(stock)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self.__wrapped__ or getattr(other, "__wrapped__", other) is self.__wrapped__
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return repr(self.__wrapped__)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__":  # not made yet
+            raise AttributeError(name)
+        return getattr(self.__wrapped__, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self.__wrapped__)
+
+    def __reduce__(self) -> Any:
+        return self.__wrapped__.__reduce__()
+
+    def __copy__(self) -> StandIn:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> StandIn:
+        return self
+
+
+class Factory(StandIn):
+    """A factory that takes what C++ alone would not: a number for a device, `device` beside an `out` on a device."""
+
+    def __init__(self, stock: Callable[..., Any], check_out: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__(stock, stock)
+        self.check_out = check_out
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if "device" in kwargs:
+            device = kwargs["device"]
+            if isinstance(device, (int, str)):
+                kwargs["device"] = torch.device(device)
+            if device is not None and kwargs.get("out") is not None:
+                self.check_out(kwargs)
+        return self.function(*args, **kwargs)
+
+
+def public(owner: Any, name: str, value: Any) -> list[Patch]:
+    """The patches that put a stand-in where Python finds the function, and where C++ does."""
+    place, inner = CXX[owner], CXX_PREFIX[owner] + name
+    found = vars(place).get(inner)
+    if isinstance(found, staticmethod):
+        return [Patch(owner, name, value), Patch(place, inner, staticmethod(value))]
+    return [Patch(owner, name, value)] if found is None else [Patch(owner, name, value), Patch(place, inner, value)]
+
+
+def imported(replaced: dict[int, Any]) -> Iterator[Patch]:
+    """Names that modules of the program imported before the emulation (`from torch import zeros`).
+
+    `replaced` has what stands in a function's place, by the function's identity.
+    """
+    for module in list(sys.modules.values()):
+        if str(getattr(module, "__name__", "")).partition(".")[0] in LIBRARIES:
+            continue
+        names = getattr(module, "__dict__", None)
+        if not isinstance(names, dict) or replaced.keys().isdisjoint(map(id, names.values())):
+            continue
+        for name, value in list(names.items()):
+            if id(value) in replaced:
+                yield Patch(module, name, replaced[id(value)])
