@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import json
-import multiprocessing.util
 import os
 import random
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
@@ -22,6 +18,7 @@ from understudy.analysis import remedies
 from understudy.checks.fragmentation import fragmented
 from understudy.cost import measured
 from understudy.cost.model import CostModel
+from understudy.departure import Departure
 from understudy.errors import InstallError, UsageError
 from understudy.gpus import versions
 from understudy.gpus.gpu import Gpu
@@ -174,6 +171,10 @@ class Session:
         if self.options.clock == "virtual":
             self._patches.apply(clock.patches(self.machine, host, sites))
 
+    def replace(self, patches: Iterable[Patch]) -> None:
+        """Replace names of other packages until the end."""
+        self._patches.apply(patches)
+
     def end(self) -> None:
         """Put everything back and complete the trace."""
         self._patches.restore()
@@ -186,9 +187,20 @@ class Session:
         """Write the totals of the devices into the trace."""
         if self._history is not None:
             self._history.write()
+        for device in self.machine.devices:
+            while device.frees:
+                device.allocator.free(device.frees.popleft())
+        self.write_totals()
+        self._replay_history()
+        self.write_band()
+
+    def write_totals(self) -> None:
+        """Write the devices' totals as they are at this moment."""
         self.trace.facts["devices"] = [_totals(device) for device in self.machine.devices]
         self.trace.facts["gpus"] = [_describe(device.gpu) for device in self.machine.devices]
-        self._replay_history()
+
+    def write_band(self) -> None:
+        """Write the error band of the kernels so far, all of which it looks at."""
         band = self.machine.band()
         self.trace.facts["band"] = None if band is None else round(band, 3)
 
@@ -362,10 +374,7 @@ def install_from_environment(framework: str = "torch") -> Session | None:
     _RUNNING.append(session)
     folder = os.environ.get("UNDERSTUDY_RUN_DIR")
     if folder:
-        departure = _Departure(session, folder)
-        atexit.register(departure.leave)
-        os.register_at_fork(after_in_child=departure.forked)
-        multiprocessing.util.register_after_fork(departure, _Departure.bootstrapped)
+        Departure(session, folder).arrange()
     return session
 
 
@@ -375,34 +384,6 @@ def running() -> Session | None:
 
 
 _RUNNING: list[Session] = []
-
-
-class _Departure:
-    """Leaves the trace of a process in the run's folder when the process ends, whichever way it came to be."""
-
-    def __init__(self, session: Session, folder: str) -> None:
-        self.session = session
-        self.folder = folder
-        self.done = False
-
-    def leave(self) -> None:
-        """End the emulation and save its trace, once."""
-        if self.done:
-            return
-        self.done = True
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would lose what the first one ended
-        self.session.end()
-        if len(self.session.trace) and os.path.isdir(self.folder):
-            self.session.trace.save(os.path.join(self.folder, f"{os.getpid()}.trace"))
-
-    def forked(self) -> None:
-        """What happened before a fork is the parent's to save; after it nothing can, as with CUDA."""
-        self.done = len(self.session.trace) > 0
-
-    def bootstrapped(self) -> None:
-        """A process of multiprocessing begins: it leaves by `os._exit`, after its own finalizers."""
-        multiprocessing.util.Finalize(None, self.leave, exitpriority=0)
 
 
 def _describe(gpu: Gpu) -> dict[str, Any]:
@@ -418,8 +399,6 @@ def _describe(gpu: Gpu) -> dict[str, Any]:
 
 
 def _totals(device: Device) -> dict[str, Any]:
-    while device.frees:
-        device.allocator.free(device.frees.popleft())
     run = device.allocator.statistics.whole_run()
     upper_bytes, upper_name = device.most()
     return {

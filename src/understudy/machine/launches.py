@@ -41,6 +41,7 @@ def first_use(machine: Machine, host: HostThread, device: Device, name: str) -> 
         device.used.add(what)
         host.advance(duration_ns)
         machine.mark(host, Kind.HOST, FIRST_USE + what, duration_ns, 0, duration_ns)
+        machine.trace.hand_on()
 
 
 def fill_rooms(machine: Machine) -> None:

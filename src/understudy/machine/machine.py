@@ -150,7 +150,7 @@ class Machine:
         rows = self.trace.rows
         rows.buffer.extend((0, lane, cost.number, site, issued, start, end, cost.size_bytes))
         if len(rows.buffer) >= SPILL and host.index == 0:
-            rows.spill()
+            self.trace.spill()
         if not stream.epoch % MARKED:
             launches.throttle(self, host, stream, lane)
         if self.blocking:
@@ -329,6 +329,7 @@ class Machine:
         waited = host.wait_until(until_ns)
         self._row(Kind.SYNCHRONIZE, self.lane(host, stream), self._name(name), site, begin, begin, host.now_ns, 0)
         self._ordered(host, order)
+        self.trace.hand_on(host.index)
         return waited
 
     def _wait(self, host: HostThread, until_ns: int, agent: int, epoch: int, order: VectorClock) -> None:
@@ -398,10 +399,8 @@ class Machine:
         """Record a fact that a check needs."""
         self.trace.notes.append(note)
         site = self.trace.sites.number(note.site)
-        now = host.now_ns
-        self._row(
-            Kind.NOTE, self._host_lane(host), self._name(note.code), site, now, now, now, len(self.trace.notes) - 1
-        )
+        now, lane = host.now_ns, self._host_lane(host)
+        self._row(Kind.NOTE, lane, self._name(note.code), site, now, now, now, len(self.trace.notes) - 1)
 
     def mark(self, host: HostThread, kind: Kind, name: str, value: int, site: int = 0, duration_ns: int = 0) -> None:
         """Record something of the host: a clock read, a step, a pause. It moves no time."""
