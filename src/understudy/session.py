@@ -6,7 +6,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
@@ -31,7 +31,7 @@ from understudy.machine.machine import Machine
 from understudy.machine.order import merged
 from understudy.machine.plan_cache import PlanCache
 from understudy.reports import memory_snapshot, smi
-from understudy.seam.patching import Patch, Patches
+from understudy.seam.patching import Patch, Patches, uninterrupted
 from understudy.seam.sites import Sites
 from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace
@@ -92,6 +92,8 @@ class Session:
         self._installations: list[Any] = []
         self._history: Any = None
         self._patches = Patches()
+        self._modules = frozenset(sys.modules)
+        self._forgets: list[Callable[[Collection[str]], None]] = [self._patches.forget]
         self._began_outside = False
         self._host: Callable[[], HostThread] = lambda: self.machine.host
         self._write_facts()
@@ -132,6 +134,7 @@ class Session:
         if self.options.host_time == "measured":
             state.meter = Meter(self.options.host_factor)
         installation = Installation(state)
+        self._forgets.append(installation.forget)
         installation.install()
         self._history = state.history
         if self.options.memory_history:
@@ -176,12 +179,20 @@ class Session:
         self._patches.apply(patches)
 
     def end(self) -> None:
-        """Put everything back and complete the trace."""
+        """Put everything back and complete the trace; what failed on its way is completed by another call."""
         self._patches.restore()
         self._began_outside = False
         while self._installations:
-            self._installations.pop().uninstall()
+            self._installations[-1].uninstall()
+            self._installations.pop()
         self.complete()
+
+    def forget(self) -> None:
+        """After the end, where the process goes on: let nothing keep this emulation alive but who asked for it."""
+        modules = sys.modules.keys() - self._modules
+        for forget in self._forgets:
+            forget(modules)
+        self._forgets.clear()
 
     def complete(self) -> None:
         """Write the totals of the devices into the trace."""
@@ -310,13 +321,16 @@ def emulate(gpus: str | int = "2", **options: Any) -> Iterator[Session]:
         InstallError: this process used CUDA already, or an emulation is active.
     """
     session = Session(_options({"gpus": str(gpus), **options}))
-    for framework in [name for name in FRAMEWORKS if name in sys.modules] or ["torch"]:
-        session.attach(framework)
     try:
+        with uninterrupted():
+            for framework in [name for name in FRAMEWORKS if name in sys.modules] or ["torch"]:
+                session.attach(framework)
         with _inherited(session.options):
             yield session
     finally:
-        session.end()
+        with uninterrupted():
+            session.end()
+            session.forget()
 
 
 @contextmanager
