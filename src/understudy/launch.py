@@ -7,20 +7,25 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from understudy import departure
 from understudy.errors import FileFormatError, UsageError
 from understudy.measure import kineto, record, snapshot
 from understudy.shim import FOLDER, MEASURE, OPTIONS, PYTHON
+from understudy.trace import journal
 from understudy.trace.finding import SEVERITIES, Finding
 from understudy.trace.operation import UNKNOWN_SITE
 from understudy.trace.trace import Trace
+from understudy.trace.units import plural
 
 SHIM = Path(__file__).parent / "shim"
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 CANNOT_START = 2
+MARK = "run"
 
 
 def environment(options: Mapping[str, object], folder: Path | None, base: Mapping[str, str]) -> dict[str, str]:
@@ -28,7 +33,7 @@ def environment(options: Mapping[str, object], folder: Path | None, base: Mappin
 
     Args:
         options: fields of `session.Options` by name; what is left out has its default.
-        folder: where each process saves its trace at exit; no trace is saved when None.
+        folder: where each process keeps its records; none are kept when None.
         base: the variables to start from; those of an outer run are replaced.
     """
     variables = dict(base)
@@ -124,6 +129,25 @@ def run(command: Sequence[str], variables: Mapping[str, str]) -> int:
     return code if code >= 0 else 128 - code
 
 
+@contextmanager
+def guarded(folder: Path) -> Iterator[None]:
+    """While this lasts, the end of this process, however hard, is the end of the run's processes and its folder."""
+    reading, writing = os.pipe()
+    script = Path(__file__).with_name("guard.py")
+    with open(os.devnull, "r+b") as null:
+        guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(script), str(reading), FOLDER, str(folder)],
+            stdin=null, stdout=null, stderr=null, cwd=os.sep, env={}, start_new_session=True, pass_fds=[reading],
+        )  # fmt: skip
+    os.close(reading)
+    try:
+        yield
+    finally:
+        os.write(writing, b".")
+        os.close(writing)
+        guard.wait()
+
+
 def _next_signal(numbers: Iterable[int]) -> tuple[int, bool]:
     """Wait for a signal: its number, and whether it came from the terminal and so to every process of the group."""
     if hasattr(signal, "sigwaitinfo"):
@@ -142,23 +166,57 @@ class Result:
 
     traces: list[Trace] = field(default_factory=list)
     outcome: int = 0
-    damaged: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    """What is missing of the records, a sentence each; a gate cannot pass without them."""
+
+
+def prepare(folder: Path) -> None:
+    """Mark a folder as that of a run: without the mark, what its processes left there is gone."""
+    (folder / MARK).touch()
 
 
 def collect(folder: Path) -> Result:
     """Read what the processes of a run left in its folder; processes that used no GPU are left out."""
     result = Result()
-    for path in sorted([*folder.glob("*.trace"), *folder.glob(f"*{record.SUFFIX}")]):
+    if not (folder / MARK).exists():
+        result.lost.append(
+            "the run's folder for temporary files was removed while the program ran, and the records of its work on "
+            "GPUs with it: let the program remove only what it made itself"
+        )
+    for path in sorted([*folder.glob(f"*{departure.SUFFIX}"), *folder.glob(f"*{record.SUFFIX}")]):
         try:
-            trace = Trace.load(path) if path.suffix == ".trace" else _measured(path)
+            trace, whole = _kept(path) if path.suffix == departure.SUFFIX else (_measured(path), True)
         except FileFormatError as error:
-            result.damaged.append(str(error))
+            result.lost.append(str(error))
             continue
-        if len(trace):
+        if not whole:
+            result.lost.append(_unfinished(path, trace))
+            trace.facts["incomplete"] = True
+        if len(trace) or not whole:
             result.traces.append(trace)
+    for path in sorted(folder.glob(f"*{record.BEGUN}")):
+        result.lost.append(f"process {path.stem} used a GPU and ended without writing what was recorded of it")
     result.traces.sort(key=lambda trace: (int(trace.facts.get("rank", 0)), -len(trace)))
     result.outcome = outcome(folder)
     return result
+
+
+def _kept(path: Path) -> tuple[Trace, bool]:
+    trace, whole = journal.read(path)
+    return trace.canonical(), whole
+
+
+def _unfinished(path: Path, trace: Trace) -> str:
+    """What is known of a process whose journal has no end."""
+    process = int(path.stem.partition("-")[0])
+    try:
+        os.kill(process, 0)
+        how = "still ran when the program had ended"
+    except OSError:
+        how = "was killed, or ended past Python"
+    sites = [record.site for record in trace if record.site.file]
+    reach = f"{plural(len(trace), 'record')}, the last of {sites[-1]}" if sites else plural(len(trace), "record")
+    return f"process {process} used a GPU and {how}: what is known of it ends with {reach}"
 
 
 def _measured(path: Path) -> Trace:

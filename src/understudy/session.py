@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import json
-import multiprocessing.util
 import os
 import random
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
@@ -22,6 +19,7 @@ from understudy.analysis import remedies
 from understudy.checks.fragmentation import fragmented
 from understudy.cost import measured
 from understudy.cost.model import CostModel
+from understudy.departure import Departure
 from understudy.errors import InstallError, UsageError
 from understudy.gpus import versions
 from understudy.gpus.gpu import Gpu
@@ -37,7 +35,7 @@ from understudy.machine.order import merged
 from understudy.machine.plan_cache import PlanCache
 from understudy.reports import memory_snapshot, smi
 from understudy.reports.parts.smi_data import SmiHost, SmiProcess
-from understudy.seam.patching import Patch, Patches
+from understudy.seam.patching import Patch, Patches, uninterrupted
 from understudy.seam.sites import Sites
 from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace
@@ -98,6 +96,8 @@ class Session:
         self._installations: list[Any] = []
         self._history: Any = None
         self._patches = Patches()
+        self._modules = frozenset(sys.modules)
+        self._forgets: list[Callable[[Collection[str]], None]] = [self._patches.forget]
         self._began_outside = False
         self._host: Callable[[], HostThread] = lambda: self.machine.host
         self._write_facts()
@@ -137,6 +137,7 @@ class Session:
         if self.options.host_time == "measured":
             state.meter = Meter(self.options.host_factor)
         installation = Installation(state)
+        self._forgets.append(installation.forget)
         installation.install()
         self._history = state.history
         if self.options.memory_history:
@@ -176,21 +177,44 @@ class Session:
         if self.options.clock == "virtual":
             self._patches.apply(clock.patches(self.machine, host, sites))
 
+    def replace(self, patches: Iterable[Patch]) -> None:
+        """Replace names of other packages until the end."""
+        self._patches.apply(patches)
+
     def end(self) -> None:
-        """Put everything back and complete the trace."""
+        """Put everything back and complete the trace; what failed on its way is completed by another call."""
         self._patches.restore()
         self._began_outside = False
         while self._installations:
-            self._installations.pop().uninstall()
+            self._installations[-1].uninstall()
+            self._installations.pop()
         self.complete()
+
+    def forget(self) -> None:
+        """After the end, where the process goes on: let nothing keep this emulation alive but who asked for it."""
+        modules = sys.modules.keys() - self._modules
+        for forget in self._forgets:
+            forget(modules)
+        self._forgets.clear()
 
     def complete(self) -> None:
         """Write the totals of the devices into the trace."""
         if self._history is not None:
             self._history.write()
+        for device in self.machine.devices:
+            while device.frees:
+                device.allocator.free(device.frees.popleft())
+        self.write_totals()
+        self._replay_history()
+        self.write_band()
+
+    def write_totals(self) -> None:
+        """Write the devices' totals as they are at this moment."""
         self.trace.facts["devices"] = [_totals(device) for device in self.machine.devices]
         self.trace.facts["gpus"] = [_describe(device.gpu) for device in self.machine.devices]
-        self._replay_history()
+
+    def write_band(self) -> None:
+        """Write the error band of the kernels so far, all of which it looks at."""
         band = self.machine.band()
         self.trace.facts["band"] = None if band is None else round(band, 3)
 
@@ -302,13 +326,16 @@ def emulate(gpus: str | int = "2", **options: Any) -> Iterator[Session]:
         InstallError: this process used CUDA already, or an emulation is active.
     """
     session = Session(_options({"gpus": str(gpus), **options}))
-    for framework in [name for name in FRAMEWORKS if name in sys.modules] or ["torch"]:
-        session.attach(framework)
     try:
+        with uninterrupted():
+            for framework in [name for name in FRAMEWORKS if name in sys.modules] or ["torch"]:
+                session.attach(framework)
         with _inherited(session.options):
             yield session
     finally:
-        session.end()
+        with uninterrupted():
+            session.end()
+            session.forget()
 
 
 @contextmanager
@@ -366,10 +393,7 @@ def install_from_environment(framework: str = "torch") -> Session | None:
     _RUNNING.append(session)
     folder = os.environ.get("UNDERSTUDY_RUN_DIR")
     if folder:
-        departure = _Departure(session, folder)
-        atexit.register(departure.leave)
-        os.register_at_fork(after_in_child=departure.forked)
-        multiprocessing.util.register_after_fork(departure, _Departure.bootstrapped)
+        Departure(session, folder).arrange()
     return session
 
 
@@ -379,34 +403,6 @@ def running() -> Session | None:
 
 
 _RUNNING: list[Session] = []
-
-
-class _Departure:
-    """Leaves the trace of a process in the run's folder when the process ends, whichever way it came to be."""
-
-    def __init__(self, session: Session, folder: str) -> None:
-        self.session = session
-        self.folder = folder
-        self.done = False
-
-    def leave(self) -> None:
-        """End the emulation and save its trace, once."""
-        if self.done:
-            return
-        self.done = True
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would lose what the first one ended
-        self.session.end()
-        if len(self.session.trace) and os.path.isdir(self.folder):
-            self.session.trace.save(os.path.join(self.folder, f"{os.getpid()}.trace"))
-
-    def forked(self) -> None:
-        """What happened before a fork is the parent's to save; after it nothing can, as with CUDA."""
-        self.done = len(self.session.trace) > 0
-
-    def bootstrapped(self) -> None:
-        """A process of multiprocessing begins: it leaves by `os._exit`, after its own finalizers."""
-        multiprocessing.util.Finalize(None, self.leave, exitpriority=0)
 
 
 def _describe(gpu: Gpu) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from source import Source, sources
 
 VOCABULARY = {"vocabulary", "torch", "jax", "tensorflow", "mxnet"}
 CORE = {"trace", "gpus", "cost", "machine", "checks", "reports"}
-BELOW_SESSION = CORE | {"seam", "analysis", "measure", "settings", "live"}
+BELOW_SESSION = CORE | {"seam", "analysis", "measure", "settings", "live", "departure"}
 COMMANDS = BELOW_SESSION | VOCABULARY | {"session", "launch", "train", "experiments", "doctor", "cli"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -25,6 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "measure": {"trace", "gpus"},
     "settings": set(),
     "live": {"machine"},
+    "departure": {"trace", "seam"},
+    "guard": set(),
     "vocabulary": set(),
     "torch": {"vocabulary"},
     "jax": {"vocabulary"},

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import gc
+import signal
+import sys
 import threading
 import time
 import types
+import weakref
 from typing import Any
 
 import pytest
 import torch
 import torch.cuda.comm
 import torch.nn.parallel.comm
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as entered_modes
 
 import understudy
+from understudy import session
 from understudy.errors import InstallError, UnknownGpuError, UsageError
+from understudy.seam.patching import Patches
+from understudy.seam.torch import install
 
 MODULES = (
     torch, torch._C, torch._C._nn, torch.cuda, torch.cuda.memory, torch.cuda.streams, torch.cuda.random,
@@ -56,9 +64,158 @@ def test_everything_is_put_back_by_identity() -> None:
     with understudy.emulate("2xV100"):
         use_a_lot()
         assert torch.cuda.is_available()
+    assert differences(before) == set()
+
+
+def differences(before: dict[tuple[str, str], Any]) -> set[tuple[str, str]]:
+    """The attributes that are not what they were."""
     after = names()
-    changed = {key for key in before.keys() | after.keys() if before.get(key, after) is not after.get(key, before)}
-    assert changed == set()
+    return {key for key in before.keys() | after.keys() if before.get(key, after) is not after.get(key, before)}
+
+
+class Fails(Patches):
+    """Replaces so many names, then fails as Ctrl-C or a fault in the middle would."""
+
+    left = 0
+
+    def apply(self, patches: Any) -> None:
+        """Replace one after the other."""
+        for patch in patches:
+            if Fails.left == 0:
+                raise KeyboardInterrupt
+            Fails.left -= 1
+            super().apply([patch])
+
+
+def test_a_beginning_that_fails_anywhere_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with understudy.emulate("V100") as emulated:
+        replaced = len([*emulated._installations[0].patches])
+    before = names()
+    monkeypatch.setattr(install, "Patches", Fails)
+    monkeypatch.setattr(session, "Patches", Fails)
+    for number in [*range(0, replaced, 7), replaced - 1, replaced, replaced + 5]:  # the last: in what no framework owns
+        Fails.left = number
+        with pytest.raises(KeyboardInterrupt), understudy.emulate("V100"):
+            pass
+        assert Fails.left == 0
+        assert not install.ACTIVE
+        assert not entered_modes()
+    assert differences(before) == set()
+
+
+@pytest.mark.parametrize("step", ["composites", "notes", "hook", "seed"])
+def test_a_step_after_the_replacements_that_fails_leaves_nothing(monkeypatch, step: str) -> None:
+    owner, name = {
+        "composites": (install.composites.Composites, "register"),
+        "notes": (install.notes.Notes, "begin"),
+        "hook": (install.import_hook, "hook"),
+        "seed": (session, "_seed"),
+    }[step]
+    before = names()
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, fail)
+        with pytest.raises(ZeroDivisionError):
+            understudy.emulate("V100").__enter__()
+    assert differences(before) == set()
+    with understudy.emulate("V100"):
+        assert torch.ones(2, device="cuda").sum().item() == 2
+
+
+def test_ctrl_c_waits_until_the_beginning_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = names()
+    begin = install.notes.Notes.begin
+
+    def interrupted(notes: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        begin(notes)
+
+    handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(install.notes.Notes, "begin", interrupted)
+    with pytest.raises(KeyboardInterrupt), understudy.emulate("V100"):
+        pass
+    assert differences(before) == set()
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def block(**options: Any) -> list[weakref.ref[Any]]:
+    """One emulation that was used, as what should die with it."""
+    with understudy.emulate("2xV100", **options) as session:
+        use_a_lot()
+        torch.fft.fft(torch.ones(8, device="cuda"))
+        torch.cuda.get_device_properties(0)
+        parts = (install.ACTIVE[-1], session.machine, session.trace, session)
+        return [weakref.ref(part) for part in parts]
+
+
+@pytest.mark.parametrize("options", [{}, {"memory_history": True}, {"async_copies": "stale"}], ids=str)
+def test_nothing_keeps_an_ended_emulation_alive(options: dict[str, Any]) -> None:
+    ended = block(**options)
+    gc.collect()
+    assert [reference() for reference in ended] == [None] * 4
+
+
+def test_blocks_do_not_add_up() -> None:
+    def count() -> int:
+        gc.collect()
+        return len(gc.get_objects())
+
+    def work() -> None:
+        with understudy.emulate("V100"):
+            x = torch.ones(3, device="cuda")
+            for _ in range(100):
+                x.add_(1)
+
+    work()
+    work()
+    before = count()
+    for _ in range(10):
+        work()
+    assert count() - before < 100
+
+
+def test_a_module_imported_meanwhile_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("imported_meanwhile")
+    with understudy.emulate("V100"):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        vars(module).update(sleep=time.sleep, Stream=torch.cuda.Stream, raw=torch._C._cuda_getCurrentRawStream)
+        raw = module.raw
+    assert (module.sleep, module.Stream) == (time.sleep, torch.cuda.Stream)
+    assert module.raw is not raw
+    with understudy.emulate("V100"):
+        assert module.raw(0) == torch._C._cuda_getCurrentRawStream(0)
+
+
+def test_a_thread_that_outlives_its_emulation_goes_on_without_gpus() -> None:
+    stop, steps, failed = threading.Event(), [0], []
+
+    def work() -> None:
+        x = torch.ones(4, 4, device="cuda")
+        while not stop.is_set():
+            x = (x @ x / 4).relu()
+            steps[0] += 1
+        try:
+            torch.ones(2, device="cuda")
+        except (AssertionError, RuntimeError) as error:
+            failed.append(str(error))
+        failed.append(x.sum().item())
+
+    def until(number: int) -> None:
+        while steps[0] < number and thread.is_alive():
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=work)
+    with understudy.emulate("V100", clock="real"):
+        thread.start()
+        until(20)
+    until(steps[0] + 20)
+    stop.set()
+    thread.join()
+    assert "CUDA" in failed[0]
+    assert failed[1:] == [16.0]
 
 
 def test_after_the_end_there_is_no_gpu() -> None:

@@ -12,10 +12,17 @@ from understudy.trace.finding import SEVERITIES, Finding
 
 
 class Gate(NamedTuple):
-    """At most `most` incidents of a code, or of a severity, are allowed."""
+    """At most `most` incidents of a code, or of a severity and those that are worse, are allowed."""
 
     what: str
     most: int = 0
+
+    def counts(self, finding: Finding) -> bool:
+        """Whether a finding is one that this gate is about."""
+        if self.what in SEVERITIES:
+            worst_first = [str(severity) for severity in SEVERITIES]
+            return worst_first.index(finding.severity) <= worst_first.index(self.what)
+        return finding.code == self.what
 
 
 def parse_gates(values: Iterable[str]) -> list[Gate]:
@@ -48,7 +55,7 @@ def _gate(text: str) -> Gate:
 def broken(gates: Sequence[Gate], findings: Iterable[Finding]) -> list[tuple[Gate, list[Finding]]]:
     """The gates that the findings break, each with what it counted."""
     found = list(findings)
-    counted = [(gate, [one for one in found if gate.what in (one.code, one.severity)]) for gate in gates]
+    counted = [(gate, [one for one in found if gate.counts(one)]) for gate in gates]
     return [(gate, some) for gate, some in counted if sum(one.times for one in some) > gate.most]
 
 

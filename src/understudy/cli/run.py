@@ -23,6 +23,7 @@ from understudy.trace.merge import merge
 from understudy.trace.units import plural
 
 FINDING = 64
+NO_EVIDENCE = 67
 UNDECIDABLE = (*NEEDS_ACCESSES, *NEEDS_CONTENTS, *NEEDS_PROGRAM)  # in what is recorded on real GPUs
 
 # torchrun's options, which go to torchrun's own elastic agent as they are.
@@ -67,7 +68,8 @@ def torchrun_options(command: Callable[..., Any]) -> Callable[..., Any]:
     context_settings={"allow_interspersed_args": False},
     epilog="Every option but torchrun's can be set as UNDERSTUDY_NAME (hyphens as underscores) in the environment and "
     "in the table [tool.understudy] of pyproject.toml. The exit code is the program's; 64: a finding of --fail-on, "
-    "65: it does not fit into the GPUs' memory, 66: it needs what the emulation must refuse, 2: wrong usage.",
+    "65: it does not fit into the GPUs' memory, 66: it needs what the emulation must refuse, 67: its records are "
+    "incomplete, 2: wrong usage.",
 )
 @emulation_options
 @click.option("-q", "--quiet", is_flag=True, envvar="UNDERSTUDY_QUIET", help="No report on the terminal.")
@@ -84,7 +86,8 @@ def torchrun_options(command: Callable[..., Any]) -> Callable[..., Any]:
     metavar="CODE[=N],...",
     multiple=True,
     envvar="UNDERSTUDY_FAIL_ON",
-    help="End with 64 when a finding of that code, or of a severity (error, warning, info), occurs more than N times.",
+    help="End with 64 when a finding of that code, or of a severity (error, warning, info) or worse, occurs more than "
+    "N times, and with 67 when records are missing.",
 )
 @torchrun_options
 @click.option("-m", "--module", is_flag=True, help="PROGRAM is a module, as in python -m.")
@@ -113,8 +116,9 @@ def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> 
     elif options["gpus"] is None and ranks.isdecimal() and int(ranks) > 2:
         options["gpus"] = ranks  # a GPU for each rank
     line = target.command() if torchrun is None else target.elastic_command(torchrun)
-    with _folder() as name:
+    with _folder() as name, launch.guarded(Path(name)):
         folder = Path(name)
+        launch.prepare(folder)
         if measures:
             variables = launch.measuring_environment(folder, os.environ)
         else:
@@ -225,8 +229,6 @@ def _outputs(report_paths: Sequence[str], trace: str | None) -> Outputs:
 def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Outputs, options: dict[str, Any]) -> int:
     from understudy import checks
 
-    for text in result.damaged:
-        _say(text)
     for trace in result.traces:
         trace.facts["exit_code"] = code
     findings = launch.merge(finding for trace in result.traces for finding in checks.run(trace))
@@ -236,20 +238,23 @@ def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Ou
     try:
         if not options["quiet"]:
             _show(result, findings, code, options["no_python"])
-        for text in broken:
+        for text in [*result.lost, *broken]:
             _say(text)
     except BrokenPipeError:  # nobody reads the report (`2>&1 | head`): the exit code is the program's all the same
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     if code and code <= 128 and result.outcome:
         return result.outcome
-    return code or (FINDING if broken else 0)
+    if code or broken:
+        return code or FINDING
+    return NO_EVIDENCE if result.lost and (gates or outputs) else 0
 
 
 def _show(result: launch.Result, findings: list[Any], code: int, command: bool) -> None:
     from understudy.reports.text import show
 
     if not result.traces:
-        _say(_nothing(code, command))
+        if not result.lost:
+            _say(_nothing(code, command))
         return
     if len(result.traces) > 1:
         _say(f"{len(result.traces)} processes used GPUs; the report is of all of them")

@@ -127,6 +127,7 @@ class Machine:
                 device.used.add(what)
                 host.advance(duration_ns)
                 self.mark(host, Kind.HOST, FIRST_USE + what, duration_ns, 0, duration_ns)
+                self.trace.hand_on()
 
     # ------------------------------------------------------------------ work
 
@@ -153,7 +154,7 @@ class Machine:
         rows = self.trace.rows
         rows.buffer.extend((0, lane, cost.number, site, issued, start, end, cost.size_bytes))
         if len(rows.buffer) >= SPILL and host.index == 0:
-            rows.spill()
+            self.trace.spill()
         if not stream.epoch % MARKED:
             launches.throttle(self.trace, device, host, stream, lane)
         if self.blocking:
@@ -331,6 +332,7 @@ class Machine:
         waited = host.wait_until(until_ns)
         self._row(Kind.SYNCHRONIZE, self.lane(host, stream), self._name(name), site, begin, begin, host.now_ns, 0)
         self._ordered(host, order)
+        self.trace.hand_on(host.index)
         return waited
 
     def _wait(self, host: HostThread, until_ns: int, agent: int, epoch: int, order: VectorClock) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 SUFFIX = ".kineto.json.gz"
 SNAPSHOT = ".snapshot.pickle"
+BEGUN = ".recording"
+"""A file that stands while a process is recorded: one that is left over is that of a process which wrote nothing."""
 MOST_ENTRIES = 1_000_000  # of the allocator's history, which is kept on the host
 
 
@@ -34,6 +36,7 @@ def start(folder: str) -> None:
 
     profiler = profile(record_shapes=True, profile_memory=True, with_stack=True)
     profiler.start()
+    (Path(folder) / f"{os.getpid()}{BEGUN}").touch()
     atexit.register(_write, profiler, Path(folder), os.getpid())
 
 
@@ -46,3 +49,4 @@ def _write(profiler: Any, folder: Path, process: int) -> None:
     profiler.export_chrome_trace(str(folder / f"{process}{SUFFIX}"))
     if torch.cuda.is_available():
         torch.cuda.memory._dump_snapshot(str(folder / f"{process}{SNAPSHOT}"))
+    (folder / f"{process}{BEGUN}").unlink(missing_ok=True)

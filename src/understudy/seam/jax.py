@@ -17,7 +17,7 @@ from understudy.errors import InstallError
 from understudy.seam import jax_exchange
 from understudy.seam.buffer_slot import BufferSlot
 from understudy.seam.jax_program import Program, collectives_of, program_of
-from understudy.seam.patching import Patch, Patches
+from understudy.seam.patching import Patch, Patches, undone
 from understudy.seam.recorder import Holding, Installed, OutOfMemory, Recorder, Work
 
 PREALLOCATED = 0.75
@@ -41,10 +41,11 @@ def install(session: Any) -> Installed:
         )
     seam = _Seam(session)
     patches = Patches()
-    patches.apply(seam.patches())
-    if started:
-        patches.apply(_late(xla_bridge, seam.client()))
-    seam.forget()
+    with undone(patches.restore):
+        patches.apply(seam.patches())
+        if started:
+            patches.apply(_late(xla_bridge, seam.client()))
+        seam.forget()
 
     def uninstall() -> None:
         patches.restore()

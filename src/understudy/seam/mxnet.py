@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from understudy.seam.mxnet_program import COPIES, Shape, backward, has_kernel, signature_of, symbol_work
-from understudy.seam.patching import Patch, Patches
+from understudy.seam.patching import Patch, Patches, undone
 from understudy.seam.recorder import Holding, Installed, OutOfMemory, Recorder, Work
 
 FIRST = 1000
@@ -34,7 +34,8 @@ def install(session: Any) -> Installed:
     """Give MXNet the session's GPUs; returns what takes them away again. Call it after `import mxnet`."""
     seam = _Seam(session)
     patches = Patches()
-    patches.apply(seam.patches())
+    with undone(patches.restore):
+        patches.apply(seam.patches())
 
     def uninstall() -> None:
         patches.restore()

@@ -15,7 +15,7 @@ from typing import Any
 from understudy.errors import InstallError
 from understudy.seam import tensorflow_exchange
 from understudy.seam.buffer_slot import BufferSlot
-from understudy.seam.patching import Patch, Patches
+from understudy.seam.patching import Patch, Patches, undone
 from understudy.seam.recorder import Installed, OutOfMemory, Recorder, Work
 from understudy.seam.tensorflow_devices import Devices
 from understudy.seam.tensorflow_names import gpu_index, to_cpu, to_gpu
@@ -37,8 +37,9 @@ def install(session: Any) -> Installed:
     seam = _Seam(session)
     seam.prepare()
     patches = Patches()
-    patches.apply(seam.patches())
-    seam.enter_thread()
+    with undone(patches.restore):
+        patches.apply(seam.patches())
+        seam.enter_thread()
 
     def uninstall() -> None:
         seam.leave_thread()

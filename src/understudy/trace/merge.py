@@ -103,4 +103,5 @@ def _facts(traces: Sequence[Trace], numbers: Sequence[dict[int, int]]) -> dict[s
         "devices": [devices[number] for number in sorted(devices)],
         "band": max(bands, default=None),
         "processes": len(traces),
+        "incomplete": any(trace.facts.get("incomplete") for trace in traces),
     }

@@ -11,7 +11,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -121,6 +121,21 @@ class Trace:
         self.hazards: list[Hazard] = []
         self.notes: list[Note] = []
         self.facts: dict[str, Any] = {"source": "modelled"}
+        self.sink: Callable[[], None] | None = None
+        """What takes the rows out of this process as they come, where it leaves them to another one."""
+
+    def hand_on(self, thread: int = 0) -> None:
+        """Let the sink have what there is: at a wait of the host, and when a device is first used.
+
+        Only the first host thread does: pouring the buffer out is one thread's work.
+        """
+        if self.sink is not None and thread == 0:
+            self.sink()
+
+    def spill(self) -> None:
+        """Pour the rows that are buffered into their array, and let the sink have them."""
+        self.rows.spill()
+        self.hand_on()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -227,14 +242,19 @@ def _parse(header: dict[str, Any], body: bytes, path: str) -> Trace:
         raise FileFormatError(f"{path} is cut short: it should hold {header['rows']} rows; write it again")
     trace.rows = Rows.from_bytes(body[:end])
     trace.memory = Rows.from_bytes(body[end:])
-    trace.lanes = Table(Lane(*lane) for lane in header["lanes"])
-    trace.signatures = Table(_signature(fields) for fields in header["signatures"])
-    trace.sites = Table(_site(fields) for fields in header["sites"])
-    trace.hazards = [_hazard(fields) for fields in header["hazards"]]
-    trace.notes = [
-        Note(code, _site(site), tuple((key, value) for key, value in detail)) for code, site, detail in header["notes"]
-    ]
+    read_tables(trace, header)
     return trace
+
+
+def read_tables(trace: Trace, tables: dict[str, Any]) -> None:
+    """Give a trace its tables, from what JSON made of them: lists by the names of `Trace`'s attributes."""
+    trace.lanes = Table(Lane(*lane) for lane in tables["lanes"])
+    trace.signatures = Table(_signature(fields) for fields in tables["signatures"])
+    trace.sites = Table(_site(fields) for fields in tables["sites"])
+    trace.hazards = [_hazard(fields) for fields in tables["hazards"]]
+    trace.notes = [
+        Note(code, _site(site), tuple((key, value) for key, value in detail)) for code, site, detail in tables["notes"]
+    ]
 
 
 def _site(fields: list[Any]) -> Site:

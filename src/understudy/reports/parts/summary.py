@@ -315,6 +315,9 @@ def _verdict(
     if tests is not None:
         place = f"{'EMULATED' if emulated else 'MEASURED'}, {plural(tests, 'test')} on GPUs"
     code = trace.facts.get("exit_code", 0)
+    incomplete = trace.facts.get("incomplete", False)
+    if incomplete:
+        place += ", INCOMPLETE records"
     if code:
         place += (
             f", signal {code - 128} ended the program" if code > 128 else f", the program failed (exit code {code})"
@@ -333,6 +336,12 @@ def _verdict(
             f"{place}: the profile holds no work on a GPU",
             "no kernel and no copy was recorded",
             "profile with `ProfilerActivity.CUDA`, around steps that use the GPU",
+        )
+    if incomplete:
+        return (
+            f"{place}: no finding in what is there",
+            "a process that used a GPU was killed or ended past Python, and what it did last is not known",
+            "let its processes end by themselves, also by `os._exit`; a pool of processes by `close()` and `join()`",
         )
     if not any(device.used for device in devices):
         return (

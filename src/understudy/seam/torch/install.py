@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Collection
 from functools import partial
+from typing import Any
 
 import torch
 import torch.cuda
 import torch.utils._device
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as entered_modes
 
 from understudy import import_hook
 from understudy.errors import InstallError
-from understudy.seam.patching import Patches
+from understudy.seam.patching import Patches, undone
 from understudy.seam.torch.cuda import driver, graphs, libraries, pools, streams, timer, tunable
 from understudy.seam.torch.dispatch import asserts, determinism, fake, fetches, higher_order, indexing, moves, threads
 from understudy.seam.torch.dispatch.host_time import MeasuredDispatch
@@ -121,6 +124,15 @@ LATE = {**foreign.MODULES, **timer.MODULES, **rpc.MODULES, **dynamo.MODULES, **h
 HANDLERS = {**PLAIN_HANDLERS, **indexing.around(PLAIN_HANDLERS), **determinism.around(PLAIN_HANDLERS)}
 """Operators that are handled whole, by name."""
 
+CACHES = (
+    ("torch._weights_only_unpickler", "_get_allowed_globals"),
+    ("torch.overrides", "_get_overridable_functions"),
+    ("torch.overrides", "get_default_nowrap_functions"),
+    ("torch.overrides", "get_ignored_functions"),
+    ("torch.overrides", "get_testing_overrides"),
+)
+"""Functions of PyTorch that keep its names as they find them."""
+
 ACTIVE: list[State] = []
 """The emulations that are in force in this process, innermost last."""
 
@@ -135,6 +147,9 @@ class Installation:
         self.mode: Dispatch = kind(state, HANDLERS)
         self.composites = composites.Composites(state)
         self.stale = StaleMode(self.mode) if state.stale and not state.no_data else None
+        self.threads = threads.Threads(state, self.mode)
+        self.hook: Any = None
+        self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
         """Replace PyTorch's names and enter the dispatch mode.
@@ -148,18 +163,31 @@ class Installation:
             raise InstallError(
                 "CUDA is in use in this process already: begin the emulation before the program touches a GPU"
             )
-        state = self.state
+        with undone(self.uninstall):
+            self._install()
+
+    def _install(self) -> None:
+        """Each step after what takes it back."""
+        state, undo = self.state, self._undo
         state.history = History(state)
         torch.utils._device._device_constructors()  # a cache that must hold PyTorch's own functions
+        undo.append(self.patches.restore)
         for module in PATCHED:
             self.patches.apply(module.patches(state))
-        self.patches.apply(threads.patches(state, self.mode))
+        self.patches.apply(self.threads.patches())
+        undo.append(state.history.disable)
+        undo.append(state.autocast.unregister)
+        undo.append(self.composites.unregister)
         self.composites.register()
+        undo.append(self._leave_modes)
         with gpu_trace.Lifted():
             self.mode.__enter__()  # type: ignore[no-untyped-call]
             if self.stale is not None:
                 self.stale.__enter__()  # type: ignore[no-untyped-call]
+        undo.append(self.threads.let_go)
+        undo.append(state.notes.end)
         state.notes.begin()
+        undo.append(self._unhook)
         self.hook = import_hook.hook({name: partial(self._imported, name) for name in LATE})
         ACTIVE.append(state)
 
@@ -167,15 +195,24 @@ class Installation:
         self.patches.apply(LATE[name](sys.modules[name]))
 
     def uninstall(self) -> None:
-        """Leave the mode and put everything back by identity."""
-        ACTIVE.remove(self.state)
+        """Leave the mode and put everything back by identity, as far as it was there."""
+        ACTIVE[:] = [state for state in ACTIVE if state is not self.state]
+        while self._undo:
+            self._undo[-1]()
+            self._undo.pop()
+
+    def _unhook(self) -> None:
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self.hook]
-        self.state.notes.end()
+
+    def _leave_modes(self) -> None:
         with gpu_trace.Lifted():
-            if self.stale is not None:
-                self.stale.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            self.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        self.composites.unregister()
-        self.state.autocast.unregister()
-        self.state.history.disable()
-        self.patches.restore()
+            for mode in (self.stale, self.mode):
+                if mode is not None and any(mode is entered for entered in entered_modes()):
+                    mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def forget(self, modules: Collection[str]) -> None:
+        """Let modules that were imported meanwhile, and PyTorch's caches, forget what they took."""
+        self.patches.forget(modules)
+        for module, name in CACHES:
+            if module in sys.modules:
+                getattr(sys.modules[module], name).cache_clear()

@@ -256,12 +256,6 @@ class DeviceProperties:
         )
 
 
-@functools.cache
-def properties(device: Device) -> DeviceProperties:
-    """The properties of a device, as PyTorch shows them: one object a device."""
-    return DeviceProperties(device)
-
-
 UNUSED, USED = "CUDA.used\t\t False", "CUDA.used\t\t true"
 """What `torch.read_vitals()` says before and after CUDA's first use (aten/src/ATen/core/Vitals.cpp)."""
 
@@ -336,6 +330,7 @@ class Cudart:
 def _cuda_module(state: State) -> list[Patch]:
     cuda = torch.cuda
     version = ".".join(map(str, state.cuda_version))
+    properties = functools.cache(DeviceProperties)  # one object a device
 
     def mem_get_info(device: Any = None) -> tuple[int, int]:
         cuda._lazy_init()

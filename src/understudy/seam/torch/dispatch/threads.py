@@ -1,39 +1,93 @@
-"""Threads: each has its own host clock, forked at its start and joined at its join, and enters the dispatch mode."""
+"""Threads: each has its own host clock, forked at its start and joined at its join, and enters the dispatch mode.
+
+A thread that outlives its emulation goes on as a thread of a machine without GPUs: its operators are the CPU's own.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
+from time import monotonic, sleep
 from typing import Any
 
 from understudy.seam.patching import Patch
+from understudy.seam.sites import OURS
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.state.state import State
 
+SEAM = os.path.join(OURS, "seam") + os.sep
+PATIENCE_S, PAUSE_S = 2.0, 0.0005
 
-def patches(state: State, mode: Dispatch) -> list[Patch]:
-    """The methods of `threading.Thread` to replace."""
-    thread = threading.Thread
-    stock_start, stock_join, stock_run = thread.start, thread.join, thread._bootstrap_inner  # type: ignore[attr-defined]
-    machine = state.machine
 
-    def start(self: Any) -> None:
-        self._us_host = machine.fork(state.host())
-        stock_start(self)
+def _plain(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """The dispatch of a mode whose emulation has ended: the operator as it is."""
+    return func(*args, **(kwargs or {}))
 
-    def join(self: Any, timeout: float | None = None) -> None:
-        stock_join(self, timeout)
-        child = getattr(self, "_us_host", None)
-        if child is not None and not self.is_alive():
-            self._us_host = None
-            machine.join(state.host(), child)
 
-    def bootstrap(self: Any) -> None:
-        child = getattr(self, "_us_host", None)
-        if child is None:
-            stock_run(self)
-            return
-        state.parents[threading.get_ident()] = child
-        with mode.again():
-            stock_run(self)
+class Threads:
+    """The threads that were started under an emulation and that run."""
 
-    return [Patch(thread, "start", start), Patch(thread, "join", join), Patch(thread, "_bootstrap_inner", bootstrap)]
+    def __init__(self, state: State, mode: Dispatch) -> None:
+        self.state = state
+        self.mode = mode
+        self._modes: dict[int, Dispatch] = {}
+        self._code: frozenset[Any] = frozenset()
+
+    def patches(self) -> list[Patch]:
+        """The methods of `threading.Thread` to replace."""
+        thread = threading.Thread
+        stock_start, stock_join, stock_run = thread.start, thread.join, thread._bootstrap_inner  # type: ignore[attr-defined]
+        state, mode, modes = self.state, self.mode, self._modes
+        machine = state.machine
+
+        def start(self: Any) -> None:
+            self._us_host = machine.fork(state.host())
+            stock_start(self)
+
+        def join(self: Any, timeout: float | None = None) -> None:
+            stock_join(self, timeout)
+            child = getattr(self, "_us_host", None)
+            if child is not None and not self.is_alive():
+                self._us_host = None
+                machine.join(state.host(), child)
+
+        def bootstrap(self: Any) -> None:
+            child = getattr(self, "_us_host", None)
+            if child is None:
+                stock_run(self)
+                return
+            number = threading.get_ident()
+            state.parents[number] = child
+            modes[number] = mode.again()
+            try:
+                with modes[number]:
+                    stock_run(self)
+            finally:
+                modes.pop(number, None)
+
+        self._code = frozenset({start.__code__, join.__code__, bootstrap.__code__})
+        return [
+            Patch(thread, "start", start),
+            Patch(thread, "join", join),
+            Patch(thread, "_bootstrap_inner", bootstrap),
+        ]
+
+    def let_go(self) -> None:
+        """Turn the modes of threads that go on into none, and wait until none of them is inside an operator of ours."""
+        numbers = [*self._modes]
+        for mode in (self.mode, *self._modes.values()):
+            # A class of its own, with all the rest: an operator that runs now still needs it.
+            mode.__class__ = type("Ended", (type(mode),), {"__torch_dispatch__": _plain})
+        until = monotonic() + PATIENCE_S
+        while any(map(self._busy, numbers)) and monotonic() < until:
+            sleep(PAUSE_S)
+        self._modes.clear()
+
+    def _busy(self, number: int) -> bool:
+        frame = sys._current_frames().get(number)
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(SEAM) and frame.f_code not in self._code:
+                return True
+            frame = frame.f_back
+        return False

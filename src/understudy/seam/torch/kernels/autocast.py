@@ -45,6 +45,7 @@ class Autocast:
         self.state = state
         self.switches = Switches()
         self.library: Any = None
+        self.owner = [self]  # empty when the kernels are out: PyTorch keeps them for good, and they keep no emulation
         self.registering = threading.Lock()  # threads of nn.DataParallel meet autocast at the same time
         self.cache: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.stock_set = torch.set_autocast_enabled
@@ -102,6 +103,7 @@ class Autocast:
 
     def _kernel(self, func: Any, rule: Rule, of_cuda: bool = True) -> Callable[..., Any]:
         """`of_cuda`: the operator is on CUDA's lists; else on a device it is as if autocast had not looked."""
+        owner, switches = self.owner, self.switches
         apart = not of_cuda and _has(func.name(), "CompositeImplicitAutograd")
         below = C.DispatchKeySet(C.DispatchKey.AutogradCPU)
 
@@ -110,12 +112,13 @@ class Autocast:
             on_device = any(device_of(t) >= 0 for t in found)
             if on_device and apart:
                 return func.redispatch(below, *args, **kwargs)  # autocast goes on in its parts
-            enabled = of_cuda and self.switches.cuda if on_device else self.switches.cpu
-            with self.without():
+            enabled = of_cuda and switches.cuda if on_device else switches.cpu
+            autocast = owner[0]
+            with autocast.without():
                 if not enabled or not found:
                     return func(*args, **kwargs)
                 dtype = torch.get_autocast_dtype("cuda" if on_device else "cpu")
-                return rule(self, func, args, kwargs, dtype)
+                return rule(autocast, func, args, kwargs, dtype)
 
         return kernel
 
@@ -152,6 +155,7 @@ class Autocast:
         if self.library is not None:
             self.library._destroy()
             self.library = None
+        self.owner.clear()
 
 
 def _lower(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:

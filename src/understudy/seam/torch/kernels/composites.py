@@ -63,7 +63,9 @@ class Composites:
     """The kernels of one emulation, from `register` to `unregister`."""
 
     def __init__(self, state: State) -> None:
-        self.state = state
+        self.states = [state]
+        """Empty when they are out: PyTorch keeps a kernel in Python for good (torch/csrc/utils/python_dispatch.cpp,
+        `python_registrations_`), which must keep no emulation."""
         self.library: Any = None
 
     def register(self) -> None:
@@ -76,15 +78,15 @@ class Composites:
                     self.library.impl(func, self._kernel(func, composite), key)
 
     def _kernel(self, func: Any, composite: Composite) -> Callable[..., Any]:
-        state = self.state
+        states = self.states
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
             if args[0].__class__ in TRACED:
                 return func._op_dk(COMPOSITE, *args, **kwargs)
             if not jit_trace.is_on():
-                return composite(state, func, *args, **kwargs)
+                return composite(states[0], func, *args, **kwargs)
             with jit_trace.paused():
-                return composite(state, func, *args, **kwargs)
+                return composite(states[0], func, *args, **kwargs)
 
         return kernel
 
@@ -93,3 +95,4 @@ class Composites:
         if self.library is not None:
             self.library._destroy()
             self.library = None
+        self.states.clear()

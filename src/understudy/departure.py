@@ -1,0 +1,138 @@
+"""What a process of a run leaves behind in the run's folder: its records, written as they come.
+
+The journal begins when a device is first used, so a process without one used none. It grows whenever the host waits
+for a device and every few thousand operations, and it ends with a mark once the process has ended in order: at Python's
+exit, or before `os._exit`, `os.abort` and `os.exec*`. A journal without the mark is that of a process that was killed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing.util
+import os
+import signal
+import threading
+from time import monotonic_ns
+from typing import Any
+
+from understudy.seam import leaving
+from understudy.trace import journal
+from understudy.trace.rows import SPILL, WIDTH
+
+SUFFIX = ".journal"
+FEW, SOON_NS = 64, 10_000_000
+"""A wait of the host with fewer new rows than that writes them only when the last writing was so long ago."""
+
+
+class Departure:
+    """Keeps the records of one process in the run's folder, and ends its emulation, whichever way the process ends."""
+
+    def __init__(self, session: Any, folder: str) -> None:
+        self.session = session
+        self.trace = session.trace
+        self.folder = folder
+        self.done = False
+        self._begin()
+
+    def arrange(self) -> None:
+        """Watch for everything that ends this process, and for its forks."""
+        self.trace.sink = self.keep
+        self.session.replace(leaving.patches(self.save))
+        atexit.register(self.leave)
+        os.register_at_fork(after_in_child=self.forked)
+        multiprocessing.util.register_after_fork(self, Departure.bootstrapped)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._path = ""
+        self._pages = journal.Pages(self.trace)
+        self._kept_ns = 0
+        self._band_rows = 0
+
+    # ------------------------------------------------------------------ as it comes
+
+    def keep(self) -> None:
+        """Write the rows that are new, unless they are few and the last ones were written just now."""
+        new = len(self.trace.rows) - self._pages.written
+        now = monotonic_ns()
+        if new < FEW and now - self._kept_ns < SOON_NS:
+            return
+        if self.done or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._kept_ns = now
+            first = not self._path
+            pages = self._pages.new()
+            if first or new >= SPILL // WIDTH:
+                pages += self._facts()
+            self._append(pages)
+        finally:
+            self._lock.release()
+
+    def _facts(self) -> bytes:
+        self.session.write_totals()
+        if len(self.trace.rows) >= 2 * self._band_rows:  # it costs a look at all rows
+            self._band_rows = len(self.trace.rows)
+            self.session.write_band()
+        return self._pages.facts()
+
+    def save(self) -> None:
+        """Complete the journal: no more may come. Should more come all the same (an `exec` that failed), it goes on."""
+        if self.done or not (self._path or len(self.trace)):
+            return
+        # Held for good where a signal's handler leaves in the middle of a writing: then the mark of the end misses.
+        if not self._lock.acquire(timeout=1):
+            return
+        try:
+            self.session.complete()
+            self._append(self._pages.last())
+        finally:
+            self._lock.release()
+
+    def _append(self, pages: bytes) -> None:
+        """Add to the file, which is opened each time: a program may close every file that it does not know."""
+        try:
+            if not self._path:
+                self._path = self._new_path()
+                pages = journal.MAGIC + pages
+            with open(self._path, "r+b", buffering=0) as file:
+                file.seek(0, os.SEEK_END)
+                self.done = file.write(pages) < len(pages)
+        except OSError:
+            # A full disk, or a folder that is gone. The program goes on; the run sees that the mark of the end misses.
+            self.done = True
+
+    def _new_path(self) -> str:
+        """A new file's path: a program begun by `exec` has the number of the process that it took over."""
+        number = 0
+        while True:
+            path = os.path.join(self.folder, f"{os.getpid()}{f'-{number}' if number else ''}{SUFFIX}")
+            try:
+                with open(path, "xb"):
+                    return path
+            except FileExistsError:
+                number += 1
+
+    # ------------------------------------------------------------------ the end
+
+    def leave(self) -> None:
+        """End the emulation and complete the journal, once."""
+        if self.trace.sink is None:
+            return
+        self.trace.sink = None
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would lose what the first one ended
+        self.session.end()
+        self.save()
+        self.done = True
+
+    # ------------------------------------------------------------------ forks
+
+    def forked(self) -> None:
+        """What happened before a fork is the parent's to save; after it nothing can, as with CUDA."""
+        self._begin()
+        self.done = self.trace.sink is None or len(self.trace) > 0
+
+    def bootstrapped(self) -> None:
+        """A process of multiprocessing begins: it leaves by `os._exit`, after its own finalizers."""
+        multiprocessing.util.Finalize(None, self.leave, exitpriority=0)

@@ -1,0 +1,100 @@
+"""A trace as it is written while the program runs: pages appended to a file, readable wherever the writing ended.
+
+A page is one byte that names its kind, eight bytes of length, and its content: the new entries of the tables, new rows,
+facts, or the mark that the process ended in order. A reader takes the whole pages; what a killed process had begun to
+write is not one. Rows of the allocators' history come with the end, since their owners are known late.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+from understudy.errors import FileFormatError
+from understudy.trace.rows import Rows
+from understudy.trace.trace import Trace, read_tables
+
+MAGIC = b"understudy-journal 1\n"
+HEAD = struct.Struct("<cq")
+TABLES, ROWS, MEMORY, FACTS, END = b"T", b"R", b"M", b"F", b"E"
+TABLE_NAMES = ("lanes", "signatures", "sites", "hazards", "notes")
+
+
+class Pages:
+    """What has been added to a trace since it was last asked for, as bytes to append."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.written = 0
+        """Rows that are in pages already."""
+        self._entries = dict.fromkeys(TABLE_NAMES, 0)
+
+    def new(self) -> bytes:
+        """Pages of the rows that came since the last call, after the entries of the tables that they refer to."""
+        found = self.trace.rows.since(self.written)
+        self.written += len(found)
+        entries = {}
+        for name, known in self._entries.items():
+            added = list(getattr(self.trace, name)[known:])
+            if added:
+                entries[name] = added
+                self._entries[name] = known + len(added)
+        pages = _page(TABLES, _json(entries)) if entries else b""
+        return pages + _page(ROWS, found.to_bytes()) if len(found) else pages
+
+    def facts(self) -> bytes:
+        """A page of the facts as they are now; the last one counts."""
+        return _page(FACTS, _json(self.trace.facts))
+
+    def last(self) -> bytes:
+        """What is still missing, and the mark that nothing is."""
+        memory = _page(MEMORY, self.trace.memory.to_bytes()) if len(self.trace.memory) else b""
+        return self.new() + memory + self.facts() + _page(END, b"")
+
+
+def read(path: str | Path) -> tuple[Trace, bool]:
+    """The trace in a journal, and whether its process ended in order, so that nothing is missing.
+
+    Raises:
+        FileFormatError: the file is not a journal of ours.
+        OSError: the file cannot be read.
+    """
+    data = Path(path).read_bytes()
+    if not data.startswith(MAGIC):
+        raise FileFormatError(f"{path} holds no records of this understudy: run the program again")
+    tables: dict[str, list[Any]] = {name: [] for name in TABLE_NAMES}
+    rows, memory = bytearray(), b""
+    facts: dict[str, Any] = {}
+    kind = b""
+    position = len(MAGIC)
+    while position + HEAD.size <= len(data):
+        kind, length = HEAD.unpack_from(data, position)
+        page = data[position + HEAD.size : position + HEAD.size + length]
+        if len(page) < length:
+            break
+        position += HEAD.size + length
+        match kind:
+            case b"T":
+                for name, entries in json.loads(page).items():
+                    tables[name] += entries
+            case b"R":
+                rows += page
+            case b"M":
+                memory = page
+            case b"F":
+                facts = json.loads(page)
+    trace = Trace()
+    read_tables(trace, tables)
+    trace.facts = facts
+    trace.rows, trace.memory = Rows.from_bytes(bytes(rows)), Rows.from_bytes(memory)
+    return trace, kind == END and position == len(data)
+
+
+def _page(kind: bytes, content: bytes) -> bytes:
+    return HEAD.pack(kind, len(content)) + content
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

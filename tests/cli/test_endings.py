@@ -1,0 +1,124 @@
+"""However a program's processes end, what they did on GPUs is in the report, or the run says that it is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ENDINGS = """
+import os, signal, sys, torch
+
+def race():
+    x = torch.ones(9, device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        x.add_(1)
+
+def leave():
+    race()
+    os._exit(0)
+
+def become():
+    torch.ones(3, device="cuda").sum().item()
+    try:
+        os.execv("/nowhere/at/all", ["x"])
+    except FileNotFoundError:
+        torch.ones(3, device="cuda").sum().item()
+    os.execlp(sys.executable, sys.executable, "-c", "import torch; torch.ones(3, device='cuda').sum().tolist()")
+
+def killed():
+    torch.ones(5, device="cuda").sum().item()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def unused():
+    os._exit(0)
+
+def terminated():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+for child in [globals()[name] for name in sys.argv[1:]]:
+    if not os.fork():
+        child()
+    os.wait()
+torch.ones(4, device="cuda").sum().item()
+"""
+
+
+def sites(report: Path) -> list[tuple[str, int, int]]:
+    """The findings of a report: code, line, how often."""
+    return [(one["code"], one["line"], one["count"]) for one in json.loads(report.read_text())["findings"]]
+
+
+def test_what_ends_past_python_is_recorded_once_and_what_is_killed_is_no_evidence(understudy, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(ENDINGS)
+    children = ["leave", "become", "unused", "terminated", "killed"]
+    done = understudy("run", "--report", "r.json", "--fail-on", "out-of-memory", "program.py", *children)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 67, done.stderr
+    assert lines[0] == "understudy: 5 processes used GPUs; the report is of all of them"  # two are those of `become`
+    assert "INCOMPLETE records" in lines[1]
+    assert sum("was killed, or ended past Python" in line for line in lines) == 1
+    assert lines[-1].endswith(", the last of program.py:22")
+    assert sorted(sites(tmp_path / "r.json")) == [
+        ("host-sync", 1, 1),
+        ("host-sync", 14, 1),
+        ("host-sync", 18, 1),
+        ("host-sync", 22, 1),
+        ("host-sync", 35, 1),
+        ("unsynchronized-access", 7, 1),
+    ]
+
+
+GONE = "import os, shutil; shutil.rmtree(os.environ['UNDERSTUDY_RUN_DIR'])"
+
+
+@pytest.mark.parametrize(("asked", "code"), [(("--fail-on", "error"), 67), (("--report", "r.json"), 67), ((), 0)])
+def test_a_folder_that_is_gone_is_no_evidence(understudy, asked: tuple[str, ...], code: int) -> None:
+    done = understudy("run", *asked, "-c", GONE)
+    assert done.returncode == code
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("understudy: the run's folder for temporary files was removed while the program ran")
+
+
+FAMILY = """
+import pathlib, subprocess, sys, time
+sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+children = [subprocess.Popen(sleep), subprocess.Popen(sleep, env={}), subprocess.Popen(sleep, start_new_session=True)]
+pathlib.Path("started.part").write_text(" ".join(str(child.pid) for child in children))
+pathlib.Path("started.part").rename("started")
+time.sleep(60)
+"""
+
+
+def alive(process: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
+
+
+def until(what, seconds: float = 30) -> bool:
+    """Wait until something is true; whether it came to be."""
+    deadline = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return bool(what())
+
+
+def test_a_kill_of_the_run_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    command = [sys.executable, "-m", "understudy", "run", "-c", FAMILY]
+    with subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "TMPDIR": str(folder)}) as process:
+        assert until((tmp_path / "started").exists)
+        family = [int(number) for number in (tmp_path / "started").read_text().split()]
+        assert all(map(alive, family))
+        process.send_signal(signal.SIGKILL)
+    assert until(lambda: not any(map(alive, family)) and not list(folder.iterdir()))

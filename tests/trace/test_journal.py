@@ -1,0 +1,70 @@
+"""A trace that is written while it grows reads back the same, and as far as it was written where that ended early."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from understudy.errors import FileFormatError
+from understudy.trace import journal
+from understudy.trace.operation import Kind, Lane, Note, Signature, Site
+from understudy.trace.trace import Trace
+
+
+def add(trace: Trace, number: int) -> None:
+    """One kernel on a line of its own."""
+    lane = trace.lanes.number(Lane(0, number % 3))
+    signature = trace.signatures.number(Signature("aten::add", ((2, 3),), ("float32",), 1, detail=(("tf32", 1),)))
+    site = trace.sites.number(Site("train.py", number, "step", (("main.py", 1, "main"),)))
+    trace.rows.append((int(Kind.KERNEL), lane, signature, site, number, number, number + 1, 8))
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> tuple[Trace, Path, list[int]]:
+    """A trace of three writings and its end, the file, and how long the file was after each."""
+    trace, path, sizes = Trace(), tmp_path / "1.journal", []
+    pages = journal.Pages(trace)
+    data = journal.MAGIC
+    for first in (0, 4200, 4201):
+        for number in range(first, {0: 4200, 4200: 4201, 4201: 4300}[first]):
+            add(trace, number)
+        data += pages.new()
+        sizes.append(len(data))
+    trace.notes.append(Note("device-assert", Site("a.py", 3), (("what", "x"),)))
+    trace.memory.append((0, 0, 0, 512, 512, 7, 1, 0))
+    trace.facts["rank"] = 3
+    path.write_bytes(data + pages.last())
+    return trace, path, sizes
+
+
+def test_the_whole_reads_back_the_same(written: tuple[Trace, Path, list[int]], tmp_path: Path) -> None:
+    trace, path, _ = written
+    found, whole = journal.read(path)
+    assert whole
+    for one, name in ((trace, "a"), (found, "b")):
+        one.save(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_what_was_cut_off_reads_up_to_the_last_whole_page(written: tuple[Trace, Path, list[int]]) -> None:
+    _, path, sizes = written
+    data = path.read_bytes()
+    for size, rows in zip(sizes, (4200, 4201, 4300), strict=True):
+        for more in (0, 5):
+            path.write_bytes(data[: size + more])
+            found, whole = journal.read(path)
+            assert (len(found), found.end_ns(), whole) == (rows, rows, False)
+
+
+def test_rows_after_the_end_undo_the_end(written: tuple[Trace, Path, list[int]]) -> None:
+    trace, path, _ = written
+    pages = journal.Pages(trace)
+    path.write_bytes(path.read_bytes() + pages.new())
+    assert not journal.read(path)[1]
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "1.journal").write_bytes(b"something else")
+    with pytest.raises(FileFormatError, match="holds no records of this understudy"):
+        journal.read(tmp_path / "1.journal")
