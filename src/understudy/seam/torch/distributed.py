@@ -17,12 +17,13 @@ import torch
 import torch.distributed as dist
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch import distributed_nodata
 from understudy.seam.torch.distributed_futures import future_class
 from understudy.seam.torch.distributed_futures import patches as futures
 from understudy.seam.torch.distributed_groups import Group, Groups
 from understudy.seam.torch.distributed_work import methods
 from understudy.seam.torch.state import State
-from understudy.seam.torch.tags import CPU, device_of
+from understudy.seam.torch.tags import CPU, device_of, is_physically_meta
 
 CPU_DEVICE = torch.device("cpu")
 NCCL_TIMEOUT = timedelta(minutes=10)
@@ -49,6 +50,7 @@ def patches(state: State) -> list[Patch]:
         Patch(group_class, "_device_types", _device_types(state.groups)),
         *(Patch(group_class, name, method) for name, method in methods(state.groups).items()),
         *futures(state.groups),
+        *distributed_nodata.patches(state),
     ]
 
 
@@ -157,6 +159,9 @@ def _verifying(state: State) -> Callable[..., Any]:
     def verify_params_across_processes(group: Any, tensors: Any, logger: Any) -> Any:
         # C++ puts the shapes that it exchanges on the first parameter's device, which to it is the CPU.
         device = device_of(tensors[0]) if tensors else CPU
+        if tensors and is_physically_meta(tensors[0]):
+            with distributed_nodata.with_values(state.local), torch.cuda.device(device):
+                return stock(group, distributed_nodata.shapes_of(tensors), logger)
         state.ranks.trains_on(device)
         with nullcontext() if device < 0 else torch.cuda.device(device):
             return stock(group, tensors, logger)

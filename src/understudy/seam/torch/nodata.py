@@ -12,11 +12,11 @@ import torch
 
 from understudy.errors import UnsupportedError
 from understudy.seam.torch.dispatch import Dispatch, Handler
-from understudy.seam.torch.moves import fetch
+from understudy.seam.torch.moves import fetch, local_scalar
 from understudy.seam.torch.operators import Plan, tensors_in
 from understudy.seam.torch.sequences import pack_without_data
 from understudy.seam.torch.state import State
-from understudy.seam.torch.tags import FLOATING, HOST_TAG, Tag, disable_torch_function, storage_of, tag_of
+from understudy.seam.torch.tags import FLOATING, HOST_TAG, Tag, disable_torch_function, is_physically_meta, storage_of, tag_of
 
 Tensor = torch.Tensor
 META = torch.device("meta")
@@ -66,6 +66,8 @@ class DatalessDispatch(Dispatch):
         """Run an operator on a device without values, or one on the host with them."""
         if device < 0:
             return self._to_host(plan, func, args, kwargs)
+        if self.local.valued or _have_values((*args, *kwargs.values())):
+            return super().call(plan, func, args, kwargs, device)
         if (
             plan.name in SHAPED_BY_VALUES
             or _counts(plan.name, kwargs)
@@ -98,15 +100,17 @@ class DatalessDispatch(Dispatch):
         return values(self.state, tensor)
 
     def _to_host(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if plan.name == "aten::_to_copy" and tag_of(args[0]).device >= 0:
+        if plan.name == "aten::_to_copy" and tag_of(args[0]).device >= 0 and is_physically_meta(args[0]):
             return values(self.state, args[0]).to(kwargs.get("dtype") or args[0].dtype)
-        if plan.name == "aten::copy_" and tag_of(args[1]).device >= 0:
+        if plan.name == "aten::copy_" and tag_of(args[1]).device >= 0 and is_physically_meta(args[1]):
             return args[0].copy_(values(self.state, args[1]))
         return super().call(plan, func, args, kwargs, -1)
 
 
 def values(state: State, tensor: Tensor) -> Tensor:
-    """A host tensor of the answer that the user gave, in the shape of one that has no values."""
+    """A host tensor of the answer that the user gave, in the shape of one that has no values; else of its own values."""
+    if not is_physically_meta(tensor):
+        return tensor.detach().clone()
     if state.assume is None:
         raise UnsupportedError(_refusal(state, "the program reads values of a device tensor"))
     return torch.full(tuple(tensor.shape), state.assume, dtype=tensor.dtype, device="cpu")
@@ -115,8 +119,8 @@ def values(state: State, tensor: Tensor) -> Tensor:
 def scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """aten::_local_scalar_dense: the answer that the user gave."""
     tensor = args[0]
-    if tag_of(tensor).device < 0:
-        return func(*args, **kwargs)
+    if tag_of(tensor).device < 0 or not is_physically_meta(tensor):
+        return local_scalar(dispatch, plan, func, args, kwargs)
     fetch(dispatch.state, tensor, plan.name)
     return values(dispatch.state, tensor).item()
 
@@ -136,6 +140,12 @@ DATALESS_HANDLERS: dict[str, Handler] = {
     "aten::_local_scalar_dense": scalar,
     "aten::_pack_padded_sequence": pack_without_data,
 }
+
+
+def _have_values(values: tuple[Any, ...]) -> bool:
+    """Whether all tensors have values and one of them is on a device: what PyTorch computes with itself."""
+    found = [tensor for tensor in tensors_in(values)]
+    return not any(map(is_physically_meta, found)) and any(tag_of(tensor).device >= 0 for tensor in found)
 
 
 def _counts(name: str, kwargs: dict[str, Any]) -> bool:

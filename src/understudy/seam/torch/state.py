@@ -58,6 +58,7 @@ class Local(threading.local):
     explicit = False
     fake_device: torch.device | None = None
     half = False
+    valued = False  # in a rehearsal without data: whether device tensors are made with values
     marked = False
     target: int | None = None
     non_blocking = False
