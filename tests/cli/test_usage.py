@@ -95,7 +95,7 @@ WRONG_SETTINGS = {
     "seed = 1.5": "seed must be a whole number, not 1.5",
     'quiet = "maybe"': "quiet must be true or false, not 'maybe'",
     "gpus = true": 'gpus must be a string, "2xV100", or a number, not True',
-    "assume = {a = 1}": "assume must be a number, not {'a': 1}",
+    "assume = {a = 1}": "assume must be a number, or true or false, not {'a': 1}",
     'clock = "fast"': "'fast' is not one of 'virtual', 'real'",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Callable
 from typing import Any
@@ -47,6 +48,28 @@ def _curves(context: click.Context, parameter: click.Parameter, value: object) -
 def _factor(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
     if value is not None and not 0 < value < float("inf"):
         raise UsageError(f"--host-factor cannot be {value:g}: it is a positive number")
+    return value
+
+
+class Literal(click.ParamType):
+    """A number or a truth as Python writes it; also `nan` and `inf`."""
+
+    name = "value"
+
+    def convert(self, value: object, parameter: click.Parameter | None, context: click.Context | None) -> object:
+        """The value of a text; any other value as it is."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return float(value) if value.strip().lstrip("+-").lower() in ("nan", "inf") else _number(value)
+        except (SyntaxError, ValueError):
+            self.fail(f"{value!r} is no number and no truth of Python: 0, 1e-3, True, False, nan", parameter, context)
+
+
+def _number(text: str) -> bool | int | float:
+    value = ast.literal_eval(text.strip())
+    if not isinstance(value, (bool, int, float)):
+        raise ValueError(text)
     return value
 
 
@@ -108,10 +131,16 @@ EMULATION = (
     ),
     click.option(
         "--assume",
-        type=float,
+        type=Literal(),
         metavar="VALUE",
         envvar="UNDERSTUDY_ASSUME",
-        help="With --no-data: what the program gets where it reads a value (`.item()`, a condition).",
+        help="With --no-data: what the program gets where it reads a value (`.item()`, a condition): 0, 1e-3, False.",
+    ),
+    click.option(
+        "--share-gpus",
+        is_flag=True,
+        envvar="UNDERSTUDY_SHARE_GPUS",
+        help='Let several ranks work on one GPU, which NCCL refuses ("Duplicate GPU detected").',
     ),
     click.option("--stacks", is_flag=True, envvar="UNDERSTUDY_STACKS", help="Keep whole stacks, not only lines."),
     click.option(
@@ -141,6 +170,7 @@ FIELDS = {
     "host_factor": "host_factor",
     "no_data": "no_data",
     "assume": "assume",
+    "share_gpus": "share_gpus",
     "stacks": "stacks",
     "memory_history": "memory_history",
     "compat": "compat",
@@ -160,5 +190,5 @@ def given(options: dict[str, Any]) -> dict[str, object]:
     return {
         field: options[name]
         for name, field in FIELDS.items()
-        if options[name] is not None and options[name] is not False
+        if options[name] is not None and (options[name] is not False or name == "assume")
     }

@@ -1,5 +1,6 @@
 """Train one step or two by each way of dividing a model among the ranks; say what each took of memory and time."""
 
+import gc
 import json
 import os
 import sys
@@ -124,7 +125,9 @@ if __name__ == "__main__":
     chosen = [way for way in WAYS if len(sys.argv) < 3 or way.__name__ in sys.argv[2:]]
     seen = {}
     dist.init_process_group("nccl")
+    gc.disable()  # what it collects, and when, is not the same with data and without
     for way in chosen:
+        gc.collect()
         torch.cuda.reset_peak_memory_stats()
         began = time.perf_counter_ns()
         way()

@@ -123,6 +123,7 @@ def _new_group(groups: Groups, nccl: Any) -> Callable[..., Any]:
         group = made[0]
         if isinstance(group, dist.ProcessGroup):
             _adopt(groups, group, nccl)
+            _connect_eagerly(groups, group)
         return made
 
     return new_process_group_helper
@@ -151,6 +152,15 @@ def _adopt(groups: Groups, group: Any, nccl: Any) -> None:
     carrier = of_cuda if is_nccl else of_cpu
     if carrier is not None:
         groups.add(Group(group, carrier, is_nccl, takes_cpu=of_cpu is not None))
+
+
+def _connect_eagerly(groups: Groups, group: Any) -> None:
+    """A group that was told its device makes NCCL's communicator at once; other groups at their first collective."""
+    made, device = groups.by_name.get(group.group_name), group.bound_device_id
+    if made is not None and made.nccl and device is not None:
+        index = groups.state.index(device)
+        groups.connect(made, index)
+        groups.introduce(made, index)
 
 
 def _verifying(state: State) -> Callable[..., Any]:

@@ -73,39 +73,37 @@ def shapes_of(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def patches(state: State) -> list[Patch]:
-    """The functions of `torch.distributed` whose device tensors keep their values; none where all have them."""
+    """What `torch.distributed` itself has of such functions; none where all tensors have values."""
     if not state.no_data:
         return []
     logger: Any = dist.Logger  # type: ignore[attr-defined]
     return [
-        *(Patch(owner, name, _keeping(getattr(owner, name))) for owner in (dist, dist.distributed_c10d)
-          for name in OBJECTS),
+        *_keeping(state, dist, OBJECTS),
+        *_keeping(state, dist.distributed_c10d, OBJECTS),
         # It warns that it has no timers for the device where the parameters are physically.
         Patch(logger, "set_runtime_stats_and_log", lambda self: None),
-    ]  # fmt: skip
+    ]
 
 
-def _keeping(stock: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(stock)
-    def kept(*args: Any, **kwargs: Any) -> Any:
-        with with_values(active().local):
-            return stock(*args, **kwargs)
-
-    return kept
-
-
-def _generators(module: Any) -> Iterator[Patch]:
-    """DTensor's generator on a mesh, whose state the first rank sends to the others."""
-    if active().no_data:
-        yield Patch(module.OffsetBasedRNGTracker, "__init__", _keeping(module.OffsetBasedRNGTracker.__init__))
+def modules(state: State) -> dict[str, Callable[[Any], list[Patch]]]:
+    """What modules have of them that the program may import later, by their names."""
+    if not state.no_data:
+        return {}
+    return {
+        "torch.distributed.tensor._random": lambda found: _keeping(state, found.OffsetBasedRNGTracker, ["__init__"]),
+        "torch.distributed.pipelining.stage": lambda found: _keeping(state, found.PipelineStage, VOTES),
+    }
 
 
-def _votes(module: Any) -> Iterator[Patch]:
-    """How the stages of a pipeline agree whether their shapes are known; not in every version of PyTorch."""
-    for name in VOTES if active().no_data else ():
-        if hasattr(module.PipelineStage, name):
-            yield Patch(module.PipelineStage, name, _keeping(getattr(module.PipelineStage, name)))
+def _keeping(state: State, owner: Any, names: Iterable[str]) -> list[Patch]:
+    """The functions of `owner`, not all of which every version of PyTorch has, whose device tensors keep values."""
 
+    def kept(stock: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(stock)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            with with_values(state.local):
+                return stock(*args, **kwargs)
 
-MODULES = {"torch.distributed.tensor._random": _generators, "torch.distributed.pipelining.stage": _votes}
-"""What is replaced when the program imports these."""
+        return function
+
+    return [Patch(owner, name, kept(getattr(owner, name))) for name in names if hasattr(owner, name)]

@@ -30,6 +30,7 @@ from understudy.seam.torch import (
     distributed,
     distributed_collectives,
     distributed_nccl,
+    distributed_nodata,
     dlpack,
     driver,
     factories,
@@ -180,11 +181,12 @@ class Installation:
             if self.stale is not None:
                 self.stale.__enter__()  # type: ignore[no-untyped-call]
         state.notes.begin()
-        self.hook = import_hook.hook({name: partial(self._imported, name) for name in LATE})
+        self.late = {**LATE, **distributed_nodata.modules(state)}
+        self.hook = import_hook.hook({name: partial(self._imported, name) for name in self.late})
         ACTIVE.append(state)
 
     def _imported(self, name: str) -> None:
-        self.patches.apply(LATE[name](sys.modules[name]))
+        self.patches.apply(self.late[name](sys.modules[name]))
 
     def uninstall(self) -> None:
         """Leave the mode and put everything back by identity."""

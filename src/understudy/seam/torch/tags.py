@@ -112,7 +112,7 @@ class Tag:
 class _HostTag:
     """The tag of every storage that has none: pageable host memory."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
     device = CPU
     size = 0
     block = None
