@@ -23,6 +23,7 @@ for name, options in {"lazily": {}, "eagerly": {"device_id": torch.device("cuda"
             seen[name] = x.item()
         except dist.DistBackendError as error:
             seen[name] = ["used", str(error), error.__notes__]
-    dist.destroy_process_group()
+    if made:
+        dist.destroy_process_group()
 with open(f"{sys.argv[1]}.{rank}", "w") as file:
     json.dump(seen, file)

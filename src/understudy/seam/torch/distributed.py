@@ -149,9 +149,10 @@ def _adopt(groups: Groups, group: Any, nccl: Any) -> None:
     if of_cpu is None and of_cuda is not None:
         # C++ looks for the backend of the physical device.
         group._register_backend(CPU_DEVICE, dist.ProcessGroup.BackendType.NCCL, of_cuda)
-    carrier = of_cuda if is_nccl else of_cpu
+    is_fake = type(of_cuda).__name__ == "FakeProcessGroup"  # of the backend "fake", which stands for NCCL
+    carrier = of_cuda if is_nccl or is_fake else of_cpu
     if carrier is not None:
-        groups.add(Group(group, carrier, is_nccl, takes_cpu=of_cpu is not None))
+        groups.add(Group(group, carrier, is_nccl or is_fake, takes_cpu=of_cpu is not None, alone=is_fake))
 
 
 def _connect_eagerly(groups: Groups, group: Any) -> None:

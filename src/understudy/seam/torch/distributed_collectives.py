@@ -155,6 +155,9 @@ def _values(
         with torch._C._DisableTorchDispatch():
             args = multiplied(args, shape.reads, shape.writes, CALLS.factor)
     named = dict(zip(plan.names, args, strict=False)) | kwargs
+    if group.alone:  # the backend's own Work has no result, which the reducer of DDP asks for
+        dispatch.call(plan, func, args, kwargs, device)
+        return answer(func, args[COLLECTIVES[plan.name].writes])
     if group.nccl and is_composed(plan.name, named):
         with torch._C._DisableTorchDispatch():
             out = composed(plan.name, group.carrier, group.rank, CALLS.operation, named)
@@ -356,7 +359,7 @@ def _functional_values(
     with torch._C._DisableTorchDispatch():
         for tensor in tensors_in((out,)):
             torch.ops._c10d_functional.wait_tensor(tensor)
-            if mean:
+            if mean and not group.alone:
                 divided(tensor, group.size)
         if group.nccl and plan.name in REDUCING:
             each(out, truth)

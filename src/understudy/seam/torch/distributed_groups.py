@@ -46,23 +46,25 @@ def _leave_at_exit() -> None:
 class Group:
     """A process group: `carrier` is the gloo backend that moves its values, `streams` its own stream a device.
 
-    `nccl` tells whether emulated tensors go to NCCL, `takes_cpu` whether CPU tensors have a backend at all.
+    `nccl` tells whether emulated tensors go to NCCL, `takes_cpu` whether CPU tensors have a backend at all, `alone`
+    whether this process only plays one of the ranks: the others, in PyTorch's backend "fake", are always ready.
     """
 
-    def __init__(self, process_group: Any, carrier: Any, nccl: bool, takes_cpu: bool) -> None:
+    def __init__(self, process_group: Any, carrier: Any, nccl: bool, takes_cpu: bool, alone: bool = False) -> None:
         self.name: str = process_group.group_name
         self.size: int = process_group.size()
         self.rank: int = process_group.rank()
         self.carrier = carrier
         self.nccl = nccl
         self.takes_cpu = takes_cpu
+        self.alone = alone
         self.streams: dict[int, Stream] = {}
         self.connected: dict[int, int] = {}  # a device -> the bytes of the communicator there
         self.met = False
 
     def agree(self, time_ns: int) -> int:
         """The latest of all ranks' times: one all-reduce of an int64, which every rank takes part in."""
-        if self.size == 1:
+        if self.size == 1 or self.alone:
             return time_ns
         with torch._C._DisableTorchDispatch():
             clock = torch.tensor([time_ns], device="cpu")

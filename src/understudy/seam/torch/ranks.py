@@ -48,7 +48,7 @@ class Ranks:
 
         Returns the first other rank, by its number in the group, that works on the same GPU; None where there is none.
         """
-        if group.size == 1 or not group.nccl:
+        if group.size == 1 or group.alone or not group.nccl:
             return None
         here = self._number(index)
         with torch._C._DisableTorchDispatch():
