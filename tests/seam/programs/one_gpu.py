@@ -10,8 +10,9 @@ import torch.distributed as dist
 rank = int(os.environ["LOCAL_RANK"])
 seen = {}
 for name, options in {"lazily": {}, "eagerly": {"device_id": torch.device("cuda", 0)}}.items():
+    store = dist.FileStore(f"{sys.argv[1]}.{name}", 2)
     try:
-        dist.init_process_group("nccl", **options)
+        dist.init_process_group("nccl", store=store, rank=rank, world_size=2, **options)
         made = True
     except dist.DistBackendError as error:
         seen[name] = ["made", str(error), error.__notes__]
