@@ -133,8 +133,7 @@ class Session:
             self.options.no_data,
             self.options.assume,
         )
-        state.share_gpus = self.options.share_gpus
-        state.stale = self.options.async_copies == "stale"
+        state.share_gpus, state.stale = self.options.share_gpus, self.options.async_copies == "stale"
         if self.options.host_time == "measured":
             state.meter = Meter(self.options.host_factor)
         installation = Installation(state)

