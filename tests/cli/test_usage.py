@@ -15,6 +15,7 @@ WRONG = {
     "two kinds of program": (["run", "-m", "-c", "x"], "exclude each other"),
     "an unknown option": (["run", "--gps", "2", "-c", "1"], "--gpus"),
     "an unknown GPU": (["run", "--gpus", "2xV1000", "-c", "1"], "no GPU is called 'V1000'"),
+    "a value that is no literal": (["run", "--assume", "maybe", "-c", "1"], "--assume cannot be maybe: it is a number"),
     "a bad list of GPUs": (["run", "--gpus", "2x", "-c", "1"], "is no list of GPUs"),
     "a bad CUDA version": (["run", "--cuda-version", "new", "-c", "1"], "is no CUDA version"),
     "a bad seed": (["run", "--seed", "x", "-c", "1"], "'x' is not a valid integer"),
