@@ -60,6 +60,7 @@ class Options:
     "virtual" or "real"; `async_copies` "late", "clock" or "stale"; `host_time` "modelled" or "measured",
     and then `host_factor` is what the time measured on this machine is multiplied by;
     `no_data` keeps shapes and memory but no values, and `assume` is what a value read then is;
+    `share_gpus` lets several ranks of a group work on one GPU, which NCCL refuses;
     `memory_history` keeps the allocators' history from the start; `compat` "d2l" for what frameworks answered when that
     text was printed (JAX's `x.device()`); `curves` is a file of `understudy calibrate` for GPUs of its generation.
     """
@@ -72,7 +73,8 @@ class Options:
     host_time: str = "modelled"
     host_factor: float = 1.0
     no_data: bool = False
-    assume: float | None = None
+    assume: bool | int | float | None = None
+    share_gpus: bool = False
     stacks: bool = False
     memory_history: bool = False
     compat: str = ""
@@ -133,7 +135,7 @@ class Session:
             self.options.no_data,
             self.options.assume,
         )
-        state.stale = self.options.async_copies == "stale"
+        state.share_gpus, state.stale = self.options.share_gpus, self.options.async_copies == "stale"
         if self.options.host_time == "measured":
             state.meter = Meter(self.options.host_factor)
         installation = Installation(state)

@@ -12,7 +12,7 @@ TEXT = (str,), "a string"
 SWITCH = (bool,), "true or false"
 LIST = (str, list), "a list of strings"
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "assume": ((int, float), "a number"),
+    "assume": ((bool, int, float), "a number, or true or false"),
     "async": TEXT,
     "clock": TEXT,
     "compat": TEXT,
@@ -27,6 +27,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "no-data": SWITCH,
     "quiet": SWITCH,
     "report": LIST,
+    "share-gpus": SWITCH,
     "seed": ((int,), "a whole number"),
     "stacks": SWITCH,
     "trace": TEXT,

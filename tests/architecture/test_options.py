@@ -16,6 +16,7 @@ NAMES = [
     "host_factor",
     "no_data",
     "assume",
+    "share_gpus",
     "stacks",
     "memory_history",
     "compat",

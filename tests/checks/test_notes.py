@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from understudy import checks
 
 
@@ -69,19 +71,27 @@ def test_data_parallel_with_fewer_chunks_than_devices(program):
 
 
 def test_distributed_mistakes_on_one_line_stay_apart(program):
-    program.note("data-parallel", 3, what="ddp-sampler").note("data-parallel", 3, what="ddp-device-0", rank=1)
+    program.note("same-data-on-ranks", 3).note("context-on-other-gpu", 3, rank=1)
     findings = checks.run(program.trace)
     assert len(findings) == 2
     assert any("rank 1" in finding.message for finding in findings)
 
 
 def test_a_context_on_another_rank_s_gpu(program):
-    program.note("data-parallel", 3, what="ddp-device-0", rank=2, device=0, other=0)
+    program.note("context-on-other-gpu", 3, rank=2, device=0, other=0)
     finding = one(program)
     assert finding.message.startswith("the process of rank 2 has opened a context on cuda:0, where rank 0 works")
     assert "set_device(local_rank)" in finding.advice
 
 
 def test_another_current_device_is_a_remark(program):
-    program.note("data-parallel", 3, what="ddp-set-device", rank=1, device=1)
+    program.note("current-device-elsewhere", 3, rank=1, device=1)
     assert one(program).severity == "info"
+
+
+@pytest.mark.parametrize(("allowed", "severity"), [(0, "error"), (1, "info")])
+def test_two_ranks_on_one_gpu_are_an_error_unless_the_run_lets_them(program, allowed, severity):
+    program.note("shared-gpu", 3, rank=1, device=0, other=0, allowed=allowed)
+    finding = one(program)
+    assert finding.severity == severity
+    assert finding.message.startswith("rank 1 works on cuda:0, where rank 0 does: NCCL refuses")

@@ -15,6 +15,7 @@ WRONG = {
     "two kinds of program": (["run", "-m", "-c", "x"], "exclude each other"),
     "an unknown option": (["run", "--gps", "2", "-c", "1"], "--gpus"),
     "an unknown GPU": (["run", "--gpus", "2xV1000", "-c", "1"], "no GPU is called 'V1000'"),
+    "a value that is no literal": (["run", "--assume", "maybe", "-c", "1"], "--assume cannot be maybe: it is a number"),
     "a bad list of GPUs": (["run", "--gpus", "2x", "-c", "1"], "is no list of GPUs"),
     "a bad CUDA version": (["run", "--cuda-version", "new", "-c", "1"], "is no CUDA version"),
     "a bad seed": (["run", "--seed", "x", "-c", "1"], "'x' is not a valid integer"),
@@ -95,7 +96,7 @@ WRONG_SETTINGS = {
     "seed = 1.5": "seed must be a whole number, not 1.5",
     'quiet = "maybe"': "quiet must be true or false, not 'maybe'",
     "gpus = true": 'gpus must be a string, "2xV100", or a number, not True',
-    "assume = {a = 1}": "assume must be a number, not {'a': 1}",
+    "assume = {a = 1}": "assume must be a number, or true or false, not {'a': 1}",
     'clock = "fast"': "'fast' is not one of 'virtual', 'real'",
 }
 

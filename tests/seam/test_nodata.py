@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 import understudy
 from understudy.errors import UnsupportedError, UsageError
+from understudy.trace.operation import Kind
 
 
 def step(width: int = 64) -> tuple[int, int]:
@@ -46,10 +48,10 @@ def test_a_model_larger_than_this_machine_fits_where_it_should() -> None:
 def test_reading_a_value_names_the_line() -> None:
     with understudy.emulate("V100", no_data=True):
         x = torch.ones(3, device="cuda")
-        for read in (lambda: x.sum().item(), x.tolist, x.cpu, lambda: bool(x[0] > 0)):
+        for read in (lambda: x.argmax().item(), x.tolist, x.cpu, lambda: bool(x[0] > 0)):
             with pytest.raises(UnsupportedError, match=r"test_nodata.py:\d+, and a rehearsal without data has none"):
                 read()
-        for shaped in (x.nonzero, lambda: x[x > 0], lambda: torch.unique(x)):
+        for shaped in (lambda: torch.unique(x), lambda: x.long().bincount()):
             with pytest.raises(UnsupportedError, match=r"decides a shape by values at .*: keep the shape"):
                 shaped()
         assert "size=(3,)" in repr(x)
@@ -104,3 +106,85 @@ def test_what_composites_make_goes_where_their_inputs_are() -> None:
         x = torch.randn(4, 5, device="cuda")
         assert torch.quantile(x, 0.5).is_cuda
         assert torch.quantile(x, torch.tensor([0.1, 0.9], device="cuda"), dim=1).shape == (2, 4)
+
+
+def assumed(session: understudy.Session) -> list[tuple[str, int]]:
+    """What the report says was assumed, and how often."""
+    return [(one.message, one.times) for one in session.findings() if one.code == "assumed-value"]
+
+
+@pytest.mark.parametrize("assume", [None, 1])
+def test_no_gradient_overflows(assume: int | None) -> None:
+    with understudy.emulate("A100", no_data=True, assume=assume) as session:
+        model = nn.Linear(4, 4).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        scaler = torch.amp.GradScaler("cuda")
+        for _ in range(2):
+            with torch.autocast("cuda", torch.float16):
+                loss = model(torch.ones(2, 4, device="cuda")).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert len(optimizer.state) == 2  # the steps were taken
+    assert session.trace.facts["devices"][0]["peak_allocated_bytes"] > 0
+    ((message, times),) = assumed(session)
+    assert "found_inf = 0" in message
+    assert times == 2
+
+
+def test_losses_are_finite() -> None:
+    with understudy.emulate("A100", no_data=True) as session:
+        loss = torch.randn(8, device="cuda").square().mean()
+        assert math.isfinite(loss.item())
+        assert torch.isfinite(loss)
+        assert not torch.isnan(loss)
+        assert not (loss.isnan() | loss.isinf()).any().item()
+        nn.utils.clip_grad_norm_([nn.Parameter(torch.ones(2, device="cuda"))], 1.0, error_if_nonfinite=True)
+    assert {message.partition(",")[0] for message, _ in assumed(session)} == {
+        "assumed: a number that the program read = 1.0",
+        "assumed: a test for NaN or infinity gave True",
+        "assumed: a test for NaN or infinity gave False",
+    }
+
+
+def test_what_was_written_over_is_known_no_more() -> None:
+    with understudy.emulate("A100", no_data=True):
+        found = torch.isnan(torch.ones(2, device="cuda"))
+        found |= torch.ones(2, device="cuda") > 0
+        with pytest.raises(UnsupportedError, match="reads values"):
+            bool(found.any())
+
+
+def masked() -> tuple[list[torch.Size], int]:
+    """The shapes of what full masks pick, and the peak of memory."""
+    x = torch.ones(4, 3, device="cuda", requires_grad=True)
+    mask = x > 0
+    picked = x[mask]
+    picked.sum().backward()
+    x.detach()[mask] = picked.detach() * 2
+    rows = x[:, mask[0]]
+    shapes = [picked.shape, mask.nonzero().shape, torch.masked_select(x, mask).shape, rows.shape]
+    return [*shapes, torch.where(mask)[0].shape, x.grad.shape], torch.cuda.max_memory_allocated()
+
+
+def test_masks_are_full() -> None:
+    with understudy.emulate("A100") as real:
+        with_data = masked()
+    with understudy.emulate("A100", no_data=True) as rehearsed:
+        without = masked()
+    assert without == with_data
+    rows = [[row.signature.name for row in run.trace if row.kind == Kind.KERNEL] for run in (real, rehearsed)]
+    assert rows[0] == rows[1]
+    assert ("assumed: index selects all of 12 elements", 1) in assumed(rehearsed)
+
+
+def test_masks_of_the_host_have_values() -> None:
+    with understudy.emulate("A100", no_data=True):
+        x = torch.ones(4, device="cuda")
+        assert x[torch.tensor([True, False, True, False])].shape == (2,)
+
+
+def test_a_truth_can_be_given() -> None:
+    with understudy.emulate("A100", no_data=True, assume=False) as session:
+        assert not (torch.ones(1, device="cuda") > 0)
+    assert assumed(session) == [("assumed: what the program read = False, as --assume says", 1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Callable
 from typing import Any
@@ -48,6 +49,21 @@ def _factor(context: click.Context, parameter: click.Parameter, value: float | N
     if value is not None and not 0 < value < float("inf"):
         raise UsageError(f"--host-factor cannot be {value:g}: it is a positive number")
     return value
+
+
+def _literal(context: click.Context, parameter: click.Parameter, value: str | None) -> object:
+    """A number or a truth as Python writes it; also `nan` and `inf`."""
+    if value is None:
+        return None
+    try:
+        found = (
+            float(value) if value.strip().lstrip("+-").lower() in ("nan", "inf") else ast.literal_eval(value.strip())
+        )
+    except (SyntaxError, ValueError):
+        found = None
+    if not isinstance(found, (bool, int, float)):
+        raise UsageError(f"--assume cannot be {value}: it is a number or a truth of Python: 0, 1e-3, True, False, nan")
+    return found
 
 
 def _choice(name: str, values: tuple[str, ...], help: str) -> Callable[..., Any]:
@@ -108,10 +124,16 @@ EMULATION = (
     ),
     click.option(
         "--assume",
-        type=float,
         metavar="VALUE",
         envvar="UNDERSTUDY_ASSUME",
-        help="With --no-data: what the program gets where it reads a value (`.item()`, a condition).",
+        callback=_literal,
+        help="With --no-data: what the program gets where it reads a value (`.item()`, a condition): 0, 1e-3, False.",
+    ),
+    click.option(
+        "--share-gpus",
+        is_flag=True,
+        envvar="UNDERSTUDY_SHARE_GPUS",
+        help='Let several ranks work on one GPU, which NCCL refuses ("Duplicate GPU detected").',
     ),
     click.option("--stacks", is_flag=True, envvar="UNDERSTUDY_STACKS", help="Keep whole stacks, not only lines."),
     click.option(
@@ -141,6 +163,7 @@ FIELDS = {
     "host_factor": "host_factor",
     "no_data": "no_data",
     "assume": "assume",
+    "share_gpus": "share_gpus",
     "stacks": "stacks",
     "memory_history": "memory_history",
     "compat": "compat",
@@ -160,5 +183,5 @@ def given(options: dict[str, Any]) -> dict[str, object]:
     return {
         field: options[name]
         for name, field in FIELDS.items()
-        if options[name] is not None and options[name] is not False
+        if options[name] is not None and (options[name] is not False or name == "assume")
     }

@@ -13,14 +13,19 @@ from understudy.trace.trace import MEMORY_ACTIONS, Trace
 NEEDS_ACCESSES = ("unsynchronized-access", "freed-in-use", "stale-read", "early-overwrite")
 NEEDS_CONTENTS = ("repeated-copy", "copy-back-and-forth")
 NEEDS_PROGRAM = (
+    "assumed-value",
     "availability-without-count",
+    "context-on-other-gpu",
     "created-on-cpu",
+    "current-device-elsewhere",
     "data-parallel",
     "device-assert",
     "hard-coded-device",
     "late-visible-devices",
     "not-modelled",
     "out-of-memory",
+    "same-data-on-ranks",
+    "shared-gpu",
     "unfused-optimizer",
     "wrong-timing",
 )

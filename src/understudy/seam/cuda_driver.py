@@ -23,6 +23,8 @@ from understudy.seam.visible import visible
 LIBRARIES = ("libcuda.so", "libcuda.so.1")
 HANDLE = 0
 """What no library that was opened has for a handle."""
+FIRST_PCI_BUS = 0x1B
+"""The PCI bus of the first GPU; the others are on the ones after it."""
 INVALID_VALUE, NOT_INITIALIZED, NO_DEVICE, INVALID_DEVICE, INVALID_CONTEXT = 1, 3, 100, 101, 201
 ERRORS = {
     0: ("CUDA_SUCCESS", "no error"),
@@ -41,7 +43,7 @@ ATTRIBUTES: dict[int, Callable[[Device], int]] = {
     10: lambda device: 32,  # WARP_SIZE
     13: lambda device: device.gpu.clock_mhz * 1000,
     16: lambda device: device.gpu.sm_count,
-    33: lambda device: 0x1B + device.physical,  # PCI_BUS_ID
+    33: lambda device: FIRST_PCI_BUS + device.physical,  # PCI_BUS_ID
     36: lambda device: device.gpu.memory_clock_mhz * 1000,
     38: lambda device: device.gpu.l2_bytes,
     39: lambda device: device.gpu.max_threads_per_sm,

@@ -21,7 +21,7 @@ from understudy.seam.torch.dispatch.host_time import MeasuredDispatch
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.nodata import DatalessDispatch
 from understudy.seam.torch.dispatch.stale import StaleMode
-from understudy.seam.torch.distributed import collectives, nccl, parallel, process_groups, rpc
+from understudy.seam.torch.distributed import collectives, nccl, nodata, parallel, process_groups, rpc
 from understudy.seam.torch.kernels import (
     attention,
     attention_varlen,
@@ -188,11 +188,12 @@ class Installation:
         undo.append(state.notes.end)
         state.notes.begin()
         undo.append(self._unhook)
-        self.hook = import_hook.hook({name: partial(self._imported, name) for name in LATE})
+        self.late = {**LATE, **nodata.modules(state)}
+        self.hook = import_hook.hook({name: partial(self._imported, name) for name in self.late})
         ACTIVE.append(state)
 
     def _imported(self, name: str) -> None:
-        self.patches.apply(LATE[name](sys.modules[name]))
+        self.patches.apply(self.late[name](sys.modules[name]))
 
     def uninstall(self) -> None:
         """Leave the mode and put everything back by identity, as far as it was there."""

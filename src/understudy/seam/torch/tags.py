@@ -28,6 +28,9 @@ functorch: Any = torch._C._functorch
 storage_of: Callable[[torch.Tensor], Any] = torch._C.TensorBase.untyped_storage
 shape_of: Callable[[torch.Tensor], torch.Size] = torch._C.TensorBase.shape.__get__  # type: ignore[attr-defined]
 
+is_physically_meta: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_meta.__get__  # type: ignore[attr-defined]
+"""Whether a tensor has no values, whatever device its tag says: the program's own, or a rehearsal's without data."""
+
 TRACED: frozenset[Any] = frozenset({FakeTensor, FunctionalTensor})
 """Tensors with which compilers trace shapes: they name a device, and nothing happens there."""
 
@@ -109,7 +112,7 @@ class Tag:
 class _HostTag:
     """The tag of every storage that has none: pageable host memory."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
     device = CPU
     size = 0
     block = None

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from understudy.machine.device import Device
+from understudy.seam.cuda_driver import FIRST_PCI_BUS
 from understudy.seam.patching import Patch
 from understudy.seam.torch.cuda.streams import CUDA_TYPE
 from understudy.seam.torch.scratch.libraries import lt_workspace_bytes
@@ -245,7 +246,7 @@ class DeviceProperties:
         self.memory_bus_width = round(gpu.memory_bandwidth_bytes_per_s * 8 / (gpu.memory_clock_mhz * 2e6))
         self.gcnArchName = gpu.name
         self.uuid = uuids.UUID(device.uuid.removeprefix("GPU-"))
-        self.pci_bus_id, self.pci_device_id, self.pci_domain_id = 0x1B + device.index, 0, 0
+        self.pci_bus_id, self.pci_device_id, self.pci_domain_id = FIRST_PCI_BUS + device.index, 0, 0
 
     def __repr__(self) -> str:
         return (

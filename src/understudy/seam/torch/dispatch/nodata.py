@@ -1,7 +1,7 @@
 """Rehearsal without data: device tensors have shapes, dtypes and memory, but no values.
 
-They are meta tensors under the same tags. What needs a value (`.item()`, a copy to the host) gets the answer that the
-user gave (`--assume`), or an error that names the line; what decides a shape by values (`nonzero`) is refused.
+They are meta tensors under the same tags. What needs a value (`.item()`, a copy to the host) gets what `assumptions`
+says; what decides a shape by values takes all that there is where it selects, and is refused where it does not.
 """
 
 from __future__ import annotations
@@ -11,18 +11,26 @@ from typing import Any
 import torch
 
 from understudy.errors import UnsupportedError
+from understudy.seam.torch.dispatch.assumptions import KEEP_SHAPES, Assumptions, refusal, selected, unmasked
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
-from understudy.seam.torch.dispatch.moves import fetch
+from understudy.seam.torch.dispatch.moves import fetch, local_scalar
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
-from understudy.seam.torch.tags import FLOATING, HOST_TAG, Tag, disable_torch_function, named, storage_of, tag_of
+from understudy.seam.torch.tags import (
+    FLOATING,
+    HOST_TAG,
+    Tag,
+    disable_torch_function,
+    is_physically_meta,
+    named,
+    storage_of,
+    tag_of,
+)
 
 Tensor = torch.Tensor
 META = torch.device("meta")
 SHAPED_BY_VALUES = frozenset(
     {
-        "aten::nonzero",
-        "aten::masked_select",
         "aten::_unique",
         "aten::_unique2",
         "aten::unique_dim",
@@ -31,7 +39,7 @@ SHAPED_BY_VALUES = frozenset(
         "aten::bincount",
     }
 )
-"""Operators whose result's shape depends on values."""
+"""Operators whose result's shape depends on values, and of which no result is likelier than another."""
 
 
 class DatalessDispatch(Dispatch):
@@ -39,6 +47,8 @@ class DatalessDispatch(Dispatch):
 
     def __init__(self, state: State, handlers: dict[str, Handler]) -> None:
         super().__init__(state, {**handlers, **DATALESS_HANDLERS})
+        if state.assumptions is None:
+            state.assumptions = Assumptions(state)
 
     def plan(self, func: Any) -> Plan:
         """The plan of an operator; every one is run by `call`, where meta kernels see the physical device."""
@@ -65,19 +75,37 @@ class DatalessDispatch(Dispatch):
         """Run an operator on a device without values, or one on the host with them."""
         if device < 0:
             return self._to_host(plan, func, args, kwargs)
-        if (
-            plan.name in SHAPED_BY_VALUES
-            or _counts(plan.name, kwargs)
-            or (plan.name.startswith("aten::index") and _masked(args))
-        ):
-            raise UnsupportedError(_refusal(self.state, f"{plan.name} decides a shape by values", KEEP_SHAPES))
+        if self.local.valued or _have_values((*args, *kwargs.values())):
+            return super().call(plan, func, args, kwargs, device)
+        if plan.name in SHAPED_BY_VALUES or _counts(plan.name, kwargs):
+            raise UnsupportedError(refusal(self.state, f"{plan.name} decides a shape by values", KEEP_SHAPES))
         if "device" in kwargs:
             kwargs["device"] = META
+        assumptions = self.state.assumptions
+        known = assumptions.result(plan, args)
+        out = self._on_shapes(plan, func, args, kwargs)
+        assumptions.ran(plan, args, out)
+        if known is not None:
+            if plan.fresh and isinstance(out, Tensor) and storage_of(out)._us is HOST_TAG:
+                self.state.place(storage_of(out), device)
+            assumptions.learn(out, known)
+        return out
+
+    def _on_shapes(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator's meta kernel; what masks select is all that there is."""
         local = self.local
         before = local.inner
         local.inner = True
         try:
             with disable_torch_function():
+                picked = selected(plan.name, args)
+                if picked is not None:
+                    self.state.assumptions.full(plan.name, len(picked))
+                    return picked
+                if _masked(plan.name, args):
+                    indices, elements = unmasked(args[1])
+                    self.state.assumptions.full(plan.name, elements)
+                    args = (args[0], indices, *args[2:])
                 return func(*_to_meta(args), **{name: _to_meta(value) for name, value in kwargs.items()})
         except NotImplementedError as error:
             raise UnsupportedError(
@@ -97,37 +125,38 @@ class DatalessDispatch(Dispatch):
         return values(self.state, tensor)
 
     def _to_host(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if plan.name == "aten::_to_copy" and tag_of(args[0]).device >= 0:
+        if plan.name == "aten::_to_copy" and tag_of(args[0]).device >= 0 and is_physically_meta(args[0]):
             return values(self.state, args[0]).to(kwargs.get("dtype") or args[0].dtype)
-        if plan.name == "aten::copy_" and tag_of(args[1]).device >= 0:
+        if plan.name == "aten::copy_" and tag_of(args[1]).device >= 0 and is_physically_meta(args[1]):
             return args[0].copy_(values(self.state, args[1]))
         return super().call(plan, func, args, kwargs, -1)
 
 
 def values(state: State, tensor: Tensor) -> Tensor:
-    """A host tensor of the answer that the user gave, in the shape of one that has no values."""
-    if state.assume is None:
-        raise UnsupportedError(_refusal(state, "the program reads values of a device tensor"))
-    return torch.full(tuple(tensor.shape), state.assume, dtype=tensor.dtype, device="cpu")
+    """A host tensor of what a tensor's elements are taken for that have no values, in its shape."""
+    found: Tensor = state.assumptions.values(tensor)
+    return found
 
 
 def scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """aten::_local_scalar_dense: the answer that the user gave."""
     tensor = args[0]
-    if tag_of(tensor).device < 0:
-        return func(*args, **kwargs)
+    if tag_of(tensor).device < 0 or not is_physically_meta(tensor):
+        return local_scalar(dispatch, plan, func, args, kwargs)
     fetch(dispatch.state, tensor, plan.name)
-    return values(dispatch.state, tensor).item()
+    return torch.tensor(dispatch.state.assumptions.value(tensor), dtype=tensor.dtype, device="cpu").item()
 
 
 def truth(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """aten::equal and the like, which the host waits for: the answer that the user gave, as a truth."""
+    """aten::equal and the like, which the host waits for: the answer that is assumed, as a truth."""
     tensor = next((t for t in args if isinstance(t, Tensor) and tag_of(t) is not HOST_TAG), None)
-    if tensor is None:
+    if tensor is None or not is_physically_meta(tensor):
         return dispatch.general(plan, func, args, kwargs)
     if tag_of(tensor).device >= 0:
         fetch(dispatch.state, tensor, plan.name, 1)
-    return bool(values(dispatch.state, torch.empty((), dtype=tensor.dtype, device="cpu")))
+    if plan.name == "aten::is_nonzero":
+        return bool(dispatch.state.assumptions.value(tensor))
+    return bool(dispatch.state.assumptions.value(torch.empty((), dtype=torch.bool, device="meta")))
 
 
 DATALESS_HANDLERS: dict[str, Handler] = {
@@ -136,13 +165,22 @@ DATALESS_HANDLERS: dict[str, Handler] = {
 }
 
 
+def _have_values(values: tuple[Any, ...]) -> bool:
+    """Whether all tensors have values and one of them is on a device: what PyTorch computes with itself."""
+    found = list(tensors_in(values))
+    return not any(map(is_physically_meta, found)) and any(tag_of(tensor).device >= 0 for tensor in found)
+
+
 def _counts(name: str, kwargs: dict[str, Any]) -> bool:
     """Whether `repeat_interleave` by a tensor must add up how many elements there will be."""
     return name == "aten::repeat_interleave" and kwargs.get("output_size") is None
 
 
-def _masked(args: tuple[Any, ...]) -> bool:
-    indices = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
+def _masked(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether an operator picks or writes elements through a mask."""
+    if not name.startswith(("aten::index", "aten::_index_put", "aten::_unsafe_index")) or len(args) < 2:
+        return False
+    indices = args[1] if isinstance(args[1], (list, tuple)) else ()
     return any(isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8) for t in indices)
 
 
@@ -152,12 +190,3 @@ def _to_meta(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_to_meta(item) for item in value)
     return None if isinstance(value, torch.Generator) else value
-
-
-GIVE_A_VALUE = "give the value to use with --assume VALUE (assume=VALUE in Python) where one will do"
-KEEP_SHAPES = "keep the shape (torch.where and masked_fill do, nonzero_static and `output_size` say how many)"
-
-
-def _refusal(state: State, what: str, advice: str = GIVE_A_VALUE) -> str:
-    site = state.machine.trace.sites[state.site()]
-    return f"{what} at {site}, and a rehearsal without data has none: {advice}, or run with data"

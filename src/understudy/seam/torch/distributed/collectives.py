@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from understudy.machine.stream import Stream
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.distributed.groups import Group, Groups
+from understudy.seam.torch.distributed.nodata import answer, lacks_values, token, with_values
 from understudy.seam.torch.distributed.values import (
     REDUCING,
     carried,
@@ -26,7 +28,7 @@ from understudy.seam.torch.distributed.values import (
 )
 from understudy.seam.torch.distributed.work import CALLS, Queued
 from understudy.seam.torch.operators.plan import Plan, tensors_in
-from understudy.seam.torch.tags import CPU, FLOATING, tag_of
+from understudy.seam.torch.tags import CPU, FLOATING, is_physically_meta, tag_of
 
 Tensor = torch.Tensor
 CLOCK_TAG = 1 << 28
@@ -87,10 +89,11 @@ def run(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs
     size = sum(map(_bytes, reads)) or group.size * sum(map(_bytes, writes))
     if group.nccl:
         check(plan.name, reads, writes, group.size, "AVG" if CALLS.mean else name_of(CALLS.operation))
-        args = tuple(each(value, carried) for value in args)
-        if plan.name in FLAT:
-            args = (*(tensor.view(-1) for tensor in args[:2]), *args[2:])
-    out = _values(dispatch, group, plan, func, args, kwargs, device)
+    if lacks_values(args):
+        out = answer(func, args[shape.writes])
+    else:
+        with with_values(dispatch.local):
+            out = _values(dispatch, group, plan, func, args, kwargs, device)
     if device < 0 or not group.nccl:
         _through_host(dispatch, group, plan.name, device, size)
         return out
@@ -143,11 +146,18 @@ def _values(
     dispatch: Dispatch, group: Group, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
 ) -> Any:
     """Run it on gloo to its end; an average comes here as a sum, to be divided, a premultiplied sum as a plain one."""
+    if group.nccl:
+        args = tuple(each(value, carried) for value in args)
+        if plan.name in FLAT:
+            args = (*(tensor.view(-1) for tensor in args[:2]), *args[2:])
     if CALLS.factor is not None:
         shape = COLLECTIVES[plan.name]
         with torch._C._DisableTorchDispatch():
             args = multiplied(args, shape.reads, shape.writes, CALLS.factor)
     named = dict(zip(plan.names, args, strict=False)) | kwargs
+    if group.alone:  # the backend's own Work has no result, which the reducer of DDP asks for
+        dispatch.call(plan, func, args, kwargs, device)
+        return answer(func, args[COLLECTIVES[plan.name].writes])
     if group.nccl and is_composed(plan.name, named):
         with torch._C._DisableTorchDispatch():
             out = composed(plan.name, group.carrier, group.rank, CALLS.operation, named)
@@ -220,7 +230,7 @@ def send(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
     if group is None:
         return dispatch.call(plan, func, args, kwargs, CPU)
     device = place(dispatch, group, tensors)
-    out = dispatch.call(plan, func, args, kwargs, device)
+    out = _message(dispatch, plan, func, args, kwargs, device)
     stream, ready = _ready(dispatch, group, device)
     with torch._C._DisableTorchDispatch():
         clock = torch.tensor([ready], device="cpu")
@@ -245,7 +255,7 @@ def recv(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
     if group is None:
         return dispatch.call(plan, func, args, kwargs, CPU)
     device = place(dispatch, group, tensors)
-    out = dispatch.call(plan, func, args, kwargs, device)
+    out = _message(dispatch, plan, func, args, kwargs, device)
     work = dist.Work.unbox(out)
     stream, _ = _ready(dispatch, group, device)
     size = sum(map(_bytes, tensors))
@@ -269,6 +279,16 @@ def recv(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
         return groups.mark(stream, 0)
 
     return _pending(out, finish)
+
+
+def _message(
+    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+) -> Any:
+    """Send or receive what one rank tells another; where that has no values, a token."""
+    if lacks_values(args):
+        return dispatch.call(plan, func, (token(), *args[1:]), kwargs, CPU)
+    with with_values(dispatch.local):
+        return dispatch.call(plan, func, args, kwargs, device)
 
 
 def _ready(dispatch: Dispatch, group: Group, device: int) -> tuple[Stream | None, int]:
@@ -332,11 +352,14 @@ def _functional_values(
         mean = reduction == "AVG"
         check(plan.name, list(tensors_in(args)), [], group.size, reduction)
         args = tuple("sum" if mean and at == i else each(value, carried) for i, value in enumerate(args))
-    out = dispatch.call(plan, func, args, kwargs, device)
+    if lacks_values(args):
+        return dispatch.call(plan, func, args, kwargs, device)
+    with with_values(dispatch.local):
+        out = dispatch.call(plan, func, args, kwargs, device)
     with torch._C._DisableTorchDispatch():
         for tensor in tensors_in((out,)):
             torch.ops._c10d_functional.wait_tensor(tensor)
-            if mean:
+            if mean and not group.alone:
                 divided(tensor, group.size)
         if group.nccl and plan.name in REDUCING:
             each(out, truth)
@@ -349,11 +372,15 @@ def wait_tensor(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...]
     queued = groups.pending.pop(id(tag_of(args[0])), None)
     if queued is not None and queued.event is not None:
         groups.wait(queued.event)
+    if is_physically_meta(args[0]):
+        return args[0]
     return dispatch.call(plan, func, args, kwargs, max(CPU, tag_of(args[0]).device))
 
 
 def wrap(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """_c10d_functional::_wrap_tensor_autograd: the tensor again, for autograd; no kernel."""
+    if is_physically_meta(args[0]):  # whose own kernel gives another tensor, and nobody would wait for it
+        return AsyncCollectiveTensor(args[0])
     return dispatch.call(plan, func, args, kwargs, tag_of(args[0]).device)
 
 

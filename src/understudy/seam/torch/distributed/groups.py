@@ -12,12 +12,24 @@ import torch.distributed as dist
 
 from understudy.gpus import versions
 from understudy.machine.stream import Event, Stream
+from understudy.seam.cuda_driver import FIRST_PCI_BUS
+from understudy.seam.torch.distributed.nccl import NCCL_VERSION
 
 if TYPE_CHECKING:
     from understudy.seam.torch.state.state import State
 
 
 LEAVE_SECONDS = 0.05
+
+DUPLICATE = (
+    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, invalid usage (run with NCCL_DEBUG=WARN for "
+    "details), NCCL version {version}\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+    "Last error:\nDuplicate GPU detected : rank {rank} and rank {other} both on CUDA device {device:x}"
+)
+"""What `torch.distributed.DistBackendError` says (`C10D_NCCL_CHECK` of torch/csrc/distributed/c10d/NCCLUtils.hpp) of
+two ranks with the same host and the same GPU (`initTransportsRank` of NCCL's src/init.cc); the device is the number of
+its place on the PCI bus."""
+SHARING = "understudy: give each rank a GPU of its own, or run with --share-gpus (share_gpus=True in Python)"
 
 
 @functools.cache
@@ -34,23 +46,25 @@ def _leave_at_exit() -> None:
 class Group:
     """A process group: `carrier` is the gloo backend that moves its values, `streams` its own stream a device.
 
-    `nccl` tells whether emulated tensors go to NCCL, `takes_cpu` whether CPU tensors have a backend at all.
+    `nccl` tells whether emulated tensors go to NCCL, `takes_cpu` whether CPU tensors have a backend at all, `alone`
+    whether this process only plays one of the ranks: the others, in PyTorch's backend "fake", are always ready.
     """
 
-    def __init__(self, process_group: Any, carrier: Any, nccl: bool, takes_cpu: bool) -> None:
+    def __init__(self, process_group: Any, carrier: Any, nccl: bool, takes_cpu: bool, alone: bool = False) -> None:
         self.name: str = process_group.group_name
         self.size: int = process_group.size()
         self.rank: int = process_group.rank()
         self.carrier = carrier
         self.nccl = nccl
         self.takes_cpu = takes_cpu
+        self.alone = alone
         self.streams: dict[int, Stream] = {}
         self.connected: dict[int, int] = {}  # a device -> the bytes of the communicator there
         self.met = False
 
     def agree(self, time_ns: int) -> int:
         """The latest of all ranks' times: one all-reduce of an int64, which every rank takes part in."""
-        if self.size == 1:
+        if self.size == 1 or self.alone:
             return time_ns
         with torch._C._DisableTorchDispatch():
             clock = torch.tensor([time_ns], device="cpu")
@@ -125,12 +139,27 @@ class Groups:
     def meet(self, group: Group, stream: Stream, name: str) -> None:
         """No rank's part starts before every rank's is ready: move the stream to the latest of them."""
         state = self.state
-        if not group.met:
-            group.met = True
-            state.ranks.met(group, stream.device)
+        self.introduce(group, stream.device)
         cost = state.device(stream.device).cost
         ready = max(stream.ready_ns, state.local.host.now_ns + cost.dispatch_ns(name) + cost.launch_ns)
         stream.ready_ns = group.agree(ready)
+
+    def introduce(self, group: Group, device: int) -> None:
+        """The first collective of a group makes its communicators, for which its ranks learn of one another.
+
+        Raises:
+            DistBackendError: another rank works on the same GPU.
+        """
+        if group.met:
+            return
+        group.met = True
+        other = self.state.ranks.met(group, device)
+        if other is not None and not self.state.share_gpus:
+            version = ".".join(map(str, NCCL_VERSION))
+            place = (FIRST_PCI_BUS + self.state.device(device).physical) << 12  # bus, device, function, in hexadecimal
+            error = dist.DistBackendError(DUPLICATE.format(version=version, rank=group.rank, other=other, device=place))
+            error.add_note(SHARING)
+            raise error
 
     def mark(self, stream: Stream, site: int) -> Event:
         """An event after the collective that was just queued."""

@@ -17,12 +17,13 @@ import torch
 import torch.distributed as dist
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.distributed import nodata
 from understudy.seam.torch.distributed.futures import future_class
 from understudy.seam.torch.distributed.futures import patches as futures
 from understudy.seam.torch.distributed.groups import Group, Groups
 from understudy.seam.torch.distributed.work import methods
 from understudy.seam.torch.state.state import State
-from understudy.seam.torch.tags import CPU, device_of
+from understudy.seam.torch.tags import CPU, device_of, is_physically_meta
 
 CPU_DEVICE = torch.device("cpu")
 NCCL_TIMEOUT = timedelta(minutes=10)
@@ -49,6 +50,7 @@ def patches(state: State) -> list[Patch]:
         Patch(group_class, "_device_types", _device_types(state.groups)),
         *(Patch(group_class, name, method) for name, method in methods(state.groups).items()),
         *futures(state.groups),
+        *nodata.patches(state),
     ]
 
 
@@ -121,6 +123,7 @@ def _new_group(groups: Groups, nccl: Any) -> Callable[..., Any]:
         group = made[0]
         if isinstance(group, dist.ProcessGroup):
             _adopt(groups, group, nccl)
+            _connect_eagerly(groups, group)
         return made
 
     return new_process_group_helper
@@ -146,9 +149,19 @@ def _adopt(groups: Groups, group: Any, nccl: Any) -> None:
     if of_cpu is None and of_cuda is not None:
         # C++ looks for the backend of the physical device.
         group._register_backend(CPU_DEVICE, dist.ProcessGroup.BackendType.NCCL, of_cuda)
-    carrier = of_cuda if is_nccl else of_cpu
+    is_fake = type(of_cuda).__name__ == "FakeProcessGroup"  # of the backend "fake", which stands for NCCL
+    carrier = of_cuda if is_nccl or is_fake else of_cpu
     if carrier is not None:
-        groups.add(Group(group, carrier, is_nccl, takes_cpu=of_cpu is not None))
+        groups.add(Group(group, carrier, is_nccl or is_fake, takes_cpu=of_cpu is not None, alone=is_fake))
+
+
+def _connect_eagerly(groups: Groups, group: Any) -> None:
+    """A group that was told its device makes NCCL's communicator at once; other groups at their first collective."""
+    made, device = groups.by_name.get(group.group_name), group.bound_device_id
+    if made is not None and made.nccl and device is not None:
+        index = groups.state.index(device)
+        groups.connect(made, index)
+        groups.introduce(made, index)
 
 
 def _verifying(state: State) -> Callable[..., Any]:
@@ -157,6 +170,9 @@ def _verifying(state: State) -> Callable[..., Any]:
     def verify_params_across_processes(group: Any, tensors: Any, logger: Any) -> Any:
         # C++ puts the shapes that it exchanges on the first parameter's device, which to it is the CPU.
         device = device_of(tensors[0]) if tensors else CPU
+        if tensors and is_physically_meta(tensors[0]):
+            with nodata.with_values(state.local), torch.cuda.device(device):
+                return stock(group, nodata.shapes_of(tensors), logger)
         state.ranks.trains_on(device)
         with nullcontext() if device < 0 else torch.cuda.device(device):
             return stock(group, tensors, logger)

@@ -1,7 +1,8 @@
 """What the ranks of a run know of one another's GPUs: remarks on processes that work where another one does.
 
-When a group of NCCL first meets, each rank says on which GPU it works. From then on a rank knows whether it shares its
-GPU, and whether it has opened a context, which takes hundreds of MB, on a GPU that is somebody else's.
+When a group of NCCL makes its communicators, each rank says on which GPU it works. NCCL refuses two ranks on one, and
+so do we unless the run lets ranks share GPUs. From then on a rank knows whether it has opened a context, which takes
+hundreds of MB, on a GPU that is somebody else's.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Group(Protocol):
     size: int
     rank: int
     nccl: bool
+    alone: bool
     carrier: Any
 
 
@@ -50,10 +52,13 @@ class Ranks:
         self.contexts[device.index] = self.state.site()
         self._remark()
 
-    def met(self, group: Group, index: int) -> None:
-        """The first collective of a group: all its ranks take part, and each learns where the others work."""
-        if group.size == 1 or not group.nccl:
-            return
+    def met(self, group: Group, index: int) -> int | None:
+        """The communicators of a group are made: all its ranks take part, and each learns where the others work.
+
+        Returns the first other rank, by its number in the group, that works on the same GPU; None where there is none.
+        """
+        if group.size == 1 or group.alone or not group.nccl:
+            return None
         here = self._number(index)
         with torch._C._DisableTorchDispatch():
             mine = torch.tensor([here, self.rank])
@@ -63,27 +68,31 @@ class Ranks:
         for number, rank in (tensor.tolist() for tensor in found):
             if rank != self.rank:
                 self.working[number] = min(rank, self.working.get(number, rank))
-        if self.working.get(here, self.rank) < self.rank:
-            self._note("ddp-same-device", index, self.state.site(), other=self.working[here])
         self._remark()
+        same = [at for at, tensor in enumerate(found) if at != group.rank and int(tensor[0]) == here]
+        if not same:
+            return None
+        allowed = int(self.state.share_gpus)
+        self._note("shared-gpu", index, self.state.site(), other=int(found[same[0]][1]), allowed=allowed)
+        return same[0]
 
     def trains_on(self, index: int) -> None:
         """DistributedDataParallel was made for a model on a device, which may not be the current one."""
         current = self.state.local.device
         if current == 0 < index:
-            self._note("ddp-set-device", index, self.state.site())
+            self._note("current-device-elsewhere", index, self.state.site())
 
     def _remark(self) -> None:
         """Speak of contexts on GPUs where others work, once this process works elsewhere."""
         for index, site in self.contexts.items() if self.own else ():
             number = self._number(index)
             if index not in self.own and number in self.working:
-                self._note("ddp-device-0", index, site, other=self.working[number])
+                self._note("context-on-other-gpu", index, site, other=self.working[number])
 
     def _number(self, index: int) -> int:
         return int(os.environ.get("GROUP_RANK") or 0) * NODE + self.state.device(index).physical
 
-    def _note(self, what: str, index: int, site: int, **more: Any) -> None:
-        if (what, index) not in self.said:
-            self.said.add((what, index))
-            self.state.notes.note("data-parallel", site, what=what, rank=self.rank, device=index, **more)
+    def _note(self, code: str, index: int, site: int, **more: Any) -> None:
+        if (code, index) not in self.said:
+            self.said.add((code, index))
+            self.state.notes.note(code, site, rank=self.rank, device=index, **more)

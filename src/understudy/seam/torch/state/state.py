@@ -56,6 +56,7 @@ class Local(threading.local):
     explicit = False
     fake_device: torch.device | None = None
     half = False
+    valued = False  # in a rehearsal without data: whether device tensors are made with values
     marked = False
     target: int | None = None
     non_blocking = False
@@ -119,7 +120,7 @@ class State:
         cuda_version: tuple[int, int],
         late_by_clock: bool = False,
         no_data: bool = False,
-        assume: float | None = None,
+        assume: bool | int | float | None = None,
     ) -> None:
         State.generation += 1
         self.generation = State.generation
@@ -154,12 +155,14 @@ class State:
         self.autocast: Any = None
         self.notes: Notes
         self.groups: Any = None
+        self.assumptions: Any = None  # of a rehearsal without data
         self.ranks = Ranks(self)
         self.new_generators: Callable[[], list[Any]]
         self.wrap_stream: Callable[[Stream], Any]
         self.external: dict[tuple[int, int], Stream] = {}
         self.failure: Failure | None = None
         self.meter: Meter | None = None  # where the host's own work is measured
+        self.share_gpus = False  # whether several ranks may work on one GPU, which NCCL refuses
         self.stale = False  # whether readers that are not ordered after a write get the bytes from before it
         machine.on_order = self._ordered
         machine.turns.guard(host_allocator, self.late, self.order)

@@ -43,8 +43,7 @@ def _remarking(state: State) -> Callable[..., Any]:
             and str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0] not in SHARES_ITSELF
         ):
             site = state.machine.trace.sites[state.site()]
-            detail = (("what", "ddp-sampler"), ("rank", dist.get_rank()))
-            state.machine.note(state.local.host, Note("data-parallel", site, detail))
+            state.machine.note(state.local.host, Note("same-data-on-ranks", site, (("rank", dist.get_rank()),)))
         return stock(self)
 
     return __iter__

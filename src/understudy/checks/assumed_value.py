@@ -1,0 +1,60 @@
+"""The check `assumed-value`: what a rehearsal without data took for values that it has not."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from understudy.checks._notes import Line, NoteCheck
+from understudy.trace.finding import Severity
+from understudy.trace.operation import Note
+
+SENTENCES = {
+    "overflow": "assumed: found_inf = {value}, no gradient overflowed and the scaler took the step",
+    "finite": "assumed: a test for NaN or infinity gave {value}, all values are finite",
+    "number": "assumed: a number that the program read = {value}",
+    "given": "assumed: what the program read = {value}, as --assume says",
+    "mask": "assumed: {name} selects all of {elements} elements",
+}
+
+
+class AssumedValue(NoteCheck):
+    """What a rehearsal without data took for values that it has not.
+
+    ## What it does
+    Lists where a run with `--no-data` needed values of the device, and what they were taken for: gradients do not
+    overflow, losses and other numbers are finite, masks select everything, and the rest is what `--assume` says.
+
+    ## Why it is bad
+    It is not, as long as the program would go the same way with data. A mask that selects half of a batch makes less
+    work and takes less memory than one that selects all of it.
+
+    ## Example
+    ```python
+    loss = criterion(output[mask], target[mask])  # 8192 of 8192 elements
+    ```
+
+    ## Use instead
+    ```console
+    $ understudy run --gpus A100 train.py  # with data, or with --assume where another value will do
+    ```
+    """
+
+    code: ClassVar = "assumed-value"
+    severity: ClassVar[Severity] = "info"
+
+    def group(self, note: Note) -> str:
+        """One finding for each kind of value."""
+        return str(dict(note.detail).get("what", ""))
+
+    def message(self, line: Line) -> str:
+        """What was assumed."""
+        sentence = SENTENCES[line.word("what", "given")]
+        return sentence.format(
+            value=line.word("value"), name=line.word("name").removeprefix("aten::"), elements=line.number("elements")
+        )
+
+    def advice(self, line: Line) -> str:
+        """How to get another answer."""
+        if line.word("what") == "mask":
+            return "read memory and time as the most that this line takes, or run with data"
+        return "give another value with `--assume`, or run with data, should the program go another way with it"

@@ -1,0 +1,61 @@
+"""PyTorch's backend "fake": one process plays one rank of many, and its collectives take the time that theirs do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import understudy
+from understudy.trace.operation import Kind
+
+
+@pytest.fixture(params=[False, True], ids=["data", "no data"])
+def session(request: pytest.FixtureRequest) -> Iterator[understudy.Session]:
+    """One GPU of an emulated job of eight, with data and without."""
+    with understudy.emulate("A100", no_data=request.param) as session:
+        dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
+        yield session
+        dist.destroy_process_group()
+
+
+def collectives(session: understudy.Session) -> list[str]:
+    """The names of the collectives in the trace."""
+    return [record.signature.name for record in session.trace if record.kind == Kind.COLLECTIVE]
+
+
+def train(model: nn.Module) -> None:
+    """One step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(4, 64, device="cuda")).sum().backward()
+    optimizer.step()
+
+
+def test_a_collective_is_one_of_eight_ranks(session: understudy.Session) -> None:
+    x = torch.ones(1 << 20, device="cuda")
+    torch.cuda.synchronize()
+    dist.all_reduce(x)
+    (record,) = (record for record in session.trace if record.kind == Kind.COLLECTIVE)
+    assert record.value == 4 << 20
+    assert record.end_ns - record.start_ns > 10_000
+    assert session.trace.facts["world_size"] == 8
+
+
+def test_ddp_reduces_its_gradients(session: understudy.Session) -> None:
+    train(DistributedDataParallel(nn.Linear(64, 64).cuda()))
+    assert collectives(session)[-1] == "c10d::allreduce_"
+
+
+def test_fsdp_gathers_and_scatters(session: understudy.Session) -> None:
+    model = nn.Linear(64, 64).cuda()
+    fully_shard(model)
+    train(model)
+    found = collectives(session)
+    assert [name.removeprefix("c10d::").strip("_") for name in found] == ["allgather_base", "reduce_scatter_base"]
+    assert model.weight.to_local().shape[0] == 8
