@@ -20,6 +20,7 @@ NAMES = [
     "memory_history",
     "compat",
     "curves",
+    "host_memory_limit",
 ]
 
 

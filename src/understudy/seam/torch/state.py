@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from understudy.errors import UnsupportedError
 from understudy.machine.alloc_conf import Settings
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
@@ -23,6 +22,7 @@ from understudy.machine.oom_text import OutOfMemory
 from understudy.machine.stream import Stream
 from understudy.seam.sites import Sites
 from understudy.seam.torch.gpu_trace import GpuTrace
+from understudy.seam.torch.host_guard import HostGuard
 from understudy.seam.torch.kernel_memory import Kernels
 from understudy.seam.torch.late import Late
 from understudy.seam.torch.memory import Memory
@@ -92,6 +92,7 @@ class State:
         late_by_clock: bool = False,
         no_data: bool = False,
         assume: float | None = None,
+        host_memory_limit: int | None = None,
     ) -> None:
         State.generation += 1
         self.generation = State.generation
@@ -120,6 +121,8 @@ class State:
         self.late = Late(self, late_by_clock)
         self.order = Order(self)
         self.memory = Memory(self)
+        self.guard = HostGuard(self, host_memory_limit)
+        self.room = self.guard.room
         self.kernels = Kernels(self)
         self.history: History
         self.autocast: Any = None
@@ -220,6 +223,10 @@ class State:
         storage._us = tag
         if UNTRACK is not None:
             UNTRACK(storage)
+        room = self.room
+        room.left -= size
+        if room.left < 0:
+            self.guard.placed(index, size)
         return tag
 
     def take(self, device: Device, size: int, stream: int) -> Any:
@@ -235,15 +242,9 @@ class State:
         """The host cannot hold a device's tensor: out of memory there too, or more than this machine can emulate."""
         asked = re.search(r"tried to allocate (\d+) bytes", str(error))
         size = int(asked[1]) if asked else 0
-        device = self.machine.devices[index]
         if size >= 1 << 60:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.") from None
-        block = self.take(device, size, 0)
-        device.allocator.free(block)
-        raise UnsupportedError(
-            f"a tensor of {size} bytes fits on the emulated GPU but not into this machine's memory, which holds its "
-            "values: use smaller data, or a machine with more memory"
-        ) from error
+        raise self.guard.refusal(index, size) from error
 
     def resized(self, storage: Any) -> None:
         """A device's storage changed its size: it has new memory."""
