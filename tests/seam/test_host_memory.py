@@ -96,6 +96,15 @@ def test_a_large_product_of_small_matrices_is_refused_before_it_is_computed(free
     assert (a[:4] @ b[:, :4]).sum().item() == 16
 
 
+def test_a_factory_is_asked_while_there_is_plenty(session: Session) -> None:
+    room = session._installations[0].state.room
+    room.available, room.near_bytes = lambda: room.reserve + 3 * GIB, 0
+    room.look()
+    assert not room.near
+    with pytest.raises(HostMemoryError, match=r"makes 4\.00 GiB"):
+        torch.zeros(1 << 30, device="cuda")
+
+
 def test_empty_memory_is_counted_when_it_is_written(free: Callable[[int], None]) -> None:
     free(256 * MIB)
     cache = torch.empty(1 << 30, device="cuda")  # 4 GiB, of which no page is touched

@@ -275,7 +275,7 @@ class Dispatch(TorchDispatchMode):
             target = CPU if local.target is None else local.target
         self._check_generator(kwargs.get("generator"), target)
         if target >= 0 and plan.factory:
-            self.state.memory.expect(target, args, kwargs)
+            self.state.memory.expect(target, args, kwargs, empty=plan.empty)
         out = self.call(plan, func, args, kwargs, target)
         if target >= 0:
             self.tag(out, target)

@@ -48,10 +48,12 @@ class HostGuard:
     def before(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> None:
         """Refuse an operator on a device whose results the host cannot hold; asked while little is left."""
         size = self._fresh(plan, args, kwargs) + self._written(plan, args)
-        if size < LARGE:
-            return
-        free = self.room.look()
-        if size > free:
+        if size >= LARGE:
+            self.asked(index, size)
+
+    def asked(self, index: int, size: int) -> None:
+        """Refuse a large result that the host cannot hold."""
+        if size > self.room.left and size > self.room.look():
             raise self.refusal(index, size)
 
     def refusal(self, index: int, size: int) -> HostMemoryError:
