@@ -10,8 +10,9 @@ RUN := $(VENV)/bin/python
 EXTRAS := torch,report,dev,integrations
 OLDEST_TORCH := 2.6.0
 CUDA_TORCH := 2.14.1
+HARDWARE_PYTHON ?=
 
-.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet test-together check format bench bench-train bench-memory bench-operators snapshots calibrate accuracy conformance docs programs experiments clean bench-report
+.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet test-together check format bench bench-train bench-memory bench-operators snapshots calibrate accuracy conformance docs programs experiments hardware clean bench-report
 
 help:
 	@echo "make demo             train the documents' multi-GPU program on two emulated V100, with a report in runs/demo.html"
@@ -32,6 +33,7 @@ help:
 	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
 	@echo "make programs         other people's programs (Hugging Face, accelerate, Lightning, timm, ...) on emulated GPUs; a quarter of an hour, 2 GB"
 	@echo "make conformance      PyTorch $(OLDEST_TORCH)'s own CUDA tests on two emulated GPUs; takes half an hour to an hour; fetches them first"
+	@echo "make hardware         what a real NVIDIA GPU says to what is emulated: 40 minutes; HARDWARE_PYTHON=a Python with CUDA's torch"
 	@echo "make docs             the documentation, in site/"
 	@echo "make experiments      every experiment in its small form, on two emulated V100"
 	@echo "make clean            remove environments and everything built"
@@ -116,6 +118,10 @@ conformance:
 	@PYTHON="$(PYTHON)" tools/environment .venv-torch-$(OLDEST_TORCH) torch,report,dev $(OLDEST_TORCH)
 	@PYTHON="$(PYTHON)" tools/environment .venv-torch-$(OLDEST_TORCH) conformance $(OLDEST_TORCH)
 	.venv-torch-$(OLDEST_TORCH)/bin/python tools/conformance.py $(ARGS)
+
+# ARGS="--stand-in A100" runs it without a GPU; see docs/hardware.md. An environment's torch counts when it has CUDA.
+hardware:
+	@PYTHON="$(PYTHON)" HARDWARE_PYTHON="$(HARDWARE_PYTHON)" tools/hardware-python $(CUDA_TORCH) -m hardware $(ARGS)
 
 docs: environment
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)

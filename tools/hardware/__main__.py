@@ -23,7 +23,13 @@ RESULTS = ROOT / "tests" / "conformance" / "hardware"
 MINUTES = 40
 SHOWN = 30  # rows of a stage in the printed table
 LARGEST_BYTES = 1 << 20
-NEEDED = {"torch": "everything", "psutil": "emulation", "pynvml": "emulation", "click": "emulation", "rich": "emulation"}
+NEEDED = {
+    "torch": "everything",
+    "psutil": "emulation",
+    "pynvml": "emulation",
+    "click": "emulation",
+    "rich": "emulation",
+}
 NEEDED |= {"platformdirs": "emulation", "pytest": "the documents' stage"}
 
 
@@ -52,6 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     can_emulate = not any(what == "emulation" for what in missing.values())
     result = _head(run, machine, missing)
     path = RESULTS / f"{result['date']}-{_slug(result)}.json" if not given.output else Path(given.output)
+    run.waiting = [name for name in chosen for _ in range(1 + can_emulate)]
     for name in chosen:
         print(f"{stages.load(name).TITLE} ...", file=sys.stderr, flush=True)
         native = machine if name == "machine" else run.side(name, NATIVE)
@@ -66,15 +73,21 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make hardware", description=__doc__)
-    parser.add_argument("--stages", metavar="A,B", default="", help=f"of {', '.join(stages.names())}; all when left out")
+    parser.add_argument(
+        "--stages", metavar="A,B", default="", help=f"of {', '.join(stages.names())}; all when left out"
+    )
     parser.add_argument("--items", nargs="*", default=[], metavar="NAME", help="of the stages; all when left out")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="how long it may take  [default: 40]")
     parser.add_argument("--model", default="", help="the GPU to emulate, when the catalogue lacks the real one's name")
     parser.add_argument("--stand-in", default="", metavar="MODEL", help="no GPU here: the emulation of MODEL plays it")
-    parser.add_argument("--short", action="store_true", help="small sizes and few items: a test of the stages themselves")
+    parser.add_argument(
+        "--short", action="store_true", help="small sizes and few items: a test of the stages themselves"
+    )
     parser.add_argument("--fresh", action="store_true", help="run again what an earlier run has done")
     parser.add_argument("--folder", default=str(ROOT / "runs" / "hardware"), help="for logs and large files")
-    parser.add_argument("--output", default="", metavar="FILE", help="the result  [default: tests/conformance/hardware/]")
+    parser.add_argument(
+        "--output", default="", metavar="FILE", help="the result  [default: tests/conformance/hardware/]"
+    )
     parser.add_argument("--compare", default="", metavar="FILE", help="print the differences in a result, run nothing")
     return parser
 

@@ -1,8 +1,8 @@
-"""pytest plugin for the documents' tests: lets tests that say `understudy.emulate("2xV100")` run on the GPUs that there are.
+"""pytest plugin: lets the documents' tests, which say `understudy.emulate("2xV100")`, run on the GPUs that there are.
 
-On real GPUs `emulate` installs nothing; what a test then asks of the emulation (its trace, its machine, an option) makes
-it a test that is not run there. Elsewhere it emulates as many GPUs of the run's own model. `understudy run` in a
-subprocess is treated the same way. Each test's outcome is a line of the file that HARDWARE_RESULTS names.
+On real GPUs `emulate` installs nothing. A test that then asks the emulation for something (its trace, its machine, an
+option) is not run there. Elsewhere it emulates as many GPUs of the run's own model. `understudy run` in a subprocess is
+treated the same way. Each test's outcome is a line of the file that HARDWARE_RESULTS names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The training steps that are profiled and timed: a small residual network and a few transformer blocks, no downloads."""
+"""The training steps that are profiled and timed: a small residual network and a few transformer blocks."""
 
 from __future__ import annotations
 

@@ -32,12 +32,13 @@ class Run:
     cuda_version: str = ""
     gpus: int = 1
     seconds: dict[str, float] = field(default_factory=dict)
+    waiting: list[str] = field(default_factory=list)  # stages of sides still to come, which must have time too
 
     def side(self, name: str, side: str) -> dict[str, Any]:
         """The results of one side of a stage; what was done before is not done again."""
         path = self.folder / f"{name}.{side}.jsonl"
         begin = time.monotonic()
-        limit = min(stages.load(name).LIMIT_S, self.ends_at - begin)
+        limit = self._share(name, self.ends_at - begin)
         for _ in range(ATTEMPTS):
             before = len(worker.read(path))
             code = self._process(self._command(name, side, path), begin + limit, side)
@@ -46,6 +47,14 @@ class Run:
         self.seconds[f"{name}.{side}"] = round(time.monotonic() - begin, 1)
         return dict(_values(path, code))
 
+    def _share(self, name: str, left_s: float) -> float:
+        """The time for a side of a stage: its limit, or its part of what is left for all that are still to come."""
+        if name in self.waiting:
+            self.waiting.remove(name)
+        limit = float(stages.load(name).LIMIT_S)
+        all_s = limit + sum(stages.load(other).LIMIT_S for other in self.waiting)
+        return min(limit, left_s * limit / all_s)
+
     def is_real(self, side: str) -> bool:
         """Whether a side runs on real GPUs."""
         return side == NATIVE and not self.stand_in
@@ -53,7 +62,7 @@ class Run:
     def environment(self, side: str) -> dict[str, str]:
         """The variables of a side; natively nothing of the emulation."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("UNDERSTUDY_")}
-        path = [str(ROOT / "src"), str(ROOT / "tools"), str(ROOT / "tests" / "checks")]
+        path = [str(ROOT / "src"), str(ROOT / "tools")]
         kept["PYTHONPATH"] = os.pathsep.join([*path, *kept.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(os.pathsep)
         return kept
 

@@ -69,7 +69,7 @@ def in_a_process(call: Callable[[], Any], limit_s: int) -> Any:
 def _child(call: Callable[[], Any], limit_s: int, answer: Path, errors: Path) -> None:
     code = 1
     try:
-        os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
+        os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(limit_s)
@@ -79,8 +79,8 @@ def _child(call: Callable[[], Any], limit_s: int, answer: Path, errors: Path) ->
         part.rename(answer)
         code = 0
     except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
+        with errors.open("a", encoding="utf-8") as file:
+            traceback.print_exc(file=file)
         raise
     finally:
         os._exit(code)

@@ -1,8 +1,7 @@
 """The corpus of findings: do the races give wrong values, and do the error texts agree?
 
-Each program of `tests/checks/pages` runs with its launches made blocking one at a time (a synchronization after each
-is not needed: `CUDA_LAUNCH_BLOCKING=1` in a process of its own) and several times as it is. A value that changes
-between them comes from a race. What differs from page to page is kept: the error, and how many runs were wrong.
+Each program of `tests/checks/pages` runs once with `CUDA_LAUNCH_BLOCKING=1`, which orders everything, and several times
+as it is. A value that is not the ordered run's comes from a race.
 """
 
 from __future__ import annotations
@@ -11,9 +10,10 @@ import contextlib
 import io
 import math
 import os
+import sys
 from typing import Any
 
-from hardware.context import Context, Items, Row, both, failed, shown
+from hardware.context import ROOT, Context, Items, Row, both, failed, shown
 from hardware.worker import in_a_process
 
 ORDER = 20
@@ -31,7 +31,8 @@ SEED = 20
 
 def items(context: Context) -> Items:
     """A page a program; those of several ranks or more GPUs than there are are left out."""
-    import corpus  # tests/checks/corpus.py
+    sys.path.insert(0, str(ROOT / "tests" / "checks"))
+    import corpus
 
     times = TIMES if context.real else 1
     found: Items = {}
@@ -109,5 +110,3 @@ def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
         if races or real["wrong_runs"]:
             found.append(Row(name, counted, ", ".join(races) or "no race found", not races))
     return found
-
-

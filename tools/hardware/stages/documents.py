@@ -23,7 +23,10 @@ PROCESSES = 6  # a file's tests may break CUDA so often
 
 def items(context: Context) -> Items:
     """A file of tests each."""
-    files = [*sorted((ROOT / "tests" / "mission").glob("test_items_*.py")), ROOT / "tests/programs/test_mission_programs.py"]
+    files = [
+        *sorted((ROOT / "tests" / "mission").glob("test_items_*.py")),
+        ROOT / "tests/programs/test_mission_programs.py",
+    ]
     chosen = [file for file in files if file.stem == "test_items_inspection"] if context.short else files
     return {file.stem: lambda file=file: tests(file, context) for file in chosen}
 

@@ -34,7 +34,7 @@ def run(program: str) -> Any:
     """What a fact's program leaves in `value`."""
     import torch
 
-    names: dict[str, Any] = {"torch": torch, "MIB": 1 << 20}
+    names: dict[str, Any] = {"__name__": "__main__", "torch": torch, "MIB": 1 << 20}
     exec(compile(program, "fact", "exec"), names)
     return names["value"]
 

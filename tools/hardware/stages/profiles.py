@@ -1,4 +1,4 @@
-"""Five training steps: a memory snapshot and a Kineto profile, kept compressed among the artifacts and summed up here."""
+"""Five training steps: a memory snapshot and a Kineto profile, kept compressed among the artifacts and summed up."""
 
 from __future__ import annotations
 
@@ -19,6 +19,31 @@ ITEM_S = 150
 OPTIONS = ("--no-data", "--assume", "1")  # what is compared depends on shapes alone
 MEMORY_BAND = 0.05
 ENTRIES = 100_000
+
+KINDS = {
+    "aten::convolution": "convolution",
+    "aten::cudnn_convolution": "convolution",
+    "aten::_conv_depthwise2d": "convolution",
+    "aten::convolution_backward": "convolution backward",
+    "aten::native_batch_norm": "batch norm",
+    "aten::cudnn_batch_norm": "batch norm",
+    "aten::_batch_norm_with_update": "batch norm",
+    "aten::native_batch_norm_backward": "batch norm backward",
+    "aten::cudnn_batch_norm_backward": "batch norm backward",
+    "aten::batch_norm_backward": "batch norm backward",
+    "aten::zero_": "fill",
+    "aten::fill_": "fill",
+    "aten::ones_like": "fill",
+    "aten::zeros_like": "fill",
+    "aten::zeros": "fill",
+    "aten::_to_copy": "aten::copy_",
+    "aten::clone": "aten::copy_",
+    "aten::relu": "relu",
+    "aten::relu_": "relu",
+    "aten::clamp_min": "relu",
+    "aten::clamp_min_": "relu",
+}
+"""Operators under which the same kernel is launched, on the GPU by the innermost and emulated by the outermost."""
 
 
 def items(context: Context) -> Items:
@@ -95,6 +120,7 @@ def summary(events: list[dict[str, Any]]) -> dict[str, Any]:
         if event["cat"] == "kernel":
             call = calls.get(event.get("args", {}).get("correlation"))
             name = "unknown" if call is None else _around(call, operators)
+            name = KINDS.get(name, name)
         else:
             name = event["name"].split(" (")[0]
         counts[name] += 1

@@ -372,7 +372,7 @@ class State:
         frame = self.sites.frame(2)
         if frame is not None:
             registry = frame.f_globals.setdefault("__warningregistry__", {})
-            file, module = frame.f_code.co_filename, frame.f_globals.get("__name__")
+            file, module = frame.f_code.co_filename, frame.f_globals.get("__name__", "<string>")
             warnings.warn_explicit(SYNCHRONIZED, UserWarning, file, frame.f_lineno, module, registry)
 
     def tf32(self) -> int:
