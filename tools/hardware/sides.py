@@ -30,7 +30,7 @@ class Run:
     items: tuple[str, ...] = ()
     model: str = ""
     cuda_version: str = ""
-    gpus: int = 1
+    gpus: int = 2
     seconds: dict[str, float] = field(default_factory=dict)
     waiting: list[str] = field(default_factory=list)  # stages of sides still to come, which must have time too
 
@@ -60,8 +60,12 @@ class Run:
         return side == NATIVE and not self.stand_in
 
     def environment(self, side: str) -> dict[str, str]:
-        """The variables of a side; natively nothing of the emulation."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("UNDERSTUDY_")}
+        """The variables of a side; natively nothing of the emulation. What would set the sides apart is left out."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("UNDERSTUDY_", "PYTORCH_"))}
+        devices = kept.pop("CUDA_VISIBLE_DEVICES", "")
+        if self.is_real(side):
+            chosen = devices.split(",") if devices else [str(number) for number in range(self.gpus)]
+            kept["CUDA_VISIBLE_DEVICES"] = ",".join(chosen[: self.gpus])
         path = [str(ROOT / "src"), str(ROOT / "tools")]
         kept["PYTHONPATH"] = os.pathsep.join([*path, *kept.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(os.pathsep)
         return kept

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,10 @@ def tests(file: Path, context: Context) -> dict[str, list[str]]:
 
 def _pytest(file: Path, done: list[str], results: Path, context: Context) -> int:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "hardware.documents_plugin"]
+    try:
+        distribution("understudy")  # brings its plugin
+    except PackageNotFoundError:
+        command += ["-p", "understudy.pytest_plugin"]
     command += ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")]
     for test in done:
         command += ["--deselect", test]

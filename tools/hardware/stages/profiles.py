@@ -59,7 +59,7 @@ def memory(name: str, context: Context) -> dict[str, Any]:
     """Peaks, segments and driver calls; the snapshot goes to the artifacts."""
     import torch
 
-    torch.cuda.memory._record_memory_history(max_entries=ENTRIES)
+    torch.cuda.memory._record_memory_history(max_entries=ENTRIES, stacks="python")
     step = models.make(name, context.short)
     for _ in range(models.STEPS):
         step()

@@ -35,7 +35,7 @@ class HostGuard:
         self._sizes: dict[Any, int] = {}
 
     def _taken(self) -> int:
-        """The bytes of the process's live tensors on all emulated devices, those that nothing has written among them."""
+        """The bytes of this process's live tensors on all emulated devices, unwritten ones included."""
         for device in self.state.machine.devices:
             self.state.drain(device)
         return sum(device.allocator.memory_allocated() for device in self.state.machine.devices)

@@ -142,7 +142,7 @@ class Memory:
         return any(start <= address < start + size for start, size in self.registered.items())
 
     def expect(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], *, empty: bool) -> None:
-        """Refuse a new tensor that no GPU of this model could hold, or whose values (unless `empty`) the host cannot."""
+        """Refuse a new tensor that no GPU of this model can hold, or whose values (unless `empty`) the host cannot."""
         size = args[0] if args else kwargs.get("size")
         if isinstance(size, (list, tuple)):
             dtype = kwargs.get("dtype") or torch.get_default_dtype()
