@@ -80,6 +80,8 @@ def test_what_had_begun_when_a_stage_was_stopped_is_said(tmp_path: Path) -> None
     with path.open("a") as file:
         file.write('{"item": "thr')
     assert dict(sides._values(path, None)) == {"one": 1, "two": {"error": "the stage's time was over"}}
+    sides._forget_unfinished(path)
+    assert dict(sides._values(path, None)) == {"one": 1}
 
 
 def test_time_is_shared_among_what_is_still_to_come(tmp_path: Path) -> None:

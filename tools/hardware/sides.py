@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -37,6 +38,7 @@ class Run:
     def side(self, name: str, side: str) -> dict[str, Any]:
         """The results of one side of a stage; what was done before is not done again."""
         path = self.folder / f"{name}.{side}.jsonl"
+        _forget_unfinished(path)
         begin = time.monotonic()
         limit = self._share(name, self.ends_at - begin)
         for _ in range(ATTEMPTS):
@@ -107,6 +109,13 @@ class Run:
                 if child.poll() is None:
                     os.killpg(child.pid, signal.SIGKILL)
                     child.wait()
+
+
+def _forget_unfinished(path: Path) -> None:
+    """An item that had only begun when an earlier run was stopped is run again."""
+    lines = worker.read(path)
+    if lines and "begun" in lines[-1]:
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines[:-1]), encoding="utf-8")
 
 
 def _values(path: Path, code: int | None) -> Iterator[tuple[str, Any]]:
