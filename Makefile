@@ -10,6 +10,7 @@ RUN := $(VENV)/bin/python
 EXTRAS := torch,report,dev,integrations
 OLDEST_TORCH := 2.6.0
 CUDA_TORCH := 2.14.1
+HARDWARE_PYTHON ?=
 
 .PHONY: test-jax test-tensorflow $(shell sed -n 's/^\([a-z][a-z-]*\):.*/\1/p' $(MAKEFILE_LIST))
 
@@ -34,6 +35,7 @@ help:
 	@echo "make programs         other people's programs (Hugging Face, accelerate, Lightning, timm, ...) on emulated GPUs; a quarter of an hour, 2 GB"
 	@echo "make conformance      PyTorch $(OLDEST_TORCH)'s own CUDA tests on two emulated GPUs; takes half an hour to an hour; fetches them first"
 	@echo "make behaviour        what thirty programs do, recorded before a change of structure and compared after it (ARGS)"
+	@echo "make hardware         what a real NVIDIA GPU says to what is emulated: 40 minutes; HARDWARE_PYTHON=a Python with CUDA's torch"
 	@echo "make docs             the documentation, in site/"
 	@echo "make experiments      every experiment in its small form, on two emulated V100"
 	@echo "make clean            remove environments and everything built"
@@ -125,6 +127,10 @@ conformance:
 # ARGS="record FOLDER" before, ARGS="compare FOLDER" after.
 behaviour: environment
 	$(RUN) tools/behaviour $(ARGS)
+
+# ARGS="--stand-in A100" runs it without a GPU; see docs/hardware.md. An environment's torch counts when it has CUDA.
+hardware:
+	@PYTHON="$(PYTHON)" HARDWARE_PYTHON="$(HARDWARE_PYTHON)" tools/hardware-python $(CUDA_TORCH) -m hardware $(ARGS)
 
 docs: environment
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)

@@ -8,6 +8,7 @@ Errors that a framework would raise on real hardware are the framework's own cla
     │   ├── InstallError      the emulation cannot start here (too late, nested wrongly, real GPUs in use)
     │   └── FileFormatError   a trace, snapshot or settings file that is not what it should be
     ├── UnsupportedError      the program met something that the emulation must refuse
+    │   └── HostMemoryError   this machine's memory cannot hold the values of the emulated tensors
     ├── GateError             a finding that the user asked to fail on
     └── InternalError         a bug in understudy; the text says how to report it
 """
@@ -37,6 +38,14 @@ class FileFormatError(UsageError):
 
 class UnsupportedError(UnderstudyError):
     """The program met something that the emulation cannot do and must not pretend to do."""
+
+
+class HostMemoryError(UnsupportedError, MemoryError):
+    """The values of emulated tensors would take more memory than this machine, or `host_memory_limit`, has for them.
+
+    It is no `torch.OutOfMemoryError` and no RuntimeError: a program that answers the GPU's out of memory with a smaller
+    batch would draw a conclusion about the GPU that does not follow.
+    """
 
 
 class GateError(UnderstudyError):

@@ -11,6 +11,7 @@ import os
 from array import array
 from pathlib import Path
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from understudy.machine.memory.driver import DeviceMemory
 
@@ -21,7 +22,7 @@ SUFFIX = ".live"
 class SharedMemory(DeviceMemory):
     """One device's memory, its two counters of bytes in use kept in `words`."""
 
-    __slots__ = ("words",)
+    __slots__ = ("__weakref__", "words")
 
     def __init__(self, words: memoryview[int], total_bytes: int, occupied_bytes: int = 0, device: int = 0) -> None:
         self.words = words
@@ -84,4 +85,25 @@ def device_memory(index: int, devices: int, total_bytes: int, folder: str | None
     """The memory of one of `devices` GPUs: readable from outside when there is a run folder to put the file in."""
     if not folder or not os.path.isdir(folder):
         return DeviceMemory(total_bytes, 0, index)
-    return SharedMemory(counters(folder, devices)[index], total_bytes, 0, index)
+    made = SharedMemory(counters(folder, devices)[index], total_bytes, 0, index)
+    if not _FOLDER:
+        os.register_at_fork(after_in_child=_forked)
+    _MAPPED[made] = index
+    _FOLDER[:] = [(folder, devices)]
+    return made
+
+
+_MAPPED: WeakKeyDictionary[SharedMemory, int] = WeakKeyDictionary()
+"""The memory of this process's devices, with their numbers."""
+_FOLDER: list[tuple[str, int]] = []
+
+
+def _forked() -> None:
+    """A forked process shares its parent's mapping, but neither its context nor its memory on a device.
+
+    Where the parent has used a device already, CUDA cannot be used in the child: what it counts there is nobody's.
+    """
+    used = any(memory.occupied_bytes or memory.reserved_bytes for memory in _MAPPED)
+    own = None if used or not os.path.isdir(_FOLDER[0][0]) else counters(*_FOLDER[0])
+    for memory, index in _MAPPED.items():
+        memory.words = memoryview(array("q", memory.words)) if own is None else own[index]

@@ -25,6 +25,7 @@ from understudy.errors import UsageError
 from understudy.import_hook import hook
 from understudy.measure.present import real_gpus
 from understudy.pytest_findings import Watch
+from understudy.seam.host_memory import parse_size
 from understudy.trace.operation import Kind
 from understudy.trace.units import plural
 
@@ -48,13 +49,18 @@ class Gpus:
     """What this pytest process decided about GPUs.
 
     `spec` is what the whole run emulates, None when only single tests do. `real` is the number of real GPUs. `gates`
-    are the findings on which a test fails.
+    are the findings on which a test fails. `options` are further fields of `session.Options`, for every emulation.
     """
 
     backend: Backend
     spec: str | None
     real: int
     gates: tuple[Gate, ...] = ()
+    options: tuple[tuple[str, object], ...] = ()
+
+    def emulation(self, spec: str) -> dict[str, object]:
+        """The fields of `session.Options` for these GPUs."""
+        return {"gpus": spec, **dict(self.options)}
 
     def header(self) -> str:
         """The line at the top of pytest's output."""
@@ -72,7 +78,7 @@ WATCH = pytest.StashKey[Watch]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --gpus, --gpu-backend, --gpu-fail-on and --gpu-report."""
+    """Add --gpus, --gpu-backend, --gpu-fail-on, --gpu-report and --host-memory-limit."""
     group = parser.getgroup("understudy", "GPUs, emulated or real")
     group.addoption("--gpus", metavar="SPEC", help="emulate these GPUs for the whole run: 2, 2xV100, V100,A100")
     group.addoption(
@@ -92,6 +98,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         help="write the findings of all tests: .sarif, .json, .md or .txt; may be given several times",
     )
+    group.addoption(
+        "--host-memory-limit",
+        metavar="SIZE",
+        help="how much of this machine's memory emulated tensors may take: 8GiB; a test that needs more fails",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -103,7 +114,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
     early_config.stash[KEY] = gpus
     if gpus.backend == "emulated" and gpus.spec is not None and shim.OPTIONS not in os.environ:
-        os.environ.update(launch.environment({"gpus": gpus.spec}, None, os.environ))
+        os.environ.update(launch.environment(gpus.emulation(gpus.spec), None, os.environ))
         hook({name: functools.partial(_install, name) for name in shim.FRAMEWORKS})
 
 
@@ -111,6 +122,8 @@ def _decide(arguments: Any) -> Gpus:
     defaults = settings.read()
     pytest_findings.require(arguments.gpu_report or ())
     gates = tuple(pytest_findings.gates_of(arguments.gpu_fail_on or _setting("fail-on", defaults)))
+    limit = arguments.host_memory_limit or _setting("host-memory-limit", defaults)
+    options = () if limit is None else (("host_memory_limit", parse_size(limit)),)
     spec = arguments.gpus or os.environ.get("UNDERSTUDY_GPUS") or defaults.get("gpus")
     backend = arguments.gpu_backend or os.environ.get("UNDERSTUDY_GPU_BACKEND") or defaults.get("gpu-backend", "auto")
     if backend not in ("auto", "emulated", "real"):
@@ -121,11 +134,11 @@ def _decide(arguments: Any) -> Gpus:
         spec = str(spec)
         parse(spec)
     if shim.OPTIONS in os.environ:  # pytest itself runs under `understudy run`, or is a worker of one that emulates
-        return Gpus("emulated", spec or "of understudy run", 0, gates)
+        return Gpus("emulated", spec or "of understudy run", 0, gates, options)
     real = 0 if backend == "emulated" else real_gpus()
     if backend == "auto":
         backend = "real" if real else "emulated"
-    return Gpus("real" if backend == "real" else "emulated", spec, real, gates)
+    return Gpus("real" if backend == "real" else "emulated", spec, real, gates, options)
 
 
 def _setting(name: str, defaults: dict[str, object]) -> Any:
@@ -204,7 +217,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     item.stash[END] = stack
     refusal = ""
     try:
-        item.stash[SESSION] = stack.enter_context(_fresh(f"{count}x{model}" if model else str(count)))
+        spec = f"{count}x{model}" if model else str(count)
+        item.stash[SESSION] = stack.enter_context(_fresh(gpus.emulation(spec)))
     except UsageError as error:
         refusal = str(error)
     if refusal:
@@ -225,7 +239,7 @@ def _running() -> Session | None:
 
 
 @contextlib.contextmanager
-def _fresh(spec: str) -> Iterator[Session]:
+def _fresh(options: dict[str, object]) -> Iterator[Session]:
     """GPUs of a test's own, in this process and in the Pythons that it starts; those of the whole run step aside."""
     from understudy.session import emulate, running
 
@@ -233,12 +247,12 @@ def _fresh(spec: str) -> Iterator[Session]:
     outer = running()
     if outer is not None:
         outer.end()
-    variables = launch.environment({"gpus": spec}, None, os.environ)
+    variables = launch.environment(options, None, os.environ)
     before = {name: os.environ.get(name) for name in variables.keys() | {shim.FOLDER}}
     os.environ.update(variables)
     os.environ.pop(shim.FOLDER, None)
     try:
-        with emulate(spec) as session:
+        with emulate(**options) as session:  # type: ignore[arg-type]
             yield session
     finally:
         for name, value in before.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -35,7 +34,9 @@ from understudy.machine.order import merged
 from understudy.machine.plan_cache import PlanCache
 from understudy.reports import memory_snapshot, smi
 from understudy.reports.parts.smi_data import SmiHost, SmiProcess
+from understudy.seam.host_memory import parse_size
 from understudy.seam.patching import Patch, Patches, uninterrupted
+from understudy.seam.seeding import seed_all
 from understudy.seam.sites import Sites
 from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace
@@ -62,7 +63,9 @@ class Options:
     `no_data` keeps shapes and memory but no values, and `assume` is what a value read then is;
     `share_gpus` lets several ranks of a group work on one GPU, which NCCL refuses;
     `memory_history` keeps the allocators' history from the start; `compat` "d2l" for what frameworks answered when that
-    text was printed (JAX's `x.device()`); `curves` is a file of `understudy calibrate` for GPUs of its generation.
+    text was printed (JAX's `x.device()`); `curves` is a file of `understudy calibrate` for GPUs of its generation;
+    `host_memory_limit` is how many bytes of this machine's memory PyTorch's emulated tensors may take in each process
+    ("8GiB" as well), None for what the machine can give: beyond it they raise `HostMemoryError`.
     """
 
     gpus: str = "2"
@@ -79,6 +82,7 @@ class Options:
     memory_history: bool = False
     compat: str = ""
     curves: str | None = None
+    host_memory_limit: int | None = None
 
 
 class Session:
@@ -134,6 +138,7 @@ class Session:
             self.options.async_copies == "clock",
             self.options.no_data,
             self.options.assume,
+            self.options.host_memory_limit,
         )
         state.share_gpus, state.stale = self.options.share_gpus, self.options.async_copies == "stale"
         if self.options.host_time == "measured":
@@ -145,7 +150,7 @@ class Session:
         if self.options.memory_history:
             state.history.keep()
         self._installations.append(installation)
-        _seed(self.options.seed)
+        seed_all(self.options.seed)
         self._begin_outside(state.host, sites)
 
     def attach(self, framework: str) -> None:
@@ -295,18 +300,6 @@ def build_machine(
     return machine
 
 
-def _seed(seed: int | None) -> None:
-    """Seed the generators that a program draws from without saying so: Python's, NumPy's and PyTorch's."""
-    if seed is None:
-        return
-    random.seed(seed)
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None:
-        numpy.random.seed(seed)
-    if torch is not None:
-        torch.manual_seed(seed)
-
-
 def _alloc_settings() -> Settings:
     """The allocator's settings in the environment; PyTorch says what is wrong with bad ones at CUDA's first use."""
     try:
@@ -378,6 +371,8 @@ def _options(values: dict[str, Any]) -> Options:
     for name, allowed in CHOICES.items():
         if values.get(name, allowed[0]) not in allowed:
             raise UsageError(f"{name} cannot be {values[name]!r}: it is {' or '.join(map(repr, allowed))}")
+    if values.get("host_memory_limit") is not None:
+        values["host_memory_limit"] = parse_size(values["host_memory_limit"])
     return Options(**values)
 
 

@@ -22,6 +22,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "gpu-backend": TEXT,
     "gpus": ((str, int), 'a string, "2xV100", or a number'),
     "host-factor": ((int, float), "a number"),
+    "host-memory-limit": ((str, int), 'bytes, or a size, "8GiB"'),
     "host-time": TEXT,
     "memory-history": SWITCH,
     "no-data": SWITCH,

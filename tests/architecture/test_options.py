@@ -21,6 +21,7 @@ NAMES = [
     "memory_history",
     "compat",
     "curves",
+    "host_memory_limit",
 ]
 
 

@@ -75,6 +75,13 @@ def test_what_must_be_refused_gives_66(understudy) -> None:
     assert understudy("run", "-q", "-c", code).returncode == 66
 
 
+def test_what_this_machine_cannot_hold_gives_66(understudy) -> None:
+    code = "import torch; kept = torch.ones(1 << 26, device='cuda')"
+    done = understudy("run", "-q", "--host-memory-limit", "64MiB", "-c", code)
+    assert done.returncode == 66
+    assert done.stderr.splitlines()[-1].startswith("understudy.errors.HostMemoryError: <string>:1 makes 256 MiB")
+
+
 def test_an_emulation_that_cannot_begin_is_one_sentence(understudy) -> None:
     done = understudy("run", "-q", "-c", "import understudy; understudy.emulate().__enter__()", env={})
     assert done.returncode == 1

@@ -22,3 +22,15 @@ def test_what_a_device_holds_can_be_read_from_outside(tmp_path) -> None:
 def test_processes_that_ended_are_not_shown(tmp_path) -> None:
     (tmp_path / "4194305.live").write_bytes(bytes(8) + (1 << 20).to_bytes(8, "little"))
     assert live.processes(tmp_path) == []
+
+
+def test_a_forked_process_counts_its_own_memory(tmp_path) -> None:
+    memory = live.device_memory(0, 1, 1 << 30, str(tmp_path))
+    child = os.fork()
+    if child == 0:
+        memory.occupied_bytes += 300 << 20
+        seen = {process.pid: process.used_bytes for process in live.processes(tmp_path)}
+        os._exit(0 if seen == {os.getpid(): (300 << 20,)} else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert memory.occupied_bytes == 0
+    assert live.processes(tmp_path) == []

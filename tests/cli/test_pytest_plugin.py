@@ -158,3 +158,14 @@ def test_tests_that_need_real_gpus_are_skipped_and_counted(pytester: pytest.Pyte
     result = run(pytester, SUITE, "--gpu-backend=real")
     result.assert_outcomes(passed=2, skipped=4)
     result.stdout.fnmatch_lines(["understudy: 0 tests on emulated GPUs, 4 skipped for want of real ones"])
+
+
+def test_a_test_that_needs_more_of_the_machine_than_it_may_fails_at_its_line(pytester: pytest.Pytester) -> None:
+    text = """
+    def test_it(cuda_device):
+        import torch
+        torch.ones(1 << 26, device=cuda_device)
+    """
+    result = run(pytester, text, "--gpu-backend=emulated", "--host-memory-limit=64MiB")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*HostMemoryError: *.py:3 makes 256 MiB of values for emulated GPU 0*"])

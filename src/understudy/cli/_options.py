@@ -13,6 +13,7 @@ from understudy import gpus
 from understudy.cost import measured
 from understudy.errors import UsageError
 from understudy.gpus import versions
+from understudy.seam.host_memory import parse_size
 
 CLOCKS = ("virtual", "real")
 LANDINGS = ("late", "clock", "stale")
@@ -64,6 +65,10 @@ def _literal(context: click.Context, parameter: click.Parameter, value: str | No
     if not isinstance(found, (bool, int, float)):
         raise UsageError(f"--assume cannot be {value}: it is a number or a truth of Python: 0, 1e-3, True, False, nan")
     return found
+
+
+def _size(context: click.Context, parameter: click.Parameter, value: object) -> int | None:
+    return None if value is None else parse_size(str(value))
 
 
 def _choice(name: str, values: tuple[str, ...], help: str) -> Callable[..., Any]:
@@ -149,6 +154,14 @@ EMULATION = (
         callback=_curves,
         help="Take times from what `understudy calibrate` measured, for GPUs of that generation.",
     ),
+    click.option(
+        "--host-memory-limit",
+        metavar="SIZE",
+        envvar="UNDERSTUDY_HOST_MEMORY_LIMIT",
+        callback=_size,
+        help="How much of this machine's memory emulated tensors may take in each process: 8GiB, 500MB or bytes."
+        "  [default: what the machine can give]",
+    ),
     _choice("compat", COMPATIBLE, "Answer as frameworks did when that text was printed: JAX's `x.device()`."),
 )
 
@@ -168,6 +181,7 @@ FIELDS = {
     "memory_history": "memory_history",
     "compat": "compat",
     "curves": "curves",
+    "host_memory_limit": "host_memory_limit",
 }
 
 

@@ -23,6 +23,7 @@ MEASURE = "UNDERSTUDY_MEASURE"
 FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet")
 DOES_NOT_FIT = 65
 REFUSED = 66
+REFUSALS = ("understudy.errors.UnsupportedError", "understudy.errors.HostMemoryError")
 
 
 def begin() -> None:
@@ -107,7 +108,7 @@ def _note_uncaught() -> None:
         return
     # torch.multiprocessing and other launchers put a child's traceback into the text of an exception of their own.
     text = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
-    if "understudy.errors.UnsupportedError" in text:
+    if any(name in text for name in REFUSALS):
         note_outcome(REFUSED, str(error))
     elif "OutOfMemoryError: CUDA out of memory" in text:
         note_outcome(DOES_NOT_FIT, str(error))

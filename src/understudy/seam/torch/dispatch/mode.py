@@ -71,6 +71,7 @@ class Dispatch(TorchDispatchMode):
         self.state = state
         self.local = state.local
         self.machine = state.machine
+        self.room = state.room
         self.handlers = handlers
         self.plans: dict[int, Plan] = {}  # by identity: an operator's hash is a call of Python
         self.costs: dict[Any, Cost] = {}
@@ -169,7 +170,10 @@ class Dispatch(TorchDispatchMode):
                 key.append(value)
         if device < 0:
             return self.general(plan, func, args, {})
-        out = self.call(plan, func, args, {}, device) if plan.random or not plan.builtin else plan.run(*args)
+        if plan.random or not plan.builtin or self.room.near:
+            out = self.call(plan, func, args, {}, device)
+        else:
+            out = plan.run(*args)
         if plan.view:
             self.local.host.now_ns += VIEW_NS
             return out
@@ -281,10 +285,12 @@ class Dispatch(TorchDispatchMode):
             target = CPU if local.target is None else local.target
         self._check_generator(kwargs.get("generator"), target)
         if target >= 0 and plan.factory:
-            self.state.memory.expect(target, args, kwargs)
+            self.state.memory.expect(target, args, kwargs, empty=plan.empty)
         out = self.call(plan, func, args, kwargs, target)
         if target >= 0:
             self.tag(out, target)
+            if plan.empty:
+                self.state.guard.made_empty(out)
             self.submit(plan, func, args, kwargs, out, target, None)
             return out
         self.local.host.now_ns += on_cpu(self.machine, plan, func, args, kwargs, out)
@@ -308,6 +314,8 @@ class Dispatch(TorchDispatchMode):
     def call(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
         """Compute the values: Python kernels see the physical device, random operators use the device's generator."""
         local = self.local
+        if device >= 0 and self.room.near:
+            self.state.guard.before(plan, args, kwargs, device)
         before, local.inner = local.inner, True
         try:
             if plan.random and (device >= 0 or kwargs.get("generator") is None):

@@ -16,6 +16,7 @@ from understudy.machine.device import Device
 from understudy.machine.memory.allocator import CachingAllocator
 from understudy.machine.memory.oom_text import OutOfMemory, message
 from understudy.machine.memory.settings import Settings, parse, text_of
+from understudy.seam.host_memory import LARGE
 from understudy.seam.patching import Patch
 from understudy.seam.torch.scratch.libraries import LT_PERSISTENT, LT_UNIFIED, lt_workspace_bytes
 from understudy.seam.torch.tags import VERSION
@@ -140,8 +141,8 @@ class Memory:
         """Whether host memory was page-locked by `cudaHostRegister`."""
         return any(start <= address < start + size for start, size in self.registered.items())
 
-    def expect(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Refuse a new tensor that no GPU of this model could hold, before the host tries to make its values."""
+    def expect(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], *, empty: bool) -> None:
+        """Refuse a new tensor that no GPU of this model can hold, or whose values (unless `empty`) the host cannot."""
         size = args[0] if args else kwargs.get("size")
         if isinstance(size, (list, tuple)):
             dtype = kwargs.get("dtype") or torch.get_default_dtype()
@@ -151,6 +152,8 @@ class Memory:
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
             if needed > device.driver.total_bytes:
                 self.state.take(device, needed, self.state.local.streams[index].index)
+            if needed >= LARGE and not empty:
+                self.state.guard.asked(index, needed)
 
     def workspace(self, index: int, stream: int, handle: int = MAIN) -> None:
         """cuBLAS takes its workspace on the first matrix product of a handle and stream, and keeps it.

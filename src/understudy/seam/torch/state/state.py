@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from understudy.errors import UnsupportedError
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
 from understudy.machine.machine import Machine
@@ -23,6 +22,7 @@ from understudy.machine.memory.settings import Settings
 from understudy.machine.stream import Stream
 from understudy.seam.sites import Sites
 from understudy.seam.torch.state.gpu_trace import GpuTrace
+from understudy.seam.torch.state.host_guard import HostGuard
 from understudy.seam.torch.state.kernel_buffers import KernelBuffers
 from understudy.seam.torch.state.late import Late
 from understudy.seam.torch.state.memory import Memory
@@ -121,6 +121,7 @@ class State:
         late_by_clock: bool = False,
         no_data: bool = False,
         assume: bool | int | float | None = None,
+        host_memory_limit: int | None = None,
     ) -> None:
         State.generation += 1
         self.generation = State.generation
@@ -150,6 +151,8 @@ class State:
         self.late = Late(self, late_by_clock)
         self.order = Order(self)
         self.memory = Memory(self)
+        self.guard = HostGuard(self, host_memory_limit)
+        self.room = self.guard.room
         self.kernels = KernelBuffers(self.memory.out_of_memory)
         self.history: History
         self.autocast: Any = None
@@ -253,6 +256,10 @@ class State:
         storage._us = tag
         if UNTRACK is not None:
             UNTRACK(storage)
+        room = self.room
+        room.left -= size
+        if room.left < 0:
+            self.guard.placed(index, size)
         return tag
 
     def take(self, device: Device, size: int, stream: int) -> Any:
@@ -268,15 +275,9 @@ class State:
         """The host cannot hold a device's tensor: out of memory there too, or more than this machine can emulate."""
         asked = re.search(r"tried to allocate (\d+) bytes", str(error))
         size = int(asked[1]) if asked else 0
-        device = self.machine.devices[index]
         if size >= 1 << 60:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.") from None
-        block = self.take(device, size, 0)
-        device.allocator.free(block)
-        raise UnsupportedError(
-            f"a tensor of {size} bytes fits on the emulated GPU but not into this machine's memory, which holds its "
-            "values: use smaller data, or a machine with more memory"
-        ) from error
+        raise self.guard.refusal(index, size) from error
 
     def resized(self, storage: Any) -> None:
         """A device's storage changed its size: it has new memory."""
@@ -405,7 +406,7 @@ class State:
         frame = self.sites.frame(2)
         if frame is not None:
             registry = frame.f_globals.setdefault("__warningregistry__", {})
-            file, module = frame.f_code.co_filename, frame.f_globals.get("__name__")
+            file, module = frame.f_code.co_filename, frame.f_globals.get("__name__", "<string>")
             warnings.warn_explicit(SYNCHRONIZED, UserWarning, file, frame.f_lineno, module, registry)
 
     def tf32(self) -> int:

@@ -1,0 +1,57 @@
+"""The same training steps timed: natively by CUDA events, emulated by the model."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+from typing import Any
+
+from hardware import models
+from hardware.context import Context, Items, Row, both, failed, shown
+from hardware.stages.facts import ratio
+
+ORDER = 50
+TITLE = "Time of the training steps"
+LIMIT_S = 240
+ITEM_S = 120
+OPTIONS = ("--no-data", "--assume", "1")
+WARM_UP, REPEATS = 5, 5
+
+
+def items(context: Context) -> Items:
+    """A model each."""
+    return {name: lambda name=name: timed(name, context.short) for name in models.NAMES}
+
+
+def timed(name: str, short: bool) -> dict[str, float]:
+    """Milliseconds of `models.STEPS` steps: the medians of several measurements, on the device and on the host."""
+    import torch
+
+    step = models.make(name, short)
+    for _ in range(WARM_UP):
+        step()
+    device_ms, host_ms = [], []
+    for _ in range(REPEATS):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        begin.record()
+        for _ in range(models.STEPS):
+            step()
+        end.record()
+        host_ms.append(1e3 * (time.perf_counter() - started))
+        torch.cuda.synchronize()
+        device_ms.append(begin.elapsed_time(end))
+    return {"device_ms": round(median(device_ms), 4), "host_ms": round(median(host_ms), 4)}
+
+
+def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
+    """Ratios of the times."""
+    found = []
+    for name, real, ours in both(native, emulated):
+        if failed(real) or failed(ours):
+            found.append(Row(name, shown(real), shown(ours), True))
+            continue
+        for key in ("device_ms", "host_ms"):
+            found.append(Row(f"{name}, {key}", f"{real[key]}", f"{ours[key]} ({ratio(real[key], ours[key])})", False))
+    return found
