@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from understudy.seam.torch import attention, composite_checks, ctc, device_branches, recurrent, tracing
+from understudy.seam.torch import attention, composite_checks, ctc, device_branches, mode_dependent, recurrent, tracing
 from understudy.seam.torch.dispatch import Dispatch
 from understudy.seam.torch.operators import Plan
 from understudy.seam.torch.parts import COMPOSITE, as_on_the_way
@@ -38,8 +38,9 @@ def _dropout(state: State, func: Any, input: torch.Tensor, p: float, train: bool
 def whole(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The same in inference mode, where a composite arrives whole."""
     known = COMPOSITES.get(func)
-    if known is None:
-        return apart(dispatch, plan, func, args, kwargs)
+    if known is None:  # another overload: `softmax.int_out` has a kernel of its own
+        whole_or_apart = apart if plan.composite else Dispatch.general
+        return whole_or_apart(dispatch, plan, func, args, kwargs)
     with dispatch.parts, as_on_the_way(dispatch.state):
         return known(dispatch.state, func, *args, **kwargs)
 
@@ -50,6 +51,7 @@ COMPOSITES: dict[Any, Composite] = {
     **composite_checks.COMPOSITES,
     **ctc.COMPOSITES,
     **device_branches.COMPOSITES,
+    **mode_dependent.COMPOSITES,
     **recurrent.COMPOSITES,
 }
 
