@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -78,6 +79,9 @@ def in_child(work: Work, skip: list[str], writing: int) -> NoReturn:
         result = work(lambda call: write(writing, call), skip)
         write(writing, json.dumps(result))
         code = 0
+    except BaseException:
+        traceback.print_exc()
+        raise
     finally:
         os._exit(code)
 
