@@ -11,7 +11,7 @@ EXTRAS := torch,report,dev,integrations
 OLDEST_TORCH := 2.6.0
 CUDA_TORCH := 2.14.1
 
-.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet test-together check format bench bench-train bench-memory bench-operators snapshots calibrate accuracy conformance docs programs experiments clean bench-report
+.PHONY: help environment demo test test-all test-kill test-oldest test-cuda-wheel test-jax test-tensorflow test-mxnet test-together check format bench bench-train bench-memory bench-operators snapshots calibrate accuracy conformance differential-operators docs programs experiments clean bench-report
 
 help:
 	@echo "make demo             train the documents' multi-GPU program on two emulated V100, with a report in runs/demo.html"
@@ -32,6 +32,7 @@ help:
 	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
 	@echo "make programs         other people's programs (Hugging Face, accelerate, Lightning, timm, ...) on emulated GPUs; a quarter of an hour, 2 GB"
 	@echo "make conformance      PyTorch $(OLDEST_TORCH)'s own CUDA tests on two emulated GPUs; takes half an hour to an hour; fetches them first"
+	@echo "make differential-operators  every operator of PyTorch's database, and random programs, beside plain PyTorch; hours"
 	@echo "make docs             the documentation, in site/"
 	@echo "make experiments      every experiment in its small form, on two emulated V100"
 	@echo "make clean            remove environments and everything built"
@@ -116,6 +117,10 @@ conformance:
 	@PYTHON="$(PYTHON)" tools/environment .venv-torch-$(OLDEST_TORCH) torch,report,dev $(OLDEST_TORCH)
 	@PYTHON="$(PYTHON)" tools/environment .venv-torch-$(OLDEST_TORCH) conformance $(OLDEST_TORCH)
 	.venv-torch-$(OLDEST_TORCH)/bin/python tools/conformance.py $(ARGS)
+
+# ARGS="--only 'linalg.*'" compares some operators, ARGS="--programs 0:200" some random programs alone.
+differential-operators: environment
+	OMP_NUM_THREADS=1 $(RUN) -W ignore tools/differential_operators.py $(ARGS)
 
 docs: environment
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)

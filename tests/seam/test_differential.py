@@ -17,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 PARTS = 8
 """Of how many parts every operator of the database is in one."""
+EVERY = 16
+"""Which of the calls of a part are made: every sixteenth, so that all parts take about a minute."""
 
 
 @pytest.mark.parametrize("place", ["cpu", "cuda"])
@@ -79,6 +81,16 @@ def test_a_late_copy_that_does_not_fit_is_refused_at_its_call(session: Session) 
     assert target.sum() == 0
 
 
+@pytest.mark.parametrize("place", ["cpu", "cuda:0"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_a_sparse_out_is_written(session: Session, place: str) -> None:
+    pattern, out = (torch.eye(3, device=place).to_sparse_csr() for _ in range(2))
+    ones = torch.ones(3, 3, device=place)
+    torch.sparse.sampled_addmm(pattern, ones, ones, out=out)
+    assert out.values().tolist() == [4, 4, 4]
+    assert str(out.values().device) == place
+
+
 def test_random_programs_end_as_on_plain_pytorch() -> None:
     from differential.programs import compare
 
@@ -95,7 +107,3 @@ def test_operators_do_what_they_do_on_plain_pytorch(part: int) -> None:
     comparisons, found = operators.compare(ops, [dtype], limit=1, every=EVERY)
     assert comparisons > 50
     assert operators.unexpected(found) == []
-
-
-EVERY = 16
-"""Which of the calls of a part are made: every sixteenth, so that all parts take about a minute."""

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 import torch
+
 from differential.outcomes import Outcome, outcome, tensors_in
 
 Build = Callable[["Place"], Outcome]
@@ -184,7 +185,9 @@ OUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 """What tensors are given as `out=`, from those of the result."""
 
 
-def into(function: Any, sample: Any, make: Callable[[torch.Tensor], torch.Tensor], around: Any = torch.no_grad) -> Build:
+def into(
+    function: Any, sample: Any, make: Callable[[torch.Tensor], torch.Tensor], around: Any = torch.no_grad
+) -> Build:
     """The operator with `out=`."""
     torch.manual_seed(SEED)
     with torch.no_grad():

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from differential.cases import SEED, Case, Place, cases
-from differential.outcomes import Outcome, differences
 from torch.testing._internal.common_methods_invocations import op_db
 
 import understudy
+from differential.cases import SEED, Case, Place, cases
+from differential.outcomes import Outcome, differences
 
 AXES = {"cuda:0": "cuda:0", "host": "cpu"}
 """Where a case is compared, by name: on a device, and on the host while GPUs are emulated."""

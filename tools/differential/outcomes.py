@@ -14,7 +14,7 @@ RTOL = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-5, torch.co
 
 @dataclass
 class Leaf:
-    """A tensor as a program sees it; `shares` is the first tensor of the call whose memory it has, `same` if it is it."""
+    """A tensor as a program sees it; `shares` is the first tensor of the call whose memory it has."""
 
     tensor: torch.Tensor
     device: str
@@ -104,7 +104,11 @@ def memory(tensor: torch.Tensor) -> int | None:
 def differences(want: Outcome, got: Outcome, device: str, values: bool = True) -> list[Difference]:
     """How a call on `device` differs from the same call on plain PyTorch; without `values`, in all but these."""
     if want.error != got.error:
-        return [Difference("error", f"{want.error or 'no error'} -> {got.error or 'no error'}: {got.message or want.message}")]
+        return [
+            Difference(
+                "error", f"{want.error or 'no error'} -> {got.error or 'no error'}: {got.message or want.message}"
+            )
+        ]
     if want.error:
         return []
     if values and want.others != got.others:

@@ -69,19 +69,19 @@ def differentiated(input: Tensor) -> bool:
     return (torch.is_grad_enabled() and input.requires_grad) or unpack_dual(input).tangent is not None
 
 
-def svdvals(state: State, func: Any, A: Tensor, *, driver: str | None = None) -> Any:
+def svdvals(state: State, func: Any, input: Tensor, *, driver: str | None = None) -> Any:
     """torch.linalg.svdvals."""
-    return aten._linalg_svd.default(A, False, differentiated(A), driver=driver)[1]
+    return aten._linalg_svd.default(input, False, differentiated(input), driver=driver)[1]
 
 
-def eigvalsh(state: State, func: Any, self: Tensor, UPLO: str = "L") -> Any:
+def eigvalsh(state: State, func: Any, input: Tensor, uplo: str = "L") -> Any:
     """torch.linalg.eigvalsh."""
-    return aten._linalg_eigh.default(self, UPLO, differentiated(self))[0]
+    return aten._linalg_eigh.default(input, uplo, differentiated(input))[0]
 
 
-def eigvals(state: State, func: Any, self: Tensor) -> Any:
+def eigvals(state: State, func: Any, input: Tensor) -> Any:
     """torch.linalg.eigvals."""
-    return aten.linalg_eig.default(self)[0] if differentiated(self) else aten._linalg_eigvals.default(self)
+    return aten.linalg_eig.default(input)[0] if differentiated(input) else aten._linalg_eigvals.default(input)
 
 
 COMPOSITES = {
