@@ -99,6 +99,10 @@ NEEDED = {
         torch._C._nn._parse_to torch.overrides._get_current_function_mode_stack
         torch.utils._device.DeviceContext torch.utils._device._device_constructors
     """,
+    "functions that depend on a dispatch mode": """
+        torch._prims_common.wrappers._maybe_resize_out
+        torch.ops.aten._linalg_eigh.default torch.ops.aten._linalg_eigvals.default torch.ops.aten._linalg_svd.default
+    """,
     "FakeTensorMode": """
         torch._subclasses.fake_tensor.FakeTensor torch._subclasses.fake_tensor._DISPATCH_META_HANDLERS
         torch._subclasses.fake_tensor.init_gpu_context torch.ops.aten._to_copy

@@ -220,6 +220,8 @@ class Dispatch(TorchDispatchMode):
             self.tag(out, device)
         for position in plan.mutated:
             self.tag_parts(args[position], device)
+        for name in plan.mutated_keywords:
+            self.tag_parts(kwargs.get(name), device)
         if plan.resizes:
             self.resized(args, kwargs)
         self.submit(plan, func, args, kwargs, out, device, None)
@@ -431,6 +433,8 @@ class Dispatch(TorchDispatchMode):
     def resized(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Follow storages whose size an operator may have changed."""
         for tensor in tensors_in((*args, *kwargs.values())):
+            if tensor.layout is not STRIDED:  # sparse ones get new parts
+                continue
             storage = storage_of(tensor)
             tag = storage._us
             if tag is not HOST_TAG and tag.device >= 0 and tag.size != storage.nbytes():

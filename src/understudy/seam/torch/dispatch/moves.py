@@ -187,11 +187,19 @@ def copy_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwar
         return out
     non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
     if to == CPU and non_blocking and tag_of(destination).pinned:
+        if source.shape != destination.shape:
+            _check_shapes(source, destination)
         transfer(state, source, destination, True, late=True, value=dispatch.taken(source))
         return destination
     out = dispatch.call(plan, func, args, kwargs, to)
     transfer(state, source, destination, non_blocking, late=False)
     return out
+
+
+def _check_shapes(source: Tensor, destination: Tensor) -> None:
+    """Raise PyTorch's error where a copy does not fit, which a late one would raise when it lands."""
+    empty, meta = torch.ops.aten.empty.memory_format, torch.device("meta")
+    torch.ops.aten.copy_.default(empty(destination.shape, device=meta), empty(source.shape, device=meta))
 
 
 def _stream(state: State, device: int) -> Stream:

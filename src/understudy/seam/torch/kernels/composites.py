@@ -17,7 +17,7 @@ from understudy.seam.torch.dispatch import jit_trace
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.parts import COMPOSITE, as_on_the_way
 from understudy.seam.torch.dispatch.parts import composite as apart
-from understudy.seam.torch.kernels import attention, composite_checks, ctc, device_branches, recurrent
+from understudy.seam.torch.kernels import attention, composite_checks, ctc, device_branches, mode_dependent, recurrent
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import TRACED, device_of
@@ -39,8 +39,9 @@ def _dropout(state: State, func: Any, input: torch.Tensor, p: float, train: bool
 def whole(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The same in inference mode, where a composite arrives whole."""
     known = COMPOSITES.get(func)
-    if known is None:
-        return apart(dispatch, plan, func, args, kwargs)
+    if known is None:  # another overload: `softmax.int_out` has a kernel of its own
+        whole_or_apart = apart if plan.composite else Dispatch.general
+        return whole_or_apart(dispatch, plan, func, args, kwargs)
     with dispatch.parts, as_on_the_way(dispatch.state):
         return known(dispatch.state, func, *args, **kwargs)
 
@@ -51,6 +52,7 @@ COMPOSITES: dict[Any, Composite] = {
     **composite_checks.COMPOSITES,
     **ctc.COMPOSITES,
     **device_branches.COMPOSITES,
+    **mode_dependent.COMPOSITES,
     **recurrent.COMPOSITES,
 }
 

@@ -312,6 +312,8 @@ class State:
     def unpin_fixed(self, tensors: Iterable[torch.Tensor]) -> None:
         """Give pinned tensors memory of their own, since that of the pinned allocator cannot change its size."""
         for tensor in tensors:
+            if tensor.layout is not torch.strided:
+                continue
             storage = storage_of(tensor)
             if storage._us.pinned and not storage.resizable():
                 place = tensor.storage_offset(), tensor.shape, tensor.stride()

@@ -1,0 +1,109 @@
+"""PyTorch on emulated GPUs beside plain PyTorch: what the differential run found, and a part of it with a seed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import understudy
+from understudy.session import Session
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+PARTS = 8
+"""Of how many parts every operator of the database is in one."""
+EVERY = 16
+"""Which of the calls of a part are made: every sixteenth, so that all parts take about a minute."""
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+@pytest.mark.parametrize("function", [torch.softmax, torch.log_softmax])
+def test_softmax_writes_its_out(session: Session, function: Callable[..., Any], place: str) -> None:
+    x = torch.tensor([[0.0, 0.0], [1.0, 1.0]], device=place)
+    out = torch.empty(2, 2, device=place)
+    function(x, 1, out=out)
+    half = 0.5 if function is torch.softmax else torch.log(torch.tensor(0.5)).item()
+    assert out.tolist() == [[pytest.approx(half)] * 2] * 2
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+@pytest.mark.parametrize("around", [torch.enable_grad, torch.inference_mode])
+def test_a_complex_pseudoinverse_is_one(session: Session, place: str, around: Callable[[], Any]) -> None:
+    a = torch.tensor([[1 + 1j, 2 - 1j], [0.5j, 1]], device=place)
+    with around():
+        product = torch.linalg.pinv(a) @ a
+    assert torch.allclose(product.cpu(), torch.eye(2, dtype=torch.complex64), atol=1e-5)
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+def test_complex_least_squares_solve_and_differentiate(session: Session, place: str) -> None:
+    a = torch.tensor([[1 + 1j, 0], [0, 2j], [1, 1]], dtype=torch.complex128, device=place).requires_grad_()
+    b = torch.tensor([[1], [1j], [2]], dtype=torch.complex128, device=place)
+    solution, residuals, *_ = torch.linalg.lstsq(a, b, driver="gels")
+    left = (b - a @ solution).abs().square().sum()
+    assert residuals.tolist() == [pytest.approx(left.item())]
+    assert torch.autograd.gradcheck(lambda m: torch.linalg.lstsq(m, b).solution, (a,))
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+def test_matrix_rank_writes_its_out(session: Session, place: str) -> None:
+    matrix, out = torch.eye(5, device=place), torch.full((), 77, device=place)
+    assert torch.linalg.matrix_rank(matrix, out=out) is out
+    assert out.item() == 5
+    with pytest.raises(RuntimeError, match="safely castable from Long dtype, but got result with dtype Bool"):
+        torch.linalg.matrix_rank(matrix, out=torch.empty((), dtype=torch.bool, device=place))
+
+
+@pytest.mark.parametrize("function", [torch.linalg.matrix_rank, torch.linalg.cond])
+def test_what_an_empty_matrix_gives_is_on_its_device(session: Session, function: Callable[..., Any]) -> None:
+    assert function(torch.empty(2, 0, 0, device="cuda:1")).device == torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize("name", ["svdvals", "eigvalsh", "eigvals"])
+def test_values_alone_are_computed_as_without_a_mode(name: str) -> None:
+    matrix = torch.randn(20, 20, generator=torch.Generator().manual_seed(0))
+    want = getattr(torch.linalg, name)(matrix)
+    with understudy.emulate("1xV100"):
+        got = getattr(torch.linalg, name)(matrix.cuda())
+    assert torch.equal(got, want)
+
+
+def test_a_late_copy_that_does_not_fit_is_refused_at_its_call(session: Session) -> None:
+    target = torch.zeros(2, 4, pin_memory=True)
+    with pytest.raises(RuntimeError, match=r"size of tensor a \(4\) must match the size of tensor b \(2\)"):
+        target.copy_(torch.ones(2, 2, device="cuda"), non_blocking=True)
+    torch.cuda.synchronize()
+    assert target.sum() == 0
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda:0"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_a_sparse_out_is_written(session: Session, place: str) -> None:
+    pattern, out = (torch.eye(3, device=place).to_sparse_csr() for _ in range(2))
+    ones = torch.ones(3, 3, device=place)
+    torch.sparse.sampled_addmm(pattern, ones, ones, out=out)
+    assert out.values().tolist() == [4, 4, 4]
+    assert str(out.values().device) == place
+
+
+def test_random_programs_end_as_on_plain_pytorch() -> None:
+    from differential.programs import compare
+
+    assert compare(range(12)) == []
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.filterwarnings("ignore")
+def test_operators_do_what_they_do_on_plain_pytorch(part: int) -> None:
+    from differential import operators
+
+    ops = operators.chosen(["*"])[part::PARTS]
+    dtype = ("float32", "complex64")[part % 2]
+    comparisons, found = operators.compare(ops, [dtype], limit=1, every=EVERY)
+    assert comparisons > 50
+    assert operators.unexpected(found) == []

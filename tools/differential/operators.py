@@ -1,0 +1,170 @@
+"""Operators of PyTorch's database on an emulated GPU and on the emulation's host, beside plain PyTorch."""
+
+from __future__ import annotations
+
+import fnmatch
+import tomllib
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+import understudy
+from differential.cases import SEED, Case, Place, cases
+from differential.outcomes import Outcome, differences
+
+AXES = {"cuda:0": "cuda:0", "host": "cpu"}
+"""Where a case is compared, by name: on a device, and on the host while GPUs are emulated."""
+TYPES = {
+    "float32": torch.float32,
+    "complex64": torch.complex64,
+    "int64": torch.int64,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "bool": torch.bool,
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A difference of one case: operator, type, variant, sample, axis."""
+
+    operator: str
+    dtype: str
+    variant: str
+    index: int
+    axis: str
+    kind: str
+    detail: str
+
+    @classmethod
+    def death(cls, call: str, how: str) -> Found:
+        """A call in which the process ended: `operator|type|variant`."""
+        operator, dtype, variant = call.split("|")
+        return cls(operator, dtype, variant, 0, "cuda:0", "crash", how)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A difference that is right, or that a document explains: patterns, and the reason."""
+
+    operators: tuple[str, ...]
+    reason: str
+    kinds: tuple[str, ...] = ("*",)
+    variants: tuple[str, ...] = ("*",)
+    dtypes: tuple[str, ...] = ("*",)
+    axes: tuple[str, ...] = ("*",)
+
+    def covers(self, found: Found) -> bool:
+        """Whether it speaks of this difference."""
+        pairs = (
+            (found.operator, self.operators),
+            (found.kind, self.kinds),
+            (found.variant, self.variants),
+            (found.dtype, self.dtypes),
+            (found.axis, self.axes),
+        )
+        return all(any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns) for name, patterns in pairs)
+
+
+@cache
+def expected() -> list[Expected]:
+    """The table `expected.toml`."""
+    rows = tomllib.loads((Path(__file__).parent / "expected.toml").read_text())["expected"]
+    return [Expected(**{key: value if key == "reason" else tuple(value) for key, value in row.items()}) for row in rows]
+
+
+def name_of(op: Any) -> str:
+    """An operator's name in the database, with its variant."""
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
+
+
+def chosen(patterns: Iterable[str]) -> list[Any]:
+    """The operators whose names match a pattern."""
+    patterns = list(patterns)
+    return [op for op in op_db if any(fnmatch.fnmatchcase(name_of(op), pattern) for pattern in patterns)]
+
+
+@dataclass
+class Planned:
+    """A case, what plain PyTorch gives, and whether its values can be compared."""
+
+    operator: str
+    dtype: str
+    case: Case
+    want: Outcome
+    values: bool
+
+
+Announce = Callable[[str], None]
+
+
+def planned(ops: list[Any], dtypes: Iterable[str], limit: int, skip: set[str], every: int = 1) -> Iterator[Planned]:
+    """The cases of some operators, run on plain PyTorch; every `every`th of them. Skips `operator|dtype|variant`."""
+    plain = Place("cpu")
+    count = 0
+    for op in ops:
+        for dtype in dtypes:
+            if TYPES[dtype] not in op.supported_dtypes("cpu"):
+                continue
+            for case in cases(op, TYPES[dtype], limit):
+                count += 1
+                if count % every or f"{name_of(op)}|{dtype}|{case.variant}" in skip:
+                    continue
+                want = case.build(plain)
+                yield Planned(name_of(op), dtype, case, want, not drawn(case, plain, want))
+
+
+def drawn(case: Case, place: Place, want: Outcome) -> bool:
+    """Whether a case's values are random, or memory that nothing wrote."""
+    torch.manual_seed(SEED)
+    before = torch.random.get_rng_state()
+    again = case.build(place)
+    if not torch.equal(before, torch.random.get_rng_state()):
+        return True
+    return any(d.kind in ("value", "rounding") for d in differences(want, again, place.device))
+
+
+def compared(plans: list[Planned], announce: Announce) -> Iterator[Found]:
+    """Run planned cases in one emulation and compare."""
+    got: list[tuple[Planned, str, Outcome]] = []
+    with understudy.emulate("2xV100"):
+        for plan in plans:
+            for axis, device in AXES.items():
+                announce(f"{plan.operator}|{plan.dtype}|{plan.case.variant}")
+                got.append((plan, axis, plan.case.build(Place(device))))
+    for plan, axis, outcome in got:
+        for difference in differences(plan.want, outcome, AXES[axis], plan.values):
+            where = (plan.operator, plan.dtype, plan.case.variant, plan.case.index, axis)
+            yield Found(*where, difference.kind, difference.detail)
+
+
+def compare(
+    ops: list[Any],
+    dtypes: Iterable[str] = TYPES,
+    limit: int = 3,
+    skip: Iterable[str] = (),
+    every: int = 1,
+    announce: Announce = lambda _: None,
+) -> tuple[int, list[Found]]:
+    """(comparisons, differences) of some operators."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plans = list(planned(ops, list(dtypes), limit, set(skip), every))
+        return len(plans) * len(AXES), list(compared(plans, announce))
+
+
+def unexpected(found: Iterable[Found]) -> list[Found]:
+    """The differences of which the table says nothing."""
+    return [one for one in found if not any(row.covers(one) for row in expected())]
+
+
+def reasons(found: Iterable[Found]) -> Counter[str]:
+    """How many differences have each of the table's reasons."""
+    return Counter(next((row.reason for row in expected() if row.covers(one)), "unexpected") for one in found)

@@ -1,0 +1,113 @@
+"""Compare PyTorch on emulated GPUs with plain PyTorch: `make differential-operators`.
+
+    python tools/differential_operators.py                        # every operator of PyTorch's database, and programs
+    python tools/differential_operators.py --only 'linalg.*'      # some operators
+    python tools/differential_operators.py --programs 0:2000      # random programs of these seeds alone
+    python tools/differential_operators.py --found FILE           # writes the differences as JSON lines
+
+Every operator of `op_db` is called as a function, method, in place, with `out=`, with conjugate and negative views,
+with empty and non-contiguous tensors, in inference mode and with gradients: on an emulated GPU, and on the host while
+GPUs are emulated. Values, types, shapes, strides, devices, `requires_grad`, gradients, errors and shared memory are
+compared. A difference that `tools/differential/expected.toml` does not explain makes the exit status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tools")]
+
+CHUNK = 24
+"""Operators a process."""
+SECONDS = 120
+"""How long a call may take."""
+
+
+def main() -> int:
+    """Run what was asked for and print the counts; the exit status: 0 when nothing is unexplained, else 1."""
+    options = arguments()
+    wrong = 0
+    if options.programs is None or options.only:
+        wrong += operators(options)
+    if not options.only:
+        first, _, end = (options.programs or "0:2000").partition(":")
+        wrong += programs(int(first), int(end or int(first) + 1))
+    return 1 if wrong else 0
+
+
+def arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="operators, as fnmatch has them")
+    parser.add_argument("--dtypes", default="float32,complex64,int64,float16,bfloat16,bool", help="types, by name")
+    parser.add_argument("--samples", type=int, default=3, help="samples of an operator and type (3)")
+    parser.add_argument("--part", default="0/1", metavar="K/N", help="every Nth operator from the Kth on")
+    parser.add_argument("--programs", metavar="FIRST:END", help="seeds of random programs (0:2000)")
+    parser.add_argument("--found", type=Path, help="where to write the differences, a JSON object a line")
+    return parser.parse_args()
+
+
+def operators(options: argparse.Namespace) -> int:
+    """Compare operators, and print what differs; the number of unexplained differences."""
+    from differential import operators, workers
+
+    ops = operators.chosen(options.only or ["*"])
+    first, _, step = options.part.partition("/")
+    ops = ops[int(first) :: int(step)]
+    comparisons, found, start = 0, [], time.monotonic()
+    for place in range(0, len(ops), CHUNK):
+        chunk = ops[place : place + CHUNK]
+
+        def work(announce: Any, skip: list[str], chunk: list[Any] = chunk) -> dict[str, Any]:
+            number, ones = operators.compare(chunk, options.dtypes.split(","), options.samples, skip, 1, announce)
+            return {"comparisons": number, "found": [asdict(one) for one in ones]}
+
+        tally = workers.run(work, SECONDS)
+        comparisons += tally.comparisons
+        new = [operators.Found(**one) for one in tally.found]
+        new += [operators.Found.death(call, how) for call, how in tally.deaths]
+        found += new
+        if options.found:
+            with options.found.open("a") as file:
+                file.writelines(json.dumps(asdict(one)) + "\n" for one in new)
+        print(f"{min(place + CHUNK, len(ops))} of {len(ops)} operators, {len(found)} differences", file=sys.stderr)
+    wrong = operators.unexpected(found)
+    report(wrong)
+    for reason, number in sorted(operators.reasons(found).items()):
+        print(f"{number:6}  {reason}")
+    seconds = time.monotonic() - start
+    print(f"{len(ops)} operators, {comparisons} comparisons in {seconds:.0f} s: {len(wrong)} differences unexplained")
+    return len(wrong)
+
+
+def report(wrong: list[Any]) -> None:
+    """One line for an operator and kind of difference, with the variants and the first detail."""
+    groups: dict[tuple[str, str, str], list[Any]] = {}
+    for one in wrong:
+        groups.setdefault((one.operator, one.kind, one.axis), []).append(one)
+    for (operator, kind, axis), ones in groups.items():
+        variants = Counter(f"{one.variant} [{one.dtype}]" for one in ones)
+        print(f"{operator} on {axis}: {kind}; {', '.join(list(variants)[:6])}: {ones[0].detail}")
+
+
+def programs(first: int, end: int) -> int:
+    """Compare random programs, and print the seeds that differ; their number."""
+    from differential.programs import compare
+
+    wrong = compare(range(first, end))
+    for line in wrong:
+        print(line)
+    print(f"{end - first} random programs: {len(wrong)} differ")
+    return len(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
