@@ -12,7 +12,7 @@ from understudy.train.step import Result, Step
 WARMUP_STEPS = 3  # cuDNN and cuBLAS choose and allocate in the first steps, which a graph must not hold
 
 
-def why_not(step: Step, enabled: bool, accumulate: int, scheduled: bool) -> str | None:
+def why_not(step: Step, enabled: bool, accumulate: int) -> str | None:
     """Why this step cannot be captured; None where nothing speaks against a trial."""
     optimizer = step.optimizer
     if not enabled:
@@ -25,8 +25,6 @@ def why_not(step: Step, enabled: bool, accumulate: int, scheduled: bool) -> str 
         return "gradients are accumulated over several batches"
     if step.scaler is not None:
         return "fp16 scales its losses by decisions of the host (bf16 does not)"
-    if scheduled and not all(isinstance(group["lr"], torch.Tensor) for group in optimizer.param_groups):
-        return "a learning-rate schedule changes a number that a graph would keep: make lr a tensor on the GPU"
     for group in optimizer.param_groups:
         if not group.get("capturable", isinstance(optimizer, torch.optim.SGD)):
             name = type(optimizer).__name__
@@ -41,7 +39,7 @@ class GraphStep:
     stays ordinary; `status` says which it is and why.
     """
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, wants_outputs: bool) -> None:
         self.step = step
         self.status = f"eager, to be captured after {WARMUP_STEPS} steps"
         self._device = step.strategy.device
