@@ -59,7 +59,7 @@ class Policy:
 
 
 def policy(mode: PolicyMode) -> Policy:
-    """Say what happens when `us.to`, `us.copy` or a Prefetcher copies between devices: nothing, a warning, a UsageError.
+    """Say what happens when `us.to`, `us.copy` or a Prefetcher copies between devices: nothing, a warning, an error.
 
     It holds for the whole process from the call on, or for a block: `with us.policy("error"): ...`. Source: item 41
     of the mission, "no silent copies", with the names of TensorFlow's device policy.
@@ -255,7 +255,8 @@ _SCALES: Sequence[tuple[float, str]] = ((1, "s"), (1e3, "ms"), (1e6, "us"), (1e9
 class WallTimer:
     """Times blocks by the wall clock, for frameworks without public events: waits for the device before and after.
 
-    `with t: ...` may be used many times, in one another too; `t.timing` holds all blocks. `wait` is the framework's synchronization.
+    `with t: ...` may be used many times, in one another too; `t.timing` holds all blocks. `wait` is the framework's
+    synchronization.
     """
 
     clock = "wall clock, device synchronized"

@@ -13,6 +13,7 @@ from torch import nn
 from understudy.errors import UsageError
 from understudy.train.build import Begun
 from understudy.train.data import Feed, Item
+from understudy.train.graph import GraphStep
 from understudy.train.metrics import Metrics, state_of_rank
 from understudy.train.reproducible import random_state, restore_random_state
 from understudy.train.state import (
@@ -134,8 +135,8 @@ class Loop:
                     return
         if taken and held_back and self.strategy.world_size > 1:
             raise UsageError(
-                f"the loader says that it has {last} batches and gave {position.batches}: correct its __len__, by which "
-                "processes agree on when to exchange their gradients."
+                f"the loader says that it has {last} batches and gave {position.batches}: correct its __len__, "
+                "by which processes agree on when to exchange their gradients."
             )
         if taken:
             self._end_group()
@@ -260,6 +261,8 @@ class Loop:
         for callback in trainer.callbacks:
             callback.on_epoch_end(trainer, values)
         self.adopt()
+        if isinstance(self.update, GraphStep) and trainer.callbacks:
+            self.update.touched()
         ends = position.epoch == trainer.max_epochs or trainer.stop_reason is not None
         asked = max(self.strategy.gather(trainer.stop_request.signal))
         if self.checkpoints is not None:

@@ -35,8 +35,8 @@ class Metrics:
     gives the means over everything. `functions` maps names to `f(outputs, target) -> scalar tensor`, or to objects with
     `update`, `compute` and `reset` (those of torchmetrics); `update` applies them to a batch.
 
-    Among several processes torchmetrics' objects combine what each has counted. Others cannot: `gather`, which gives the
-    values of all processes (a strategy's), lets each of them see the rows of all, at the price of a wait a batch.
+    Among several processes torchmetrics' objects combine what each has counted. Others cannot: `gather`, which gives
+    the values of all processes (a strategy's), lets them see the rows of all, at the price of a wait a batch.
     """
 
     def __init__(
@@ -232,8 +232,8 @@ def _detached(nested: Any) -> Any:
 def state_of_rank(states: list[dict[str, Any]], rank: int, processes: int) -> dict[str, Any]:
     """The state to go on from in process `rank` of `processes`, from those of the processes that saved.
 
-    Among another number of processes rank 0 takes over what all have counted. Raises UsageError where objects would have
-    to be added up, as only their own code could.
+    Among another number of processes rank 0 takes over what all have counted. Raises UsageError where objects would
+    have to be added up, as only their own code could.
     """
     if len(states) == processes:
         return states[rank]
@@ -246,8 +246,8 @@ def state_of_rank(states: list[dict[str, Any]], rank: int, processes: int) -> di
         combines = kept.get("combines", False)
         if combines and len(states) > 1:
             raise UsageError(
-                f"in the middle of an epoch the metric {name!r} of {len(states)} processes cannot go on in {processes}: "
-                "go on from the checkpoint of an epoch's end, or with as many processes."
+                f"in the middle of an epoch the metric {name!r} of {len(states)} processes cannot go on in "
+                f"{processes}: go on from the checkpoint of an epoch's end, or with as many processes."
             )
         if rank == 0 or not combines:
             merged["objects"][name] = kept
