@@ -136,19 +136,19 @@ def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
 
 
 def _moved(leaf: Any, device: Device) -> Any:
-    if isinstance(leaf, jax.Array):
-        if _is_there(leaf, device):
-            return leaf
-        source = ", ".join(str(d) for d in _places(leaf))
-    elif isinstance(leaf, np.ndarray):
-        source = "NumPy"
-    else:
+    if not isinstance(leaf, jax.Array | np.ndarray) or _is_there(leaf, device):
         return leaf
-    vocabulary.copied("us.to", source, device, leaf.nbytes)
+    vocabulary.copied("us.to", _source(leaf), device, leaf.nbytes)
     return jax.device_put(leaf, device)
 
 
+def _source(leaf: Any) -> str:
+    return ", ".join(str(place) for place in _places(leaf)) if isinstance(leaf, jax.Array) else "NumPy"
+
+
 def _is_there(array: Any, device: Device) -> bool:
+    if not isinstance(array, jax.Array):
+        return False
     if isinstance(device, jax.sharding.Sharding):
         return bool(array.sharding.is_equivalent_to(device, array.ndim))
     return bool(array.devices() == {device})
@@ -159,6 +159,8 @@ def copy(x: T, device: Device) -> T:
 
     def duplicate(leaf: Any) -> Any:
         if isinstance(leaf, jax.Array | np.ndarray):
+            if not _is_there(leaf, device):
+                vocabulary.copied("us.copy", _source(leaf), device, leaf.nbytes)
             return jax.device_put(leaf, device, may_alias=False)
         return leaf
 
@@ -188,9 +190,13 @@ _copy = copy
 class _Guarded(Policy):
     """The policy, which also puts JAX's transfer guard back."""
 
-    def __init__(self, former: PolicyMode, guard: Any) -> None:
-        super().__init__(former)
+    def __init__(self, wanted: PolicyMode, former: PolicyMode, guard: Any) -> None:
+        super().__init__(wanted, former)
         self._guard = guard
+
+    def __enter__(self) -> Policy:
+        jax.config.update("jax_transfer_guard", _GUARDS[self._wanted])
+        return super().__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         super().__exit__(kind, error, tb)
@@ -203,10 +209,10 @@ def policy(mode: PolicyMode) -> Policy:
     JAX's part is its transfer guard ("allow", "log", "disallow"), which watches implicit transfers; `jax.device_put`
     and `jax.device_get` are explicit and stay allowed. It holds from the call on, or for a block.
     """
-    guard = jax.config.jax_transfer_guard
-    former = vocabulary.policy(mode)._former
+    guard, former = jax.config.jax_transfer_guard, Policy.mode
+    vocabulary.policy(mode)
     jax.config.update("jax_transfer_guard", _GUARDS[mode])
-    return _Guarded(former, guard)
+    return _Guarded(mode, former, guard)
 
 
 def synchronize(device: Device | None = None) -> None:

@@ -169,10 +169,15 @@ def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
 
 
 def copy(x: T, device: Device) -> T:
-    """A copy of `x` on `device`, freshly allocated even where `x` is there already. Modules are deep-copied."""
+    """A copy of `x` on `device`, freshly allocated even where `x` is there already. Modules are deep-copied.
+
+    A copy from another device obeys `policy`.
+    """
     target = _placed(device)
 
     def duplicate(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device != target:
+            vocabulary.copied("us.copy", tensor.device, target, _size_bytes(tensor))
         return tensor.to(target, copy=True)
 
     result: T = _mapped(duplicate, _copy.deepcopy(x) if isinstance(x, nn.Module) else x, target)
@@ -306,12 +311,13 @@ def stream(device: Device | None = None, priority: int = 0) -> Stream:
 class Timer:
     """Times blocks on a device: CUDA events on the current stream of a GPU, the wall clock on the CPU.
 
-    `with t: ...` may be used many times and never waits; `t.timing` waits for the last block and reads all of them.
+    `with t: ...` may be used many times, in one another too, and never waits; `t.timing` waits for the last block and
+    reads all of them, in the order in which they ended.
     """
 
     def __init__(self, device: Device | None = None) -> None:
         self.device = _default_device() if device is None else _placed(device)
-        self._begun: Any = None
+        self._begun: list[Any] = []  # the blocks that are open, one in another
         self._pairs: list[tuple[Any, Any]] = []
 
     @property
@@ -324,12 +330,13 @@ class Timer:
         return recorded_event(self.device, timing=True)
 
     def __enter__(self) -> Timer:
-        self._begun = self._now()
+        self._begun.append(self._now())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        begun = self._begun.pop()
         if error is None:
-            self._pairs.append((self._begun, self._now()))
+            self._pairs.append((begun, self._now()))
 
     @property
     def timing(self) -> Timing:
