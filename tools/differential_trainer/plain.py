@@ -234,12 +234,13 @@ class PlainLoop:
     @contextmanager
     def buffers_of_the_first(self, number: int) -> Iterator[None]:
         """What the forward of process or replica `number` writes into buffers stays only where it is the first."""
-        modules = [self.net] + ([self.loss] if isinstance(self.loss, nn.Module) else [])
-        buffers = [buffer for module in modules for buffer in module.buffers()]
-        before = [buffer.clone() for buffer in buffers] if number else []
+        modules = [*self.net.modules(), *(self.loss.modules() if isinstance(self.loss, nn.Module) else ())]
+        own = [(module, dict(module._buffers)) for module in modules if number]
+        for module, buffers in own:
+            module._buffers.update({name: value.clone() for name, value in buffers.items()})
         yield
-        for buffer, value in zip(buffers, before, strict=False):
-            buffer.copy_(value)
+        for module, buffers in own:
+            module._buffers.update(buffers)
 
     # where batches come from
 

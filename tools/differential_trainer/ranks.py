@@ -50,21 +50,18 @@ def _in_pairs(seed: int, strategy: str, numbers: list[int]) -> Iterator[tuple[in
 
 
 def _one_pair(seed: int, strategy: str, numbers: list[int]) -> Iterator[Verdict]:
-    read, write = os.pipe()
     command = [sys.executable, "-m", "understudy", "run", "-q", "--gpus", f"{WORLD}xV100"]
-    command += ["--nproc-per-node", str(WORLD), str(Path(__file__).parent / "worker.py"), str(write), str(seed), strategy]
+    command += ["--nproc-per-node", str(WORLD), str(Path(__file__).parent / "worker.py"), str(seed), strategy]
     job = subprocess.Popen(
         [*command, *map(str, numbers)],
-        pass_fds=(write,),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=None if os.environ.get("SHOW_ERRORS") else subprocess.DEVNULL,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-    os.close(write)
+    assert job.stdout is not None
     try:
-        yield from _answers(read)
+        yield from _answers(job.stdout.fileno())
     finally:
-        os.close(read)
         job.terminate()
         job.wait()
 
@@ -79,4 +76,4 @@ def _answers(read: int) -> Iterator[Verdict]:
             if not found:
                 return
             *lines, rest = (rest + found).split(b"\n")
-            yield from (Verdict(*json.loads(line)) for line in lines)
+            yield from (Verdict(*json.loads(line)) for line in lines if line.startswith(b"["))

@@ -188,9 +188,10 @@ class Run:
         kind, keywords = KEYWORDS[config.optimizer]
         options: dict[str, Any] = {"optimizer": lambda parameters: kind(parameters, **keywords)}
         if config.optimizer_as != "factory":
-            self.net.to(self.trainer.device)
+            device = torch.device("cuda", self.rank) if config.num_gpus else torch.device("cpu")
+            self.net.to(device)
             if isinstance(self.loss, nn.Module):
-                self.loss.to(self.trainer.device)
+                self.loss.to(device)
             options["optimizer"] = make_optimizer(config, self.net, self.loss)
         if config.scheduler != "none":
             options |= {

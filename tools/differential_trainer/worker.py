@@ -16,7 +16,7 @@ from space import draw
 
 
 def main() -> None:
-    answers, seed, strategy, *numbers = sys.argv[1:]
+    seed, strategy, *numbers = sys.argv[1:]
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     torch.cuda.set_device(rank)
@@ -28,7 +28,7 @@ def main() -> None:
         found: list[Verdict] = [verdict] * dist.get_world_size()
         dist.all_gather_object(found, verdict, group=judged)
         if rank == 0:
-            os.write(int(answers), json.dumps(joined(found)).encode() + b"\n")
+            print(json.dumps(joined(found)), flush=True)
 
 
 def joined(found: list[Verdict]) -> Verdict:
