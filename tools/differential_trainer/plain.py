@@ -15,7 +15,19 @@ from typing import Any, NamedTuple
 
 import torch
 from outcome import Outcome
-from pieces import CLIP_NORM, Batch, Data, Keep, clip_values, mae, make_loss, make_net, make_optimizer, step_values, view
+from pieces import (
+    CLIP_NORM,
+    Batch,
+    Data,
+    Keep,
+    clip_values,
+    mae,
+    make_loss,
+    make_net,
+    make_optimizer,
+    step_values,
+    view,
+)
 from pieces import make_scheduler as make_schedule
 from space import TENSOR_KINDS, Config
 from torch import nn
@@ -134,7 +146,6 @@ class PlainLoop:
         return {f"train_{name}": value for name, value in totals.means().items()}
 
     def accumulate(self, parts: list[Part], rows: int, totals: Means) -> None:
-        config = self.config
         for rank, part in enumerate(parts):
             with self.streams.of(rank), self.buffers_of_the_first(rank):
                 batch = move(part.batch, self.device)
@@ -414,7 +425,11 @@ class Means:
         found = {"loss": loss, **extra}
         if outputs is not None:
             outputs = outputs.detach()
-            found |= {name: {"mae": mae, "view": view}[name](outputs, target) for name in self.names if name in ("mae", "view")}
+            found |= {
+                name: {"mae": mae, "view": view}[name](outputs, target)
+                for name in self.names
+                if name in ("mae", "view")
+            }
             self.keep.update(outputs.clone(), target.clone())
             self.errors += float((outputs.float() - target).abs().sum())
             self.count += target.numel()
@@ -516,7 +531,13 @@ def left(data: Data, source: Any) -> dict[str, Any]:
 
 
 def tensors_of(batch: Any) -> list[torch.Tensor]:
-    return [batch["x"], batch["y"]] if isinstance(batch, dict) else [batch.x, batch.y] if isinstance(batch, Batch) else list(batch)
+    return (
+        [batch["x"], batch["y"]]
+        if isinstance(batch, dict)
+        else [batch.x, batch.y]
+        if isinstance(batch, Batch)
+        else list(batch)
+    )
 
 
 __all__ = ["TENSOR_KINDS", "train"]

@@ -9,8 +9,22 @@ from typing import Any
 
 import torch
 from outcome import Outcome
-from pieces import CLIP_NORM, FEATURES, Data, Doubling, Keep, clip_values, mae, make_loss, make_net, make_optimizer
-from pieces import KEYWORDS, make_scheduler, step_values, view
+from pieces import (
+    CLIP_NORM,
+    FEATURES,
+    KEYWORDS,
+    Data,
+    Doubling,
+    Keep,
+    clip_values,
+    mae,
+    make_loss,
+    make_net,
+    make_optimizer,
+    make_scheduler,
+    step_values,
+    view,
+)
 from plain import left, numbers
 from space import TENSOR_KINDS, Config
 from torch import nn
