@@ -158,7 +158,7 @@ def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
 def copy(x: T, device: Device) -> T:
     """A copy of `x` on `device`, freshly allocated even where `x` is there already. Modules are deep-copied.
 
-    What has to go to another device obeys `policy`.
+    A copy from another device obeys `policy`.
     """
     target = _placed(device)
 

@@ -194,7 +194,8 @@ def _possible(config: Config) -> Config:
     if changes.get("callback", config.callback) == "unfreeze":
         parts |= {"frozen"}
         parts -= {"sparse", "shared", "lazy"}
-        changes["optimizer_as"] = "object" if config.optimizer_as == "groups" else config.optimizer_as
+        if config.optimizer_as != "configured":
+            changes["optimizer_as"] = "object"  # a function is given the frozen parameters too
     if config.callback in ("stop", "eval norm", "freeze") and config.resume != "none":
         changes["resume"] = "none"
     if config.data == "generator":
@@ -203,7 +204,7 @@ def _possible(config: Config) -> Config:
         parts.discard("in place")  # the second process would begin with fresh data
     if "in place" in parts and "norm" in parts:
         parts.discard("in place")
-    if "lazy" in parts and config.optimizer_as in ("object", "groups"):
+    if "lazy" in parts and changes.get("optimizer_as", config.optimizer_as) in ("object", "groups"):
         changes["optimizer_as"] = "factory"
     if "lazy" in parts and config.clip == "value":
         changes["clip"] = "norm"  # hooks want parameters that have a shape
