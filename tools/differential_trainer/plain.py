@@ -178,7 +178,8 @@ class PlainLoop:
         config = self.config
         self.logged = []  # the end of an epoch reads what is left
         if self.validation is not None:
-            row |= {f"val_{name}": value for name, value in self.evaluate(self.validation, epoch).items()}
+            size = config.batch_size if config.validation == "raw tensors" else 32
+            row |= {f"val_{name}": value for name, value in self.evaluate(self.validation, size).items()}
         if self.schedule is not None and config.schedule_every == "epoch":
             plateau = config.scheduler == "plateau"
             self.schedule.step(*[row.get("val_loss", row.get("train_loss"))] if plateau else [])
@@ -199,7 +200,7 @@ class PlainLoop:
             self.net.first.requires_grad_(False)
         elif callback == "evaluate":
             validation = self.data.val_x, self.data.val_y
-            self.outcome.seen.append(self.evaluate(validation, 0, metrics=False))
+            self.outcome.seen.append(self.evaluate(validation, 32, metrics=False))
 
     def maybe_stop(self, row: dict[str, float]) -> None:
         value = row.get("val_loss", row["train_loss"])
@@ -262,7 +263,8 @@ class PlainLoop:
             order = shuffled(len(source[0]), seed, epoch) if shuffle else list(range(len(source[0])))
             yield from self.gathered(order, lambda rows: tuple(part[rows] for part in source))
         elif not isinstance(source, DataLoader):
-            yield from self.whole(source)
+            own = isinstance(source, OneBuffer)  # which is filled anew while a group is gathered here
+            yield from self.whole(map(lambda batch: tuple(part.clone() for part in batch), source) if own else source)
         elif world == 1 or isinstance(source.dataset, IterableDataset):
             tell_epoch(source, epoch)
             yield from self.whole(source)
@@ -351,10 +353,10 @@ class PlainLoop:
     # looking on
 
     @torch.no_grad()
-    def evaluate(self, source: Any, epoch: int, metrics: bool = True) -> dict[str, float]:
+    def evaluate(self, source: Any, size: int, metrics: bool = True) -> dict[str, float]:
         totals = Means(self.config, metrics)
         with self.eval_mode():
-            for parts in self.in_batches_of(32 if isinstance(source, tuple) else 0, source):
+            for parts in self.in_batches_of(size if isinstance(source, tuple) else 0, source):
                 for rank, part in enumerate(parts):
                     with self.streams.of(rank), self.buffers_of_the_first(rank), self.autocast():
                         totals.add(*self.forward(move(part.batch, self.device)), part.rows)

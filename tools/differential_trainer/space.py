@@ -219,8 +219,10 @@ def _possible(config: Config) -> Config:
         changes["epochs"] = max(config.epochs, 2)
     if config.scheduler in ("plateau",):
         changes["schedule_every"] = "epoch"
-    if config.clip == "value" and config.strategy != "cpu" and config.strategy != "gpu":
-        changes["clip"] = "norm"
+    if config.clip == "value" and (
+        config.world * config.replicas * config.accumulate > 1 or config.precision == "fp16"
+    ):
+        changes["clip"] = "norm"  # hooks see the gradient of a part, scaled
     if config.predict == "distributed sampler" and config.world == 1:
         changes["predict"] = "loader"
     order = config.parts + tuple(sorted(parts - set(config.parts)))

@@ -118,7 +118,7 @@ def train(config: Config, rank: int = 0) -> Outcome:
                 pass
             else:
                 return first.outcome()  # the training was shorter
-        run = Run(config, rank, folder, other=config.resume != "none")
+        run = Run(config, rank, folder, other=folder is not None and any(folder.iterdir()))
         run.fit(resume=config.resume != "none")
         return run.outcome()
 
