@@ -20,6 +20,7 @@ from pieces import (
     Batch,
     Data,
     Keep,
+    OneBuffer,
     clip_values,
     mae,
     make_loss,
@@ -264,7 +265,7 @@ class PlainLoop:
             yield from self.gathered(order, lambda rows: tuple(part[rows] for part in source))
         elif not isinstance(source, DataLoader):
             own = isinstance(source, OneBuffer)  # which is filled anew while a group is gathered here
-            yield from self.whole(map(lambda batch: tuple(part.clone() for part in batch), source) if own else source)
+            yield from self.whole((tuple(part.clone() for part in batch) for batch in source) if own else source)
         elif world == 1 or isinstance(source.dataset, IterableDataset):
             tell_epoch(source, epoch)
             yield from self.whole(source)
