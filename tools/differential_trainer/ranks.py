@@ -15,7 +15,7 @@ from space import WORLD, draw
 
 import understudy
 
-ANSWER_S = 60.0  # a pair of processes that says nothing for so long is stuck in a collective
+ANSWER_S = 240.0  # a pair of processes that says nothing for so long is stuck in a collective; they start slowly
 
 
 def verdicts(seed: int, strategy: str, numbers: Iterable[int]) -> Iterator[tuple[int, Verdict]]:
