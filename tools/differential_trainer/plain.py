@@ -152,23 +152,28 @@ class PlainLoop:
                 batch = move(part.batch, self.device)
                 with self.autocast():
                     loss, outputs, target, extra = self.forward(batch)
-                scaled = loss * (part.rows / rows)
+                scaled = loss * (part.rows * self.config.world / rows)
                 (self.scaler.scale(scaled) if self.scaler else scaled).backward()
                 totals.add(loss, outputs, target, extra, part.rows)
                 if rank == 0:
                     self.logged.append((float(loss.detach()), part.rows))
 
     def update(self) -> None:
+        for parameter in self.parameters() if self.config.world > 1 else ():  # the mean over the processes
+            if parameter.grad is not None:
+                parameter.grad /= self.config.world
         if self.config.clip == "norm":
             if self.scaler:
                 self.scaler.unscale_(self.optimizer)
-            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-            nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
+            nn.utils.clip_grad_norm_(self.parameters(), CLIP_NORM)
         if self.scaler:
             self.scaler.step(self.optimizer)
             self.scaler.update()
         else:
             self.optimizer.step()
+
+    def parameters(self) -> list[torch.Tensor]:
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def log(self) -> None:
         if self.steps % self.config.log_every == 0:
@@ -327,13 +332,13 @@ class PlainLoop:
         def take(rows: list[int]) -> Any:
             return collate([loader.dataset[row] for row in rows])
 
-        sampler = loader.sampler if loader.batch_size else loader.batch_sampler
+        sampler = loader.sampler if loader.batch_size or loader.batch_sampler is None else loader.batch_sampler
         plain = type(sampler) is RandomSampler and not sampler.replacement and sampler.generator is None
         if plain and sampler.num_samples == len(loader.dataset):
             order: list[Any] = shuffled(len(loader.dataset), seed, epoch)
         else:
             with self.streams.of(0):
-                order = list(loader.sampler if loader.batch_sampler is None or loader.batch_size else sampler)
+                order = list(sampler)
         for rank in range(self.config.world):
             if loader.generator is None:
                 with self.streams.of(rank):
@@ -405,8 +410,7 @@ class PlainLoop:
         outcome.weights = everything(self.net)
         if isinstance(self.loss, nn.Module):
             outcome.loss_weights = everything(self.loss)
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        outcome.optimizer = [state_of(self.optimizer, parameter) for parameter in parameters]
+        outcome.optimizer = [state_of(self.optimizer, parameter) for parameter in self.parameters()]
         outcome.groups = [numbers(group) for group in self.optimizer.param_groups]
         outcome.scheduler = numbers(self.schedule.state_dict()) if self.schedule is not None else {}
         outcome.left = left(self.data, self.source)

@@ -61,7 +61,7 @@ def make_feed(source: Any, strategy: SingleDevice, seed: int, prepare: Prepare, 
         source = _without_distributed_sampler(source, sampler)
     if isinstance(source, DataLoader) and not is_stream(source):
         _require_the_same(strategy, _fingerprint_of_data(source.dataset), "data sets")
-        if type(source.batch_sampler) is BatchSampler:
+        if source.batch_size is not None and type(source.batch_sampler) is BatchSampler:  # the DataLoader's own
             return RowsFeed(source, strategy, seed, prepare)
         return BatchesFeed(source, strategy, seed, prepare)
     return TurnsFeed(source, strategy, prepare)
