@@ -146,7 +146,7 @@ Whole = collections.namedtuple("Whole", "x y")
     [
         (
             [X, X, torch.ones(3)],
-            r"cuts every tensor of a batch into parts, and this batch of 12 rows holds one of shape \(3,\)",
+            r"cuts every tensor of a batch .* 12 rows holds one of shape \(3,\)",
         ),
         ([X, list("abcdefghijkl"), X], "gives every replica the whole of a list, and this batch of 12 rows"),
         ([Named("n", X), X], "DataParallel does not divide a Named"),

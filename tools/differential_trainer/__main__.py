@@ -16,7 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from ranks import verdicts
+from compare import described
+from ranks import Name, verdicts
 from space import STRATEGIES, draw
 
 
@@ -28,32 +29,29 @@ def main() -> int:
     parser.add_argument("--one", metavar="STRATEGY/NUMBER", help="one configuration of that seed alone")
     parser.add_argument("--quiet", action="store_true", help="no line for refusals")
     options = parser.parse_args()
-    chosen = {strategy: list(range(getattr(options, strategy))) for strategy in STRATEGIES}
+    names = [Name(strategy, number) for strategy in STRATEGIES for number in range(getattr(options, strategy))]
     if options.one:
         strategy, number = options.one.split("/")
-        chosen = {strategy: [int(number)]}
-    return report(options.seed, chosen, bool(options.one), options.quiet)
+        names = [Name(strategy, int(number))]
+    return report(options.seed, names, bool(options.one), options.quiet)
 
 
-def report(seed: int, chosen: dict[str, list[int]], one: bool, quiet: bool) -> int:
-    from compare import described
-
-    counts: dict[str, collections.Counter[str]] = {}
-    for strategy, numbers in chosen.items():
-        counts[strategy] = collections.Counter()
-        begun = time.monotonic()
-        for number, verdict in verdicts(seed, strategy, numbers):
-            counts[strategy][verdict.kind] += 1
-            if verdict.kind == "differs" or one or (verdict.kind == "refused" and not quiet):
-                print(f"{verdict.kind}: --seed {seed} --one {strategy}/{number}", flush=True)
-                if verdict.kind == "differs" or one:
-                    print(f"    {described(draw(strategy, seed, number))}")
-                for line in verdict.lines:
-                    print(f"    {line}", flush=True)
-        counts[strategy]["seconds"] = round(time.monotonic() - begun)
+def report(seed: int, names: list[Name], one: bool, quiet: bool) -> int:
+    counts: dict[str, collections.Counter[str]] = {name.strategy: collections.Counter() for name in names}
+    begun = time.monotonic()
+    for name, verdict in verdicts(seed, names):
+        counts[name.strategy][verdict.kind] += 1
+        if verdict.kind == "agrees" and not one:
+            continue
+        if one or verdict.kind == "differs":
+            print(f"{verdict.kind}: --seed {seed} --one {name}\n    {described(draw(*name, seed))}")
+            for line in verdict.lines:
+                print(f"    {line}", flush=True)
+        elif not quiet:
+            print(f"refused: --seed {seed} --one {name}: {verdict.lines[0]}", flush=True)
     for strategy, count in counts.items():
-        kinds = ", ".join(f"{count[kind]} {kind}" for kind in ("agrees", "refused", "differs"))
-        print(f"{strategy:5} {kinds} ({count['seconds']} s)")
+        print(f"{strategy:5}", ", ".join(f"{count[kind]} {kind}" for kind in ("agrees", "refused", "differs")))
+    print(f"{time.monotonic() - begun:.0f} s")
     return int(any(count["differs"] for count in counts.values()))
 
 

@@ -80,7 +80,7 @@ def _short(error: Exception) -> str:
 
 
 def _long(error: Exception) -> list[str]:
-    return [_short(error), *traceback.format_exception(error)[-3:]]
+    return [_short(error), *(frame.rstrip() for frame in traceback.format_tb(error.__traceback__)[-3:])]
 
 
 def described(config: Config) -> str:

@@ -77,7 +77,7 @@ class Config:
         return self.num_gpus if self.strategy == "dp" else 1
 
 
-def draw(strategy: str, seed: int, index: int) -> Config:
+def draw(strategy: str, index: int, seed: int) -> Config:
     """Configuration `index` of `strategy` under `seed`: the same on every machine."""
     rng = random.Random(f"{seed}/{strategy}/{index}")
     config = Config(strategy=strategy, seed=rng.randrange(1 << 20), num_gpus=_gpus(strategy, rng))

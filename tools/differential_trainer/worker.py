@@ -16,15 +16,16 @@ from space import draw
 
 
 def main() -> None:
-    seed, strategy, *numbers = sys.argv[1:]
+    seed, *names = sys.argv[1:]
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     torch.cuda.set_device(rank)
     dist.init_process_group("cpu:gloo,cuda:nccl")
     judged = dist.new_group(backend="gloo")
     refusals = documented_refusals()
-    for number in numbers:
-        verdict = judge(draw(strategy, int(seed), int(number)), refusals, rank)
+    for name in names:
+        strategy, number = name.split("/")
+        verdict = judge(draw(strategy, int(number), int(seed)), refusals, rank)
         found: list[Verdict] = [verdict] * dist.get_world_size()
         dist.all_gather_object(found, verdict, group=judged)
         if rank == 0:
