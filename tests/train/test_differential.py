@@ -1,4 +1,4 @@
-"""A short, seeded part of `make differential`: the Trainer agrees with a hand-written loop, or refuses as documented."""
+"""A short, seeded part of `make differential`: the Trainer agrees with a hand-written loop, or says why not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tool(monkeypatch):
 
 
 def differing(tool, *counts: tuple[str, int]) -> list[str]:
-    ranks, space, compare = tool
+    ranks = tool[0]
     names = [ranks.Name(strategy, number) for strategy, count in counts for number in range(count)]
     found = dict(ranks.verdicts(SEED, names))
     assert len(found) == len(names)

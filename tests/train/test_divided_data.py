@@ -225,6 +225,17 @@ def test_batches_are_whole_and_taken_in_turn():
     assert all(item[0][2].shape == (4, 4) for item in (*one, *two))
 
 
+def test_a_reader_may_fill_the_same_memory_anew():
+    class Refilling:
+        def __iter__(self):
+            buffer = torch.empty(4, 1)
+            for i in range(0, 20, 4):
+                yield (buffer.copy_(X[i : i + 4]),)
+
+    (epoch,) = epochs(lambda rank: Refilling(), 3)
+    assert flat(epoch) == list(range(20))
+
+
 def test_an_epoch_goes_on_where_it_was():
     """After one step the rest is the same as without a stop."""
     for make in (

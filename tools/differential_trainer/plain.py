@@ -297,7 +297,7 @@ class PlainLoop:
         return Part(take(mine or rows[:2]), len(mine))
 
     def whole(self, batches: Any) -> Iterator[list[Part]]:
-        """Each process takes whole batches in turn; one that has none left borrows the first one's."""
+        """Each process takes whole batches in turn; one that has none left borrows the last."""
         if self.config.world == 1:
             with self.streams.of(0):
                 iterator = iter(batches)
@@ -313,7 +313,7 @@ class PlainLoop:
                 torch.empty((), dtype=torch.int64).random_()
         while group := list(itertools.islice(source, self.config.world)):
             parts = [Part(batch, rows_of(batch)) for batch in group]
-            yield parts + [Part(parts[0].batch, 0)] * (self.config.world - len(parts))
+            yield parts + [Part(parts[-1].batch, 0)] * (self.config.world - len(parts))
 
     def divided_by_the_user(self, epoch: int) -> Iterator[list[Part]]:
         """DistributedSampler: every process has a loader of its own."""

@@ -147,7 +147,8 @@ def _model(config: Config, rng: random.Random) -> Config:
 
 
 def _optimizer(config: Config, rng: random.Random) -> Config:
-    ways = ("factory", "factory", "object", "groups") + (("configured",) * 2 if config.own_steps else ())
+    ways = ("factory",) * 2 + ("object", "groups") * (config.strategy != "fsdp" or rng.random() < 0.1)
+    ways += ("configured",) * 2 * config.own_steps
     return replace(
         config,
         optimizer=rng.choice(("sgd", "sgd", "momentum", "adam", "adam", "adamw", "rmsprop", "adagrad")),

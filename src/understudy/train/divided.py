@@ -24,6 +24,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
+from understudy import torch as us
 from understudy.errors import UsageError
 from understudy.train.data import (
     Feed,
@@ -175,8 +176,8 @@ class RowsFeed(Feed):
 class TurnsFeed(LoaderFeed):
     """Batches that every process reads and takes in turn: the first one the first, the second one the second, ...
 
-    A step is as many batches as there are processes. Where fewer are left the others borrow the first one's, which
-    counts for nothing there.
+    A step is as many batches as there are processes. Where fewer are left the others borrow the last one, which counts
+    for nothing there.
     """
 
     def __init__(self, loader: Iterable[Any], strategy: SingleDevice, prepare: Prepare) -> None:
@@ -200,7 +201,11 @@ class TurnsFeed(LoaderFeed):
             prints: list[int] = []
             mine: Any = None
             for batch in islice(source, world):
-                mine = batch if len(sizes) in (0, rank) else mine
+                if len(sizes) <= rank:
+                    last = len(sizes) == world - 1
+                    mine = (
+                        batch if last or len(sizes) < rank else us.map_tensors(torch.clone, batch)
+                    )  # memory used again
                 sizes.append(batch_size_of(batch))
                 prints.append(fingerprint(batch))
             _require_the_same(self.strategy, hash(tuple(prints)), f"batches from this {type(self.loader).__name__}")
