@@ -136,19 +136,19 @@ def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
 
 
 def _moved(leaf: Any, device: Device) -> Any:
-    if isinstance(leaf, jax.Array):
-        if _is_there(leaf, device):
-            return leaf
-        source = ", ".join(str(d) for d in _places(leaf))
-    elif isinstance(leaf, np.ndarray):
-        source = "NumPy"
-    else:
+    if not isinstance(leaf, jax.Array | np.ndarray) or _is_there(leaf, device):
         return leaf
-    vocabulary.copied("us.to", source, device, leaf.nbytes)
+    vocabulary.copied("us.to", _source(leaf), device, leaf.nbytes)
     return jax.device_put(leaf, device)
 
 
+def _source(leaf: Any) -> str:
+    return ", ".join(str(place) for place in _places(leaf)) if isinstance(leaf, jax.Array) else "NumPy"
+
+
 def _is_there(array: Any, device: Device) -> bool:
+    if not isinstance(array, jax.Array):
+        return False
     if isinstance(device, jax.sharding.Sharding):
         return bool(array.sharding.is_equivalent_to(device, array.ndim))
     return bool(array.devices() == {device})
@@ -159,6 +159,8 @@ def copy(x: T, device: Device) -> T:
 
     def duplicate(leaf: Any) -> Any:
         if isinstance(leaf, jax.Array | np.ndarray):
+            if not _is_there(leaf, device):
+                vocabulary.copied("us.copy", _source(leaf), device, leaf.nbytes)
             return jax.device_put(leaf, device, may_alias=False)
         return leaf
 

@@ -170,7 +170,13 @@ def _mapped(function: Callable[[Any], Any], x: Any) -> Any:
 
 def copy(x: T, device: Device) -> T:
     """A copy of `x` on `device`, freshly allocated even where `x` is there already."""
-    result: T = _mapped(lambda array: array.copyto(device), x)
+
+    def duplicate(array: Any) -> Any:
+        if array.ctx != device:
+            vocabulary.copied("us.copy", array.ctx, device, _size_bytes(array))
+        return array.copyto(device)
+
+    result: T = _mapped(duplicate, x)
     return result
 
 

@@ -170,6 +170,8 @@ def copy(x: T, device: Device) -> T:
     def duplicate(leaf: Any) -> Any:
         if not tf.is_tensor(leaf):
             return leaf
+        if _placed(leaf.device) != target:
+            vocabulary.copied("us.copy", _placed(leaf.device).name, target.name, _size_bytes(leaf))
         with tf.device(target):
             there = tf.identity(leaf)
             # tf.identity shares the buffer of a tensor that is there: a stack of one is a new one.

@@ -269,12 +269,13 @@ def stream(device: Device | None = None, priority: int = 0) -> Stream:
 class Timer:
     """Times blocks on a device: CUDA events on the current stream of a GPU, the wall clock on the CPU.
 
-    `with t: ...` may be used many times and never waits; `t.timing` waits for the last block and reads all of them.
+    `with t: ...` may be used many times, in one another too, and never waits; `t.timing` waits for the last block and
+    reads all of them, in the order in which they ended.
     """
 
     def __init__(self, device: Device | None = None) -> None:
         self.device = _default_device() if device is None else _placed(device)
-        self._begun: Any = None
+        self._begun: list[Any] = []  # the blocks that are open, one in another
         self._pairs: list[tuple[Any, Any]] = []
 
     @property
@@ -287,12 +288,13 @@ class Timer:
         return recorded_event(self.device, timing=True)
 
     def __enter__(self) -> Timer:
-        self._begun = self._now()
+        self._begun.append(self._now())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        begun = self._begun.pop()
         if error is None:
-            self._pairs.append((self._begun, self._now()))
+            self._pairs.append((begun, self._now()))
 
     @property
     def timing(self) -> Timing:

@@ -40,22 +40,26 @@ class Vocabulary(Protocol):
 
 
 class Policy:
-    """The policy in force; as a context manager it puts the former one back."""
+    """The policy in force; as a context manager, which may be used again, it puts the former one back."""
 
     mode: PolicyMode = "silent"
 
-    def __init__(self, former: PolicyMode) -> None:
-        self._former: PolicyMode = former
+    def __init__(self, wanted: PolicyMode, former: PolicyMode) -> None:
+        self._wanted: PolicyMode = wanted
+        self._called_over: list[PolicyMode] = [former]  # what the call replaced, until the first block
+        self._formers: list[PolicyMode] = []
 
     def __enter__(self) -> Policy:
+        self._formers.append(self._called_over.pop() if self._called_over else Policy.mode)
+        Policy.mode = self._wanted
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        Policy.mode = self._former
+        Policy.mode = self._formers.pop()
 
 
 def policy(mode: PolicyMode) -> Policy:
-    """Say what happens when `us.to` or a Prefetcher copies between devices: nothing, a warning, or a UsageError.
+    """Say what happens when `us.to`, `us.copy` or a Prefetcher copies between devices: nothing, a warning, an error.
 
     It holds for the whole process from the call on, or for a block: `with us.policy("error"): ...`. Source: item 41
     of the mission, "no silent copies", with the names of TensorFlow's device policy.
@@ -64,7 +68,7 @@ def policy(mode: PolicyMode) -> Policy:
         raise UsageError(f"policy {mode!r} does not exist: choose 'silent', 'warn' or 'error'.")
     former = Policy.mode
     Policy.mode = mode
-    return Policy(former)
+    return Policy(mode, former)
 
 
 def copied(what: str, source: object, destination: object, size_bytes: int) -> None:
@@ -251,25 +255,27 @@ _SCALES: Sequence[tuple[float, str]] = ((1, "s"), (1e3, "ms"), (1e6, "us"), (1e9
 class WallTimer:
     """Times blocks by the wall clock, for frameworks without public events: waits for the device before and after.
 
-    `with t: ...` may be used many times; `t.timing` holds all blocks. `wait` is the framework's synchronization.
+    `with t: ...` may be used many times, in one another too; `t.timing` holds all blocks. `wait` is the framework's
+    synchronization.
     """
 
     clock = "wall clock, device synchronized"
 
     def __init__(self, wait: Callable[[], None]) -> None:
         self._wait = wait
-        self._begun_ns = 0
+        self._begun_ns: list[int] = []  # of the blocks that are open, one in another
         self._times_s: list[float] = []
 
     def __enter__(self) -> WallTimer:
         self._wait()
-        self._begun_ns = time.perf_counter_ns()
+        self._begun_ns.append(time.perf_counter_ns())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        begun_ns = self._begun_ns.pop()
         if error is None:
             self._wait()
-            self._times_s.append((time.perf_counter_ns() - self._begun_ns) / 1e9)
+            self._times_s.append((time.perf_counter_ns() - begun_ns) / 1e9)
 
     @property
     def timing(self) -> Timing:

@@ -9,7 +9,7 @@ from understudy import torch as us
 from understudy.errors import UsageError
 from understudy.trace.operation import Kind
 from understudy.train import Metrics
-from understudy.train.metrics import merge_states
+from understudy.train.metrics import state_of_rank
 
 
 class Largest:
@@ -127,7 +127,7 @@ def test_states_of_several_processes_merge():
         metrics.add("loss", torch.tensor(value), weight)
         states.append(metrics.state_dict())
     merged = Metrics()
-    merged.load_state_dict(merge_states(states))
+    merged.load_state_dict(state_of_rank(states, 0, 1))
     assert merged.compute() == {"loss": 3.0}
 
 

@@ -35,10 +35,10 @@ SHARDED: dict = {} if hasattr(torch.cpu.Stream, "record_event") else {"num_gpus"
 """Options of a trainer that shards: PyTorch 2.6 does so on GPUs alone."""
 
 
-def launch(processes: int, folder: Path, *arguments: str, gpus: bool = False) -> dict:
-    """Run worker.py in several processes, on the CPU under torchrun or on emulated GPUs; what rank 0 wrote."""
+def launch(processes: int, folder: Path, *arguments: str, gpus: bool = False, program: str = "worker.py") -> dict:
+    """Run a program in several processes, on the CPU under torchrun or on emulated GPUs; what rank 0 wrote."""
     result = folder / "result.json"
-    worker = str(Path(__file__).parent / "worker.py")
+    worker = str(Path(__file__).parent / program)
     if gpus:
         start = ["-m", "understudy", "run", "--gpus", f"{processes}xV100", "--nproc-per-node", str(processes)]
     else:

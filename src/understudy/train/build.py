@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -12,7 +13,11 @@ from torch.nn.parameter import is_lazy
 
 from understudy import torch as us
 from understudy.errors import UsageError
+from understudy.train.checkpoint import fill
+from understudy.train.data import Feed, Item
+from understudy.train.evaluation import eval_mode
 from understudy.train.module import Module
+from understudy.train.reproducible import random_state
 from understudy.train.step import Forward, ModuleStep, module_forward, plain_forward
 from understudy.train.strategies import SingleDevice
 
@@ -46,34 +51,69 @@ def wrapped(model: nn.Module, loss: Loss | None, strategy: SingleDevice) -> nn.M
     return model
 
 
-def materialize(model: nn.Module, first_batch: Callable[[], Any]) -> None:
-    """Give lazy layers their shapes by one forward pass, before an optimizer or DDP wants the parameters."""
-    if not any(is_lazy(parameter) for parameter in model.parameters()):
-        return
-    batch = first_batch()
-    inputs = [batch] if isinstance(batch, torch.Tensor) else list(batch)[:-1]
-    with torch.no_grad():
-        model(*us.to(inputs, us.device_of(model)))
+class Begun(NamedTuple):
+    """An epoch whose first batch has been looked at: its items, that one included, and the random states before it."""
+
+    items: Iterator[Item]
+    random: dict[str, Any]
+    generators: list[torch.Tensor]
+
+
+def materialize(model: nn.Module, feed: Feed, own_steps: bool, saved: Mapping[str, Any] | None) -> Begun | None:
+    """Give lazy layers their shapes, before an optimizer or DDP wants the parameters.
+
+    They come from a checkpoint's state, or from a forward pass over the first batch, in eval mode and on a copy of it:
+    the batch is trained on all the same, where there is no second one, as with a generator, too.
+    """
+    if not any(is_lazy(tensor) for tensor in us.tensors_in(model)):
+        return None
+    if saved is not None:
+        fill(model, saved, "the checkpoint")
+        return None
+    random, generators = random_state(), [generator.get_state() for generator in feed.generators()]
+    items = feed.epoch(0)
+    first = next(items, None)
+    if first is None:
+        raise UsageError("lazy layers take their shapes from the first batch, and the training data has none.")
+    batch = us.map_tensors(torch.clone, us.to(first[0], _first_device(model)))
+    with torch.no_grad(), eval_mode(model):
+        if own_steps:
+            model.training_step(batch)  # type: ignore[operator]
+        else:
+            model(*([batch] if isinstance(batch, torch.Tensor) else list(batch)[:-1]))
+    return Begun(chain([first], items), random, generators)
+
+
+def _first_device(model: nn.Module) -> torch.device:
+    return next(iter(us.tensors_in(model))).device
 
 
 def make_optimizer(
-    optimizer: torch.optim.Optimizer | OptimizerMaker | None, model: nn.Module, device: torch.device, graph: bool
+    optimizer: torch.optim.Optimizer | OptimizerMaker | None,
+    model: nn.Module,
+    loss: nn.Module | None,
+    device: torch.device,
+    graph: bool,
 ) -> tuple[torch.optim.Optimizer, Any]:
     """(optimizer, scheduler or None) from what fit was given, or from the Module's configure_optimizers.
 
     A function such as `torch.optim.Adam` or `functools.partial(torch.optim.Adam, lr=0.01)` is called with the
-    placed parameters; Adam, AdamW and SGD are then made fused (and on a GPU capturable, for CUDA graphs).
+    placed parameters, those of a loss included; Adam, AdamW and SGD are then made fused where that is possible (and
+    with `graph` on a GPU capturable).
     """
     scheduler = None
+    trainable = _trainable(model)
     if optimizer is None:
         if not isinstance(model, Module):
             raise UsageError(f"fit has no optimizer for {type(model).__name__}: give optimizer=torch.optim.Adam, say.")
         configured = model.configure_optimizers()
         optimizer, scheduler = configured if isinstance(configured, tuple) else (configured, None)
     if not isinstance(optimizer, torch.optim.Optimizer):
-        optimizer = optimizer(_trainable(model), **_fast_options(optimizer, device, graph))
+        of_loss = list(loss.parameters()) if loss is not None else []
+        fast = {} if _has_sparse_gradients(model) else _fast_options(optimizer, [*trainable, *of_loss], device, graph)
+        optimizer = optimizer([*trainable, *of_loss], **fast)
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if not any(id(parameter) in held for parameter in _trainable(model)):
+    if not any(id(parameter) in held for parameter in trainable):
         raise UsageError(
             "the optimizer holds no parameter of the model: make it from model.parameters(), or give fit a function "
             "such as torch.optim.Adam (strategy 'fsdp' needs that, as it replaces the parameters)."
@@ -86,12 +126,22 @@ def _trainable(model: nn.Module) -> list[torch.Tensor]:
     return [*model.parameters(), *(scratch() if callable(scratch) else ())]
 
 
-def _fast_options(maker: Any, device: torch.device, graph: bool) -> dict[str, bool]:
-    """Options for speed of PyTorch's own optimizers, where the user has not chosen."""
+def _has_sparse_gradients(model: nn.Module) -> bool:
+    """Whether there are embeddings with sparse gradients, which fused optimizers refuse."""
+    return any(getattr(module, "sparse", False) is True for module in model.modules())
+
+
+def _fast_options(maker: Any, parameters: list[torch.Tensor], device: torch.device, graph: bool) -> dict[str, bool]:
+    """Options for speed of PyTorch's own optimizers, where the user has not chosen and the parameters allow it."""
     chosen = maker.keywords if isinstance(maker, functools.partial) else {}
     cls = maker.func if isinstance(maker, functools.partial) else maker
     if device.type not in ("cpu", "cuda") or cls not in _FUSED or "foreach" in chosen:
         return {}
+    if not all(parameter.is_floating_point() for parameter in parameters):
+        return {}
+    sharded = [type(parameter) for parameter in parameters if hasattr(parameter, "placements")]
+    if sharded and (cls is torch.optim.SGD or len(sharded) < len(parameters)):
+        return {}  # DTensors: SGD's fused kernel has no rule for them, and none takes them together with others
     captured = graph and device.type == "cuda" and cls in _CAPTURABLE
     options = {"fused": True} | ({"capturable": True} if captured else {})
     return {name: value for name, value in options.items() if name not in chosen}

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class Callback:
     """Override what is needed. `trainer` offers model, optimizer, step, epoch, history and `stop()`."""
 
-    def on_fit_start(self, trainer: Trainer) -> None: ...
+    def on_fit_start(self, trainer: Trainer) -> None:
+        """Before the first step, with the model placed and in training mode, and a checkpoint's state loaded."""
 
     def on_step_end(self, trainer: Trainer) -> None:
         """After each update. What is read from the device here makes the host wait."""
@@ -44,8 +45,17 @@ class EarlyStopping(Callback):
         if mode not in ("min", "max"):
             raise UsageError(f"mode {mode!r} is unknown: choose 'min' or 'max'.")
         self.monitor, self.patience, self.mode, self.min_delta = monitor, patience, mode, min_delta
-        self.best = math.inf if mode == "min" else -math.inf
+        self._forget()
+
+    def _forget(self) -> None:
+        self.best = math.inf if self.mode == "min" else -math.inf
         self.epochs_without = 0
+
+    def on_fit_start(self, trainer: Trainer) -> None:
+        """Begin anew with each training; one that is resumed goes on with what the checkpoint kept."""
+        if trainer.step == 0:
+            self._forget()
+        self._judge(trainer)
 
     def on_epoch_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
         if self.monitor not in metrics:
@@ -56,7 +66,10 @@ class EarlyStopping(Callback):
             self.best, self.epochs_without = value, 0
             return
         self.epochs_without += 1
-        if self.epochs_without >= self.patience:
+        self._judge(trainer)
+
+    def _judge(self, trainer: Trainer) -> None:
+        if self.epochs_without >= max(self.patience, 1):
             trainer.stop(f"{self.monitor} has not improved for {self.patience} epochs (best {self.best:.6g})")
 
     def state_dict(self) -> dict[str, Any]:

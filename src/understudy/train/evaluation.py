@@ -19,10 +19,12 @@ from understudy.train.strategies import SingleDevice
 
 
 @contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Every part of the model in eval mode for a block, and then as it was, parts that stay in eval mode included."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
+def eval_mode(*models: Any) -> Iterator[None]:
+    """Every part of the modules in eval mode for a block, and then as it was, parts that stay in eval mode included."""
+    roots = [model for model in models if isinstance(model, nn.Module)]
+    training = [module for root in roots for module in root.modules() if module.training]
+    for root in roots:
+        root.eval()
     try:
         yield
     finally:
@@ -31,20 +33,25 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 def evaluate(
-    model: nn.Module, forward: Forward, feed: Feed, metrics: Metrics, strategy: SingleDevice, precision: Precision
+    model: nn.Module,
+    loss: Any,
+    forward: Forward,
+    feed: Feed,
+    metrics: Metrics,
+    strategy: SingleDevice,
+    precision: Precision,
 ) -> dict[str, float]:
-    """The means over all samples of all processes, with the model in eval mode. One wait, at the end."""
+    """The means over all samples of all processes, with the model and the loss in eval mode. One wait, at the end."""
     metrics.reset()
-    with torch.no_grad(), eval_mode(model):
+    with torch.no_grad(), eval_mode(model, loss):
         for batch, size, _ in feed.epoch(0):
             with precision.autocast(strategy.device):
                 result = forward(batch)
-            if size:
-                metrics.add("loss", result.loss, size)
-                for name, value in (result.extra or {}).items():
-                    metrics.add(name, value, size)
-                if metrics.wants_outputs:
-                    metrics.update(result.outputs, result.target, size)
+            metrics.add("loss", result.loss, size)
+            for name, value in (result.extra or {}).items():
+                metrics.keep(name, value, size)
+            if metrics.wants_outputs:
+                metrics.update(result.outputs, result.target, size)
     return metrics.compute(strategy.sum_over_ranks)
 
 

@@ -5,15 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
+from understudy.errors import UsageError
+from understudy.train.build import Begun
 from understudy.train.data import Feed, Item
-from understudy.train.metrics import Metrics, merge_states
+from understudy.train.graph import GraphStep
+from understudy.train.metrics import Metrics, state_of_rank
 from understudy.train.reproducible import random_state, restore_random_state
-from understudy.train.state import load_model_state, load_optimizer_state, model_state, optimizer_state
+from understudy.train.state import (
+    load_loose_parameters,
+    load_model_state,
+    load_optimizer_state,
+    loose_parameters,
+    model_state,
+    optimizer_state,
+)
 from understudy.train.step import Result, Step
 
 if TYPE_CHECKING:
@@ -45,43 +55,54 @@ class Loop:
         feed: Feed,
         metrics: Metrics,
         validate: Callable[[], dict[str, float]],
-        scheduler: Any,
         schedule_every: str,
         seed: int,
+        begun: Begun | None = None,
     ) -> None:
         self.trainer, self.step, self.feed, self.metrics = trainer, step, feed, metrics
         self.update = update  # the step itself, or its CUDA graph
-        self.validate, self.scheduler, self.schedule_every, self.seed = validate, scheduler, schedule_every, seed
+        self.validate, self.schedule_every, self.seed, self._begun = validate, schedule_every, seed, begun
         self.position = Position()
         self.strategy = trainer.placement
         self.checkpoints = trainer.checkpoints
-        self._step_callbacks = [c.on_step_end for c in trainer.callbacks if _overrides(c, "on_step_end")]
+        self._step_callbacks: list[Callable[[Trainer], None]] = []
         self._epoch_random: dict[str, Any] = {}
         self._epoch_generators: list[torch.Tensor] = []
         self._resumed: dict[str, Any] | None = None
         self._stop_at: int | None = None
         self._due = 0
 
+    @property
+    def scheduler(self) -> Any:
+        return self.trainer.scheduler
+
     def run(self) -> None:
         """Train from the position to the last epoch, or until something asks to stop."""
         trainer, position = self.trainer, self.position
-        trainer.model.train()
+        self.adopt()
         while position.epoch < trainer.max_epochs and trainer.stop_reason is None:
             self._train_epoch()
             self._end_epoch()
 
+    def adopt(self) -> None:
+        """Use what callbacks may have exchanged: the optimizer, the clipping."""
+        trainer = self.trainer
+        if trainer.optimizer is not None:
+            self.step.adopt(trainer.optimizer, float(trainer.gradient_clip_val))
+
     def _train_epoch(self) -> None:
         trainer = self.trainer
+        self._step_callbacks = [c.on_step_end for c in trainer.callbacks if _overrides(c, "on_step_end")]
         items = self._begin_items()
         self._plan()
         if trainer.accumulate > 1:
             self._accumulate(items)
             return
-        step, add, position, progress = self.update, self.metrics.add, self.position, trainer.progress_bar
+        step, keep, position, progress = self.update, self.metrics.keep, self.position, trainer.progress_bar
         stop, wants_more, now = trainer.stop_request, self._wants_more(), time.monotonic
         for batch, size, total in items:
             result = step(batch, size, total)
-            add("loss", result.loss, size)
+            keep("loss", result.loss, size)
             position.batches += 1
             position.samples += total
             position.step += 1
@@ -93,24 +114,50 @@ class Loop:
                     return
 
     def _accumulate(self, items: Iterator[Item]) -> None:
+        """Each batch is trained on before the next one is read: loaders may use their memory again."""
+        position, step, size_of_group = self.position, self.step, self.trainer.accumulate
+        taken, last, held_back = 0, self.feed.steps, False
+        for batch, size, total in items:
+            taken += 1
+            ends = taken == size_of_group or (last is not None and position.batches + 1 >= last)
+            synchronize = ends or last is None  # where nobody knows the last batch, any may be it
+            expected = total * size_of_group if taken == 1 else None
+            result = step.accumulate(batch, size, total, expected, synchronize)
+            self.metrics.keep("loss", result.loss, size)
+            position.batches += 1
+            position.samples += total
+            held_back = not synchronize
+            self._measure(result, size)
+            if taken == size_of_group:
+                taken = 0
+                self._end_group()
+                if self.trainer.stop_reason is not None:
+                    return
+        if taken and held_back and self.strategy.world_size > 1:
+            raise UsageError(
+                f"the loader says that it has {last} batches and gave {position.batches}: correct its __len__, "
+                "by which processes agree on when to exchange their gradients."
+            )
+        if taken:
+            self._end_group()
+
+    def _end_group(self) -> None:
         position, trainer = self.position, self.trainer
-        while group := list(islice(items, trainer.accumulate)):
-            for result, (_, size, total) in zip(self.step.accumulate(group), group, strict=True):
-                self.metrics.add("loss", result.loss, size)
-                position.batches += 1
-                position.samples += total
-                self._measure(result, size)
-            position.step += 1
-            self._after_update()
-            due = position.step >= self._due or trainer.stop_request.signal
-            if due or time.monotonic() >= trainer.progress_bar.next_draw:
-                self._attend()
-            if trainer.stop_reason is not None:
-                return
+        self.step.finish_group()
+        position.step += 1
+        self._after_update()
+        due = position.step >= self._due or trainer.stop_request.signal
+        if due or time.monotonic() >= trainer.progress_bar.next_draw:
+            self._attend()
 
     def _begin_items(self) -> Iterator[Item]:
         """The epoch's items from the position on, with every random generator where it would be without a stop."""
         position, resumed, self._resumed = self.position, self._resumed, None
+        begun, self._begun = self._begun, None
+        if begun is not None and not position.epoch and not position.samples:
+            self.metrics.reset()
+            self._epoch_random, self._epoch_generators = begun.random, begun.generators
+            return begun.items
         if resumed is not None:
             restore_random_state(resumed["epoch_random"])
             for generator, state in zip(self.feed.generators(), resumed["epoch_generators"], strict=False):
@@ -135,17 +182,18 @@ class Loop:
         self._after_update()
 
     def _measure(self, result: Result, size: int) -> None:
-        if size:
-            for name, value in (result.extra or {}).items():
-                self.metrics.add(name, value, size)
-            if self.metrics.wants_outputs:
-                self.metrics.update(result.outputs, result.target, size)
+        for name, value in (result.extra or {}).items():
+            self.metrics.keep(name, value, size)
+        if self.metrics.wants_outputs:
+            self.metrics.update(result.outputs, result.target, size)
 
     def _after_update(self) -> None:
         if self.scheduler is not None and self.schedule_every == "step":
             self.scheduler.step()
-        for on_step_end in self._step_callbacks:
-            on_step_end(self.trainer)
+        if self._step_callbacks:
+            for on_step_end in self._step_callbacks:
+                on_step_end(self.trainer)
+            self.adopt()
         if self.trainer.stop_reason is not None:
             self._due = self.position.step
 
@@ -201,6 +249,7 @@ class Loop:
 
     def _end_epoch(self) -> None:
         trainer, position = self.trainer, self.position
+        self.strategy.equalize(trainer.model.buffers())
         means = self.metrics.compute(self.strategy.sum_over_ranks if self.strategy.world_size > 1 else None)
         values = {f"train_{name}": value for name, value in means.items()}
         values |= {f"val_{name}": value for name, value in self.validate().items()}
@@ -211,6 +260,9 @@ class Loop:
         position.epoch, position.batches, position.samples = position.epoch + 1, 0, 0
         for callback in trainer.callbacks:
             callback.on_epoch_end(trainer, values)
+        self.adopt()
+        if isinstance(self.update, GraphStep) and trainer.callbacks:
+            self.update.touched()
         ends = position.epoch == trainer.max_epochs or trainer.stop_reason is not None
         asked = max(self.strategy.gather(trainer.stop_request.signal))
         if self.checkpoints is not None:
@@ -229,17 +281,20 @@ class Loop:
 
     def save(self, epoch_ended: bool, metrics: dict[str, float] | None = None) -> None:
         """Put a checkpoint of everything on its way. Every process takes part, rank 0 writes."""
-        state = self.state()
+        state = self.state(epoch_ended)
         if self.checkpoints is not None and self.strategy.rank == 0:
             self.checkpoints.save(state, self.position.step, epoch_ended, metrics or {})
 
-    def state(self) -> dict[str, Any]:
-        trainer, optimizer = self.trainer, self.step.optimizer
+    def state(self, epoch_ended: bool) -> dict[str, Any]:
+        trainer, optimizer, loss = self.trainer, self.step.optimizer, self.step.loss_module
+        counts = {} if epoch_ended else self.metrics.state_dict()
         if not self._epoch_random:
             self._epoch_random = random_state()
         return {
             "model": model_state(trainer.model, self.strategy),
-            "optimizer": optimizer_state(trainer.model, optimizer, self.strategy),
+            "loss": model_state(loss, self.strategy) if loss is not None else None,
+            "loose": loose_parameters(trainer.model, loss, optimizer),
+            "optimizer": optimizer_state(trainer.model, loss, optimizer, self.strategy),
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
             "scaler": self.step.scaler.state_dict() if self.step.scaler is not None else None,
             "position": asdict(self.position),
@@ -248,24 +303,26 @@ class Loop:
             "epoch_random": self.strategy.gather(self._epoch_random),
             "epoch_generators": self.strategy.gather(self._epoch_generators),
             "generators": self.strategy.gather([generator.get_state() for generator in self.feed.generators()]),
-            "metrics": self.strategy.gather(self.metrics.state_dict()),
+            "metrics": self.strategy.gather(counts),
             "history": trainer.history,
             "callbacks": [callback.state_dict() for callback in trainer.callbacks],
-            "stop_reason": trainer.stop_reason,
         }
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from `state`. The number of processes and devices may be another than when it was saved."""
         trainer, strategy = self.trainer, self.strategy
         load_model_state(trainer.model, state["model"], strategy)
-        load_optimizer_state(trainer.model, self.step.optimizer, state["optimizer"], strategy)
+        loss, optimizer = self.step.loss_module, self.step.optimizer
+        if loss is not None or state.get("loss"):
+            load_model_state(loss or nn.Module(), state.get("loss") or {}, strategy, "the checkpoint's loss")
+        load_loose_parameters(loose_parameters(trainer.model, loss, optimizer), state.get("loose", {}))
+        load_optimizer_state(trainer.model, loss, optimizer, state["optimizer"], strategy)
         if self.scheduler is not None and state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         if self.step.scaler is not None and state["scaler"]:
             self.step.scaler.load_state_dict(state["scaler"])
         self.position = Position(**state["position"])
         trainer.history[:] = state["history"]
-        trainer.stop_reason = state["stop_reason"]
         for callback, kept in zip(trainer.callbacks, state["callbacks"], strict=False):
             callback.load_state_dict(kept)
         self._load_shares(state)
@@ -274,12 +331,10 @@ class Loop:
         """What each process kept for itself: random generators, and its part of the epoch's means."""
         rank, position, saved = self.strategy.rank, self.position, len(state["random"])
         parts = state["metrics"]
-        if saved == self.strategy.world_size:
-            self.metrics.load_state_dict(parts[rank])
-        else:
+        if saved != self.strategy.world_size:
             position.batches = self.feed.batches_in(position.samples)
-            if rank == 0:
-                self.metrics.load_state_dict(merge_states(parts))
+        if position.samples:
+            self.metrics.load_state_dict(state_of_rank(parts, rank, self.strategy.world_size))
         if rank >= saved:
             return
         keys = ("random", "epoch_random", "epoch_generators")
@@ -293,6 +348,7 @@ class Loop:
 
 
 def _overrides(callback: Any, method: str) -> bool:
+    """Whether the callback does anything there: by its class, or by an attribute of its own."""
     from understudy.train.callbacks import Callback
 
-    return getattr(type(callback), method) is not getattr(Callback, method)
+    return getattr(getattr(callback, method), "__func__", None) is not getattr(Callback, method)

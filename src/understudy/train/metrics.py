@@ -10,6 +10,7 @@ import torch
 
 from understudy import torch as us
 from understudy.errors import UsageError
+from understudy.train.metric_objects import combines_processes, is_object, load_state, numbers, state_of
 
 
 class _Block(NamedTuple):
@@ -33,17 +34,29 @@ class Metrics:
     the host; `read` gives the means of the newest block that has arrived and never waits; `compute` waits once and
     gives the means over everything. `functions` maps names to `f(outputs, target) -> scalar tensor`, or to objects with
     `update`, `compute` and `reset` (those of torchmetrics); `update` applies them to a batch.
+
+    Among several processes torchmetrics' objects combine what each has counted. Others cannot: `gather`, which gives
+    the values of all processes (a strategy's), lets them see the rows of all, at the price of a wait a batch.
     """
 
-    def __init__(self, functions: Mapping[str, Any] | None = None, every: int = 50) -> None:
+    def __init__(
+        self,
+        functions: Mapping[str, Any] | None = None,
+        every: int = 50,
+        gather: Callable[[Any], list[Any]] | None = None,
+    ) -> None:
         if every < 1:
             raise UsageError(f"Metrics(every={every}) would never be read: give a number of values of at least 1.")
         self.every = every
         self._functions: dict[str, Callable[..., torch.Tensor]] = {}
         self._objects: dict[str, Any] = {}
         for name, function in (functions or {}).items():
-            is_object = all(hasattr(function, method) for method in ("update", "compute", "reset"))
-            (self._objects if is_object else self._functions)[name] = function
+            (self._objects if is_object(function) else self._functions)[name] = function
+        self._gather = gather
+        self._device = us.cpu()
+        alone = [item for item in self._objects.values() if gather is None or combines_processes(item)]
+        self._updated = alone
+        self._shared = [item for item in self._objects.values() if not any(item is other for other in alone)]
         self.reset()
 
     def reset(self) -> None:
@@ -66,17 +79,28 @@ class Metrics:
 
     def to(self, device: torch.device) -> Metrics:
         """Move torchmetrics objects to `device`."""
+        self._device = device
         for item in self._objects.values():
             if hasattr(item, "to"):
                 item.to(device)
         return self
 
     def add(self, name: str, value: torch.Tensor | float, weight: float = 1) -> None:
-        """Count `value`, a scalar, with `weight` (for a mean over a batch: its number of samples)."""
+        """Count `value`, a scalar, with `weight` (for a mean over a batch: its number of samples).
+
+        A tensor is copied, on its device, so that it may change afterwards.
+        """
         if not isinstance(value, torch.Tensor):
             self._count([name], [weight], [value])
             return
-        self._values.append(value.detach() if value.requires_grad else value)
+        self.keep(name, value.detach().clone(), weight)
+
+    def keep(self, name: str, value: torch.Tensor, weight: float = 1) -> None:
+        """`add` for a tensor that nobody changes afterwards, such as a loss: it is copied only if it may be a view."""
+        if value.requires_grad:
+            aliases = value.is_leaf or value._base is not None
+            value = value.detach().clone() if aliases else value.detach()
+        self._values.append(value)
         self._names.append(name)
         self._weights.append(weight)
         self._added += 1
@@ -84,24 +108,32 @@ class Metrics:
             self.flush()
 
     def update(self, outputs: Any, target: Any, weight: float) -> None:
-        """Apply all functions and torchmetrics objects to a batch of `weight` samples; 0 samples count for nothing."""
-        if not weight:
-            return
+        """Apply all functions and objects to a batch of `weight` samples; 0 samples count for nothing.
+
+        With `gather` every process calls it for every batch.
+        """
         with torch.no_grad():
-            for name, function in self._functions.items():
-                self.add(name, function(outputs, target), weight)
-            for item in self._objects.values():
-                item.update(outputs, target)
+            if weight:
+                for name, function in self._functions.items():
+                    self.add(name, function(outputs, target), weight)
+                for item in self._updated:
+                    item.update(outputs, target)
+            if self._gather is None or not self._shared:
+                return
+            mine = us.to((_detached(outputs), _detached(target)), us.cpu()) if weight else None
+            for part in self._gather(mine):
+                for item in self._shared if part is not None else ():
+                    item.update(*us.to(part, self._device))
 
     def flush(self, tag: int | None = None) -> None:
-        """Send what is on the device to the host, without waiting: one copy a device.
+        """Send what is on the device to the host, without waiting: one copy a device and type of number.
 
         `tag` is what `arrived` will call this block; without one it is the number of scalars so far.
         """
         tag = self._added if tag is None else tag
         names, values, weights = self._names, self._values, self._weights
         self._names, self._values, self._weights = [], [], []
-        places = [value.get_device() for value in values]  # numbers compare faster than devices
+        places = [(value.get_device(), value.dtype) for value in values]  # numbers compare faster than devices
         if len(set(places)) == 1:
             self._send(names, values, weights, tag)
             return
@@ -175,29 +207,48 @@ class Metrics:
                 for part in ("sum ", "count ")
             )
         means = {name: value / counts[name] for name, value in sums.items()}
-        return means | {name: float(item.compute()) for name, item in self._objects.items()}
+        for name, item in self._objects.items():
+            means |= numbers(name, item.compute())
+        return means
 
     def state_dict(self) -> dict[str, Any]:
-        """What has been counted so far, after a wait; torchmetrics objects with their tensors."""
+        """What has been counted so far, after a wait; objects with their tensors."""
         self.drain()
-        objects = {name: dict(getattr(item, "metric_state", {})) for name, item in self._objects.items()}
+        objects = {name: state_of(item) for name, item in self._objects.items()}
         return {"sums": dict(self._sums), "counts": dict(self._counts), "objects": objects}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.reset()
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
-        for name, values in state["objects"].items():
-            for key, value in values.items() if name in self._objects else ():
-                present = getattr(self._objects[name], key)
-                moved = us.to(value, present.device) if isinstance(present, torch.Tensor) else value
-                setattr(self._objects[name], key, moved)
+        for name, kept in state["objects"].items():
+            if name in self._objects:
+                load_state(name, self._objects[name], kept, self._device)
 
 
-def merge_states(states: list[dict[str, Any]]) -> dict[str, Any]:
-    """The state of one Metrics that has counted what several did; of torchmetrics objects the first one's."""
-    merged: dict[str, Any] = {"sums": {}, "counts": {}, "objects": states[0]["objects"]}
-    for state in states:
+def _detached(nested: Any) -> Any:
+    return us.map_tensors(torch.Tensor.detach, nested)
+
+
+def state_of_rank(states: list[dict[str, Any]], rank: int, processes: int) -> dict[str, Any]:
+    """The state to go on from in process `rank` of `processes`, from those of the processes that saved.
+
+    Among another number of processes rank 0 takes over what all have counted. Raises UsageError where objects would
+    have to be added up, as only their own code could.
+    """
+    if len(states) == processes:
+        return states[rank]
+    merged: dict[str, Any] = {"sums": {}, "counts": {}, "objects": {}}
+    for state in states if rank == 0 else ():
         for part in ("sums", "counts"):
             for name, value in state[part].items():
                 merged[part][name] = merged[part].get(name, 0.0) + value
+    for name, kept in states[0]["objects"].items():
+        combines = kept.get("combines", False)
+        if combines and len(states) > 1:
+            raise UsageError(
+                f"in the middle of an epoch the metric {name!r} of {len(states)} processes cannot go on in "
+                f"{processes}: go on from the checkpoint of an epoch's end, or with as many processes."
+            )
+        if rank == 0 or not combines:
+            merged["objects"][name] = kept
     return merged

@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from understudy import torch as us
 from understudy.errors import UsageError
 from understudy.train.checkpoint import fill
 from understudy.train.strategies import SingleDevice
 
 # How a step is carried out, not what it computes: a checkpoint of a GPU goes on without a GPU.
 IMPLEMENTATION = ("foreach", "fused", "capturable")
+LOOSE = "parameter "  # begins the name of what is no parameter of a module
 
 
 def model_state(model: nn.Module, strategy: SingleDevice) -> dict[str, Any]:
@@ -28,7 +30,9 @@ def model_state(model: nn.Module, strategy: SingleDevice) -> dict[str, Any]:
     return state
 
 
-def load_model_state(model: nn.Module, state: dict[str, Any], strategy: SingleDevice) -> None:
+def load_model_state(
+    model: nn.Module, state: dict[str, Any], strategy: SingleDevice, origin: str = "the checkpoint"
+) -> None:
     present = model.state_dict(keep_vars=True)
     placed = {
         name: strategy.shard(value, present[name])
@@ -36,19 +40,43 @@ def load_model_state(model: nn.Module, state: dict[str, Any], strategy: SingleDe
         else value
         for name, value in state.items()
     }
-    fill(model, placed, "the checkpoint")
+    fill(model, placed, origin)
 
 
-def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[list[str]]:
-    """The names of the parameters of each group; those that the model does not know are numbered."""
-    known = {id(parameter): name for name, parameter in model.named_parameters()}
+def _parameter_names(model: nn.Module, loss: nn.Module | None, optimizer: torch.optim.Optimizer) -> list[list[str]]:
+    """The names of the parameters of each group; those that neither model nor loss know are numbered."""
+    known = {id(p): f"loss {name}" for name, p in loss.named_parameters()} if loss is not None else {}
+    known |= {id(parameter): name for name, parameter in model.named_parameters()}
     groups = [group["params"] for group in optimizer.param_groups]
-    return [[known.get(id(p), f"parameter {i}.{j}") for j, p in enumerate(group)] for i, group in enumerate(groups)]
+    return [[known.get(id(p), f"{LOOSE}{i}.{j}") for j, p in enumerate(group)] for i, group in enumerate(groups)]
 
 
-def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, strategy: SingleDevice) -> dict[str, Any]:
+def loose_parameters(
+    model: nn.Module, loss: nn.Module | None, optimizer: torch.optim.Optimizer
+) -> dict[str, torch.Tensor]:
+    """What the optimizer trains and neither the model nor the loss holds as a parameter, such as plain attributes."""
+    names = _parameter_names(model, loss, optimizer)
+    pairs = [(name, p) for held, group in zip(names, optimizer.param_groups, strict=True)
+             for name, p in zip(held, group["params"], strict=True)]  # fmt: skip
+    return {name: parameter for name, parameter in pairs if name.startswith(LOOSE)}
+
+
+def load_loose_parameters(present: dict[str, torch.Tensor], saved: dict[str, torch.Tensor]) -> None:
+    if present.keys() != saved.keys():
+        raise UsageError(
+            "the checkpoint is of another optimizer: it trains other tensors beside the model's parameters. "
+            "Give fit the optimizer it was trained with, or load only the model with load_parameters."
+        )
+    with torch.no_grad():
+        for name, tensor in present.items():
+            tensor.copy_(saved[name])
+
+
+def optimizer_state(
+    model: nn.Module, loss: nn.Module | None, optimizer: torch.optim.Optimizer, strategy: SingleDevice
+) -> dict[str, Any]:
     """The optimizer's state by parameter name, with whole tensors. Every process takes part."""
-    names = _parameter_names(model, optimizer)
+    names = _parameter_names(model, loss, optimizer)
     flat = [name for group in names for name in group]
     state = optimizer.state_dict()
 
@@ -64,9 +92,13 @@ def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, strategy
 
 
 def load_optimizer_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any], strategy: SingleDevice
+    model: nn.Module,
+    loss: nn.Module | None,
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
+    strategy: SingleDevice,
 ) -> None:
-    names = _parameter_names(model, optimizer)
+    names = _parameter_names(model, loss, optimizer)
     if names != state["names"]:
         raise UsageError(
             "the checkpoint is of another optimizer: its parameter groups hold other parameters. "
@@ -80,7 +112,7 @@ def load_optimizer_state(
         if entries is not None:
             values[index] = {key: _like(value, parameter, strategy) for key, value in entries.items()}
     present = optimizer.state_dict()["param_groups"]
-    groups = [now | saved for now, saved in zip(present, state["groups"], strict=True)]
+    groups = [now | _placed(saved, now) for now, saved in zip(present, state["groups"], strict=True)]
     optimizer.load_state_dict({"state": values, "param_groups": groups})
 
 
@@ -89,3 +121,11 @@ def _like(value: Any, parameter: torch.Tensor, strategy: SingleDevice) -> Any:
     if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim():
         return strategy.shard(value, parameter)
     return value
+
+
+def _placed(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """A group's saved hyperparameters, with those that are tensors where they are now."""
+    return {
+        key: us.to(value, now[key].device) if isinstance(now.get(key), torch.Tensor) else value
+        for key, value in saved.items()
+    }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from understudy import torch as us
 from understudy.errors import UsageError
 from understudy.train.module import Module
 from understudy.train.precision import Precision
@@ -61,7 +62,8 @@ def module_forward(runner: nn.Module, step: str, split: bool) -> Forward:
             samples = values.pop("samples").sum()
             values = {name: value.sum() / samples for name, value in values.items()}
         loss = values.pop("loss")
-        return Result(loss, extra={name: value.detach() for name, value in values.items()} or None)
+        # copied, as they may be views of what the update is about to change
+        return Result(loss, extra={name: value.detach().clone() for name, value in values.items()} or None)
 
     return forward
 
@@ -86,6 +88,7 @@ class Step:
     """An update from one batch, or from a group whose gradients are accumulated.
 
     The gradient is that of the mean over all samples of the group in all processes, whatever their numbers in each.
+    `loss` is what the loss is computed by: where it is a module, it trains with the model.
     """
 
     def __init__(
@@ -97,18 +100,28 @@ class Step:
         precision: Precision,
         clip: float,
         gives_extra: bool = False,
+        loss: Any = None,
     ) -> None:
         self.gives_extra = gives_extra  # whether results may hold values beside the loss
-        self.forward, self.runner, self.optimizer = forward, runner, optimizer
-        self.strategy, self.precision, self.clip = strategy, precision, clip
+        self.forward, self.runner, self.loss = forward, runner, loss
+        self.strategy, self.precision = strategy, precision
         self.scaler = precision.scaler(strategy.device)
         self._world_size = strategy.world_size
-        self._is_plain = precision.dtype is None and not clip
-        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._total = self._expected = 0
+        self.adopt(optimizer, clip)
+
+    @property
+    def loss_module(self) -> nn.Module | None:
+        """The loss, where it is a module with parameters or buffers of its own."""
+        return self.loss if isinstance(self.loss, nn.Module) and any(us.tensors_in(self.loss)) else None
+
+    def adopt(self, optimizer: torch.optim.Optimizer, clip: float) -> None:
+        """Take the optimizer and the clipping from now on, which a callback may have exchanged."""
+        self.optimizer, self.clip = optimizer, clip
+        self._is_plain = self.precision.dtype is None and not clip and self._world_size == 1
 
     def __call__(self, batch: Any, size: int, total: int) -> Result:
-        for parameter in self.parameters:
-            parameter.grad = None
+        self._drop_gradients()
         weight = size * self._world_size / total
         if not self._is_plain or weight != 1:
             result = self._backward(batch, weight)
@@ -119,21 +132,40 @@ class Step:
         self.optimizer.step()
         return result
 
-    def accumulate(self, group: Sequence[tuple[Any, int, int]]) -> list[Result]:
-        """One update from several batches."""
-        for parameter in self.parameters:
-            parameter.grad = None
-        total = sum(item[2] for item in group)
-        results = []
+    def _drop_gradients(self) -> None:
+        for group in self.optimizer.param_groups:  # read anew each time: groups may be added while it trains
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    def accumulate(self, batch: Any, size: int, total: int, expected: int | None, synchronize: bool) -> Result:
+        """Add a batch's gradient to those of its group. Without `synchronize` other processes' are left out for now.
+
+        `expected` is given with the first batch of a group: how many samples the group probably has. The gradients are
+        scaled in the end where it has another number, so that a batch need not wait for those that follow it.
+        """
+        if expected is not None:
+            self._drop_gradients()
+            self._expected, self._total = expected, 0
+        self._total += total
+        weight = size * self._world_size / self._expected
+        if synchronize:
+            return self._backward(batch, weight)
         with self.strategy.without_sync(self.runner):
-            for batch, size, _ in group[:-1]:
-                results.append(self._backward(batch, size * self.strategy.world_size / total))
-        batch, size, _ = group[-1]
-        results.append(self._backward(batch, size * self.strategy.world_size / total))
+            return self._backward(batch, weight)
+
+    def finish_group(self) -> None:
+        """Update from the gradients that were accumulated."""
+        if self._total != self._expected:
+            for parameter in self._parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self._expected / self._total)
         self._update()
-        return results
+
+    def _parameters(self) -> list[torch.Tensor]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def _backward(self, batch: Any, weight: float) -> Result:
+        self.strategy.before_forward()
         if self.precision.dtype is None:
             result = self.forward(batch)
         else:
@@ -146,10 +178,11 @@ class Step:
         return result
 
     def _update(self) -> None:
+        self.strategy.average_unmanaged(self.optimizer)
         if self.clip:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.parameters, self.clip)
+            self.strategy.clip_gradients(self._parameters(), self.clip)
         if self.scaler is None:
             self.optimizer.step()
         else:

@@ -29,6 +29,7 @@ from understudy.train.module import Module, set_scratch_params_device
 from understudy.train.precision import Precision, PrecisionName
 from understudy.train.progress import Progress
 from understudy.train.reproducible import deterministic_algorithms, seed_all
+from understudy.train.state import loose_parameters
 from understudy.train.step import Step
 from understudy.train.stop import StopRequest
 from understudy.train.strategies import SingleDevice, choose
@@ -44,7 +45,7 @@ class Trainer(HyperParameters):
     - `strategy`: "auto", "single", "dp", "ddp", "fsdp", or an object of understudy.train.strategies.
     - `accumulate`: batches to an update.
     - `compile`: torch.compile the model.
-    - `graph`: on a GPU, replay whole steps as a CUDA graph where that is possible; `graph_status` says.
+    - `graph`: on one GPU, replay whole steps as a CUDA graph where that computes the same; `graph_status` says.
     - `checkpoint`: True ("checkpoints"), a folder, or Checkpoints(...); False is none.
     - `logger`: True ("logs"), a folder (CSV and TensorBoard), a Logger or a list of them; False is none.
     - `progress`: a bar on a terminal, a line an epoch elsewhere; False is silence.
@@ -66,7 +67,7 @@ class Trainer(HyperParameters):
         strategy: str | SingleDevice = "auto",
         accumulate: int = 1,
         compile: bool = False,
-        graph: bool = True,
+        graph: bool = False,
         checkpoint: bool | str | Path | Checkpoints = False,
         logger: bool | str | Path | Logger | list[Logger] = False,
         progress: bool = True,
@@ -182,8 +183,8 @@ class Trainer(HyperParameters):
             feed = self._feed(train_loader, seed, batch_size, shuffle=True)
             require_steps(feed)
             validation = self._feed(val_loader, seed, batch_size, shuffle=False) if val_loader is not None else None
-            step = self._prepare(model, feed, loss, optimizer, scheduler)
-            loop = self._make_loop(step, feed, validation, loss, metrics, schedule_every, seed)
+            step, begun = self._prepare(model, feed, loss, optimizer, scheduler, found)
+            loop = self._make_loop(step, feed, validation, metrics, schedule_every, seed, begun)
             if found:
                 loop.load(found)
             self._train(loop, feed)
@@ -212,55 +213,74 @@ class Trainer(HyperParameters):
         prepare = self.prepare_batch if own else None
         return make_feed(source, self.placement, seed, prepare, batch_size, shuffle, ordered)
 
-    def _prepare(self, model: nn.Module, feed: Feed, loss: Any, optimizer: Any, scheduler: Any) -> Step:
+    def _prepare(
+        self, model: nn.Module, feed: Feed, loss: Any, optimizer: Any, scheduler: Any, found: dict[str, Any] | None
+    ) -> tuple[Step, build.Begun | None]:
         self.prepare_model(model)
-        build.materialize(model, lambda: next(feed.epoch(0))[0])
+        gives_extra = build.own_steps(model, loss)
+        begun = build.materialize(model, feed, gives_extra, found["model"] if found else None)
         if wants_channels_last(self.hparams["channels_last"], model, self.placement, self.precision):
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         runner = self._place(model, loss)
         graph = bool(self.hparams["graph"])
-        self.optimizer, own_scheduler = build.make_optimizer(optimizer, model, self.device, graph)
+        of_loss = loss if isinstance(loss, nn.Module) else None
+        self.optimizer, own_scheduler = build.make_optimizer(optimizer, model, of_loss, self.device, graph)
         self.scheduler = build.make_scheduler(scheduler, self.optimizer) or own_scheduler
         forward = build.forward_of(runner, model, loss, "training_step", self.placement.splits_batches)
-        gives_extra = build.own_steps(model, loss)
         clip = float(self.gradient_clip_val)
-        return Step(forward, runner, self.optimizer, self.placement, self.precision, clip, gives_extra)
+        step = Step(forward, runner, self.optimizer, self.placement, self.precision, clip, gives_extra, loss)
+        self.placement.equalize(loose_parameters(model, of_loss, self.optimizer).values())
+        if step.loss_module is not None:
+            self.placement.follow(step.loss_module)
+        return step, begun
 
     def _place(self, model: nn.Module, loss: Any) -> nn.Module:
-        if isinstance(loss, nn.Module):
-            loss.to(self.device)
         runner = self.placement.place(build.wrapped(model, loss, self.placement))
         if self.hparams["compile"]:
             compile_model: Any = torch.compile
             runner = compile_model(runner)
         self._runner = runner
+        self._move_loss(loss)
         return runner
 
+    def _move_loss(self, loss: Any) -> None:
+        if isinstance(loss, nn.Module):
+            loss.to(self.device)
+
     def _make_loop(
-        self, step: Step, feed: Feed, validation: Feed | None, loss: Any, metrics: Any, every: str, seed: int
+        self,
+        step: Step,
+        feed: Feed,
+        validation: Feed | None,
+        metrics: Any,
+        every: str,
+        seed: int,
+        begun: build.Begun | None,
     ) -> Loop:
-        device = self.device
-        train_metrics = Metrics(metrics, every=1 << 30).to(device)  # the loop flushes where it logs
-        val_metrics = Metrics(metrics).to(device)
-        split = self.placement.splits_batches
+        device, gather = self.device, self.placement.gather if self.placement.world_size > 1 else None
+        train_metrics = Metrics(metrics, every=1 << 30, gather=gather).to(device)  # the loop flushes where it logs
+        val_metrics = Metrics(metrics, gather=gather).to(device)
+        split, loss = self.placement.splits_batches, step.loss
         forward = build.forward_of(step.runner, self.model, loss, "validation_step", split)
 
         def validate() -> dict[str, float]:
             if validation is None:
                 return {}
-            return evaluate(self.model, forward, validation, val_metrics, self.placement, self.precision)
+            return evaluate(self.model, loss, forward, validation, val_metrics, self.placement, self.precision)
 
-        scheduled = self.scheduler is not None
-        reason = why_not(step, bool(self.hparams["graph"]), self.accumulate, scheduled)
-        self._graph = GraphStep(step) if reason is None else None
+        reason = why_not(step, bool(self.hparams["graph"]), self.accumulate)
+        self._graph = GraphStep(step, train_metrics.wants_outputs) if reason is None else None
         self._eager_reason = reason
         update = self._graph or step
-        return Loop(self, step, update, feed, train_metrics, validate, self.scheduler, every, seed)
+        return Loop(self, step, update, feed, train_metrics, validate, every, seed, begun)
 
     def _train(self, loop: Loop, feed: Feed) -> None:
         self._loop = loop
         writes = self.placement.rank == 0
         self.progress_bar = Progress(writes and bool(self.hparams["progress"]), self.max_epochs, feed.steps)
+        for module in (self.model, loop.step.loss):
+            if isinstance(module, nn.Module) and not module.training:
+                module.train()
         for callback in self.callbacks:
             callback.on_fit_start(self)
         try:
@@ -313,8 +333,10 @@ class Trainer(HyperParameters):
         runner = self._ready(model, loss)
         feed = self._feed(loader, 0, batch_size, shuffle=False)
         forward = build.forward_of(runner, model, loss, "validation_step", self.placement.splits_batches)
+        gather = self.placement.gather if self.placement.world_size > 1 else None
+        gathered = Metrics(metrics, gather=gather).to(self.device)
         with self.precision.applied(), deterministic_algorithms(self.deterministic):
-            return evaluate(model, forward, feed, Metrics(metrics).to(self.device), self.placement, self.precision)
+            return evaluate(model, loss, forward, feed, gathered, self.placement, self.precision)
 
     def predict(self, model: nn.Module, loader: Any, *, batch_size: int = 32) -> list[Any]:
         """The outputs for every batch of `loader` (inputs only: a tensor or a tuple), on the CPU, in order."""
@@ -332,6 +354,7 @@ class Trainer(HyperParameters):
     def _ready(self, model: nn.Module, loss: Any) -> nn.Module:
         """The placed model: that of `fit` if it is the same one."""
         if model is self.model and self._runner is not None:
+            self._move_loss(loss)
             return self._runner
         self.placement.setup(self.gpus)
         self.prepare_model(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -33,6 +33,8 @@ class Distributed(SingleDevice):
         super().__init__()
         self.options = options
         self._control: Any = None
+        self._managed: set[int] = set()  # ids of the parameters whose gradients the wrapper averages
+        self._followed: list[nn.Module] = []
 
     def setup(self, gpus: Sequence[torch.device]) -> None:
         if gpus:
@@ -57,10 +59,52 @@ class Distributed(SingleDevice):
 
     def place(self, model: nn.Module) -> nn.Module:
         super().place(model)
-        if not any(parameter.requires_grad for parameter in model.parameters()):
+        self._followed = []
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._managed = {id(parameter) for parameter in trained}
+        if not trained:
+            self.equalize(us.tensors_in(model))
             return model
         devices = list(self.gpus) or None
         return DistributedDataParallel(model, device_ids=devices, **self.options)
+
+    def follow(self, module: nn.Module) -> None:
+        self.equalize(us.tensors_in(module))
+        self._followed.append(module)
+
+    def before_forward(self) -> None:
+        for module in self._followed:
+            self.equalize(module.buffers())
+
+    def equalize(self, tensors: Iterable[torch.Tensor]) -> None:
+        alike: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+        for tensor in tensors:
+            alike.setdefault((tensor.device, tensor.dtype), []).append(tensor.detach())
+        for (device, _), group in alike.items():
+            flat = torch.cat([tensor.reshape(-1) for tensor in group])
+            dist.broadcast(flat, src=0, group=self._group(device))
+            for tensor, values in zip(group, flat.split([tensor.numel() for tensor in group]), strict=True):
+                tensor.copy_(values.view_as(tensor))
+
+    def average_unmanaged(self, optimizer: torch.optim.Optimizer) -> None:
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if not self._is_managed(p)]
+        if not parameters:
+            return
+        present = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
+        dist.all_reduce(present, group=self._control)
+        for parameter, count in zip(parameters, present.tolist(), strict=True):
+            if count:
+                gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                dist.all_reduce(gradient, group=self._group(gradient.device))
+                parameter.grad = gradient / self.world_size
+
+    def _is_managed(self, parameter: torch.Tensor) -> bool:
+        """Whether the wrapper averages its gradients."""
+        return id(parameter) in self._managed
+
+    def _group(self, device: torch.device) -> Any:
+        """The process group for tensors of that device; None is the default one."""
+        return self._control if device.type == "cpu" else None
 
     def without_sync(self, runner: nn.Module) -> AbstractContextManager[Any]:
         if isinstance(runner, DistributedDataParallel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -39,6 +39,22 @@ class SingleDevice:
     def without_sync(self, runner: nn.Module) -> AbstractContextManager[Any]:
         """A block whose backward passes leave the gradients of other processes alone."""
         return nullcontext()
+
+    def before_forward(self) -> None:
+        """What processes do together before each forward pass of training."""
+
+    def average_unmanaged(self, optimizer: torch.optim.Optimizer) -> None:
+        """Average the gradients of parameters that the placed model does not hold, such as a loss's, over processes."""
+
+    def equalize(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Give every process the values that rank 0 has."""
+
+    def follow(self, module: nn.Module) -> None:
+        """Give every process rank 0's state of a module beside the model, and its buffers before each forward pass."""
+
+    def clip_gradients(self, parameters: Sequence[torch.Tensor], largest: float) -> None:
+        """Scale all gradients so that their norm together is at most `largest`."""
+        nn.utils.clip_grad_norm_(parameters, largest)
 
     def full(self, tensor: torch.Tensor) -> torch.Tensor:
         """The whole of a tensor of which this process may hold a shard."""

@@ -1,0 +1,72 @@
+"""Metrics that are objects: torchmetrics' own, and any with `update`, `compute` and `reset`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from understudy import torch as us
+from understudy.errors import UsageError
+from understudy.train.checkpoint import Encoder
+
+
+def is_object(metric: Any) -> bool:
+    return all(hasattr(metric, method) for method in ("update", "compute", "reset"))
+
+
+def combines_processes(item: Any) -> bool:
+    """Whether `compute` is over all processes by itself, as that of torchmetrics is."""
+    return any(hasattr(part, "sync_context") for part in _parts(item))
+
+
+def _parts(item: Any) -> list[Any]:
+    """The torchmetrics objects in `item`: itself, those of a collection, those that a wrapper holds."""
+    if hasattr(item, "compute_groups"):
+        list(item.items())  # metrics of a group share one state, which this gives to each of them
+    modules = item.modules() if isinstance(item, torch.nn.Module) else [item]
+    return [module for module in modules if hasattr(module, "metric_state") and not hasattr(module, "compute_groups")]
+
+
+def numbers(name: str, value: Any) -> dict[str, float]:
+    """What `compute` gave as numbers: those of a collection by their names."""
+    if isinstance(value, Mapping):
+        return {f"{name}_{key}": float(number) for key, number in value.items()}
+    return {name: float(value)}
+
+
+def state_of(item: Any) -> dict[str, Any]:
+    """What `item` has counted, as data for a checkpoint; {"unknown": ...} where it cannot be told."""
+    parts = _parts(item)
+    if parts:
+        kept = [{"state": dict(part.metric_state), "count": getattr(part, "_update_count", None)} for part in parts]
+        return {"parts": kept, "combines": combines_processes(item)}
+    own = item.state_dict() if hasattr(item, "load_state_dict") else dict(vars(item))
+    try:
+        Encoder().encode(own, type(item).__name__)
+    except UsageError as error:
+        return {"unknown": str(error)}
+    return {"own": own, "on_device": any(tensor.device.type != "cpu" for tensor in us.tensors_in(own))}
+
+
+def load_state(name: str, item: Any, state: Mapping[str, Any], device: torch.device) -> None:
+    """Let `item` go on from `state_of`. Raises UsageError where that could not be told."""
+    if "unknown" in state:
+        raise UsageError(
+            f"the checkpoint was written in the middle of an epoch and lacks what the metric {name!r} had counted "
+            f"({state['unknown']}) Give it state_dict and load_state_dict, or go on without it, or from an epoch's end."
+        )
+    if "parts" not in state:
+        own = us.to(state["own"], device) if state["on_device"] else state["own"]
+        if hasattr(item, "load_state_dict"):
+            item.load_state_dict(own)
+        else:
+            vars(item).update(own)
+        return
+    for part, kept in zip(_parts(item), state["parts"], strict=True):
+        place = getattr(part, "device", device)
+        for key, value in kept["state"].items():
+            setattr(part, key, us.to(value, place))
+        if kept["count"] is not None:
+            part._update_count = kept["count"]
