@@ -339,9 +339,7 @@ def by_trainer(case: Case, gpus: int = 0, graph: bool = False, world: int = 1) -
     if gpus:
         model.to("cuda")
     strategy = Distributed(find_unused_parameters=True) if world > 1 else "single"
-    trainer = Trainer(
-        EPOCHS, gpus, progress=False, graph=graph, strategy=strategy, callbacks=[Adapter(case)], seed=7
-    )
+    trainer = Trainer(EPOCHS, gpus, progress=False, graph=graph, strategy=strategy, callbacks=[Adapter(case)], seed=7)
     batches = Tensors(*data(), batch_size=BATCH // world, shuffle=False)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         history = trainer.fit(model, batches, loss=case.loss(), optimizer=case.optimizer(model))

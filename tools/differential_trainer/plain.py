@@ -498,7 +498,7 @@ def rows_of(batch: Any) -> int:
 
 def cut(batch: Any, rows: slice, total: int) -> Any:
     if isinstance(batch, torch.Tensor):
-        return batch[rows]
+        return batch[rows].clone()
     if isinstance(batch, dict):
         return {key: cut(value, rows, total) for key, value in batch.items()}
     if isinstance(batch, Batch):

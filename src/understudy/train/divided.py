@@ -203,9 +203,7 @@ class TurnsFeed(LoaderFeed):
             for batch in islice(source, world):
                 if len(sizes) <= rank:
                     last = len(sizes) == world - 1
-                    mine = (
-                        batch if last or len(sizes) < rank else us.map_tensors(torch.clone, batch)
-                    )  # memory used again
+                    mine = batch if last or len(sizes) < rank else us.map_tensors(torch.clone, batch)
                 sizes.append(batch_size_of(batch))
                 prints.append(fingerprint(batch))
             _require_the_same(self.strategy, hash(tuple(prints)), f"batches from this {type(self.loader).__name__}")

@@ -36,8 +36,11 @@ class ModuleStep(nn.Module):
         self.module = module
         self.split = split
 
-    def forward(self, step: str, batch: Any) -> dict[str, torch.Tensor]:
+    def forward(self, step: str, batch: Any) -> Any:
+        """The values of a step by name; of a predict_step what it returns."""
         result = getattr(self.module, step)(batch)
+        if step == "predict_step":
+            return result
         values = result if isinstance(result, dict) else {"loss": result}
         if "loss" not in values:
             raise UsageError(f"{step} returned a dict without 'loss': it holds {sorted(values)}.")

@@ -30,7 +30,7 @@ from understudy.train.precision import Precision, PrecisionName
 from understudy.train.progress import Progress
 from understudy.train.reproducible import deterministic_algorithms, seed_all
 from understudy.train.state import loose_parameters
-from understudy.train.step import Step
+from understudy.train.step import ModuleStep, Step
 from understudy.train.stop import StopRequest
 from understudy.train.strategies import SingleDevice, choose
 
@@ -340,10 +340,13 @@ class Trainer(HyperParameters):
 
     def predict(self, model: nn.Module, loader: Any, *, batch_size: int = 32) -> list[Any]:
         """The outputs for every batch of `loader` (inputs only: a tensor or a tuple), on the CPU, in order."""
-        self._ready(model, None if isinstance(model, Module) else _no_loss)
+        runner = self._ready(model, None if isinstance(model, Module) else _no_loss)
         feed = self._feed(loader, 0, batch_size, shuffle=False, ordered=True)
+        through_runner = isinstance(runner, ModuleStep) and not self.placement.splits_batches
 
         def call(batch: Any) -> Any:
+            if through_runner:  # whose forward gathers the parameters under fsdp
+                return runner("predict_step", batch)
             if isinstance(model, Module):
                 return model.predict_step(batch)
             return model(batch) if isinstance(batch, torch.Tensor) else model(*batch)

@@ -35,6 +35,11 @@ class Sharded(Distributed):
                 f"fully_shard of PyTorch {torch.__version__} runs on GPUs alone (torch.cpu.Stream records no event): "
                 "take the strategy ddp, run on emulated GPUs (`understudy run --gpus N`), or install a newer PyTorch"
             )
+        if any(getattr(module, "sparse", False) is True for module in model.modules()):
+            raise UsageError(
+                "strategy 'fsdp' shards dense gradients, and this model has an embedding with sparse=True: leave that "
+                "out, or take the strategy 'ddp'."
+            )
         SingleDevice.place(self, model)
         self._followed = [model]
         self.equalize(us.tensors_in(model))
