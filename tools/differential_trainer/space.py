@@ -185,6 +185,8 @@ def _possible(config: Config) -> Config:
         changes |= {"loss": config.loss if config.loss != "learned" else "mse", "metrics": ()}
     if "eval norm" in parts or config.callback == "eval norm":
         parts.add("norm")
+    if "sparse" in parts and config.strategy == "dp":  # PyTorch reduces no sparse gradient of one replica alone
+        changes |= {"rows": 24, "batch_size": 12}
     if "norm" in parts:  # it wants more than one row, in every part of a batch
         parts.discard("conv")
         changes |= {"rows": 24, "batch_size": 12, "drop_last": False}

@@ -87,6 +87,7 @@ class Loop:
     def adopt(self) -> None:
         """Use what callbacks may have exchanged: the optimizer, the clipping."""
         trainer = self.trainer
+        self.strategy.require_trained()
         if trainer.optimizer is not None:
             self.step.adopt(trainer.optimizer, float(trainer.gradient_clip_val))
 

@@ -116,7 +116,8 @@ class Step:
     @property
     def loss_module(self) -> nn.Module | None:
         """The loss, where it is a module with parameters or buffers of its own."""
-        return self.loss if isinstance(self.loss, nn.Module) and any(us.tensors_in(self.loss)) else None
+        has_state = isinstance(self.loss, nn.Module) and next(us.tensors_in(self.loss), None) is not None
+        return self.loss if has_state else None
 
     def adopt(self, optimizer: torch.optim.Optimizer, clip: float) -> None:
         """Take the optimizer and the clipping from now on, which a callback may have exchanged."""
