@@ -190,9 +190,13 @@ _copy = copy
 class _Guarded(Policy):
     """The policy, which also puts JAX's transfer guard back."""
 
-    def __init__(self, former: PolicyMode, guard: Any) -> None:
-        super().__init__(former)
+    def __init__(self, wanted: PolicyMode, former: PolicyMode, guard: Any) -> None:
+        super().__init__(wanted, former)
         self._guard = guard
+
+    def __enter__(self) -> Policy:
+        jax.config.update("jax_transfer_guard", _GUARDS[self._wanted])
+        return super().__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         super().__exit__(kind, error, tb)
@@ -205,10 +209,10 @@ def policy(mode: PolicyMode) -> Policy:
     JAX's part is its transfer guard ("allow", "log", "disallow"), which watches implicit transfers; `jax.device_put`
     and `jax.device_get` are explicit and stay allowed. It holds from the call on, or for a block.
     """
-    guard = jax.config.jax_transfer_guard
-    former = vocabulary.policy(mode)._former
+    guard, former = jax.config.jax_transfer_guard, Policy.mode
+    vocabulary.policy(mode)
     jax.config.update("jax_transfer_guard", _GUARDS[mode])
-    return _Guarded(former, guard)
+    return _Guarded(mode, former, guard)
 
 
 def synchronize(device: Device | None = None) -> None:

@@ -206,9 +206,13 @@ _copy = copy
 class _Placing(Policy):
     """The policy, which also puts TensorFlow's device policy back."""
 
-    def __init__(self, former: PolicyMode, placement: Any) -> None:
-        super().__init__(former)
+    def __init__(self, wanted: PolicyMode, former: PolicyMode, placement: Any) -> None:
+        super().__init__(wanted, former)
         self._placement = placement
+
+    def __enter__(self) -> Policy:
+        tf.config.experimental.set_device_policy(_PLACEMENT[self._wanted])
+        return super().__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         super().__exit__(kind, error, tb)
@@ -220,10 +224,10 @@ def policy(mode: PolicyMode) -> Policy:
 
     TensorFlow's part is its device policy ("silent", "warn", "explicit"). It holds from the call on, or for a block.
     """
-    placement = tf.config.experimental.get_device_policy()
-    former = vocabulary.policy(mode)._former
+    placement, former = tf.config.experimental.get_device_policy(), Policy.mode
+    vocabulary.policy(mode)
     tf.config.experimental.set_device_policy(_PLACEMENT[mode])
-    return _Placing(former, placement)
+    return _Placing(mode, former, placement)
 
 
 def synchronize(device: Device | None = None) -> None:

@@ -25,7 +25,8 @@ from understudy import torch as us
 from understudy.train import Callback, Tensors, Trainer, seed_all
 from understudy.train.strategies import Distributed
 
-EPOCHS, ROWS, BATCH = 5, 64, 8
+EPOCHS, BATCH = 5, 8
+ROWS = 16 if "RANK" in os.environ else 64  # among several processes nothing is captured: few steps will do
 mse = nn.functional.mse_loss
 
 
@@ -385,7 +386,7 @@ def main() -> None:
         with open(sys.argv[1], "w", encoding="utf-8") as file:
             json.dump({"cases": len(CASES), "wrong": found}, file)
     dist.barrier()
-    dist.destroy_process_group()
+    os._exit(0)  # a process group hangs at its end where DDP has raised, as it does when a parameter is frozen
 
 
 if __name__ == "__main__":

@@ -81,10 +81,8 @@ class GraphStep:
             kind = signature(batch)
         except TypeError as error:
             return self._give_up(str(error), batch, size, total)
-        if self._graph is not None:
-            self._look_at_the_host()
-            if self._given_up:
-                return self.step(batch, size, total)
+        if self._graph is not None and not self._look_at_the_host():
+            return self.step(batch, size, total)
         if self._graph is None:
             self._runs[kind] = self._runs.get(kind, 0) + 1
             if self._runs[kind] <= WARMUP_STEPS:
@@ -116,25 +114,26 @@ class GraphStep:
         model = step.runner.module if isinstance(step.runner, ModuleStep) else step.runner
         return {"model": model, **loss, "optimizer": step.optimizer}
 
-    def _look_at_the_host(self) -> None:
-        """Forget the graph where the host's part of the step has changed."""
+    def _look_at_the_host(self) -> bool:
+        """Forget the graph where the host's part of the step has changed. False: there will be none any more."""
         if self.step.optimizer is not self._optimizer:
             change: str | None = "the optimizer"
         else:
             assert self._host is not None
             change = self._host.change()
         if change is None:
-            return
+            return True
         if self._captures >= CAPTURES_WITHOUT_DOUBT and self._steps < REPLAYS_A_CAPTURE * self._captures:
             self._end(f"what the step reads on the host changes too often for a graph, at last {change}")
-            return
+            return False
         reason = why_not(self.step, True, 1)
         if reason is not None:
             self._end(reason)
-            return
+            return False
         self.status = f"eager, to be captured anew: {change} has changed"
         self._graph, self._result, self._kind = None, None, None
         self._runs.clear()
+        return True
 
     def _warm_up(self, kind: Any, batch: Any, size: int, total: int) -> Result:
         """An ordinary step, on a side stream as PyTorch asks for before a capture, under watch from the second on."""

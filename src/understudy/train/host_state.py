@@ -272,7 +272,8 @@ def _read_content(value: Any) -> Callable[[], Any] | None:
         return value.get_state if value.device.type == "cpu" else None
     if isinstance(value, np.ndarray):
         return value.copy if value.size <= SMALL else None
-    return functools.partial(type(value), value)
+    copy: Any = type(value)
+    return functools.partial(copy, value)
 
 
 def random_draws() -> tuple[Any, ...]:
