@@ -158,3 +158,37 @@ def test_what_data_parallel_would_cut_wrongly_is_refused(session, batch, sentenc
         trainer.fit(Seen(), [batch], loss=nn.MSELoss(), optimizer=STILL)
     rows = DataLoader(TensorDataset(X), 3, sampler=DistributedSampler(range(12), 1, 0, shuffle=False))
     assert torch.equal(torch.cat(trainer.predict(nn.Identity(), rows)), X)
+
+
+class Log:
+    def __init__(self):
+        self.steps = []
+
+    def log(self, values, step):
+        self.steps += [step] if "loss" in values else []
+
+    def close(self): ...
+
+
+def test_what_a_gpu_still_computes_at_the_end_of_an_epoch_is_logged(session):
+    log = Log()
+    trainer = Trainer(2, 1, progress=False, logger=[log], log_every=2)
+    trainer.fit(nn.Linear(1, 1), Tensors(X, X, batch_size=2), loss=nn.MSELoss(), optimizer=STILL)
+    assert log.steps == [2, 4, 6, 8, 10, 12]
+
+
+def test_a_loss_whose_parameters_are_zero_is_resumed(tmp_path):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.zeros(()))
+
+        def forward(self, outputs, target):
+            return (torch.exp(-self.scale) * (outputs - target) ** 2).mean() + self.scale
+
+    losses = [Scaled(), Scaled()]
+    for loss, epochs in zip(losses, (1, 1), strict=True):
+        optimizer = functools.partial(torch.optim.SGD, lr=1e-3)
+        trainer = Trainer(epochs, progress=False, checkpoint=tmp_path, seed=0)
+        trainer.fit(nn.Linear(1, 1), (X, X), loss=loss, optimizer=optimizer, resume=loss is losses[1])
+    assert losses[1].scale.item() == losses[0].scale.item() != 0

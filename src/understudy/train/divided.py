@@ -130,7 +130,7 @@ class Order:
 
 def _is_plain_shuffle(sampler: RandomSampler) -> bool:
     """Whether it is each row once, in an order that nobody has asked to be a certain one."""
-    whole = sampler.num_samples == len(sampler.data_source)  # type: ignore[arg-type]  # its constructor asks for it
+    whole = sampler.num_samples == len(sampler.data_source)
     return whole and not sampler.replacement and sampler.generator is None
 
 
@@ -155,7 +155,7 @@ class RowsFeed(Feed):
         self.order = Order(loader, False, strategy, seed)
         self.chosen = _Chosen()
         options = {name: getattr(loader, name) for name in _KEPT_OPTIONS}
-        self.loader: DataLoader[Any] = DataLoader(loader.dataset, batch_sampler=self.chosen, **options)  # type: ignore[arg-type]
+        self.loader: DataLoader[Any] = DataLoader(loader.dataset, batch_sampler=self.chosen, **options)
         self.steps = len(self._plan(len(self.order), 0))
 
     def generators(self) -> list[torch.Generator]:
