@@ -31,6 +31,7 @@ help:
 	@echo "make snapshots        memory snapshots that others recorded on real GPUs, replayed"
 	@echo "make calibrate        fit the cost model's curves on the published timings again"
 	@echo "make accuracy         predicted against published training throughput"
+	@echo "make differential     the Trainer against a hand-written loop on 1,000 random configurations; a quarter of an hour"
 	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
 	@echo "make programs         other people's programs (Hugging Face, accelerate, Lightning, timm, ...) on emulated GPUs; a quarter of an hour, 2 GB"
 	@echo "make conformance      PyTorch $(OLDEST_TORCH)'s own CUDA tests on two emulated GPUs; takes half an hour to an hour; fetches them first"
@@ -87,6 +88,10 @@ check: environment
 format: environment
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
+
+# ARGS="--seed 7 --one ddp/17" runs one configuration of a seed again.
+differential: environment
+	$(RUN) tools/differential_trainer $(ARGS)
 
 bench: environment
 	$(RUN) benchmarks/bench_overhead.py $(ARGS)

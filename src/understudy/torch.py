@@ -9,19 +9,19 @@ from __future__ import annotations
 import copy as _copy
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
 import psutil
 import torch
 from torch import nn
-from torch.nn.utils.rnn import PackedSequence
 from torch.utils import dlpack
 
 from understudy import vocabulary
 from understudy.errors import UsageError
+from understudy.nested import map_tensors, tensors_in
 from understudy.vocabulary import DeviceCopyWarning, GpuInfo, Policy, PolicyMode, Timing, info, policy
 
 __all__ = [
@@ -111,26 +111,6 @@ def visible_devices() -> list[str]:
     return vocabulary.visible_devices(num_gpus())
 
 
-def tensors_in(x: Any) -> Iterator[torch.Tensor]:
-    """Every tensor of a nested batch or a module, in order."""
-    if isinstance(x, torch.Tensor):
-        yield x
-    elif isinstance(x, PackedSequence):  # its batch sizes stay on the CPU
-        yield from (part for part in (x.data, x.sorted_indices, x.unsorted_indices) if part is not None)
-    elif isinstance(x, nn.Module):
-        yield from x.parameters()
-        yield from x.buffers()
-    elif isinstance(x, Mapping):
-        for value in x.values():
-            yield from tensors_in(value)
-    elif isinstance(x, list | tuple | set | frozenset):
-        for value in x:
-            yield from tensors_in(value)
-    elif is_dataclass(x) and not isinstance(x, type):
-        for field in fields(x):
-            yield from tensors_in(getattr(x, field.name))
-
-
 def device_of(x: Any) -> torch.device:
     """The one device of a tensor, a module or a nested batch (lists, tuples, dicts, dataclasses).
 
@@ -149,8 +129,9 @@ def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
     """`x` on `device`: a tensor, a module (moved in place) or a nested batch; `x` itself where it is there already.
 
     `non_blocking=None` is asynchronous only where no value can come out wrong: a tensor of up to 64 MiB on its way to
-    a GPU is first copied into a pinned buffer of its own. True is PyTorch's own non_blocking: then leave a pinned
-    source alone, and do not read a copy to the CPU, before `synchronize()`. Every copy obeys `policy`.
+    a GPU is first copied into a pinned buffer of its own, so that the source may change at once. True is PyTorch's own
+    non_blocking: then leave a pinned source alone, and do not read a copy to the CPU, before `synchronize()`. Every
+    copy obeys `policy`.
     """
     target = _placed(device)
 
@@ -161,10 +142,16 @@ def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
         if non_blocking is not None:
             return tensor.to(target, non_blocking=non_blocking)
         if _stageable(tensor, target):
-            return tensor.pin_memory().to(target, non_blocking=True)
+            return _staged(tensor).to(target, non_blocking=True)
         return tensor.to(target)
 
-    result: T = _mapped(move, x, target)
+    def move_module(module: nn.Module) -> nn.Module:
+        for tensor in tensors_in(module):
+            if tensor.device != target:
+                vocabulary.copied("us.to", tensor.device, target, _size_bytes(tensor))
+        return module.to(target)
+
+    result: T = map_tensors(move, x, move_module)
     return result
 
 
@@ -180,7 +167,13 @@ def copy(x: T, device: Device) -> T:
             vocabulary.copied("us.copy", tensor.device, target, _size_bytes(tensor))
         return tensor.to(target, copy=True)
 
-    result: T = _mapped(duplicate, _copy.deepcopy(x) if isinstance(x, nn.Module) else x, target)
+    def duplicate_module(module: nn.Module) -> nn.Module:
+        for tensor in tensors_in(module):
+            if tensor.device != target:
+                vocabulary.copied("us.copy", tensor.device, target, _size_bytes(tensor))
+        return _copy.deepcopy(module).to(target)
+
+    result: T = map_tensors(duplicate, x, duplicate_module)
     return result
 
 
@@ -214,48 +207,13 @@ def _stageable(tensor: torch.Tensor, target: torch.device) -> bool:
     return tensor.layout is torch.strided and not tensor.requires_grad and _size_bytes(tensor) <= STAGED_BYTES
 
 
+def _staged(tensor: torch.Tensor) -> torch.Tensor:
+    """The values in pinned memory that nobody else writes to, which `pin_memory` is not where they are pinned."""
+    return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
+
+
 def _size_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
-
-
-def _mapped(function: Callable[[torch.Tensor], torch.Tensor], x: Any, device: torch.device) -> Any:
-    """`x` on `device`: modules by their own `to`, tensors by `function`."""
-    if isinstance(x, nn.Module):
-        for tensor in tensors_in(x):
-            if tensor.device != device:
-                vocabulary.copied("us.to", tensor.device, device, _size_bytes(tensor))
-        return x.to(device)
-    return map_tensors(function, x)
-
-
-def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], x: Any) -> Any:
-    """The nested batch `x` with `function` applied to its tensors; `x` itself where that changes nothing."""
-    if isinstance(x, torch.Tensor):
-        return function(x)
-    if isinstance(x, Mapping):
-        values = {key: map_tensors(function, value) for key, value in x.items()}
-        if all(values[key] is x[key] for key in values):
-            return x
-        if isinstance(x, dict):
-            changed = _copy.copy(x)  # keeps the class and what it carries, as of a defaultdict
-            changed.update(values)
-            return changed
-        return values
-    if isinstance(x, PackedSequence):  # its batch sizes stay on the CPU
-        parts = (x.data, x.sorted_indices, x.unsorted_indices)
-        moved: list[Any] = [None if part is None else function(part) for part in parts]
-        return x if moved[0] is x.data else PackedSequence(moved[0], x.batch_sizes, moved[1], moved[2])
-    if isinstance(x, list | tuple):
-        items = [map_tensors(function, value) for value in x]
-        if all(item is former for item, former in zip(items, x, strict=True)):
-            return x
-        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
-    if is_dataclass(x) and not isinstance(x, type):
-        old = {field.name: getattr(x, field.name) for field in fields(x) if field.init}
-        new = {name: map_tensors(function, value) for name, value in old.items()}
-        changes = {name: value for name, value in new.items() if value is not old[name]}
-        return replace(x, **changes) if changes else x
-    return x
 
 
 def synchronize(device: Device | None = None) -> None:

@@ -28,7 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "departure": {"trace", "seam"},
     "guard": set(),
     "vocabulary": set(),
-    "torch": {"vocabulary"},
+    "nested": set(),
+    "torch": {"vocabulary", "nested"},
     "jax": {"vocabulary"},
     "tensorflow": {"vocabulary"},
     "mxnet": {"vocabulary"},
@@ -44,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 FRAMEWORKS = {"torch", "jax", "jaxlib", "flax", "optax", "tensorflow", "mxnet"}
-MAY_USE_FRAMEWORKS = ("seam/torch/", "torch.py", "measure/", "train/", "experiments/")
+MAY_USE_FRAMEWORKS = ("seam/torch/", "torch.py", "nested.py", "measure/", "train/", "experiments/")
 OTHER_FRAMEWORKS = {
     f"{folder}{name}.py": {name, *more}
     for folder in ("", "seam/")

@@ -45,9 +45,9 @@ def test_ddp_agrees_with_one_process(processes, data, tmp_path):
 
 # mission 125
 def test_processes_without_rows_take_every_step(tmp_path):
-    """101 rows in batches of 100: the last row goes to one process, two have none."""
-    result = launch(3, tmp_path, "ddp", "stream", json.dumps({"batch_size": 100}))
-    agree(result, single(100))
+    """101 rows in batches of 99, three of 33: the last two rows go to one process, two have none."""
+    result = launch(3, tmp_path, "ddp", "stream", json.dumps({"batch_size": 99}))
+    agree(result, single(99))
 
 
 def test_ddp_accumulates(tmp_path):

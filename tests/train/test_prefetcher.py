@@ -82,6 +82,28 @@ def test_an_error_of_the_loader_passes_and_ends_it(session):
     assert closed == [True]
 
 
+def test_the_batches_before_an_error_are_used(session):
+    def failing():
+        yield from (torch.tensor([float(i)]) for i in range(3))
+        raise KeyError("row 3")
+
+    batches = iter(Prefetcher(failing(), us.gpu(0)))
+    assert [next(batches).item() for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(KeyError, match="row 3"):
+        next(batches)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_loader_may_use_its_memory_again(session, pinned):
+    def refilling():
+        buffer = torch.empty(1000)
+        buffer = buffer.pin_memory() if pinned else buffer
+        for i in range(5):
+            yield buffer.fill_(i)
+
+    assert [batch.mean().item() for batch in Prefetcher(refilling(), us.gpu(0))] == [0, 1, 2, 3, 4]
+
+
 def test_leaving_early_closes_the_loader(session):
     closed = []
 

@@ -25,7 +25,7 @@ def data(kind: str, batch_size: int):
         return DataLoader(TensorDataset(inputs, target), share)
     if kind == "pairs":
         return DataLoader(list(zip(inputs, target, strict=True)), share)
-    return [(inputs[i : i + batch_size], target[i : i + batch_size]) for i in range(0, len(inputs), batch_size)]
+    return [(inputs[i : i + share], target[i : i + share]) for i in range(0, len(inputs), share)]
 
 
 def main() -> None:

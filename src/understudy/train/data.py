@@ -7,21 +7,12 @@ A process without any gets a borrowed batch of size 0, so that every process tak
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    Dataset,
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    TensorDataset,
-    default_collate,
-)
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from understudy import torch as us
 from understudy.errors import UsageError
@@ -65,17 +56,27 @@ def epoch_order(rows: int, seed: int, epoch: int) -> torch.Tensor:
 
 
 def batch_size_of(batch: Any) -> int:
-    """The length of the first dimension of the first tensor of a batch."""
-    while not isinstance(batch, torch.Tensor):
-        if isinstance(batch, Mapping):
-            batch = next(iter(batch.values()))
-        elif isinstance(batch, list | tuple) and batch:
-            batch = batch[0]
-        else:
-            batch = next(us.tensors_in(batch), None)
-            if batch is None:
-                raise UsageError("a batch without any tensor cannot be trained on: let the loader give tensors.")
-    return batch.shape[0] if batch.dim() else 1
+    """The length of the first dimension of the first tensor of a batch; of a PackedSequence its sequences."""
+    first = batch
+    while not isinstance(first, torch.Tensor):
+        if isinstance(first, PackedSequence):
+            return int(first.batch_sizes[0])
+        if isinstance(first, Mapping) and first:
+            first = next(iter(first.values()))
+        elif isinstance(first, list | tuple) and first:
+            first = first[0]
+        elif first is batch or next(us.tensors_in(first), None) is not None:
+            return _first_size(us.tensors_in(first))
+        else:  # a name or a number stands first: look at all
+            return _first_size(us.tensors_in(batch))
+    return first.shape[0] if first.dim() else 1
+
+
+def _first_size(tensors: Iterator[torch.Tensor]) -> int:
+    first = next(tensors, None)
+    if first is None:
+        raise UsageError("a batch without any tensor cannot be trained on: let the loader give tensors.")
+    return first.shape[0] if first.dim() else 1
 
 
 class Tensors:
@@ -143,130 +144,115 @@ class LoaderFeed(Feed):
 
     def __init__(self, loader: Iterable[Any], strategy: SingleDevice, prepare: Callable[[Any], Any] | None) -> None:
         self.loader, self.strategy, self.prepare = loader, strategy, prepare
-        self.steps = len(loader) if isinstance(loader, Sized) and not _is_stream(loader) else None
+        self.steps = len(loader) if isinstance(loader, Sized) and not is_stream(loader) else None
 
     def generators(self) -> list[torch.Generator]:
-        places = [self.loader, getattr(self.loader, "sampler", None), getattr(self.loader, "batch_sampler", None)]
-        found = [getattr(place, "generator", None) for place in places]
-        return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
+        return generators_of(self.loader)
 
     def batches_in(self, samples: int) -> int:
         size = getattr(self.loader, "batch_size", None)
         return samples // size if size else 0
 
     def epoch(self, number: int, batches: int = 0, samples: int = 0) -> Iterator[Item]:
-        sampler = getattr(self.loader, "sampler", None)
-        if isinstance(sampler, DistributedSampler):
-            sampler.set_epoch(number)
-        source = iter(gathering(self.loader))
+        tell_epoch(self.loader, number)
+        source = begun(self.loader)
         for _ in islice(source, batches):
             pass
-        return self._items(source)
+        return self.placed(self._counted(source))
 
-    def _items(self, source: Iterator[Any]) -> Iterator[Item]:
-        world = self.strategy.world_size
-        if self.prepare is not None:
-            placed: Iterable[Any] = map(self.prepare, source)
-        else:
-            placed = self.on_device(source, self.strategy.device)
-        for batch in placed:
+    def _counted(self, source: Iterator[Any]) -> Iterator[Item]:
+        strategy = self.strategy
+        for batch in source:
             size = batch_size_of(batch)
-            yield batch, size, size * world
+            if strategy.splits_batches:
+                require_divisible(batch, size)
+            yield batch, size, size * strategy.world_size
+
+    def placed(self, items: Iterator[Item]) -> Iterator[Item]:
+        """The same items with their batches on the device."""
+        counts: list[tuple[int, int]] = []
+
+        def batches() -> Iterator[Any]:
+            for batch, size, total in items:
+                counts.append((size, total))
+                yield batch
+
+        placed = map(self.prepare, batches()) if self.prepare else self.on_device(batches(), self.strategy.device)
+        return ((batch, *counts.pop(0)) for batch in placed)
 
 
-class SplitFeed(LoaderFeed):
-    """The same batches in every process, each split among them along its first dimension."""
-
-    def _items(self, source: Iterator[Any]) -> Iterator[Item]:
-        plan: list[Share] = []
-
-        def parts() -> Iterator[Any]:
-            for batch in source:
-                total = batch_size_of(batch)
-                share = shares(total, -(-total // self.strategy.world_size), self.strategy)[0]
-                plan.append(share)
-                yield _rows(batch, share)
-
-        placed = map(self.prepare, parts()) if self.prepare else self.on_device(parts(), self.strategy.device)
-        for batch in placed:
-            share = plan.pop(0)
-            yield batch, share.size, share.total
-
-
-def _rows(batch: Any, share: Share) -> Any:
-    def cut(tensor: torch.Tensor) -> torch.Tensor:
-        whole = tensor.dim() == 0 or tensor.shape[0] != share.total
-        return tensor if whole else tensor[share.start : share.start + share.rows]
-
-    return us.map_tensors(cut, batch)
+def require_divisible(batch: Any, size: int) -> None:
+    """Raise UsageError where DataParallel would give its replicas parts of a batch that do not belong together."""
+    if isinstance(batch, torch.Tensor):
+        if batch.dim() and batch.shape[0] != size:
+            raise UsageError(
+                f"DataParallel cuts every tensor of a batch into parts, and this batch of {size} rows holds one of "
+                f"shape {tuple(batch.shape)}: keep it out of the batch, or take the strategy 'ddp'."
+            )
+        return
+    if isinstance(batch, list) and len(batch) == size > 1 and next(us.tensors_in(batch), None) is None:
+        raise UsageError(
+            f"DataParallel gives every replica the whole of a list, and this batch of {size} rows holds one of as many "
+            f"{type(batch[0]).__name__}: keep it out of the batch, or take the strategy 'ddp'."
+        )
+    if isinstance(batch, list | tuple | dict):
+        for part in batch.values() if isinstance(batch, dict) else batch:
+            require_divisible(part, size)
+    elif next(us.tensors_in(batch), None) is not None:
+        raise UsageError(
+            f"DataParallel does not divide a {type(batch).__name__}: let the loader give tuples, lists or dicts, or "
+            "take the strategy 'ddp'."
+        )
 
 
-class ShardedBatches:
-    """A batch sampler: this process's rows of each batch of an epoch."""
-
-    def __init__(self, loader: DataLoader[Any], strategy: SingleDevice, seed: int) -> None:
-        self.loader, self.strategy, self.seed = loader, strategy, seed
-        self.number, self.skip = 0, 0
-
-    def plan(self, skip: int = 0) -> list[Share]:
-        rows = len(self.loader.sampler)  # type: ignore[arg-type]  # checked by make_feed
-        return shares(rows, self.loader.batch_size or 1, self.strategy, self.loader.drop_last, skip)
-
-    def __len__(self) -> int:
-        return len(self.plan())
-
-    def __iter__(self) -> Iterator[list[int]]:
-        order = self._order()
-        for share in self.plan(self.skip):
-            yield order[share.start : share.start + share.rows]
-
-    def _order(self) -> list[int]:
-        sampler = self.loader.sampler
-        if isinstance(sampler, SequentialSampler):
-            return list(range(len(sampler)))
-        if isinstance(sampler, RandomSampler) and not sampler.replacement:
-            return list(epoch_order(len(sampler), self.seed, self.number).tolist())
-        return list(self.strategy.broadcast(list(sampler)))  # drawn once, so that no row is seen twice or never
+def begun(loader: Iterable[Any]) -> Iterator[Any]:
+    """The loader's batches from the first. Raises UsageError where it is an iterator that has none left."""
+    source = iter(gathering(loader))
+    if source is not loader:
+        return source
+    first = list(islice(source, 1))
+    if not first:
+        raise UsageError(
+            f"this {type(loader).__name__} has no batch left: an iterator gives each batch once, so give a list, a "
+            "DataLoader, or an object whose __iter__ begins anew in each epoch."
+        )
+    return chain(first, source)
 
 
-class ShardedFeed(Feed):
-    """A DataLoader over an indexable data set, read by each process for its own rows alone."""
-
-    def __init__(
-        self, loader: DataLoader[Any], strategy: SingleDevice, seed: int, prepare: Callable[[Any], Any] | None
-    ) -> None:
-        self.strategy, self.prepare = strategy, prepare
-        self.sampler = ShardedBatches(loader, strategy, seed)
-        self.steps = len(self.sampler)
-        options = {name: getattr(loader, name) for name in _KEPT_OPTIONS}
-        self.loader: DataLoader[Any] = DataLoader(loader.dataset, batch_sampler=self.sampler, **options)
-
-    def epoch(self, number: int, batches: int = 0, samples: int = 0) -> Iterator[Item]:
-        self.sampler.number, self.sampler.skip = number, samples
-        source = iter(self.loader)
-        placed = map(self.prepare, source) if self.prepare else self.on_device(source, self.strategy.device)
-        plan = self.sampler.plan(samples)
-        return ((batch, share.size, share.total) for batch, share in zip(placed, plan, strict=True))
+def parts_of(loader: Any) -> list[Any]:
+    """The loader and what may order its data: samplers and the data set, each once."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    places = [loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
+    places.append(getattr(loader, "dataset", None))
+    return list({id(place): place for place in places if place is not None}.values())
 
 
-_KEPT_OPTIONS = (
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-)
+def generators_of(loader: Any) -> list[torch.Generator]:
+    found = [getattr(place, "generator", None) for place in parts_of(loader)]
+    return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
+
+
+def tell_epoch(loader: Any, number: int) -> None:
+    """Call `set_epoch` of whatever orders the data by the epoch, as DistributedSampler and samplers like it do."""
+    for place in parts_of(loader):
+        set_epoch = getattr(place, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(number)
 
 
 class TensorFeed(Feed):
     """Tensors on the device: each epoch gathers their rows in its order, some megabytes at a time, and slices those."""
 
-    def __init__(self, data: Tensors, strategy: SingleDevice, seed: int, prepare: Callable[[Any], Any] | None) -> None:
+    def __init__(
+        self,
+        data: Tensors,
+        strategy: SingleDevice,
+        seed: int,
+        prepare: Callable[[Any], Any] | None,
+        shuffle: bool = True,
+    ) -> None:
         self.data, self.strategy, self.seed, self.prepare = data, strategy, seed, prepare
+        self.shuffled = data.shuffle and shuffle
         self.plan = shares(len(data), data.batch_size, strategy, data.drop_last)
         self.steps = len(self.plan)
         device = strategy.device
@@ -277,7 +263,7 @@ class TensorFeed(Feed):
     def epoch(self, number: int, batches: int = 0, samples: int = 0) -> Iterator[Item]:
         data = self.data
         plan = shares(len(data), data.batch_size, self.strategy, data.drop_last, samples) if samples else self.plan
-        order = epoch_order(len(data), self.seed, number) if data.shuffle else None
+        order = epoch_order(len(data), self.seed, number) if self.shuffled else None
         if self.strategy.world_size > 1:
             order = torch.arange(len(data)) if order is None else order
             order = torch.cat([order[share.start : share.start + share.rows] for share in plan])
@@ -302,6 +288,10 @@ class TensorFeed(Feed):
             end = begin + sum(sizes)
             if order is None:
                 rows = [tensor[begin:end] for tensor in self.tensors]
+                if (
+                    self.resident
+                ):  # a model may write into its batch, which the user's data and later epochs must not see
+                    rows = [block.clone() for block in rows]
             else:
                 rows = [tensor.index_select(0, order[begin:end]) for tensor in self.tensors]
             yield from map(self.data.batch, zip(*(torch.split(block, sizes) for block in rows), strict=True))
@@ -315,15 +305,21 @@ def make_feed(
     prepare: Callable[[Any], Any] | None,
     batch_size: int,
     shuffle: bool,
+    ordered: bool = False,
 ) -> Feed:
     """The feed for what `fit`, `evaluate` or `predict` was given.
 
-    A tensor, a tuple or dict of tensors, a TensorDataset and Tensors are data to be cut into batches of `batch_size`;
-    a DataLoader gives its batches (over several processes `batch_size` each); any other iterable yields batches,
-    which several processes share.
+    A tensor, a tuple or dict of tensors, a TensorDataset and Tensors are data to be cut into batches of `batch_size`,
+    as is any other data set with a length; a DataLoader gives its batches (over several processes `batch_size` each);
+    any other iterable yields batches, which several processes take in turn. Without `shuffle` Tensors keep their order
+    too. With `ordered` the batches are those of the data in their order, whatever the processes.
+
+    Raises UsageError where the data cannot be divided among the processes.
     """
-    if isinstance(source, TensorDataset):
+    if type(source) is TensorDataset:
         source = tuple(source.tensors)
+    elif isinstance(source, Dataset) and not isinstance(source, IterableDataset) and hasattr(source, "__len__"):
+        source = DataLoader(source, batch_size, shuffle=shuffle)
     is_data = isinstance(source, torch.Tensor) or (
         isinstance(source, tuple | Mapping)
         and all(isinstance(x, torch.Tensor) for x in (source.values() if isinstance(source, Mapping) else source))
@@ -331,15 +327,27 @@ def make_feed(
     if is_data:
         parts = source if isinstance(source, tuple) else (source,)
         source = Tensors(*parts, batch_size=batch_size, shuffle=shuffle)
+    if strategy.world_size > 1:
+        from understudy.train import divided
+
+        return divided.make_feed(source, strategy, seed, prepare, shuffle, ordered)
     if isinstance(source, Tensors):
-        return TensorFeed(source, strategy, seed, prepare)
+        return TensorFeed(source, strategy, seed, prepare, shuffle)
+    require_batches(source)
+    return LoaderFeed(source, strategy, prepare)
+
+
+def require_steps(feed: Feed) -> None:
+    """Raise UsageError where it is known that an epoch would train nothing."""
+    if feed.steps == 0:
+        raise UsageError(
+            "the training data gives no batch: there are no rows, or drop_last leaves out the only, incomplete batch."
+        )
+
+
+def require_batches(source: Any) -> None:
     if not isinstance(source, Iterable):
         raise UsageError(f"batches cannot come from a {type(source).__name__}: give a DataLoader or tensors.")
-    if strategy.world_size == 1 or isinstance(getattr(source, "sampler", None), DistributedSampler):
-        return LoaderFeed(source, strategy, prepare)
-    if isinstance(source, DataLoader) and not _is_stream(source) and type(source.batch_sampler) is BatchSampler:
-        return ShardedFeed(source, strategy, seed, prepare)
-    return SplitFeed(source, strategy, prepare)
 
 
 class _Rows(Dataset[Any]):
@@ -353,6 +361,8 @@ class _Rows(Dataset[Any]):
 
     def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
         rows = torch.tensor(indices)
+        if len(rows) and int(rows.min()) < 0:  # counted from the end
+            rows = rows % len(self.tensors[0])
         return [tensor.index_select(0, rows) for tensor in self.tensors]
 
 
@@ -370,9 +380,11 @@ def gathering(loader: Iterable[Any]) -> Iterable[Any]:
     ordinary = loader.collate_fn is default_collate and loader.num_workers == 0 and not loader.pin_memory
     if not ordinary or loader.batch_sampler is None or type(loader) is not DataLoader:
         return loader
+    if any(tensor.device.type != "cpu" for tensor in loader.dataset.tensors):
+        return loader
     rows = _Rows(loader.dataset.tensors)
     return DataLoader(rows, batch_sampler=loader.batch_sampler, collate_fn=_as_it_is, generator=loader.generator)
 
 
-def _is_stream(loader: Any) -> bool:
+def is_stream(loader: Any) -> bool:
     return isinstance(getattr(loader, "dataset", None), IterableDataset)

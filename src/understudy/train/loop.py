@@ -87,6 +87,7 @@ class Loop:
     def adopt(self) -> None:
         """Use what callbacks may have exchanged: the optimizer, the clipping."""
         trainer = self.trainer
+        self.strategy.require_trained()
         if trainer.optimizer is not None:
             self.step.adopt(trainer.optimizer, float(trainer.gradient_clip_val))
 
@@ -250,6 +251,7 @@ class Loop:
     def _end_epoch(self) -> None:
         trainer, position = self.trainer, self.position
         self.strategy.equalize(trainer.model.buffers())
+        self._log_rest()
         means = self.metrics.compute(self.strategy.sum_over_ranks if self.strategy.world_size > 1 else None)
         values = {f"train_{name}": value for name, value in means.items()}
         values |= {f"val_{name}": value for name, value in self.validate().items()}
@@ -273,6 +275,11 @@ class Loop:
             trainer.stop_request.signal = asked
             raise Preempted
 
+    def _log_rest(self) -> None:
+        """Log what is still on its way, before something else waits for it."""
+        for step, values in self.metrics.drain():
+            self.trainer.log(values, step)
+
     def _step_scheduler(self, values: dict[str, float]) -> None:
         if isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             self.scheduler.step(values.get("val_loss", values["train_loss"]))
@@ -281,6 +288,7 @@ class Loop:
 
     def save(self, epoch_ended: bool, metrics: dict[str, float] | None = None) -> None:
         """Put a checkpoint of everything on its way. Every process takes part, rank 0 writes."""
+        self._log_rest()
         state = self.state(epoch_ended)
         if self.checkpoints is not None and self.strategy.rank == 0:
             self.checkpoints.save(state, self.position.step, epoch_ended, metrics or {})

@@ -183,14 +183,18 @@ class Metrics:
             self._counts[name] = self._counts.get(name, 0.0) + counts[name]
         return {name: total / counts[name] for name, total in sums.items()}
 
-    def drain(self) -> None:
-        """Wait for all that was added."""
+    def drain(self) -> list[tuple[int, dict[str, float]]]:
+        """Wait for all that was added: (tag, means) of each block that was flushed before, as `arrived` gives them."""
+        flushed = len(self._blocks)
         self.flush()
+        found = []
         while self._blocks:
             block = self._blocks.popleft()
             if not block.is_there():
                 block.arrived.synchronize()
             self._take(block)
+            found.append((block.tag, self._recent))
+        return found[:flushed]
 
     def compute(self, reduce: Callable[[dict[str, float]], dict[str, float]] | None = None) -> dict[str, float]:
         """The weighted means over everything since `reset`, after one wait.

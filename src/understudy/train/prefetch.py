@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -40,13 +40,77 @@ class _Staging:
         return self._copied
 
 
+class _End:
+    """What stands for a batch where the loader has ended, by an error or without one."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+
+    def leave(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class _Started(NamedTuple):
+    """A batch on its way: the loader's own, kept until then, the one on the device, and the event of its arrival."""
+
+    host: Any
+    batch: Any
+    copied: Any
+
+
+class _Copies:
+    """Copies of batches on a side stream, by two sets of buffers in turn."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream: Any = torch.cuda.Stream(device)
+        self._stagings = [_Staging(), _Staging()]
+        self._borrowed: Any = None  # the event after which the loader may write to its last batch again
+
+    def start(self, source: Iterator[Any]) -> _Started:
+        """Read a batch and begin its copies; an _End where there is none left."""
+        if self._borrowed is not None and not self._borrowed.query():
+            self._borrowed.synchronize()
+        self._borrowed = None
+        try:
+            host = next(source)
+        except StopIteration:
+            return _Started(None, _End(None), None)
+        except Exception as error:  # noqa: BLE001  (raised once the batches before it are used)
+            return _Started(None, _End(error), None)
+        self._stagings.reverse()
+        staging = self._stagings[0]
+        staging.begin()
+        borrows = False
+
+        def move(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal borrows
+            if tensor.device == self.device:
+                return tensor
+            size_bytes = tensor.numel() * tensor.element_size()
+            vocabulary.copied("the Prefetcher", tensor.device, self.device, size_bytes)
+            if tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_pinned():
+                tensor = staging.stage(tensor.detach())
+            else:
+                borrows = True
+            return tensor.to(self.device, non_blocking=True)
+
+        with torch.cuda.stream(self._stream):
+            moved = us.map_tensors(move, host)
+        copied = staging.end(self.device, self._stream)
+        self._borrowed = copied if borrows else None
+        return _Started(host, moved, copied)
+
+
 class Prefetcher:
     """Iterates over the batches of `loader` on `device`, with the next batch on its way while one is used.
 
     Batches may be nested lists, tuples, dicts and dataclasses; what is no tensor passes through. On the CPU the batches
-    are the loader's own. With `ahead` set to False no batch is read before it is asked for; the Trainer does so
-    before a checkpoint, so that the loader's position is the training's. Leaving the loop early, or an error in the
-    loader, ends the loader's iterator.
+    are the loader's own. The loader may use the memory of a batch again for the next one. With `ahead` set to False no
+    batch is read before it is asked for; the Trainer does so before a checkpoint, so that the loader's position is the
+    training's. Leaving the loop early, or an error in the loader, ends the loader's iterator; the error is raised when
+    its batch is asked for.
     """
 
     def __init__(self, loader: Iterable[Any], device: us.Device) -> None:
@@ -64,55 +128,29 @@ class Prefetcher:
 
     def _batches(self) -> Iterator[Any]:
         source = iter(self.loader)
-        stream: Any = torch.cuda.Stream(self.device)
-        stagings = [_Staging(), _Staging()]
-        turn = 0
-        end = object()
-        coming: Any = None
+        copies = _Copies(self.device)
+        coming: _Started | None = None
         try:
             while True:
-                current = coming if coming is not None else self._start(source, stream, stagings[turn], end)
-                turn ^= coming is None
+                current = coming or copies.start(source)
                 coming = None
-                if current is end:
+                if isinstance(current.batch, _End):
+                    current.batch.leave()
                     return
                 batch = self._arrive(current)
                 if self.ahead:
-                    coming = self._start(source, stream, stagings[turn], end)
-                    turn ^= 1
+                    coming = copies.start(source)
                 yield batch
         finally:
             close = getattr(source, "close", None)
             if close is not None:
                 close()
 
-    def _start(self, source: Iterator[Any], stream: Any, staging: _Staging, end: object) -> Any:
-        """Read a batch and begin its copies; `end` where there is none left."""
-        try:
-            host = next(source)
-        except StopIteration:
-            return end
-        staging.begin()
-
-        def move(tensor: torch.Tensor) -> torch.Tensor:
-            if tensor.device == self.device:
-                return tensor
-            size_bytes = tensor.numel() * tensor.element_size()
-            vocabulary.copied("the Prefetcher", tensor.device, self.device, size_bytes)
-            plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_pinned()
-            pinned = staging.stage(tensor.detach()) if plain else tensor
-            return pinned.to(self.device, non_blocking=True)
-
-        with torch.cuda.stream(stream):
-            moved = us.map_tensors(move, host)
-        return host, moved, staging.end(self.device, stream)
-
-    def _arrive(self, started: Any) -> Any:
+    def _arrive(self, started: _Started) -> Any:
         """Make the current stream wait for the copies, and tell the allocator that it uses them."""
-        _, moved, copied = started
         current = torch.cuda.current_stream(self.device)
-        current.wait_event(copied)
-        for tensor in us.tensors_in(moved):
+        current.wait_event(started.copied)
+        for tensor in us.tensors_in(started.batch):
             if tensor.device.type == "cuda":
                 tensor.record_stream(current)
-        return moved
+        return started.batch

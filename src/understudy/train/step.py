@@ -36,8 +36,11 @@ class ModuleStep(nn.Module):
         self.module = module
         self.split = split
 
-    def forward(self, step: str, batch: Any) -> dict[str, torch.Tensor]:
+    def forward(self, step: str, batch: Any) -> Any:
+        """The values of a step by name; of a predict_step what it returns."""
         result = getattr(self.module, step)(batch)
+        if step == "predict_step":
+            return result
         values = result if isinstance(result, dict) else {"loss": result}
         if "loss" not in values:
             raise UsageError(f"{step} returned a dict without 'loss': it holds {sorted(values)}.")
@@ -113,7 +116,8 @@ class Step:
     @property
     def loss_module(self) -> nn.Module | None:
         """The loss, where it is a module with parameters or buffers of its own."""
-        return self.loss if isinstance(self.loss, nn.Module) and any(us.tensors_in(self.loss)) else None
+        has_state = isinstance(self.loss, nn.Module) and next(us.tensors_in(self.loss), None) is not None
+        return self.loss if has_state else None
 
     def adopt(self, optimizer: torch.optim.Optimizer, clip: float) -> None:
         """Take the optimizer and the clipping from now on, which a callback may have exchanged."""

@@ -17,7 +17,7 @@ from understudy.train.board import Board
 from understudy.train.callbacks import Callback
 from understudy.train.checkpoint import newest
 from understudy.train.checkpoints import Checkpoints, make_checkpoints
-from understudy.train.data import Feed, make_feed
+from understudy.train.data import Feed, make_feed, require_steps
 from understudy.train.evaluation import evaluate, predict
 from understudy.train.graph import GraphStep, why_not
 from understudy.train.hooks import HyperParameters
@@ -30,7 +30,7 @@ from understudy.train.precision import Precision, PrecisionName
 from understudy.train.progress import Progress
 from understudy.train.reproducible import deterministic_algorithms, seed_all
 from understudy.train.state import loose_parameters
-from understudy.train.step import Step
+from understudy.train.step import ModuleStep, Step
 from understudy.train.stop import StopRequest
 from understudy.train.strategies import SingleDevice, choose
 
@@ -181,6 +181,7 @@ class Trainer(HyperParameters):
             found = self._found(resume)
             seed = found["seed"] if found else self.placement.broadcast(int(torch.randint(2**62, ())))
             feed = self._feed(train_loader, seed, batch_size, shuffle=True)
+            require_steps(feed)
             validation = self._feed(val_loader, seed, batch_size, shuffle=False) if val_loader is not None else None
             step, begun = self._prepare(model, feed, loss, optimizer, scheduler, found)
             loop = self._make_loop(step, feed, validation, metrics, schedule_every, seed, begun)
@@ -207,9 +208,10 @@ class Trainer(HyperParameters):
             )
         return self.checkpoints.load() if there else None
 
-    def _feed(self, source: Any, seed: int, batch_size: int, shuffle: bool) -> Feed:
+    def _feed(self, source: Any, seed: int, batch_size: int, shuffle: bool, ordered: bool = False) -> Feed:
         own = type(self).prepare_batch is not _PREPARE_BATCH
-        return make_feed(source, self.placement, seed, self.prepare_batch if own else None, batch_size, shuffle)
+        prepare = self.prepare_batch if own else None
+        return make_feed(source, self.placement, seed, prepare, batch_size, shuffle, ordered)
 
     def _prepare(
         self, model: nn.Module, feed: Feed, loss: Any, optimizer: Any, scheduler: Any, found: dict[str, Any] | None
@@ -338,10 +340,13 @@ class Trainer(HyperParameters):
 
     def predict(self, model: nn.Module, loader: Any, *, batch_size: int = 32) -> list[Any]:
         """The outputs for every batch of `loader` (inputs only: a tensor or a tuple), on the CPU, in order."""
-        self._ready(model, None if isinstance(model, Module) else _no_loss)
-        feed = self._feed(loader, 0, batch_size, shuffle=False)
+        runner = self._ready(model, None if isinstance(model, Module) else _no_loss)
+        feed = self._feed(loader, 0, batch_size, shuffle=False, ordered=True)
+        through_runner = isinstance(runner, ModuleStep) and not self.placement.splits_batches
 
         def call(batch: Any) -> Any:
+            if through_runner:  # whose forward gathers the parameters under fsdp
+                return runner("predict_step", batch)
             if isinstance(model, Module):
                 return model.predict_step(batch)
             return model(batch) if isinstance(batch, torch.Tensor) else model(*batch)

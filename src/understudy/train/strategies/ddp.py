@@ -35,6 +35,7 @@ class Distributed(SingleDevice):
         self._control: Any = None
         self._managed: set[int] = set()  # ids of the parameters whose gradients the wrapper averages
         self._followed: list[nn.Module] = []
+        self._trained: list[nn.Parameter] = []  # those that were not frozen when the wrapper was made
 
     def setup(self, gpus: Sequence[torch.device]) -> None:
         if gpus:
@@ -60,13 +61,21 @@ class Distributed(SingleDevice):
     def place(self, model: nn.Module) -> nn.Module:
         super().place(model)
         self._followed = []
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._managed = {id(parameter) for parameter in trained}
-        if not trained:
+        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._managed = {id(parameter) for parameter in self._trained}
+        if not self._trained:
             self.equalize(us.tensors_in(model))
             return model
         devices = list(self.gpus) or None
         return DistributedDataParallel(model, device_ids=devices, **self.options)
+
+    def require_trained(self) -> None:
+        if self.options.get("find_unused_parameters") or all(parameter.requires_grad for parameter in self._trained):
+            return
+        raise UsageError(
+            f"strategy {self.name!r} waits for the gradient of every parameter that was not frozen when fit began, and "
+            "one has been frozen since: freeze it before, or set the learning rate of its parameter group to 0."
+        )
 
     def follow(self, module: nn.Module) -> None:
         self.equalize(us.tensors_in(module))

@@ -25,6 +25,8 @@ class Sharded(Distributed):
     """
 
     name = "fsdp"
+    _model: nn.Module
+    _names: list[str]  # of the parameters that were not frozen when they were sharded
 
     def place(self, model: nn.Module) -> nn.Module:
         from torch.distributed.device_mesh import init_device_mesh
@@ -34,6 +36,11 @@ class Sharded(Distributed):
             raise UsageError(
                 f"fully_shard of PyTorch {torch.__version__} runs on GPUs alone (torch.cpu.Stream records no event): "
                 "take the strategy ddp, run on emulated GPUs (`understudy run --gpus N`), or install a newer PyTorch"
+            )
+        if any(getattr(module, "sparse", False) is True for module in model.modules()):
+            raise UsageError(
+                "strategy 'fsdp' shards dense gradients, and this model has an embedding with sparse=True: leave that "
+                "out, or take the strategy 'ddp'."
             )
         SingleDevice.place(self, model)
         self._followed = [model]
@@ -45,7 +52,14 @@ class Sharded(Distributed):
         for block in _blocks(model):
             shard(block, **options)
         shard(model, **options)
+        self._model = model
+        self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         return model
+
+    def require_trained(self) -> None:
+        present = dict(self._model.named_parameters())  # shards, or whole parameters where a forward has gathered them
+        self._trained = [present[name] for name in self._names]
+        super().require_trained()
 
     def follow(self, module: nn.Module) -> None:
         self.equalize(us.tensors_in(module))

@@ -36,6 +36,9 @@ class SingleDevice:
         """What to call instead of `model`, which is moved to where it trains."""
         return model.to(self.device)
 
+    def require_trained(self) -> None:
+        """Raise UsageError where parameters have been frozen since `place` that this way of placing waits for."""
+
     def without_sync(self, runner: nn.Module) -> AbstractContextManager[Any]:
         """A block whose backward passes leave the gradients of other processes alone."""
         return nullcontext()

@@ -31,10 +31,13 @@ def patches(state: State) -> list[Patch]:
                 if device >= 0:
                     state.order.leaf_used(tensor, state.local.streams[device])
         out = stock.__get__(None, cls)(*args, **kwargs)
-        for tensor in tensors_in((out,)):
-            node: Any = tensor.grad_fn
-            if isinstance(node, BackwardCFunction) and device_of(tensor) >= 0:
-                node.__dict__.setdefault("_us_devices", {})[tensor.output_nr] = device_of(tensor)
+        outputs = out if isinstance(out, tuple) else (out,)
+        tensors = {index: output for index, output in enumerate(outputs) if isinstance(output, torch.Tensor)}
+        node: Any = next((tensor.grad_fn for tensor in tensors.values() if tensor.grad_fn is not None), None)
+        if isinstance(node, BackwardCFunction):  # whose backward gets zeros also for what is not differentiable
+            node.__dict__["_us_devices"] = {
+                i: device_of(tensor) for i, tensor in tensors.items() if device_of(tensor) >= 0
+            }
         return out
 
     def backward(self: Any, *gradients: Any) -> Any:

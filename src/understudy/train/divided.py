@@ -1,0 +1,279 @@
+"""Data that several processes divide among them, so that every row of an epoch is seen once, or a refusal.
+
+What can be indexed is divided by rows, in an order that every process knows: it depends on the seed alone, or is drawn
+in each from the random state of the first and compared. What can only be read is read by all and taken batch by batch
+in turn, where all read the same.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import fields, is_dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+)
+
+from understudy import torch as us
+from understudy.errors import UsageError
+from understudy.train.data import (
+    Feed,
+    Item,
+    LoaderFeed,
+    Share,
+    TensorFeed,
+    Tensors,
+    batch_size_of,
+    begun,
+    epoch_order,
+    generators_of,
+    is_stream,
+    require_batches,
+    shares,
+    tell_epoch,
+)
+from understudy.train.reproducible import random_state, restore_random_state
+from understudy.train.strategies import SingleDevice
+
+Prepare = Callable[[Any], Any] | None
+SAMPLED = 1 << 16  # elements of a tensor that are compared between processes
+
+
+def make_feed(source: Any, strategy: SingleDevice, seed: int, prepare: Prepare, shuffle: bool, ordered: bool) -> Feed:
+    """The feed of one of several processes: see `understudy.train.data.make_feed`."""
+    if isinstance(source, Tensors):
+        _require_the_same(strategy, fingerprint(source.tensors), "tensors")
+        return TensorFeed(source, strategy, seed, prepare, shuffle)
+    require_batches(source)
+    sampler = getattr(source, "sampler", None)
+    if isinstance(sampler, DistributedSampler):
+        if not ordered:
+            return LoaderFeed(source, strategy, prepare)
+        source = _without_distributed_sampler(source, sampler)
+    if isinstance(source, DataLoader) and not is_stream(source):
+        _require_the_same(strategy, _fingerprint_of_data(source.dataset), "data sets")
+        if source.batch_size is not None and type(source.batch_sampler) is BatchSampler:  # the DataLoader's own
+            return RowsFeed(source, strategy, seed, prepare)
+        return BatchesFeed(source, strategy, seed, prepare)
+    return TurnsFeed(source, strategy, prepare)
+
+
+def _without_distributed_sampler(loader: DataLoader[Any], sampler: DistributedSampler[Any]) -> DataLoader[Any]:
+    if sampler.shuffle or type(sampler) is not DistributedSampler or loader.batch_size is None:
+        raise UsageError(
+            f"the outputs of predict are in the order of the data, which a {type(sampler).__name__} that shuffles or "
+            "divides by a rule of its own does not keep: give predict the DataLoader without it."
+        )
+    options = {name: getattr(loader, name) for name in _KEPT_OPTIONS}
+    return DataLoader(loader.dataset, loader.batch_size, drop_last=loader.drop_last, **options)
+
+
+_KEPT_OPTIONS = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+)
+
+
+class Order:
+    """The order in which a loader's sampler wants an epoch: the same in every process."""
+
+    def __init__(self, loader: DataLoader[Any], by_batches: bool, strategy: SingleDevice, seed: int) -> None:
+        self.loader, self.strategy, self.seed = loader, strategy, seed
+        self.source: Any = loader.batch_sampler if by_batches else loader.sampler
+        if not isinstance(self.source, Sized):
+            raise UsageError(
+                f"this {type(self.source).__name__} has no length, so that processes cannot divide what it gives: "
+                "define its __len__."
+            )
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def draw(self, number: int) -> list[Any]:
+        """The indices, or lists of indices, of epoch `number`. Every process takes part."""
+        source = self.source
+        tell_epoch(self.loader, number)
+        if type(source) is SequentialSampler:
+            return list(range(len(source)))
+        if type(source) is RandomSampler and _is_plain_shuffle(source):
+            return list(epoch_order(len(source), self.seed, number).tolist())
+        before = random_state()
+        restore_random_state(self.strategy.broadcast(before))
+        drawn = [list(map(int, one)) if isinstance(one, Iterable) else int(one) for one in source]
+        if self.strategy.rank:
+            restore_random_state(before)
+        if len(set(self.strategy.gather(zlib.crc32(repr(drawn).encode())))) > 1:
+            raise UsageError(
+                f"this {type(source).__name__} gives each process other rows, so that some would be seen twice or "
+                "never: let it draw the same in every process (generators with equal seeds), or divide the rows by a "
+                "DistributedSampler."
+            )
+        return drawn
+
+
+def _is_plain_shuffle(sampler: RandomSampler) -> bool:
+    """Whether it is each row once, in an order that nobody has asked to be a certain one."""
+    whole = sampler.num_samples == len(sampler.data_source)
+    return whole and not sampler.replacement and sampler.generator is None
+
+
+class _Chosen:
+    """A sampler of what was chosen for the epoch."""
+
+    def __init__(self) -> None:
+        self.indices: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.indices)
+
+
+class RowsFeed(Feed):
+    """A DataLoader over an indexable data set, of which each process reads its own rows of each batch."""
+
+    def __init__(self, loader: DataLoader[Any], strategy: SingleDevice, seed: int, prepare: Prepare) -> None:
+        self.given, self.strategy, self.prepare = loader, strategy, prepare
+        self.order = Order(loader, False, strategy, seed)
+        self.chosen = _Chosen()
+        options = {name: getattr(loader, name) for name in _KEPT_OPTIONS}
+        self.loader: DataLoader[Any] = DataLoader(loader.dataset, batch_sampler=self.chosen, **options)
+        self.steps = len(self._plan(len(self.order), 0))
+
+    def generators(self) -> list[torch.Generator]:
+        return generators_of(self.given)
+
+    def _plan(self, rows: int, skip: int) -> list[Share]:
+        return shares(rows, self.given.batch_size or 1, self.strategy, self.given.drop_last, skip)
+
+    def epoch(self, number: int, batches: int = 0, samples: int = 0) -> Iterator[Item]:
+        order = self.order.draw(number)
+        plan = self._plan(len(order), samples)
+        self.chosen.indices = [order[share.start : share.start + share.rows] for share in plan]
+        source = iter(self.loader)
+        placed = map(self.prepare, source) if self.prepare else self.on_device(source, self.strategy.device)
+        return ((batch, share.size, share.total) for batch, share in zip(placed, plan, strict=True))
+
+
+class TurnsFeed(LoaderFeed):
+    """Batches that every process reads and takes in turn: the first one the first, the second one the second, ...
+
+    A step is as many batches as there are processes. Where fewer are left the others borrow the last one, which counts
+    for nothing there.
+    """
+
+    def __init__(self, loader: Iterable[Any], strategy: SingleDevice, prepare: Prepare) -> None:
+        super().__init__(loader, strategy, prepare)
+        self.steps = None if self.steps is None else -(-self.steps // strategy.world_size)
+
+    def batches_in(self, samples: int) -> int:
+        return super().batches_in(samples) // self.strategy.world_size
+
+    def epoch(self, number: int, batches: int = 0, samples: int = 0) -> Iterator[Item]:
+        tell_epoch(self.loader, number)
+        source = begun(self.loader)
+        for _ in islice(source, batches * self.strategy.world_size):
+            pass
+        return self.placed(self._turns(source))
+
+    def _turns(self, source: Iterator[Any]) -> Iterator[Item]:
+        rank, world = self.strategy.rank, self.strategy.world_size
+        while True:
+            sizes: list[int] = []
+            prints: list[int] = []
+            mine: Any = None
+            for batch in islice(source, world):
+                if len(sizes) <= rank:
+                    last = len(sizes) == world - 1
+                    mine = batch if last or len(sizes) < rank else us.map_tensors(torch.clone, batch)
+                sizes.append(batch_size_of(batch))
+                prints.append(fingerprint(batch))
+            _require_the_same(self.strategy, hash(tuple(prints)), f"batches from this {type(self.loader).__name__}")
+            if not sizes:
+                return
+            yield mine, sizes[rank] if rank < len(sizes) else 0, sum(sizes)
+
+
+class BatchesFeed(LoaderFeed):
+    """A DataLoader whose data set or batch sampler makes the batches: taken in turn, each read by one process."""
+
+    def __init__(self, loader: DataLoader[Any], strategy: SingleDevice, seed: int, prepare: Prepare) -> None:
+        super().__init__(loader, strategy, prepare)
+        self.by_batches = loader.batch_sampler is not None
+        self.order = Order(loader, self.by_batches, strategy, seed)
+        self.steps = -(-len(self.order) // strategy.world_size)
+        self.chosen: Any = _Chosen()
+        options = {name: getattr(loader, name) for name in _KEPT_OPTIONS}
+        options |= {"batch_sampler": self.chosen} if self.by_batches else {"batch_size": None, "sampler": self.chosen}
+        self.divided: DataLoader[Any] = DataLoader(loader.dataset, **options)
+
+    def batches_in(self, samples: int) -> int:
+        return 0
+
+    def epoch(self, number: int, batches: int = 0, samples: int = 0) -> Iterator[Item]:
+        rank, world = self.strategy.rank, self.strategy.world_size
+        order = self.order.draw(number)
+        groups = [order[begin : begin + world] for begin in range(batches * world, len(order), world)]
+        self.chosen.indices = [group[rank] if rank < len(group) else group[0] for group in groups]
+        return self.placed(self._counted(zip(groups, iter(self.divided), strict=True)))
+
+    def _counted(self, taken: Iterator[tuple[list[Any], Any]]) -> Iterator[Item]:
+        rank = self.strategy.rank
+        for group, batch in taken:
+            if self.by_batches:
+                sizes = [len(indices) for indices in group]
+            else:
+                sizes = self.strategy.gather(batch_size_of(batch))[: len(group)]
+            yield batch, sizes[rank] if rank < len(sizes) else 0, sum(sizes)
+
+
+def fingerprint(batch: Any) -> int:
+    """A number that two batches share where they hold the same: of large tensors a sample is looked at."""
+    if isinstance(batch, torch.Tensor):
+        if batch.layout is not torch.strided:
+            return hash(tuple(batch.shape))
+        flat = batch.detach().resolve_conj().resolve_neg().reshape(-1)
+        sample = flat[:: -(-flat.numel() // SAMPLED)] if flat.numel() > SAMPLED else flat
+        content = sample.cpu().contiguous().view(torch.uint8).numpy().tobytes() if sample.numel() else b""
+        return zlib.crc32(content + repr((tuple(batch.shape), batch.dtype)).encode())
+    if isinstance(batch, Mapping):
+        return hash(tuple(fingerprint(value) for value in batch.values()))
+    if isinstance(batch, list | tuple):
+        return hash(tuple(fingerprint(value) for value in batch))
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return hash(tuple(fingerprint(getattr(batch, field.name, None)) for field in fields(batch)))
+    return zlib.crc32(repr(batch).encode()) if isinstance(batch, str | bytes | int | float | bool) else 0
+
+
+def _fingerprint_of_data(data: Any) -> int:
+    """Of a data set's length and, where they are at hand, its tensors or its choice of rows."""
+    length = len(data) if isinstance(data, Sized) else 0
+    if isinstance(data, Subset):
+        return hash((length, zlib.crc32(repr(list(data.indices)).encode()), _fingerprint_of_data(data.dataset)))
+    return hash((length, fingerprint(data.tensors))) if isinstance(data, TensorDataset) else hash(length)
+
+
+def _require_the_same(strategy: SingleDevice, number: int, what: str) -> None:
+    if len(set(strategy.gather(number))) > 1:
+        raise UsageError(
+            f"the processes were given different {what}: give all of them the same, shuffled by the same seed, and the "
+            "Trainer divides them; or divide the rows yourself by a DistributedSampler in a DataLoader."
+        )

@@ -1,0 +1,104 @@
+"""What `us.to` does with batches of every kind, and with sources that change right after it."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from understudy import torch as us
+
+
+@dataclasses.dataclass
+class Normalized:
+    """Prepares its values once, and has a field that `__init__` does not know."""
+
+    values: torch.Tensor
+    mask: torch.Tensor = dataclasses.field(init=False)
+    late: object = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.values = self.values / 255
+        self.mask = torch.ones(2)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    values: torch.Tensor
+
+
+def test_a_dataclass_is_moved_as_it_is(session):
+    batch = Normalized(torch.full((2,), 255.0))
+    batch.mask = torch.zeros(2)
+    batch.extra = "kept"
+    moved = us.to(batch, us.gpu(0))
+    assert moved.values.tolist() == [1, 1]
+    assert moved.mask.tolist() == [0, 0]
+    assert us.device_of(moved) == us.gpu(0)
+    assert us.device_of(batch) == us.cpu()
+    assert moved.extra == "kept"
+    assert us.to(moved, us.gpu(0)) is moved
+    assert us.to(Frozen(torch.ones(1)), us.gpu(0)).values.device == us.gpu(0)
+
+
+def test_sets_and_mappings_keep_their_classes(session):
+    class Encoding(collections.UserDict):
+        pass
+
+    class Labelled(dict):
+        pass
+
+    encoding, labelled = Encoding(ids=torch.ones(2)), Labelled(x=torch.ones(1))
+    encoding.source = labelled.source = "file"
+    for batch in (encoding, labelled):
+        moved = us.to(batch, us.gpu(0))
+        assert type(moved) is type(batch)
+        assert moved.source == "file"
+        assert us.device_of(moved) == us.gpu(0)
+        assert us.device_of(batch) == us.cpu()
+    assert us.device_of(us.to({torch.ones(1), "name"}, us.gpu(0))) == us.gpu(0)
+    assert type(us.to(frozenset([torch.ones(1)]), us.gpu(0))) is frozenset
+    assert us.device_of(us.to(types.MappingProxyType({"x": torch.ones(1)}), us.gpu(0))) == us.gpu(0)
+
+
+def test_a_tensor_that_is_there_twice_stays_one(session):
+    shared = torch.ones(2)
+    moved = us.to([shared, {"again": shared}, torch.ones(2)], us.gpu(0))
+    assert moved[0] is moved[1]["again"]
+    assert moved[0] is not moved[2]
+
+
+def test_modules_in_a_batch_move_in_place(session):
+    layer = nn.Linear(2, 2)
+    moved = us.to([layer, torch.ones(1)], us.gpu(0))
+    assert moved[0] is layer
+    assert us.device_of(moved) == us.gpu(0)
+    twin = us.copy({"layer": layer}, us.gpu(1))["layer"]
+    assert (us.device_of(twin), us.device_of(layer)) == (us.gpu(1), us.gpu(0))
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_the_source_may_change_at_once(session, pinned):
+    source = torch.ones(1000)
+    source = source.pin_memory() if pinned else source
+    moved = us.to(source, us.gpu(0))
+    source.zero_()
+    assert moved.sum().item() == 1000
+
+
+def test_expanded_and_strided_tensors_arrive(session):
+    for tensor in (
+        torch.ones(1).expand(5),
+        torch.arange(6.0).view(2, 3).t(),
+        torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+        torch.arange(10.0)[::3],
+        torch.tensor([1 + 2j]).conj(),
+    ):
+        moved = us.to(tensor, us.gpu(0))
+        assert torch.equal(moved.cpu(), tensor)
+        if tensor.is_contiguous(memory_format=torch.channels_last) and tensor.dim() == 4:
+            assert moved.is_contiguous(memory_format=torch.channels_last)

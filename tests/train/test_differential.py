@@ -1,0 +1,66 @@
+"""A short, seeded part of `make differential`: the Trainer agrees with a hand-written loop, or says why not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOL = str(Path(__file__).parents[2] / "tools" / "differential_trainer")
+SEED = 1
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    monkeypatch.syspath_prepend(TOOL)
+    import compare
+    import ranks
+    import space
+
+    yield ranks, space, compare
+    for name in ("compare", "ranks", "space", "plain", "pieces", "trained", "outcome"):
+        sys.modules.pop(name, None)
+
+
+def differing(tool, *counts: tuple[str, int]) -> list[str]:
+    ranks = tool[0]
+    names = [ranks.Name(strategy, number) for strategy, count in counts for number in range(count)]
+    found = dict(ranks.verdicts(SEED, names))
+    assert len(found) == len(names)
+    assert sum(verdict.kind == "agrees" for verdict in found.values()) > len(names) / 2
+    return [
+        "\n".join([f"make differential ARGS='--seed {SEED} --one {name}'", *verdict.lines])
+        for name, verdict in found.items()
+        if verdict.kind == "differs"
+    ]
+
+
+@pytest.mark.parametrize(("strategy", "count"), [("cpu", 50), ("gpu", 15), ("dp", 12)])
+def test_one_process_agrees_with_a_hand_written_loop(tool, strategy, count):
+    assert differing(tool, (strategy, count)) == []
+
+
+def test_two_processes_agree_with_a_hand_written_loop(tool):
+    assert differing(tool, ("ddp", 12), ("fsdp", 12)) == []
+
+
+def test_a_configuration_is_the_same_on_every_machine(tool):
+    _, space, _ = tool
+    assert space.draw("cpu", 3, SEED) == space.draw("cpu", 3, SEED)
+    assert space.draw("cpu", 3, SEED) != space.draw("cpu", 4, SEED)
+
+
+def test_a_difference_is_found(tool):
+    """The comparison sees one changed number."""
+    _, space, compare = tool
+    import plain
+
+    one, two = (plain.train(space.Config(seed=3, metrics=("mae",))) for _ in range(2))
+    assert compare.differences(one, two, "fp32") == []
+    two.history[1]["train_mae"] += 1e-3
+    two.weights[0][0, 0] += 1e-2
+    assert [line.split(":")[0] for line in compare.differences(one, two, "fp32")] == [
+        "weights[0]",
+        "history[1].train_mae",
+    ]

@@ -1,0 +1,59 @@
+"""The Trainer against a hand-written loop, on random configurations: they agree, or the Trainer refuses in a sentence.
+
+    python tools/differential_trainer --seed 1 --cpu 500 --gpu 200 --dp 100 --ddp 100 --fsdp 100
+    python tools/differential_trainer --seed 1 --one ddp/17
+
+Prints the counts of every strategy, and the configuration of each difference; exits with 1 where there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from compare import described
+from ranks import Name, verdicts
+from space import STRATEGIES, draw
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    for strategy, count in zip(STRATEGIES, (500, 200, 100, 100, 100), strict=True):
+        parser.add_argument(f"--{strategy}", type=int, default=count, metavar="COUNT")
+    parser.add_argument("--one", metavar="STRATEGY/NUMBER", help="one configuration of that seed alone")
+    parser.add_argument("--quiet", action="store_true", help="no line for refusals")
+    options = parser.parse_args()
+    names = [Name(strategy, number) for strategy in STRATEGIES for number in range(getattr(options, strategy))]
+    if options.one:
+        strategy, number = options.one.split("/")
+        names = [Name(strategy, int(number))]
+    return report(options.seed, names, bool(options.one), options.quiet)
+
+
+def report(seed: int, names: list[Name], one: bool, quiet: bool) -> int:
+    counts: dict[str, collections.Counter[str]] = {name.strategy: collections.Counter() for name in names}
+    begun = time.monotonic()
+    for name, verdict in verdicts(seed, names):
+        counts[name.strategy][verdict.kind] += 1
+        if verdict.kind == "agrees" and not one:
+            continue
+        if one or verdict.kind == "differs":
+            print(f"{verdict.kind}: --seed {seed} --one {name}\n    {described(draw(*name, seed))}")
+            for line in verdict.lines:
+                print(f"    {line}", flush=True)
+        elif not quiet:
+            print(f"refused: --seed {seed} --one {name}: {verdict.lines[0]}", flush=True)
+    for strategy, count in counts.items():
+        print(f"{strategy:5}", ", ".join(f"{count[kind]} {kind}" for kind in ("agrees", "refused", "differs")))
+    print(f"{time.monotonic() - begun:.0f} s")
+    return int(any(count["differs"] for count in counts.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
