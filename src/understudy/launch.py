@@ -132,7 +132,7 @@ def run(command: Sequence[str], variables: Mapping[str, str]) -> int:
 @contextmanager
 def guarded(folder: Path) -> Iterator[None]:
     """While this lasts, the end of this process, however hard, is the end of the run's processes and its folder."""
-    reading, writing = os.pipe()
+    reading, writing = map(_above_standard, os.pipe())
     script = Path(__file__).with_name("guard.py")
     with open(os.devnull, "r+b") as null:
         guard = subprocess.Popen(
@@ -146,6 +146,15 @@ def guarded(folder: Path) -> Iterator[None]:
         os.write(writing, b".")
         os.close(writing)
         guard.wait()
+
+
+def _above_standard(end: int) -> int:
+    """A pipe's end under a number that no standard stream has, should one of those be closed."""
+    if end > 2:
+        return end
+    moved = _above_standard(os.dup(end))
+    os.close(end)
+    return moved
 
 
 def _next_signal(numbers: Iterable[int]) -> tuple[int, bool]:
