@@ -32,7 +32,7 @@ def test_a_recorded_process_leaves_its_profile(tmp_path):
     (profile,) = tmp_path.glob("*.kineto.json.gz")
     assert profile.stat().st_size > 100
     assert launch.collect(tmp_path).traces == []  # nothing happened on a GPU
-    assert launch.collect(tmp_path).damaged == []
+    assert launch.collect(tmp_path).lost == []
 
 
 def test_under_measurement_a_program_without_cuda_is_left_alone(tmp_path):
