@@ -27,6 +27,7 @@ torch.ones(3).sum()
 
 
 def test_a_recorded_process_leaves_its_profile(tmp_path):
+    launch.prepare(tmp_path)
     code = PROGRAM.format(folder=str(tmp_path))
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     (profile,) = tmp_path.glob("*.kineto.json.gz")
