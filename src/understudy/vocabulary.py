@@ -55,7 +55,7 @@ class Policy:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        Policy.mode = self._formers.pop()
+        Policy.mode = (self._formers or self._called_over).pop()
 
 
 def policy(mode: PolicyMode) -> Policy:
