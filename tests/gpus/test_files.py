@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from click.testing import CliRunner
 
 from understudy import gpus
+from understudy.cli.gpus import command
 from understudy.errors import FileFormatError, UsageError
 from understudy.gpus.gpu import FOLDER
 
@@ -78,3 +82,17 @@ def test_a_file_that_is_not_toml_or_not_there_is_refused(tmp_path):
         gpus.find(str(tmp_path / "my.toml"))
     with pytest.raises(UsageError, match=r"other\.toml cannot be read: No such file"):
         gpus.parse(f"2x{tmp_path}/other.toml")
+
+
+def test_the_file_on_the_documentation_s_page_can_be_read(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "gpus.md").read_text(encoding="utf-8")
+    (tmp_path / "my.toml").write_text(page.split("```toml\n")[1].split("```")[0])
+    assert gpus.find(str(tmp_path / "my.toml")).key == "my-gpu"
+
+
+def test_the_command_lists_every_model_and_reads_a_file(write):
+    listed = CliRunner().invoke(command, []).output
+    assert {line.split()[0] for line in listed.splitlines()[1:]} == set(gpus.names())
+    facts = CliRunner().invoke(command, [str(write("sm_count = 40", "sm_count = 44"))]).output
+    assert facts.startswith("mine\n")
+    assert "\n  sm_count = 44 " in facts

@@ -1,7 +1,7 @@
 """The catalogue of GPUs: facts with their sources, one `.toml` file a model in this folder.
 
-Adding a GPU is adding a file, here or anywhere: a spec may name a path. Facts that depend on the CUDA version as well (the size of a CUDA context, the driver
-that ships with a toolkit) are in `tables/` and are read by `versions.py`.
+Adding a GPU is adding a file, here or anywhere: a spec may name a path. Facts that depend on the CUDA version as well
+(the size of a CUDA context, the driver that ships with a toolkit) are in `tables/` and are read by `versions.py`.
 """
 
 from __future__ import annotations
@@ -146,8 +146,9 @@ def names() -> list[str]:
 def find(name: str) -> Gpu:
     """The GPU of that key, alias or full name; upper and lower case are the same, and so are space, `_` and `-`.
 
-    What ends in ".toml" is the path of a file with the facts of a GPU. "V100" is the V100-SXM2-16GB, "A100" the A100-SXM4-40GB, "H100" the H100-SXM5-80GB: of each family the first
-    model with NVLink. `understudy gpus` lists all of them.
+    What ends in ".toml" is the path of a file with the facts of a GPU. "V100" is the V100-SXM2-16GB, "A100" the
+    A100-SXM4-40GB, "H100" the H100-SXM5-80GB: of each family the first model with NVLink. `understudy gpus` lists all
+    of them.
 
     Raises:
         UnknownGpuError: there is no such GPU; the text names the nearest ones.
