@@ -98,13 +98,21 @@ def _require_generation(gpu: Gpu, name: str) -> None:
 
 def describe(gpu: Gpu) -> dict[str, Any]:
     """A GPU as plain JSON for a trace: in full where a user's file describes it, else what reports need and its key."""
-    facts = asdict(gpu)
+    facts = {**asdict(gpu), "compute_capability": list(gpu.compute_capability), "aliases": list(gpu.aliases)}
     if _plain(gpu.key) in _files() and find(gpu.key) is gpu:
-        facts = {name: facts[name] for name in _DESCRIBED}
-    return {**facts, "compute_capability": list(gpu.compute_capability), "peak_flops": dict(gpu.peak_flops)}
+        return {name: facts[name] for name in _DESCRIBED}
+    return facts
 
 
-_DESCRIBED = ("key", "name", "memory_bytes", "sm_count", "memory_bandwidth_bytes_per_s")
+_DESCRIBED = (
+    "key",
+    "name",
+    "memory_bytes",
+    "compute_capability",
+    "sm_count",
+    "memory_bandwidth_bytes_per_s",
+    "peak_flops",
+)
 
 
 def from_description(facts: Mapping[str, Any]) -> Gpu:
@@ -114,7 +122,7 @@ def from_description(facts: Mapping[str, Any]) -> Gpu:
         KeyError: the facts have no key.
         UnknownGpuError: the key is not in the catalogue and the facts are not complete.
     """
-    if "sm_count" in facts and "power_limit_w" in facts:
+    if "power_limit_w" in facts:
         return files.checked(facts, Gpu, f"the trace's {facts['key']}", f"{DEFAULT}.toml")
     return find(facts["key"])
 
