@@ -5,10 +5,11 @@
 
 The rows are those of `tools/calibration/nccl_single_node.csv.gz` (aiconfigurator's: A100, H100, B200, GB200, L40S) and
 `nccl_published.csv` (what people published; of these only V100-PCIE is fitted). The constants are those of
-`understudy.cost.collectives.Path`: they minimize the mean of |log(predicted / measured)|, cut at 0.7, over the medians
-of rows of equal system, operation, ranks, type and size (from 64 MiB on four times), by a pattern search. Bands are the 10 and
-90 % quantiles of measured over predicted time where the row's size was left out of the fit ("own"), where its operation
-with that number of ranks was ("generation"), and where all of its kind of link was ("borrowed").
+`understudy.cost.collectives.Path`: a pattern search finds those with the least mean of |log(predicted / measured)|, cut
+at 0.7, over the medians of rows of equal system, operation, ranks, type and size, of which those from 64 MiB on count
+four times. Bands are the 10 and 90 % quantiles of measured over predicted time where the row's size was left out of the
+fit ("own"), where its operation with that number of ranks was ("generation"), and where all of its kind of link was
+("borrowed").
 """
 
 from __future__ import annotations
