@@ -90,6 +90,6 @@ def test_a_thousandfold_in_a_decade_takes_a_change_of_format():
 # mission 8
 def test_the_growth_follows_from_the_catalogue(small):
     result = small("decade")
-    k80, gb200 = gpus.find("K80"), gpus.find("GB200")
-    assert result.facts["fastest_grew"].value == gb200.peak_flops["fp8"] / k80.peak_flops["fp32"]
+    k80, b200 = gpus.find("K80"), gpus.find("B200")
+    assert result.facts["fastest_grew"].value == b200.peak_flops["fp8"] / k80.peak_flops["fp32"]
     assert (result.facts["first_year"].value, result.facts["last_year"].value) == ("2014", "2024")
