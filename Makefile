@@ -29,7 +29,7 @@ help:
 	@echo "make bench-report     size of the HTML report of 100,000 operations, and how long it takes to open"
 	@echo "make bench-memory     peak memory of ResNet-50, bert-large and GPT-2, with what it is made of"
 	@echo "make snapshots        memory snapshots that others recorded on real GPUs, replayed"
-	@echo "make calibrate        fit the cost model's curves on the published timings again"
+	@echo "make calibrate        fit the cost model's curves and collectives on the published timings again"
 	@echo "make accuracy         predicted against published training throughput"
 	@echo "make differential     the Trainer against a hand-written loop on 1,000 random configurations; a quarter of an hour"
 	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
@@ -108,6 +108,7 @@ bench-report: environment
 
 calibrate: environment
 	$(RUN) tools/calibrate_cost.py $(ARGS)
+	$(RUN) tools/calibrate_collectives.py $(ARGS)
 
 accuracy: environment
 	$(RUN) tools/accuracy.py $(ARGS)

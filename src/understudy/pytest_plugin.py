@@ -129,9 +129,9 @@ def _decide(arguments: Any) -> Gpus:
     if backend not in ("auto", "emulated", "real"):
         raise UsageError(f"the GPU backend is auto, emulated or real, not {backend!r}")
     if spec is not None:
-        from understudy.gpus import parse
+        from understudy.gpus import absolute, parse
 
-        spec = str(spec)
+        spec = absolute(str(spec))
         parse(spec)
     if shim.OPTIONS in os.environ:  # pytest itself runs under `understudy run`, or is a worker of one that emulates
         return Gpus("emulated", spec or "of understudy run", 0, gates, options)

@@ -218,7 +218,7 @@ class Session:
     def write_totals(self) -> None:
         """Write the devices' totals as they are at this moment."""
         self.trace.facts["devices"] = [_totals(device) for device in self.machine.devices]
-        self.trace.facts["gpus"] = [_describe(device.gpu) for device in self.machine.devices]
+        self.trace.facts["gpus"] = [gpus.describe(device.gpu) for device in self.machine.devices]
 
     def write_band(self) -> None:
         """Write the error band of the kernels so far, all of which it looks at."""
@@ -270,7 +270,7 @@ class Session:
     def _write_facts(self) -> None:
         facts = self.trace.facts
         facts["options"] = asdict(self.options)
-        facts["gpus"] = [_describe(gpu) for gpu in self.models]
+        facts["gpus"] = [gpus.describe(gpu) for gpu in self.models]
         facts["devices"] = []
         facts["cuda_version"] = list(self.cuda_version)
         facts["program"] = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else ""
@@ -373,7 +373,7 @@ def _options(values: dict[str, Any]) -> Options:
             raise UsageError(f"{name} cannot be {values[name]!r}: it is {' or '.join(map(repr, allowed))}")
     if values.get("host_memory_limit") is not None:
         values["host_memory_limit"] = parse_size(values["host_memory_limit"])
-    return Options(**values)
+    return Options(**{**values, "gpus": gpus.absolute(values.get("gpus", Options.gpus))})
 
 
 def install_from_environment(framework: str = "torch") -> Session | None:
@@ -400,18 +400,6 @@ def running() -> Session | None:
 
 
 _RUNNING: list[Session] = []
-
-
-def _describe(gpu: Gpu) -> dict[str, Any]:
-    return {
-        "key": gpu.key,
-        "name": gpu.name,
-        "memory_bytes": gpu.memory_bytes,
-        "compute_capability": list(gpu.compute_capability),
-        "sm_count": gpu.sm_count,
-        "memory_bandwidth_bytes_per_s": gpu.memory_bandwidth_bytes_per_s,
-        "peak_flops": dict(gpu.peak_flops),
-    }
 
 
 def _totals(device: Device) -> dict[str, Any]:

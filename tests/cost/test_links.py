@@ -1,4 +1,4 @@
-"""Copies and collectives against published bandwidths, in bands."""
+"""Copies and collectives against published bandwidths, in bands; test_collectives.py has more of the latter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 
 from understudy import gpus
 from understudy.cost import CostModel
-from understudy.cost.links import collective_kind
 
 MIB = 1 << 20
 
@@ -62,27 +61,8 @@ def test_small_copies_are_latency():
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("c10d::allreduce_", "all_reduce"),
-        ("nccl:all_reduce", "all_reduce"),
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "all_reduce"),
-        ("c10d::_allgather_base_", "all_gather"),
-        ("nccl:_reduce_scatter_base", "reduce_scatter"),
-        ("c10d::broadcast_", "broadcast"),
-        ("c10d::reduce_", "reduce"),
-        ("c10d::alltoall_base_", "all_to_all"),
-        ("c10d::barrier", "barrier"),
-        ("nccl:recv 0<-1", "send"),
-    ],
-)
-def test_collectives_by_name(name, kind):
-    assert collective_kind(name) == kind
-
-
-@pytest.mark.parametrize(
     ("name", "ranks", "low", "high"),
-    [("V100", 8, 115, 140), ("A100", 8, 210, 245), ("H100", 8, 330, 380), ("V100", 2, 38, 48), ("T4", 2, 6, 12)],
+    [("V100", 8, 115, 140), ("A100", 8, 210, 245), ("H100", 8, 430, 480), ("V100", 2, 38, 50), ("T4", 2, 6, 12)],
 )
 def test_bus_bandwidth_of_all_reduce(name, ranks, low, high):
     size = 1 << 30
@@ -96,7 +76,7 @@ def test_collectives_grow_with_size_and_ranks():
         times = [cost_model.collective_ns(name, size, 4) for size in (4, 1 << 10, 1 << 20, 1 << 28)]
         assert times == sorted(times)
         assert cost_model.collective_ns(name, 1 << 20, 2) <= cost_model.collective_ns(name, 1 << 20, 8)
-        assert cost_model.collective_ns(name, 4, 2) >= 10_000
+        assert cost_model.collective_ns(name, 4, 2) >= 5_000
 
 
 def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather():

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from understudy.cost.model import CostModel
 from understudy.errors import FileFormatError, UsageError
-from understudy.gpus import find, versions
+from understudy.gpus import from_description, versions
 from understudy.gpus.gpu import Gpu
 from understudy.machine.launches import MARKED
 from understudy.machine.occupancy import FULL, Occupancy
@@ -57,7 +57,7 @@ def does_not_fit(trace: Trace) -> list[int]:
 
 def _gpus_of(trace: Trace) -> list[Gpu]:
     try:
-        return [find(gpu["key"]) for gpu in trace.facts["gpus"]]
+        return [from_description(gpu) for gpu in trace.facts["gpus"]]
     except KeyError as error:
         raise FileFormatError(
             "the trace does not say of which GPUs it is, so there is nothing to compare prices with: write it with "

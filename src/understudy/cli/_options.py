@@ -25,7 +25,7 @@ def _gpus(context: click.Context, parameter: click.Parameter, value: object) -> 
     if value is None:
         return None
     gpus.parse(str(value))
-    return str(value)
+    return gpus.absolute(str(value))
 
 
 def _cuda_version(context: click.Context, parameter: click.Parameter, value: object) -> str | None:

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from math import ceil, log2
-from typing import Any
-
+from understudy.cost.collectives import Band, Collectives, collective_kind
 from understudy.cost.operators import read
 from understudy.gpus import Gpu
 
-_RELATIVE = {"kepler": "volta", "pascal": "volta", "turing": "volta", "ampere-86": "ampere", "ada": "ampere"}
-_RELATIVES = {**_RELATIVE, "blackwell-120": "blackwell"}
-
-COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "alltoall": "all_to_all",
-    "gather": "gather",
-    "scatter": "scatter",
-    "barrier": "barrier",
-    "send": "send",
-    "recv": "send",
+_RELATIVES = {
+    "kepler": "volta",
+    "pascal": "volta",
+    "turing": "volta",
+    "ampere-86": "ampere",
+    "ada": "ampere",
+    "blackwell-120": "blackwell",
 }
-
-
-def collective_kind(name: str) -> str:
-    """The kind of a collective by its framework name, such as "c10d::allreduce_" or "nccl:all_reduce"."""
-    letters = re.sub(r"[^a-z]", "", name.lower())
-    for key in sorted(COLLECTIVES, key=len, reverse=True):
-        if key in letters:
-            return COLLECTIVES[key]
-    return "all_reduce"
 
 
 class Links:
@@ -51,21 +31,19 @@ class Links:
         self.device_rate: float = gpu.memory_bandwidth_bytes_per_s * device["efficiency"] / 2.0
         self.device_latency_ns: float = 1000.0 * device["latency_us"]
         self.has_nvlink = gpu.nvlink_bandwidth_bytes_per_s > 0
-        self._collective: dict[str, Any] = data["collective"]
         if self.has_nvlink:
-            self.pair_share: float = nvlink["pair_share"][generation]
+            shares = nvlink["pair_share"]
+            self.pair_share: float = shares.get(gpu.key, shares[generation])
             self.peer_rate: float = (
                 gpu.nvlink_bandwidth_bytes_per_s * self.pair_share * nvlink["efficiency"][generation]
             )
             self.peer_latency_ns: float = 1000.0 * nvlink["latency_us"]
-            efficiency = self._collective["nvlink_efficiency"][generation]
-            self.bus_rate: float = gpu.nvlink_bandwidth_bytes_per_s * efficiency
         else:
             self.pair_share = 1.0
             staged = pcie["staged_efficiency"][str(gpu.pcie_generation)]
             self.peer_rate = nominal * (pcie["peer_efficiency"] if gpu.peer_access else staged)
             self.peer_latency_ns = 1000.0 * pcie["peer_latency_us" if gpu.peer_access else "staged_latency_us"]
-            self.bus_rate = nominal * self._collective["pcie_efficiency"]
+        self.collectives = Collectives(gpu, self.pair_share)
 
     def use(self, measured: dict[str, float]) -> None:
         """Take measured rates and latencies of copies (bytes a second, microseconds) in place of the modelled ones."""
@@ -89,33 +67,12 @@ class Links:
         return round(latency + 1e9 * size_bytes / rate)
 
     def collective_ns(self, name: str, size_bytes: int, ranks: int) -> int:
-        """A collective of `ranks` GPUs of one node, where each brings `size_bytes`: the quicker of ring and tree."""
-        kind = collective_kind(name)
-        base: float = 1000.0 * self._collective["base_us"]
+        """A collective of `ranks` GPUs of one node, where each brings `size_bytes`: the quickest way that NCCL has."""
         if ranks <= 1:
-            return round(base + (0 if kind == "barrier" else 1e9 * size_bytes / self.device_rate))
-        step: float = 1000.0 * self._collective["step_us"]["nvlink" if self.has_nvlink else "pcie"]
-        rate = min(self.bus_rate, self.bus_rate * self.pair_share * (ranks - 1)) if self.has_nvlink else self.bus_rate
-        if kind == "send":
-            return round(base + 1e9 * size_bytes / self.peer_rate)
-        moved, hops = _traffic(kind, ranks)
-        ring = hops * step + 1e9 * size_bytes * moved / rate
-        levels = 2 * ceil(log2(ranks)) if kind == "all_reduce" else ceil(log2(ranks))
-        tree = levels * step + 1e9 * size_bytes * max(moved, 1.0) * 1.1 / rate
-        return round(base + (min(ring, tree) if kind in ("all_reduce", "broadcast", "reduce") else ring))
+            kept = 0 if collective_kind(name) == "barrier" else 1e9 * size_bytes / self.device_rate
+            return round(1000.0 * self.collectives.launch_us + kept)
+        return round(1000.0 * self.collectives.time_us(name, size_bytes, ranks))
 
-
-def _traffic(kind: str, ranks: int) -> tuple[float, int]:
-    """(bytes over the busiest link per byte of one rank's input, hops of the ring)."""
-    n = ranks
-    if kind == "all_reduce":
-        return 2.0 * (n - 1) / n, 2 * (n - 1)
-    if kind == "all_gather":
-        return float(n - 1), n - 1
-    if kind in ("reduce_scatter", "all_to_all"):
-        return (n - 1) / n, n - 1
-    if kind in ("gather", "scatter"):
-        return float(n - 1) if kind == "gather" else (n - 1) / n, n - 1
-    if kind == "barrier":
-        return 0.0, 2 * (n - 1)
-    return 1.0, n - 1
+    def collective_band(self, name: str, size_bytes: int, ranks: int) -> Band:
+        """The 80 % interval of such a collective's true time, as factors of the predicted one."""
+        return self.collectives.band(name, size_bytes, ranks)

@@ -1,21 +1,22 @@
 """The catalogue of GPUs: facts with their sources, one `.toml` file a model in this folder.
 
-Adding a GPU is adding a file. Facts that depend on the CUDA version as well (the size of a CUDA context, the driver
-that ships with a toolkit) are in `tables/` and are read by `versions.py`.
+Adding a GPU is adding a file, here or anywhere: a spec may name a path. Facts that depend on the CUDA version as well
+(the size of a CUDA context, the driver that ships with a toolkit) are in `tables/` and are read by `versions.py`.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from understudy.errors import FileFormatError, UnknownGpuError, UsageError
+from understudy.gpus import files
 
 FOLDER = Path(__file__).parent
 DEFAULT = "V100-SXM2-16GB"
@@ -59,7 +60,7 @@ class Gpu:
     shared_memory_per_block_optin_bytes: int
     shared_memory_per_sm_bytes: int
     peak_flops: Mapping[str, float] = field(compare=False)
-    sources: Mapping[str, str] = field(compare=False, repr=False)
+    sources: Mapping[str, str] = field(compare=False, repr=False, default_factory=dict)
     price_usd_per_hour: float | None = None
     sustained_share: float = 1.0
     peer_access: bool = True
@@ -78,21 +79,52 @@ class Gpu:
         return self.smi_memory_mib_before_r510 if int(driver.split(".")[0]) < 510 else self.smi_memory_mib
 
 
-_OPTIONAL = {"price_usd_per_hour", "sustained_share", "peer_access"}
-_PAIRS = {"aliases", "compute_capability"}
-
-
 @cache
 def _read(path: Path) -> Gpu:
-    data = tomllib.loads(path.read_text(encoding="utf-8"))
-    known = {f.name for f in fields(Gpu)}
-    missing = known - _OPTIONAL - data.keys()
-    unknown = data.keys() - known
-    if missing or unknown:
-        wrong = ", ".join(sorted(f"{name} is missing" for name in missing) + sorted(f"{n} is unknown" for n in unknown))
-        raise FileFormatError(f"{path.name} does not describe a GPU: {wrong}; compare it with {DEFAULT}.toml")
-    facts: dict[str, Any] = {name: tuple(value) if name in _PAIRS else value for name, value in data.items()}
-    return Gpu(**facts)
+    gpu = files.read(path, Gpu, f"{DEFAULT}.toml")
+    if path.parent != FOLDER:
+        _require_generation(gpu, path.name)
+    return gpu
+
+
+def _require_generation(gpu: Gpu, name: str) -> None:
+    """Efficiencies, links and drivers are known by generation."""
+    known = sorted({_read(path).generation for path in _files().values()})
+    if gpu.generation not in known:
+        raise FileFormatError(
+            f"{name} does not describe a GPU: generation must be one of {', '.join(known)}, whichever is nearest"
+        )
+
+
+def describe(gpu: Gpu) -> dict[str, Any]:
+    """A GPU as plain JSON for a trace: in full where a user's file describes it, else what reports need and its key."""
+    facts = {**asdict(gpu), "compute_capability": list(gpu.compute_capability), "aliases": list(gpu.aliases)}
+    if _plain(gpu.key) in _files() and find(gpu.key) is gpu:
+        return {name: facts[name] for name in _DESCRIBED}
+    return facts
+
+
+_DESCRIBED = (
+    "key",
+    "name",
+    "memory_bytes",
+    "compute_capability",
+    "sm_count",
+    "memory_bandwidth_bytes_per_s",
+    "peak_flops",
+)
+
+
+def from_description(facts: Mapping[str, Any]) -> Gpu:
+    """The GPU that `describe` wrote down.
+
+    Raises:
+        KeyError: the facts have no key.
+        UnknownGpuError: the key is not in the catalogue and the facts are not complete.
+    """
+    if "power_limit_w" in facts:
+        return files.checked(facts, Gpu, f"the trace's {facts['key']}", f"{DEFAULT}.toml")
+    return find(facts["key"])
 
 
 @cache
@@ -122,12 +154,17 @@ def names() -> list[str]:
 def find(name: str) -> Gpu:
     """The GPU of that key, alias or full name; upper and lower case are the same, and so are space, `_` and `-`.
 
-    "V100" is the V100-SXM2-16GB, "A100" the A100-SXM4-40GB, "H100" the H100-SXM5-80GB: of each family the first
-    model with NVLink. `understudy gpus` lists all of them.
+    What ends in ".toml" is the path of a file with the facts of a GPU. "V100" is the V100-SXM2-16GB, "A100" the
+    A100-SXM4-40GB, "H100" the H100-SXM5-80GB: of each family the first model with NVLink. `understudy gpus` lists all
+    of them.
 
     Raises:
         UnknownGpuError: there is no such GPU; the text names the nearest ones.
+        FileFormatError: the file does not describe a GPU.
+        UsageError: the file cannot be read.
     """
+    if _is_path(name):
+        return _read(Path(name).absolute())
     plain = _plain(name)
     path = _files().get(plain) or _aliases().get(plain)
     if path is None:
@@ -148,10 +185,11 @@ def parse(spec: str) -> tuple[Gpu, ...]:
     """The GPUs that a `--gpus` value asks for, in order.
 
     "2xV100" and "V100:2" are two V100, "V100,A100" one of each, "2xV100,A100" three; a bare "2" is two
-    V100-SXM2-16GB (the documents' card), and "0" is none.
+    V100-SXM2-16GB (the documents' card), and "0" is none. A name that ends in ".toml" is a file: "2xmy.toml".
 
     Raises:
         UnknownGpuError: a name is not in the catalogue.
+        FileFormatError: a file does not describe a GPU.
         UsageError: the text is not of that form.
     """
     parts = [part.strip() for part in spec.split(",")]
@@ -163,6 +201,18 @@ def parse(spec: str) -> tuple[Gpu, ...]:
             f"{spec!r} asks for {len(gpus)} GPUs, and one process emulates at most {MOST_GPUS}: ask for fewer"
         )
     return gpus
+
+
+def absolute(spec: str) -> str:
+    """The same spec with the paths of files from the root on, for processes that work in another folder."""
+    return ",".join(_COUNTED.sub(lambda found: found[1] + os.path.abspath(found[2]), part) for part in spec.split(","))
+
+
+_COUNTED = re.compile(r"^\s*((?:\d+\s*[xX*]\s*)?)(\S.*\.toml)", re.IGNORECASE)
+
+
+def _is_path(name: str) -> bool:
+    return name.strip().lower().endswith(".toml")
 
 
 def _part(part: str, spec: str) -> tuple[Gpu, ...]:
