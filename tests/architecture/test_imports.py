@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "live": {"machine"},
     "departure": {"trace", "seam"},
     "guard": set(),
+    "version": set(),
     "vocabulary": set(),
     "torch": {"vocabulary"},
     "jax": {"vocabulary"},

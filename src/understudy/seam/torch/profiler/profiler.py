@@ -26,7 +26,7 @@ class Profiler:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.recording: Recording | None = None
+        self.recordings: list[Recording] = []  # of the windows that are open, one in another
         self.legacy = False
         self.nvtx = False
 
@@ -52,27 +52,27 @@ class Profiler:
         made.begin()
         try:
             STOCK["_enable_profiler"](config, {ProfilerActivity.CPU}, *args, **kwargs)
-        except BaseException:  # a window is open already, which goes on
+        except BaseException:  # there is no window
             made.end()
             raise
-        self.recording = made
+        self.recordings.append(made)
 
     def disable(self) -> Any:
         """`_disable_profiler`: a window ends; returns what happened in it."""
         if self.nvtx:
             self.nvtx = False
             return None
-        recording, self.recording = self.recording, None
         found = STOCK["_disable_profiler"]()
-        if recording is None:
+        if not self.recordings:
             return found
+        recording = self.recordings.pop()
         recording.end()
         return Result(found, recording, chrome.save)
 
     def toggle(self, enable: bool, activities: Any) -> None:
         """`_toggle_collection_dynamic`: CUDA work is ours to leave out."""
-        if ProfilerActivity.CUDA in activities and self.recording is not None:
-            self.recording.toggle(enable)
+        if ProfilerActivity.CUDA in activities and self.recordings:
+            self.recordings[-1].toggle(enable)
         rest = set(activities) - {ProfilerActivity.CUDA}
         if rest:
             STOCK["_toggle_collection_dynamic"](enable, rest)
