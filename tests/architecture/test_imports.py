@@ -1,4 +1,4 @@
-"""DESIGN.md's import table, as a test."""
+"""The import table of docs/architecture.md, as a test."""
 
 import re
 

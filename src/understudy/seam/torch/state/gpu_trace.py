@@ -1,4 +1,4 @@
-"""`torch.cuda._gpu_trace`: callbacks for what happens in the driver, and the sanitizer that listens to them.
+"""`torch.cuda._gpu_trace`: callbacks for what happens in the driver, for whoever registered one.
 
 They are fired where PyTorch's C++ fires them (c10/cuda/CUDAStream.h, CUDACachingAllocator.cpp, CUDAFunctions.cpp,
 ATen/cuda/CUDAEvent.h), once `torch._C._activate_gpu_trace` was called.
