@@ -210,6 +210,7 @@ class RawBlock:
     """Memory of a tensor that was made while the caching allocator was off: one cudaMalloc."""
 
     __slots__ = ("accesses", "address", "context", "requested", "size")
+    uses: frozenset[int] = frozenset()  # streams that were recorded on it: none ever
 
     def __init__(self, address: int, size: int) -> None:
         self.address = address
