@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from understudy.version import __version__ as __version__
+
 __all__ = ["Options", "Session", "emulate"]
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from typing import Literal, NamedTuple
 import psutil
 import pynvml
 
-from understudy import __version__, launch
+from understudy import launch
+from understudy.version import __version__
 
 State = Literal["ok", "absent", "problem"]
 FRAMEWORKS = {"jax": "jax", "tensorflow": "tensorflow", "mxnet": ""}

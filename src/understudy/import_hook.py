@@ -13,12 +13,13 @@ class ImportHook:
         self.callbacks = callbacks
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        """The spec that the other finders give, its loader armed with the callback."""
+        """The spec that the finders behind it give, its loader armed with the callback."""
         callback = self.callbacks.get(name)
-        if callback is None:
+        if callback is None or self not in sys.meta_path:  # taken out meanwhile
             return None
-        for finder in sys.meta_path:
-            if finder is not self and hasattr(finder, "find_spec"):
+        place = sys.meta_path.index(self)  # those before it, another hook's among them, have been asked
+        for finder in sys.meta_path[place + 1 :]:
+            if hasattr(finder, "find_spec"):
                 spec = finder.find_spec(name, path, target)
                 if spec is not None:
                     if spec.loader is not None:  # a folder that only happens to have the name has none
@@ -31,7 +32,7 @@ def _after_exec(loader, callback: Callable[[], None]) -> None:  # type: ignore[n
     run = loader.exec_module
 
     def exec_module(module):  # type: ignore[no-untyped-def]
-        del loader.exec_module  # the loader is its own again
+        vars(loader).pop("exec_module", None)  # the loader is its own again, where two hooks wait as well
         run(module)
         callback()
 
@@ -39,10 +40,17 @@ def _after_exec(loader, callback: Callable[[], None]) -> None:  # type: ignore[n
 
 
 def hook(callbacks: Mapping[str, Callable[[], None]]) -> ImportHook:
-    """Call `callbacks[name]` when the import of `name` has finished; at once for what is imported already."""
+    """Call `callbacks[name]` when the import of `name` has finished; at once for what is imported already.
+
+    Where one of those fails, nothing is left in place.
+    """
     waiting = {name: callback for name, callback in callbacks.items() if name not in sys.modules}
     finder = ImportHook(waiting)
     sys.meta_path.insert(0, finder)
-    for name in callbacks.keys() - waiting.keys():
-        callbacks[name]()
+    try:
+        for name in callbacks.keys() - waiting.keys():
+            callbacks[name]()
+    except BaseException:
+        sys.meta_path.remove(finder)
+        raise
     return finder

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from understudy import __version__, checks, launch, reports
+from understudy import checks, launch, reports
 from understudy.checks._gates import Gate, broken, parse_gates
 from understudy.errors import UsageError
 from understudy.reports.parts.summary import short
@@ -22,6 +22,7 @@ from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
 from understudy.trace.trace import Trace
 from understudy.trace.units import plural
+from understudy.version import __version__
 
 if TYPE_CHECKING:
     from understudy.session import Session

@@ -40,6 +40,7 @@ from understudy.seam.seeding import seed_all
 from understudy.seam.sites import Sites
 from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace
+from understudy.version import __version__
 
 CHOICES = {
     "clock": ("virtual", "real"),
@@ -120,7 +121,8 @@ class Session:
             import_module("torch")  # before the seam: under `understudy run` this begins the run's own emulation
             import_module("understudy.seam.torch.requirements").require()
             from understudy.seam.torch.install import Installation
-            from understudy.seam.torch.state.state import Meter, State
+            from understudy.seam.torch.state.core import Meter
+            from understudy.seam.torch.state.state import State
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
@@ -140,7 +142,7 @@ class Session:
             self.options.assume,
             self.options.host_memory_limit,
         )
-        state.share_gpus, state.stale = self.options.share_gpus, self.options.async_copies == "stale"
+        state.ranks.share_gpus, state.stale = self.options.share_gpus, self.options.async_copies == "stale"
         if self.options.host_time == "measured":
             state.meter = Meter(self.options.host_factor)
         installation = Installation(state)
@@ -423,8 +425,6 @@ def _totals(device: Device) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    from understudy import __version__
-
     found = {"understudy": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
     torch = sys.modules.get("torch")
     if torch is not None:

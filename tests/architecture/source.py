@@ -25,7 +25,7 @@ class Source:
 
     @property
     def layer(self) -> str:
-        """The folder, or for a module at the top its name: what DESIGN.md's table has a row for."""
+        """The folder, or for a module at the top its name: what the table of docs/architecture.md has a row for."""
         first = self.path.relative_to(PACKAGE).parts[0]
         return first.removesuffix(".py")
 

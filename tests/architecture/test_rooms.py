@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 
 import pytest
-from source import PACKAGE, Source, sources
+from source import PACKAGE, ROOT, Source, sources
 
 SEAM = "seam/torch/"
-BELOW_ALL = {"tags", "type_names", "requirements"}
+BELOW_ALL = {"tags", "type_names", "requirements", "standins"}
 TO_STATE = {"operators", "scratch", "state"}
 TO_DISPATCH = TO_STATE | {"dispatch"}
 TO_KERNELS = TO_DISPATCH | {"kernels"}
@@ -17,6 +18,7 @@ ROOMS: dict[str, set[str]] = {
     "tags": set(),
     "type_names": set(),
     "requirements": set(),
+    "standins": set(),
     "operators": set(),
     "scratch": {"operators"},
     "state": {"operators", "scratch"},
@@ -28,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "distributed": TO_KERNELS | {"cuda"},
     "install": TO_KERNELS | {"tensor", "cuda", "profiler", "distributed"},
 }
-"""Each room (or file beside them) and the rooms that it may import; all may import the three first files."""
+"""Each room (or file beside them) and the rooms that it may import; all may import the first four files."""
 
 
 def room(path: str) -> str:
@@ -87,3 +89,11 @@ def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
                 found.add(name)
                 waiting.append(name)
     return found
+
+
+def test_what_the_documentation_sends_readers_to_is_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    answers = text[text.index("Where is ...?") : text.index("**Who watches.**")]
+    paths = re.findall(r"`(\w+(?:/\w+)+)`", answers)
+    assert len(paths) >= 10
+    assert not [path for path in paths if not any((PACKAGE / at / f"{path}.py").is_file() for at in ("", SEAM))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from understudy.machine.exclusive import Turns
+from understudy.machine.exclusive import Around, Turns
 
 
 class Counter:
@@ -66,3 +66,38 @@ def test_a_forked_child_does_not_wait_for_a_lock_that_nobody_holds_there() -> No
     turns.forked()
     counter.add()
     assert counter.count == 1
+
+
+def test_who_watches_comes_and_goes_in_any_order_and_the_turns_stay() -> None:
+    turns, counter = Turns(threading.RLock), Counter()
+    turns.guard(counter)
+    heard: list[str] = []
+
+    def watching(name: str) -> Around:
+        def around(verb: Around, *args: object) -> object:
+            heard.append(name)
+            return verb(*args)
+
+        return around
+
+    one, two = watching("one"), watching("two")
+    turns.watch(counter, ["add"], one)
+    turns.begin()
+    turns.watch(counter, ["add"], two)
+    counter.add()
+    assert sorted(heard) == ["one", "two"]
+    turns.unwatch(counter, ["add"], one)
+    counter.add()
+    assert heard[2:] == ["two"]
+    turns.unwatch(counter, ["add"], two)
+    never = threading.Event()
+    run(*(threading.Thread(target=counter.add, args=(never,)) for _ in range(4)))
+    assert (counter.count, len(heard)) == (6, 3)
+
+
+def test_nothing_is_left_of_who_watched_a_machine_of_one_thread() -> None:
+    turns, counter = Turns(threading.RLock), Counter()
+    turns.guard(counter)
+    turns.watch(counter, ["add"], print)
+    turns.unwatch(counter, ["add"], print)
+    assert "add" not in vars(counter)

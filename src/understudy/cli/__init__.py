@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import click
 
-from understudy import __version__, settings
+from understudy import settings
 from understudy.errors import UnderstudyError
+from understudy.version import __version__
 
 PROGRAM = "understudy"
 NAMES = tuple(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_"))

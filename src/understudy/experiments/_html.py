@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib import resources
 from typing import Any
 
-from understudy import __version__
 from understudy.experiments import _plotly, _text
 from understudy.experiments._result import Result, Table
 from understudy.reports.html import code
 from understudy.reports.parts import page
+from understudy.version import __version__
 
 
 def render(result: Result, documentation: str) -> str:

@@ -1,17 +1,21 @@
-"""One thread of the host at a time: the verbs of a machine and its parts take turns once several threads use them.
+"""What stands round the verbs of a machine: turns, once several threads use them, and those who watch them.
 
 What the machine knows is read, decided on and written in one verb: a stream's epoch, a vector clock, a free list. While
 there is one thread no verb pays for a lock. From the second on each public method of the guarded objects holds the
-machine's lock from beginning to end; it is reentrant, since verbs call each other.
+machine's lock from beginning to end; it is reentrant, since verbs call each other. Whoever watches a verb (a profiler)
+does so within the turn. Both come and go here alone, in any order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from functools import wraps
+from functools import partial, wraps
 from types import FunctionType
 from typing import Any
+
+Around = Callable[..., Any]
+"""Calls the verb that it is given, with the arguments that follow."""
 
 
 class Turns:
@@ -25,6 +29,7 @@ class Turns:
         self.lock: AbstractContextManager[Any] = nullcontext()
         self.shared = False
         self._guarded: list[Any] = []
+        self._watching: dict[tuple[int, str], list[Around]] = {}  # by a part's identity and a verb
 
     def guard(self, *parts: Any) -> None:
         """Let the public methods of these objects take turns, from the moment at which there is a second thread."""
@@ -48,10 +53,38 @@ class Turns:
         if self.shared and self._make_lock is not None:
             self.lock = self._make_lock()
 
+    def watch(self, part: Any, names: Iterable[str], around: Around) -> None:
+        """Let `around(verb, *args, **kwargs)` call these verbs of a guarded part from now on."""
+        for name in names:
+            self._watching.setdefault((id(part), name), []).append(around)
+            self._dress(part, name)
+
+    def unwatch(self, part: Any, names: Iterable[str], around: Around) -> None:
+        """End that; others who watch go on."""
+        for name in names:
+            key = id(part), name
+            self._watching[key].remove(around)
+            if not self._watching[key]:
+                del self._watching[key]
+            self._dress(part, name)
+
     def _wrap(self, part: Any) -> None:
         for name in dir(type(part)):
             if not name.startswith("_") and isinstance(getattr(type(part), name), FunctionType):
-                setattr(part, name, self._taking_turns(getattr(part, name)))
+                self._dress(part, name)
+
+    def _dress(self, part: Any, name: str) -> None:
+        """Put round a verb what belongs there now."""
+        verb: Callable[..., Any] = getattr(type(part), name).__get__(part)
+        watching = self._watching.get((id(part), name), ())
+        for around in watching:
+            verb = partial(around, verb)
+        if self.shared:
+            setattr(part, name, self._taking_turns(verb))
+        elif watching:
+            setattr(part, name, verb)
+        else:
+            delattr(part, name)
 
     def _taking_turns(self, verb: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(verb)

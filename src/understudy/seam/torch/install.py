@@ -15,8 +15,30 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as ent
 from understudy import import_hook
 from understudy.errors import InstallError
 from understudy.seam.patching import Patches, undone
-from understudy.seam.torch.cuda import driver, graphs, libraries, pools, streams, timer, tunable
-from understudy.seam.torch.dispatch import asserts, determinism, fake, fetches, higher_order, indexing, moves, threads
+from understudy.seam.torch.cuda import (
+    availability,
+    driver,
+    graphs,
+    libraries,
+    memory,
+    pools,
+    sanitizer,
+    streams,
+    timer,
+    tunable,
+)
+from understudy.seam.torch.dispatch import (
+    asserts,
+    backward,
+    determinism,
+    fake,
+    fetches,
+    generators,
+    higher_order,
+    indexing,
+    moves,
+    threads,
+)
 from understudy.seam.torch.dispatch.host_time import MeasuredDispatch
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.nodata import DatalessDispatch
@@ -41,8 +63,6 @@ from understudy.seam.torch.kernels import (
     sequences,
 )
 from understudy.seam.torch.profiler import profiler
-from understudy.seam.torch.state import generators, gpu_trace, memory, notes, order
-from understudy.seam.torch.state.history import History
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tensor import (
     array_interface,
@@ -62,7 +82,7 @@ from understudy.seam.torch.tensor import (
 )
 
 PATCHED = (
-    notes,
+    availability,
     storage,
     tensor,
     tensor_types,
@@ -72,7 +92,7 @@ PATCHED = (
     dlpack,
     array_interface,
     driver,
-    gpu_trace,
+    sanitizer,
     memory,
     pools,
     graphs,
@@ -80,7 +100,7 @@ PATCHED = (
     gradients,
     fft,
     libraries,
-    order,
+    backward,
     parallel,
     nccl,
     process_groups,
@@ -135,6 +155,11 @@ CACHES = (
 )
 """Functions of PyTorch that keep its names as they find them."""
 
+OPERATOR_CODE = frozenset(
+    method.__code__ for method in (Dispatch.__torch_dispatch__, Dispatch.general, Dispatch.on_device, Dispatch.create)
+)
+"""Methods whose frames know, as `func`, the operator that is running."""
+
 ACTIVE: list[State] = []
 """The emulations that are in force in this process, innermost last."""
 
@@ -171,7 +196,7 @@ class Installation:
     def _install(self) -> None:
         """Each step after what takes it back."""
         state, undo = self.state, self._undo
-        state.history = History(state)
+        state.history.stacks.dispatch = OPERATOR_CODE
         torch.utils._device._device_constructors()  # a cache that must hold PyTorch's own functions
         undo.append(self.patches.restore)
         for module in PATCHED:
@@ -182,7 +207,7 @@ class Installation:
         undo.append(self.composites.unregister)
         self.composites.register()
         undo.append(self._leave_modes)
-        with gpu_trace.Lifted():
+        with sanitizer.Lifted():
             self.mode.__enter__()  # type: ignore[no-untyped-call]
             if self.stale is not None:
                 self.stale.__enter__()  # type: ignore[no-untyped-call]
@@ -208,7 +233,7 @@ class Installation:
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self.hook]
 
     def _leave_modes(self) -> None:
-        with gpu_trace.Lifted():
+        with sanitizer.Lifted():
             for mode in (self.stale, self.mode):
                 if mode is not None and any(mode is entered for entered in entered_modes()):
                     mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]

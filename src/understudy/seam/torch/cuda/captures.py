@@ -16,7 +16,7 @@ from understudy.seam.torch.dispatch.above import Above
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import HIDDEN_WRITES, NO_KERNEL
-from understudy.seam.torch.state.generators import Position
+from understudy.seam.torch.state.positions import Position
 from understudy.seam.torch.tags import FLOATING, Tag, attach, bytes_in, storage_of, tag_of
 
 Tensor = torch.Tensor

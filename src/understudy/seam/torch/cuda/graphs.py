@@ -35,8 +35,8 @@ from understudy.seam.torch.kernels import (
 )
 from understudy.seam.torch.operators.messages import cuda_error
 from understudy.seam.torch.operators.plan import tensors_in
-from understudy.seam.torch.state.generators import Position
 from understudy.seam.torch.state.late import extent
+from understudy.seam.torch.state.positions import Position
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU, VERSION, tag_of
 
@@ -287,7 +287,7 @@ class Graph:
     def _draws_through(self, stream: int) -> list[Any]:
         """The memory that a generator's seed and offset are read from, an element each."""
         device = self._state.device(self._state.local.device)
-        return [(device, self._state.take(device, 8, stream)) for _ in range(2)]
+        return [(device, self._state.memory.take(device, 8, stream)) for _ in range(2)]
 
     def enable_debug_mode(self) -> None:
         """Let `debug_dump` write the graph."""

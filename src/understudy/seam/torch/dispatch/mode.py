@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.machine.machine import Cost
 from understudy.seam.torch.dispatch import fake
+from understudy.seam.torch.dispatch.generators import draw
 from understudy.seam.torch.dispatch.parts import HigherOrderPlan, composite, tensorless
 from understudy.seam.torch.operators import dtypes, limits, messages
 from understudy.seam.torch.operators.plan import (
@@ -29,7 +30,6 @@ from understudy.seam.torch.operators.plan import (
 from understudy.seam.torch.scratch import rows as kernels
 from understudy.seam.torch.scratch.silent import silent
 from understudy.seam.torch.state import cublas
-from understudy.seam.torch.state.generators import draw
 from understudy.seam.torch.state.state import VIEW_NS, State
 from understudy.seam.torch.tags import (
     CPU,
@@ -287,7 +287,7 @@ class Dispatch(TorchDispatchMode):
             target = CPU if local.target is None else local.target
         self._check_generator(kwargs.get("generator"), target)
         if target >= 0 and plan.factory:
-            self.state.memory.expect(target, args, kwargs, empty=plan.empty)
+            self.state.guard.expect(target, args, kwargs, empty=plan.empty)
         out = self.call(plan, func, args, kwargs, target)
         if target >= 0:
             self.tag(out, target)

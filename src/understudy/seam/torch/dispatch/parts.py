@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
 
-if TYPE_CHECKING:
-    from understudy.seam.torch.dispatch.mode import Dispatch
-
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 LAZY = (torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative, torch._C.DispatchKey.ZeroTensor)
 AUTOCAST = torch._C.DispatchKey.AutocastCPU
 KERNELS = (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CompositeExplicitAutograd)
+
+
+class Mode(Protocol):
+    """What is asked of the dispatch mode here."""
+
+    @property
+    def state(self) -> State:
+        """The emulation's."""
+
+    @property
+    def parts(self) -> AbstractContextManager[Any]:
+        """What to enter where an operator is run as others."""
+
+    def general(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator whole."""
 
 
 class HigherOrderPlan(Plan):
@@ -29,7 +41,7 @@ class HigherOrderPlan(Plan):
         self.handler = higher_order
 
 
-def higher_order(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def higher_order(dispatch: Mode, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a higher-order operator's kernel, `run_dtensor_rng_op` for one, under the mode."""
     kernel = next((func.py_kernels[key] for key in KERNELS if key in func.py_kernels), None)
     if kernel is None:
@@ -38,12 +50,12 @@ def higher_order(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...
         return kernel(*args, **kwargs)
 
 
-def tensorless(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def tensorless(dispatch: Mode, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator that neither takes nor makes tensors (`record_function`'s): nothing happens on a device."""
     return plan.run(*args, **kwargs)
 
 
-def composite(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def composite(dispatch: Mode, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Take a composite operator apart as autograd does; under `torch.inference_mode` it comes here whole.
 
     Strided nested tensors have kernels of their own for some of them.

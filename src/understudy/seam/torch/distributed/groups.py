@@ -113,7 +113,7 @@ class Groups:
         if device in group.connected:
             return
         state = self.state
-        state.create_context(state.device(device))
+        state.memory.create_context(state.device(device))
         found = state.device(device)
         group.connected[device] = versions.communicator_bytes(found.gpu, group.size)
         found.driver.occupied_bytes += group.connected[device]
@@ -154,7 +154,7 @@ class Groups:
             return
         group.met = True
         other = self.state.ranks.met(group, device)
-        if other is not None and not self.state.share_gpus:
+        if other is not None and not self.state.ranks.share_gpus:
             version = ".".join(map(str, NCCL_VERSION))
             place = (FIRST_PCI_BUS + self.state.device(device).physical) << 12  # bus, device, function, in hexadecimal
             error = dist.DistBackendError(DUPLICATE.format(version=version, rank=group.rank, other=other, device=place))

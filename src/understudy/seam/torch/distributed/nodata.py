@@ -16,7 +16,8 @@ import torch.distributed as dist
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.operators.plan import tensors_in
-from understudy.seam.torch.state.state import Local, State
+from understudy.seam.torch.state.core import Local
+from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import Tag, attach, device_of, is_physically_meta, storage_of
 
 Tensor = torch.Tensor

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.kernels import attention_choice as choice
 from understudy.seam.torch.operators.plan import Plan
-from understudy.seam.torch.state.generators import MASK, MIXER
+from understudy.seam.torch.state.positions import MASK, MIXER
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import VERSION, device_of, disable_torch_function
 

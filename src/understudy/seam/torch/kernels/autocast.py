@@ -18,6 +18,7 @@ import torch
 from understudy.seam.patching import Patch
 from understudy.seam.torch.kernels import autocast_lists as lists
 from understudy.seam.torch.kernels import recurrent
+from understudy.seam.torch.kernels.autocast_lists import Cast
 from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of
@@ -27,7 +28,7 @@ is_cached: Callable[[torch.Tensor], bool] = C._is_cached_tensor  # type: ignore[
 KEY, CUDA_KEY = "AutocastCPU", "AutocastCUDA"
 """PyTorch's build for the CPU has CUDA's kernels of autocast too: an operator that has none is not on CUDA's lists."""
 KEYS = C.DispatchKeySet(C.DispatchKey.AutocastCPU)
-Rule = Callable[["Autocast", Any, tuple[Any, ...], dict[str, Any], torch.dtype], Any]
+Rule = Callable[[Cast, Any, tuple[Any, ...], dict[str, Any], torch.dtype], Any]
 
 
 class Switches(threading.local):
@@ -113,12 +114,11 @@ class Autocast:
             if on_device and apart:
                 return func.redispatch(below, *args, **kwargs)  # autocast goes on in its parts
             enabled = of_cuda and switches.cuda if on_device else switches.cpu
-            autocast = owner[0]
-            with autocast.without():
+            with owner[0].without():
                 if not enabled or not found:
                     return func(*args, **kwargs)
                 dtype = torch.get_autocast_dtype("cuda" if on_device else "cpu")
-                return rule(autocast, func, args, kwargs, dtype)
+                return rule(owner[0].cast, func, args, kwargs, dtype)
 
         return kernel
 
@@ -158,16 +158,16 @@ class Autocast:
         self.owner.clear()
 
 
-def _lower(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
-    kwargs = {name: autocast.cast(value, dtype) for name, value in kwargs.items()}
-    return func(*[autocast.cast(value, dtype) for value in args], **kwargs)
+def _lower(cast: Cast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    kwargs = {name: cast(value, dtype) for name, value in kwargs.items()}
+    return func(*[cast(value, dtype) for value in args], **kwargs)
 
 
-def _float32(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
-    return _lower(autocast, func, args, kwargs, torch.float32)
+def _float32(cast: Cast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    return _lower(cast, func, args, kwargs, torch.float32)
 
 
-def _result(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def _result(cast: Cast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     names = [argument.name for argument in func._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
     low = any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors_in(args))
@@ -179,7 +179,7 @@ def _result(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[s
     return func(*args, **kwargs)
 
 
-def _appended(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def _appended(cast: Cast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     other = lists.APPENDED.get(f"{func._opname}.{func._overloadname}")
     if other is None or args[0].dtype == torch.float64:
         return func(*args, **kwargs)
@@ -188,12 +188,12 @@ def _appended(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict
     return getattr(func.overloadpacket, other)(*whole, dtype=torch.float32)
 
 
-def _promote(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def _promote(cast: Cast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     wide = any(t.dtype == torch.float32 for t in tensors_in((*args, *kwargs.values())))
-    return _lower(autocast, func, args, kwargs, torch.float32 if wide else dtype)
+    return _lower(cast, func, args, kwargs, torch.float32 if wide else dtype)
 
 
-def _ban(autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def _ban(cast: Cast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     raise RuntimeError(lists.BANNED_TEXT)
 
 

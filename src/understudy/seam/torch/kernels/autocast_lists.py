@@ -6,6 +6,14 @@ AT_FORALL_LOWER_PRECISION_FP, AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE, AT_F
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Cast = Callable[[Any, torch.dtype], Any]
+"""Casts a value, or those in a list, as a rule of autocast wants it."""
+
 LOWER_PRECISION = (
     "cudnn_convolution", "cudnn_convolution_transpose", "_convolution",
     "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d",

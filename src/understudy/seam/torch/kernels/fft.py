@@ -17,9 +17,9 @@ from understudy.machine.plan_cache import PlanCache
 from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.plan import Plan
+from understudy.seam.torch.standins import StandIn, public
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of, tag_of
-from understudy.seam.torch.tensor.standins import StandIn, public
 
 HALVES = {torch.float16: torch.float32, torch.complex32: torch.complex64}
 BACK = {torch.float32: torch.float16, torch.complex64: torch.complex32}

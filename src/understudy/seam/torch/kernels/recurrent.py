@@ -11,12 +11,13 @@ aten/src/ATen/native/RNN.cpp, aten/src/ATen/cudnn/AutocastRNN.cpp.
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.parts import COMPOSITE
+from understudy.seam.torch.kernels.autocast_lists import Cast
 from understudy.seam.torch.kernels.recurrent_values import MODES, backward_values, forward_values, named, shapes
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan, tensors_in
@@ -24,9 +25,6 @@ from understudy.seam.torch.scratch.recurrent_space import LSTM, Pieces, pieces
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU, FLOATING, device_of, disable_torch_function, storage_of, tag_of
 from understudy.seam.torch.type_names import scalar_type
-
-if TYPE_CHECKING:
-    from understudy.seam.torch.kernels.autocast import Autocast
 
 C: Any = torch._C
 Tensor = torch.Tensor
@@ -150,9 +148,7 @@ def _dropout_state(state: State, device: int, dropout: float, train: bool) -> Te
     return None if known is None else known[1]
 
 
-def autocast_rule(
-    autocast: Autocast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype
-) -> Any:
+def autocast_rule(cast: Cast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     """Autocast of aten::_cudnn_rnn: float16 always, with the weights in one new buffer each time."""
     half = torch.float16
     tensor, weights, stride, buffer, hx, cx, mode, units = args[:8]
@@ -161,13 +157,13 @@ def autocast_rule(
     if weights[0].dtype not in (half, torch.float64):
         place = pieces(weights, stride, mode, units)
         buffer = torch.zeros(place.numel, dtype=half, device=weights[0].device)
-        cast = []
+        pieces_of = []
         for weight, offset in zip(weights, place.offsets, strict=True):
             piece: Any = torch.empty(0, dtype=half, device=weight.device)
             piece.set_(buffer, offset, weight.shape, weight.contiguous().stride())
-            cast.append(piece.copy_(weight))
-        weights = cast
-    tensor, hx, cx = (autocast.cast(value, half) for value in (tensor, hx, cx))
+            pieces_of.append(piece.copy_(weight))
+        weights = pieces_of
+    tensor, hx, cx = (cast(value, half) for value in (tensor, hx, cx))
     return func(tensor, weights, stride, buffer, hx, cx, *args[6:], **kwargs)
 
 

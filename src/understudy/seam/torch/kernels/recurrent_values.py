@@ -12,7 +12,7 @@ from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.parts import COMPOSITE
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.scratch.recurrent_space import RNN_MODES, pieces, reserve_bytes
-from understudy.seam.torch.state.generators import MASK, MIXER
+from understudy.seam.torch.state.positions import MASK, MIXER
 from understudy.seam.torch.tags import disable_torch_function
 
 C: Any = torch._C

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-from understudy.seam.torch.profiler.events import MEMORY, NOWHERE, DeviceEvent, Link, MemoryEvent, Result
+from understudy.seam.torch.profiler.events import MEMORY, NOWHERE, DeviceEvent, Link, MemoryEvent
+from understudy.seam.torch.profiler.result import Result
 from understudy.trace import kineto
 from understudy.trace.kineto import Event
 from understudy.trace.operation import Kind

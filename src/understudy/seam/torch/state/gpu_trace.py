@@ -1,4 +1,4 @@
-"""`torch.cuda._gpu_trace`: callbacks for what happens in the driver, and the sanitizer that listens to them.
+"""`torch.cuda._gpu_trace`: callbacks for what happens in the driver, for whoever registered one.
 
 They are fired where PyTorch's C++ fires them (c10/cuda/CUDAStream.h, CUDACachingAllocator.cpp, CUDAFunctions.cpp,
 ATen/cuda/CUDAEvent.h), once `torch._C._activate_gpu_trace` was called.
@@ -6,60 +6,27 @@ ATen/cuda/CUDAEvent.h), once `torch._C._activate_gpu_trace` was called.
 
 from __future__ import annotations
 
-import sys
-from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from torch.cuda import _gpu_trace as callbacks
 
-from understudy.seam.patching import Patch
-
-if TYPE_CHECKING:
-    from understudy.seam.torch.state.state import State
-
-SANITIZER = "torch.cuda._sanitizer"
-
-
-class Frees(deque[Any]):
-    """The blocks whose storages died, while somebody listens."""
-
-    def append(self, block: Any) -> None:
-        """Note the block, and tell that its memory is free."""
-        super().append(block)
-        callbacks.MemoryDeallocationCallbacks.fire_callbacks(block.address)
+from understudy.machine.device import Device
+from understudy.seam.torch.state.observers import Observers
+from understudy.seam.torch.tags import Tag
 
 
 class GpuTrace:
     """Who is told of events, streams, memory and waits; nobody until `activate`."""
 
-    def __init__(self, state: State) -> None:
-        self.state = state
+    def __init__(self, observers: Observers) -> None:
+        self.observers = observers
         self.active = False
 
     def activate(self) -> None:
-        """Tell from now on."""
-        if self.active:
-            return
-        self.active = True
-        state = self.state
-        place = state.place
-
-        def placed(storage: Any, index: int) -> Any:
-            tag = place(storage, index)
-            if tag.block is not None:
-                tag.frees = self._frees(index)
-                callbacks.MemoryAllocationCallbacks.fire_callbacks(tag.block.address)
-            return tag
-
-        vars(state)["place"] = placed
-
-    def _frees(self, index: int) -> deque[Any]:
-        device = self.state.device(index)
-        if not isinstance(device.frees, Frees):
-            self.state.drain(device)
-            device.frees = Frees()
-        return device.frees
+        """Tell from now on; PyTorch has nothing that would end it."""
+        if not self.active:
+            self.active = True
+            self.observers.join(placed=_placed, died=_died)
 
     def recorded(self, event: Any, stream: int, first: bool) -> None:
         """An event was recorded on a stream (its handle); the first time makes it."""
@@ -99,25 +66,10 @@ class GpuTrace:
             callbacks.EventSynchronizationCallbacks.fire_callbacks(event.cuda_event)
 
 
-def patches(state: State) -> list[Patch]:
-    """`torch._C._activate_gpu_trace`; whoever called it before the emulation began is heard too."""
-    if SANITIZER in sys.modules:
-        state.gpu_trace.activate()
-    return [Patch(torch._C, "_activate_gpu_trace", state.gpu_trace.activate)]
+def _placed(storage: Any, index: int, tag: Tag) -> None:
+    if tag.block is not None:
+        callbacks.MemoryAllocationCallbacks.fire_callbacks(tag.block.address)
 
 
-class Lifted:
-    """While this is entered the sanitizer's mode is off: it must see operators before the emulation does."""
-
-    def __init__(self) -> None:
-        module = sys.modules.get(SANITIZER)
-        sanitizer = getattr(module, "cuda_sanitizer", None)
-        self._mode = sanitizer.dispatch if sanitizer is not None and sanitizer.enabled else None
-
-    def __enter__(self) -> None:
-        if self._mode is not None:
-            self._mode.__exit__(None, None, None)
-
-    def __exit__(self, *error: object) -> None:
-        if self._mode is not None:
-            self._mode.__enter__()
+def _died(device: Device, block: Any) -> None:
+    callbacks.MemoryDeallocationCallbacks.fire_callbacks(block.address)

@@ -11,9 +11,8 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -22,13 +21,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from understudy.machine.device import Device
 from understudy.machine.memory.blocks import DEFAULT_POOL
 from understudy.seam.sites import Sites
+from understudy.seam.torch.state.core import Core
+from understudy.seam.torch.state.observers import Observers
 from understudy.seam.torch.state.stacks import ALL, FREES, LEVELS, Frames, Stack, Stacks
 from understudy.seam.torch.tags import VERSION, storage_of
 from understudy.trace.operation import Site
 from understudy.trace.trace import MEMORY_ACTIONS, MEMORY_CATEGORIES, MEMORY_EXCESS
-
-if TYPE_CHECKING:
-    from understudy.seam.torch.state.state import State
 
 ACTIONS = {name: number for number, name in enumerate(MEMORY_ACTIONS)}
 CATEGORIES = {name: number for number, name in enumerate(MEMORY_CATEGORIES)}
@@ -51,16 +49,17 @@ class Shown:
 class History:
     """Whether the allocators' actions are kept, and what is known of each allocation."""
 
-    def __init__(self, state: State) -> None:
-        self.state = state
+    def __init__(self, core: Core, observers: Observers) -> None:
+        self.core = core
+        self.observers = observers
         self.metadata = ""
         self.enabled = False
         self.from_start = False
         self.shown = Shown()
-        self._sites = Sites(state.machine.trace.sites, stacks=True)
+        self._sites = Sites(core.machine.trace.sites, stacks=True)
         self._notes: dict[int, str] = {}  # row -> the metadata in force
         self._pools: dict[int, tuple[int, int]] = {}  # row -> its memory pool, where that is not the default one
-        self._stacks = Stacks()
+        self.stacks = Stacks()
         self._taken: dict[int, int] = {}  # row of a live allocation -> backward passes begun before it
         # id of a block -> where and when its storage died
         self._given: dict[int, tuple[int, bool, int, Stack | None]] = {}
@@ -102,13 +101,13 @@ class History:
         _check(enabled, ("state", "all"), "expected state to be 'state', 'all', or None")
         _check(context, ("state", "alloc", "all"), "expected context to be 'state', 'alloc', 'all', or None")
         _check(stacks, ("python", "all"), "expected stacks to be 'python', or 'all'")
-        for device in self.state.machine.devices:
-            self.state.drain(device)  # what died until now was freed before
+        for device in self.core.machine.devices:
+            self.core.drain(device)  # what died until now was freed before
         shown = self.shown
-        rows = len(self.state.machine.trace.memory)
+        rows = len(self.core.machine.trace.memory)
         shown.events = enabled is not None
-        self._stacks.operators = stacks == "all"
-        self._stacks.level = 0 if enabled is None else LEVELS[context or ""]
+        self.stacks.operators = stacks == "all"
+        self.stacks.level = 0 if enabled is None else LEVELS[context or ""]
         shown.entries = max_entries if enabled == "all" else 1
         shown.skipped = frozenset(skip_actions)
         if enabled is None or clear_history or not self.enabled:
@@ -134,9 +133,9 @@ class History:
         if self.enabled:
             return
         self.enabled = True
-        for device in self.state.machine.devices:
+        for device in self.core.machine.devices:
             device.allocator.on_action = self._hook(device)
-            device.frees.__dict__["append"] = self._watch(device)
+        self.observers.join(died=self._died)
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
@@ -150,16 +149,16 @@ class History:
         self.enabled = False
         while self._handles:
             self._handles.pop().remove()
-        for device in self.state.machine.devices:
-            self.state.drain(device)  # what died until now belongs to the history
+        for device in self.core.machine.devices:
+            self.core.drain(device)  # what died until now belongs to the history
             device.allocator.on_action = None
-            device.frees.__dict__.pop("append", None)
+        self.observers.leave(died=self._died)
 
     # ------------------------------------------------------------------ actions
 
     def _hook(self, device: Device) -> Any:
-        state = self.state
-        rows = state.machine.trace.memory
+        core = self.core
+        rows = core.machine.trace.memory
 
         def act(action: str, address: int, size: int, stream: int, block: Any) -> None:
             with self._lock:
@@ -179,31 +178,24 @@ class History:
                     first = action in ("segment_alloc", "segment_map") and block.prev is None
                     if first and block.segment.context is None:
                         block.segment.context = row
-                self._stacks.note(row, action, block, given)
+                self.stacks.note(row, action, block, given)
                 if self.metadata:
                     self._notes[row] = self.metadata
                 if block is not None and block.pool_id != DEFAULT_POOL:
                     self._pools[row] = block.pool_id
-                time = state.local.host.now_ns
+                time = core.local.host.now_ns
                 value = excess << MEMORY_EXCESS | category
                 rows.append((ACTIONS[action], device.index, stream, address, size, time, site, value))
 
         return act
 
-    def _watch(self, device: Device) -> Any:
-        append = deque.append
-        frees = device.frees
-
-        def died(block: Any) -> None:
-            # The storage may die anywhere, also while the history is being written.
-            self._given[id(block)] = self._now()
-            append(frees, block)
-
-        return died
+    def _died(self, device: Device, block: Any) -> None:
+        # The storage may die anywhere, also while the history is being written.
+        self._given[id(block)] = self._now()
 
     def _now(self) -> tuple[int, bool, int, Stack | None]:
         """What is kept of the moment at which a storage dies."""
-        return self._sites.number(2), self._backward(), self._backward_passes, self._stacks.gather(ALL)
+        return self._sites.number(2), self._backward(), self._backward_passes, self.stacks.gather(ALL)
 
     def _free(self, action: str, block: Any) -> tuple[int, Stack | None]:
         """The line and the stack where a block was given back; its allocation's category is settled."""
@@ -221,7 +213,7 @@ class History:
 
     def _backward(self) -> bool:
         """Whether a backward pass runs on this thread; counts the passes. Each has its own list of streams."""
-        callers = self.state.local.callers
+        callers = self.core.local.callers
         if not callers:
             return False
         if callers is not self._pass:
@@ -274,10 +266,10 @@ class History:
             self.mark(tag.block, category)
 
     def _category(self, row: int) -> str:
-        return MEMORY_CATEGORIES[self.state.machine.trace.memory.get(row, CATEGORY_COLUMN) & 255]
+        return MEMORY_CATEGORIES[self.core.machine.trace.memory.get(row, CATEGORY_COLUMN) & 255]
 
     def _set(self, row: int, category: str) -> None:
-        rows = self.state.machine.trace.memory
+        rows = self.core.machine.trace.memory
         value = rows.get(row, CATEGORY_COLUMN) & ~255 | CATEGORIES[category]
         rows.put(row, CATEGORY_COLUMN, value)
 
@@ -290,8 +282,8 @@ class History:
                     self.mark_tensor(parameter.grad, "gradient")
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        for device in self.state.machine.devices:
-            self.state.drain(device)
+        for device in self.core.machine.devices:
+            self.core.drain(device)
         self._stepping = False
         for state in list(optimizer.state.values()):
             for value in state.values() if isinstance(state, dict) else ():
@@ -313,7 +305,7 @@ class History:
         """The program's lines behind a block's context, which is the row of its allocation."""
         if not isinstance(context, int):
             return []
-        trace = self.state.machine.trace
+        trace = self.core.machine.trace
         return frames_of(trace.sites[trace.memory.get(context, SITE_COLUMN)])
 
     def segments(
@@ -322,8 +314,8 @@ class History:
         """The segments of all devices, and the allocators' settings."""
         segments: list[Any] = []
         settings: dict[str, Any] = {}
-        for device in self.state.machine.devices:
-            self.state.drain(device)
+        for device in self.core.machine.devices:
+            self.core.drain(device)
             found = device.allocator.snapshot(pool, frames)
             segments += found["segments"]
             settings = found["allocator_settings"]
@@ -331,19 +323,19 @@ class History:
 
     def write(self) -> None:
         """Leave in the trace what its rows cannot tell: the segments as they are now, and the settings."""
-        rows = self.state.machine.trace.memory
+        rows = self.core.machine.trace.memory
         if not len(rows):
             return
-        for device in self.state.machine.devices:
-            self.state.drain(device)
+        for device in self.core.machine.devices:
+            self.core.drain(device)
         self._finish()
-        hooks = [(device.allocator, device.allocator.on_action) for device in self.state.machine.devices]
+        hooks = [(device.allocator, device.allocator.on_action) for device in self.core.machine.devices]
         for allocator, _ in hooks:
             allocator.on_action = None
         segments, settings = self.segments(self.frames)
         for allocator, hook in hooks:
             allocator.on_action = hook
-        facts = self.state.machine.trace.facts
+        facts = self.core.machine.trace.facts
         facts["memory_segments"], facts["allocator_settings"] = segments, settings
         facts["memory_from_start"] = self.from_start
         if WRITES_POOLS:
@@ -351,16 +343,16 @@ class History:
 
     def snapshot(self, pool: Any = None) -> dict[str, Any]:
         """What `torch._C._cuda_memorySnapshot` returns; `pool` is (a, b) or (a, b, with events)."""
-        state = self.state
+        core = self.core
         wanted = None if pool is None else (int(pool[0]), int(pool[1]))
         with_events = pool is None or len(pool) < 3 or bool(pool[2])
-        traces: list[list[dict[str, Any]]] = [[] for _ in state.machine.devices]
+        traces: list[list[dict[str, Any]]] = [[] for _ in core.machine.devices]
         if self.enabled and self.shown.events and with_events:
-            for device in state.machine.devices:
-                state.drain(device)
+            for device in core.machine.devices:
+                core.drain(device)
             self._fill(traces)
         # Its own "snapshot" action is in the next one: the trace is copied first (c10/cuda/CUDACachingAllocator.cpp).
-        segments, settings = self.segments(self._stacks.of_context, wanted)
+        segments, settings = self.segments(self.stacks.of_context, wanted)
         return {
             "segments": segments,
             "device_traces": [events[-self.shown.entries :] for events in traces],
@@ -370,7 +362,7 @@ class History:
 
     def _fill(self, traces: list[list[dict[str, Any]]]) -> None:
         shown = self.shown
-        for row, action in enumerate(self.state.machine.trace.memory_actions()):
+        for row, action in enumerate(self.core.machine.trace.memory_actions()):
             if row < shown.first or action.action in shown.skipped:
                 continue
             pool = {"pool_id": self._pools.get(row, DEFAULT_POOL)} if WRITES_POOLS else {}
@@ -384,7 +376,7 @@ class History:
                     "time_us": action.time_ns // 1000,
                     "compile_context": "N/A",
                     "user_metadata": self._notes.get(row, ""),
-                    "frames": self._stacks.of_event(row),
+                    "frames": self.stacks.of_event(row),
                 }
             )
 

@@ -7,20 +7,23 @@ by PyTorch's own meta kernel. That is done only when little is left (`Room.near`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
 import torch
 
 from understudy.errors import HostMemoryError
 from understudy.seam.host_memory import LARGE, Boundless, Room
 from understudy.seam.torch.operators.plan import Plan, tensors_in
+from understudy.seam.torch.state.core import Core
+from understudy.seam.torch.state.memory import Memory
 from understudy.seam.torch.tags import disable_torch_function, storage_of, tag_of
 from understudy.trace.units import format_bytes
 
-if TYPE_CHECKING:
-    from understudy.seam.torch.state.state import State
-
 Tensor = torch.Tensor
+EXABYTE = 1 << 60
+"""A request from here on is refused before any device is asked (c10/cuda/CUDACachingAllocator.cpp: one_exa_bytes)."""
+
 META = torch.device("meta")
 UNKNOWN_TO_META = (NotImplementedError, RuntimeError, ValueError, TypeError, IndexError, AttributeError)
 """What a meta kernel raises where there is none, or where the arguments are wrong: the CPU's own says so better."""
@@ -29,16 +32,17 @@ UNKNOWN_TO_META = (NotImplementedError, RuntimeError, ValueError, TypeError, Ind
 class HostGuard:
     """Stands between the operators of one emulation and the host's memory."""
 
-    def __init__(self, state: State, limit: int | None) -> None:
-        self.state = state
-        self.room = Boundless() if state.no_data else Room(self._taken, limit)
+    def __init__(self, core: Core, memory: Memory, limit: int | None, no_data: bool) -> None:
+        self.core = core
+        self.memory = memory
+        self.room = Boundless() if no_data else Room(self._taken, limit)
         self._sizes: dict[Any, int] = {}
 
     def _taken(self) -> int:
         """The bytes of this process's live tensors on all emulated devices, unwritten ones included."""
-        for device in self.state.machine.devices:
-            self.state.drain(device)
-        return sum(device.allocator.memory_allocated() for device in self.state.machine.devices)
+        for device in self.core.machine.devices:
+            self.core.drain(device)
+        return sum(device.allocator.memory_allocated() for device in self.core.machine.devices)
 
     def placed(self, index: int, size: int) -> None:
         """So much was made since the last look that another is due; refuses when nothing is left."""
@@ -61,9 +65,23 @@ class HostGuard:
 
         Programs know how to answer a card's out of memory, so that comes first.
         """
-        device = self.state.machine.devices[index]
-        device.allocator.free(self.state.take(device, size, self.state.local.streams[index].index))
+        device = self.core.machine.devices[index]
+        device.allocator.free(self.memory.take(device, size, self.core.local.streams[index].index))
         return self._error(index, size)
+
+    def expect(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], *, empty: bool) -> None:
+        """Refuse a new tensor that no GPU of this model can hold, or whose values (unless `empty`) the host cannot."""
+        size = args[0] if args else kwargs.get("size")
+        if isinstance(size, (list, tuple)):
+            dtype = kwargs.get("dtype") or torch.get_default_dtype()
+            needed = math.prod(size) * dtype.itemsize
+            device = self.core.device(index)
+            if needed >= EXABYTE:
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
+            if needed > device.driver.total_bytes:
+                self.memory.take(device, needed, self.core.local.streams[index].index)
+            if needed >= LARGE and not empty:
+                self.asked(index, needed)
 
     def made_empty(self, out: Any) -> None:
         """Large memory was made of which no page is written yet."""
@@ -99,7 +117,7 @@ class HostGuard:
         return size
 
     def _by_meta(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        local = self.state.local
+        local = self.core.local
         before, local.inner = local.inner, True
         given = {name: _to_meta(value) for name, value in kwargs.items()}
         if plan.factory or "device" in given:
@@ -114,8 +132,8 @@ class HostGuard:
         return sum(storage_of(tensor).nbytes() for tensor in tensors_in((out,)))
 
     def _error(self, index: int, size: int) -> HostMemoryError:
-        state, room = self.state, self.room
-        site = state.machine.trace.sites[state.site()]
+        core, room = self.core, self.room
+        site = core.machine.trace.sites[core.site()]
         if room.by_limit():
             reason, advice = f"--host-memory-limit {format_bytes(room.limit or 0)} leaves no room for them", "raise"
         else:

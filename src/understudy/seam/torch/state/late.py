@@ -16,11 +16,11 @@ import torch
 
 from understudy.machine.order import Access, knows
 from understudy.seam.torch.operators.plan import Plan, tensors_in
+from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.tags import CPU, HOST_TAG, parts_of, storage_of
 
 if TYPE_CHECKING:
     from understudy.machine.stream import Stream
-    from understudy.seam.torch.state.state import State
 
 _PHYSICAL: Any = vars(torch._C.StorageBase)["device"]
 
@@ -105,8 +105,8 @@ class Late:
     at the public methods (`Turns`): nobody comes back from a wait before the bytes that it waited for are written.
     """
 
-    def __init__(self, state: State, clock: bool) -> None:
-        self.state = state
+    def __init__(self, core: Core, clock: bool) -> None:
+        self.core = core
         self.clock = clock
         self.landings: list[Landing] = []
         self.sources: list[Source] = []
@@ -118,8 +118,8 @@ class Late:
 
     def land(self) -> None:
         """Write what the host is now ordered after (or, by the clock, what is complete)."""
-        machine = self.state.machine
-        now = self.state.local.host.now_ns
+        machine = self.core.machine
+        now = self.core.local.host.now_ns
         done: list[Landing] = []
         waiting: list[Landing] = []
         for landing in self.landings:
@@ -192,12 +192,12 @@ class Late:
         first = [item.access for item in self.landings if item.destination.lies_in(tag)]
         if write:
             first += [item.access for item in self.sources if item.source.lies_in(tag)]
-        machine = self.state.machine
+        machine = self.core.machine
         for access in first:
             ordered = knows(stream.order, access.agent, access.epoch) or machine.host_knows(access.agent, access.epoch)
             if access.agent != stream.agent and not ordered and access.start < end and start < access.end:
-                lane = machine.lane(self.state.local.host, stream)
-                second = Access(stream.agent, stream.epoch + 1, start, end, write, lane, self.state.site())
+                lane = machine.lane(self.core.local.host, stream)
+                second = Access(stream.agent, stream.epoch + 1, start, end, write, lane, self.core.site())
                 machine.hazard("unsynchronized-access", access, second)
         self.finish(tag)
 
@@ -212,8 +212,8 @@ class Late:
                         written.copy_(read)
 
     def _report(self, code: str, first: Access, write: bool, start: int, end: int) -> None:
-        state = self.state
-        site = state.site()
-        machine = state.machine
-        lane = machine.lane(state.local.host, machine.devices[0].default_stream)
+        core = self.core
+        site = core.site()
+        machine = core.machine
+        lane = machine.lane(core.local.host, machine.devices[0].default_stream)
         machine.hazard(code, first, Access(0, 0, start, end, write, lane, site))

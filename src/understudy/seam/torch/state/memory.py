@@ -1,34 +1,26 @@
-"""Device memory under PyTorch's names: statistics, out of memory, workspaces, and what else occupies a GPU."""
+"""Device memory: contexts, out of memory, cuBLAS's workspaces, and what else occupies a GPU."""
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import warnings
-from collections import deque
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 
 from understudy.machine.device import Device
 from understudy.machine.memory.allocator import CachingAllocator
+from understudy.machine.memory.host_allocator import HostAllocator
 from understudy.machine.memory.oom_text import OutOfMemory, message
 from understudy.machine.memory.settings import Settings, parse, text_of
-from understudy.seam.host_memory import LARGE
-from understudy.seam.patching import Patch
 from understudy.seam.torch.scratch.libraries import LT_PERSISTENT, LT_UNIFIED, lt_workspace_bytes
+from understudy.seam.torch.state.core import Core
+from understudy.seam.torch.state.history import History
+from understudy.seam.torch.state.notes import Notes
+from understudy.seam.torch.state.ranks import Ranks
 from understudy.seam.torch.tags import VERSION
-
-if TYPE_CHECKING:
-    from understudy.seam.torch.state.state import State
-
-C = torch._C
-FLATTENS_POOLS = (
-    "_format_key" in torch.cuda.memory_stats.__code__.co_varnames + torch.cuda.memory_stats.__code__.co_cellvars
-)
-"""Whether this PyTorch can show statistics by private pool; an older one stumbles over their keys."""
 
 MAIN, BACKWARD, WORKER = 0, 1, 2
 """Whose cuBLAS handle it is: PyTorch gives each thread one, autograd's thread of a device among them, and a workspace
@@ -38,34 +30,29 @@ PEAK_BAND = 0.05
 """Rounded up, how far modelled peaks of training were from recorded and published ones: docs/memory.md has them."""
 
 HOPPER = (9, 0)
-EXABYTE = 1 << 60
-"""A request from here on is refused before any device is asked (c10/cuda/CUDACachingAllocator.cpp: one_exa_bytes)."""
-
 DRIVER_GIVES = ("cudaMalloc", "cuMemMap")
-
-
-class Frees(deque[Any]):
-    """Blocks whose storages died. It has a `__dict__`, so that the history can watch `append` while it is kept."""
 
 
 class Memory:
     """What a process knows of its devices' memory."""
 
-    def __init__(self, state: State) -> None:
-        self.state = state
+    def __init__(self, core: Core, host_allocator: HostAllocator, notes: Notes, history: History, ranks: Ranks) -> None:
+        self.core = core
+        self.notes = notes
+        self.history = history
+        self.ranks = ranks
         self.observers: list[Callable[[int, int, int, int], None]] = []
         self.workspaces: dict[tuple[int, int, int], Any] = {}
         self.workspace_sizes: dict[str, int] = {}  # what the program set: "cublas", "cublaslt"
         self.raw: dict[int, tuple[int, Any]] = {}
         self.registered: dict[int, int] = {}  # address -> bytes of host memory that `cudaHostRegister` page-locked
         self.caching = True
-        for device in state.machine.devices:
-            device.frees = Frees()
+        for device in core.machine.devices:
             device.peak_band = PEAK_BAND
             device.driver.on_call = self._price(device)
             device.plan_cache.on_evict = self._plan_leaves(device)
-        if state.machine.devices:
-            state.host_allocator.alloc_ns = self._page_lock
+        if core.machine.devices:
+            host_allocator.alloc_ns = self._page_lock
         if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
             self.enable_caching(False)
 
@@ -73,19 +60,19 @@ class Memory:
 
     def _price(self, device: Device) -> Callable[[str, int], None]:
         """What a driver's call costs the host; giving memory back also waits for the device."""
-        state = self.state
+        core = self.core
         waited_for = 0
 
         def call(name: str, size: int) -> None:
             nonlocal waited_for
-            host = state.local.host
+            host = core.local.host
             if name in DRIVER_GIVES:
                 host.now_ns += device.cost.malloc_ns(size)
                 return
             submitted = sum(stream.epoch for stream in device.streams)
             if name == "cudaFree" and submitted != waited_for:
                 waited_for = submitted
-                state.machine.synchronize_device(host, device, name, state.site())
+                core.machine.synchronize_device(host, device, name, core.site())
             host.now_ns += device.cost.free_ns(size)
 
         return call
@@ -99,9 +86,31 @@ class Memory:
         return left
 
     def _page_lock(self, size: int) -> int:
-        duration = self.state.machine.devices[0].cost.host_malloc_ns(size)
-        self.state.local.host.now_ns += duration
+        duration = self.core.machine.devices[0].cost.host_malloc_ns(size)
+        self.core.local.host.now_ns += duration
         return duration
+
+    # ------------------------------------------------------------------ taking
+
+    def create_context(self, device: Device) -> None:
+        """A process's first use of a device makes a CUDA context, which takes memory of its own."""
+        machine = self.core.machine
+        with machine.turns.lock:
+            if device.context:
+                return
+            device.context = True
+            device.driver.occupied_bytes += device.context_bytes
+            self.ranks.opened(device)
+            machine.first_use(self.core.local.host, device, "context")
+
+    def take(self, device: Device, size: int, stream: int) -> Any:
+        """A block without a storage (a workspace, raw memory); raises torch's OutOfMemoryError."""
+        self.core.drain(device)
+        self.create_context(device)
+        try:
+            return device.allocator.malloc(size, stream)
+        except OutOfMemory as error:
+            raise self.out_of_memory(error) from None
 
     # ------------------------------------------------------------------ what PyTorch asks
 
@@ -109,13 +118,13 @@ class Memory:
         """Raise what PyTorch raises at CUDA's first use when the allocator's settings in the environment are bad."""
         backend = read_settings(text_of(os.environ)).backend
         if backend != "native":
-            self.state.notes.note("not-modelled", self.state.site(), what="allocator", name=backend)
+            self.notes.note("not-modelled", self.core.site(), what="allocator", name=backend)
 
     def info(self, index: int) -> tuple[int, int]:
         """Free and total bytes, as `cudaMemGetInfo` says."""
-        device = self.state.device(index)
-        self.state.drain(device)
-        self.state.create_context(device)
+        device = self.core.device(index)
+        self.core.drain(device)
+        self.create_context(device)
         found = device.driver.info()
         return found.free, found.total
 
@@ -125,9 +134,9 @@ class Memory:
         total = facts.device_total if facts.allowed_bytes is None else facts.allowed_bytes
         for observer in self.observers:
             observer(facts.device, facts.alloc_size, total, facts.device_free)
-        self.state.notes.note(
+        self.notes.note(
             "out-of-memory",
-            self.state.site(),
+            self.core.site(),
             device=facts.device,
             requested_bytes=facts.requested,
             free_bytes=facts.device_free,
@@ -141,20 +150,6 @@ class Memory:
         """Whether host memory was page-locked by `cudaHostRegister`."""
         return any(start <= address < start + size for start, size in self.registered.items())
 
-    def expect(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], *, empty: bool) -> None:
-        """Refuse a new tensor that no GPU of this model can hold, or whose values (unless `empty`) the host cannot."""
-        size = args[0] if args else kwargs.get("size")
-        if isinstance(size, (list, tuple)):
-            dtype = kwargs.get("dtype") or torch.get_default_dtype()
-            needed = math.prod(size) * dtype.itemsize
-            device = self.state.device(index)
-            if needed >= EXABYTE:
-                raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
-            if needed > device.driver.total_bytes:
-                self.state.take(device, needed, self.state.local.streams[index].index)
-            if needed >= LARGE and not empty:
-                self.state.guard.asked(index, needed)
-
     def workspace(self, index: int, stream: int, handle: int = MAIN) -> None:
         """cuBLAS takes its workspace on the first matrix product of a handle and stream, and keeps it.
 
@@ -163,13 +158,13 @@ class Memory:
         key = index, stream, handle
         if key in self.workspaces:
             return
-        device = self.state.device(index)
+        device = self.core.device(index)
         sizes = [self.cublas_bytes(device)]
         if LT_PERSISTENT <= VERSION < LT_UNIFIED:
             sizes.append(self.workspace_sizes.get("cublaslt", lt_workspace_bytes()))
-        blocks = self.workspaces[key] = [self.state.take(device, size, stream) for size in sizes]
+        blocks = self.workspaces[key] = [self.take(device, size, stream) for size in sizes]
         for block in blocks:
-            self.state.history.mark(block, "workspace")
+            self.history.mark(block, "workspace")
 
     def cublas_bytes(self, device: Device) -> int:
         """The size of cuBLAS's workspace on a device: what the program set, or the default."""
@@ -180,13 +175,13 @@ class Memory:
         """Give all cuBLAS workspaces back (`torch._C._cuda_clearCublasWorkspaces`)."""
         for (index, _, _), blocks in self.workspaces.items():
             for block in filter(None, blocks):
-                self.state.device(index).allocator.free(block)
+                self.core.device(index).allocator.free(block)
         self.workspaces.clear()
 
     def enable_caching(self, value: bool) -> None:
         """`torch.cuda.caching_allocator_enable`: with False, each tensor is a cudaMalloc of its own from now on."""
         self.caching = value
-        for device in self.state.machine.devices:
+        for device in self.core.machine.devices:
             if not isinstance(device.allocator, Uncached):
                 if value:
                     continue
@@ -215,6 +210,7 @@ class RawBlock:
     """Memory of a tensor that was made while the caching allocator was off: one cudaMalloc."""
 
     __slots__ = ("accesses", "address", "context", "requested", "size")
+    uses: frozenset[int] = frozenset()  # streams that were recorded on it: none ever
 
     def __init__(self, address: int, size: int) -> None:
         self.address = address
@@ -259,68 +255,6 @@ class Uncached:
             self._caching.record_stream(block, stream)
 
 
-def patches(state: State) -> list[Patch]:
-    """The functions of `torch._C` that speak of memory."""
-    functions = {**_statistics(state), **_allocator(state), **_raw(state)}
-    found = [Patch(C, f"_cuda_{name}", value) for name, value in functions.items()]
-    found += [Patch(C, f"_accelerator_{name}", value) for name, value in _accelerator(state).items()]
-    found.append(Patch(C, "_host_emptyCache", lambda: state.host_allocator.empty_cache()))
-    return found
-
-
-def _statistics(state: State) -> dict[str, Any]:
-    def stats(index: int) -> dict[str, Any]:
-        device = state.device(index)
-        state.drain(device)
-        found = dict(device.allocator.memory_stats())
-        if not FLATTENS_POOLS:
-            del found["reserved_bytes_by_private_pools"]
-        return found
-
-    def reset_peak(index: int) -> None:
-        state.drain(state.device(index))
-        state.device(index).reset_peak()
-
-    def reset_accumulated(index: int) -> None:
-        state.drain(state.device(index))
-        state.device(index).allocator.reset_accumulated()
-
-    return {
-        "memoryStats": stats,
-        "resetPeakMemoryStats": reset_peak,
-        "resetAccumulatedMemoryStats": reset_accumulated,
-        "memorySnapshot": lambda pool=None: state.history.snapshot(pool),
-        "record_memory_history": lambda *args: state.history.start(*args),
-        "record_memory_history_legacy": lambda *args: state.history.start_legacy(*args),
-        "hostMemoryStats": lambda: state.host_allocator.memory_stats(),
-        "resetPeakHostMemoryStats": lambda: state.host_allocator.reset_peak(),
-        "resetAccumulatedHostMemoryStats": lambda: state.host_allocator.reset_accumulated(),
-        "setMemoryMetadata": lambda text: state.history.set_metadata(text),
-        "getMemoryMetadata": lambda: state.history.metadata,
-    }
-
-
-def _allocator(state: State) -> dict[str, Any]:
-    def empty_cache() -> None:
-        for device in state.machine.devices:
-            state.drain(device)
-            device.allocator.empty_cache()
-
-    def set_fraction(fraction: float, index: int) -> None:
-        state.device(index).allocator.set_memory_fraction(fraction)
-
-    return {
-        "emptyCache": empty_cache,
-        "setMemoryFraction": set_fraction,
-        "getMemoryFraction": lambda index: state.device(index).allocator.memory_fraction,
-        "getAllocatorBackend": lambda: state.alloc_conf.backend,
-        "cudaCachingAllocator_set_allocator_settings": lambda text: _set_settings(state, text),
-        "cudaCachingAllocator_is_enabled": lambda: state.memory.caching,
-        "cudaCachingAllocator_enable": lambda value: state.memory.enable_caching(bool(value)),
-        "cudaHostAllocator": lambda: 0x7F02_0000_0000,
-    }
-
-
 def read_settings(text: str, base: Settings | None = None) -> Settings:
     """The allocator's settings; before torch 2.9 every mistake in them is a RuntimeError, and a key's has its own text.
 
@@ -334,46 +268,3 @@ def read_settings(text: str, base: Settings | None = None) -> Settings:
         unknown = re.match(r"Unrecognized key '(.*)' in Accelerator allocator config", str(error))
         message = f"Unrecognized CachingAllocator option: {unknown[1]}" if unknown else str(error)
         raise RuntimeError(message) from None
-
-
-def _set_settings(state: State, text: str) -> None:
-    settings = read_settings(text, state.alloc_conf)
-    state.set_alloc_conf(settings)
-    state.host_allocator.settings = settings
-
-
-def _raw(state: State) -> dict[str, Any]:
-    def allocate(size: int, stream: int) -> int:
-        index = state.local.device
-        device = state.device(index)
-        found = next((s for s in device.streams if state.wrap_stream(s).cuda_stream == stream), device.default_stream)
-        block = state.take(device, size, found.index)
-        if block is None:
-            return 0
-        state.memory.raw[block.address] = (index, block)
-        return int(block.address)
-
-    def delete(address: int) -> None:
-        entry = state.memory.raw.pop(address, None)
-        if entry is None:
-            if address:
-                raise RuntimeError(f"invalid device pointer: {address:#x}")
-            return
-        index, block = entry
-        state.device(index).allocator.free(block)
-
-    return {"cudaCachingAllocator_raw_alloc": allocate, "cudaCachingAllocator_raw_delete": delete}
-
-
-def _accelerator(state: State) -> dict[str, Any]:
-    return {
-        "isAllocatorInitialized": lambda: state.visible is not None,
-        "emptyCache": lambda: C._cuda_emptyCache(),
-        "emptyHostCache": lambda: state.host_allocator.empty_cache(),
-        "getDeviceStats": lambda index: C._cuda_memoryStats(index),
-        "resetAccumulatedStats": lambda index: C._cuda_resetAccumulatedMemoryStats(index),
-        "resetPeakStats": lambda index: C._cuda_resetPeakMemoryStats(index),
-        "getMemoryInfo": lambda index: state.memory.info(index),
-        "setAllocatorSettings": lambda text: _set_settings(state, text),
-        "getAllocatorSettings": lambda: state.alloc_conf.text,
-    }

@@ -5,24 +5,18 @@ Each is looked for where it costs nothing: at an optimizer's step, at a copy to 
 
 from __future__ import annotations
 
-import inspect
 import linecache
-import os
 import re
-import sys
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from understudy.seam.patching import Patch
-from understudy.seam.torch.state.state import State
+from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.tags import device_of
 from understudy.trace.operation import Kind, Note
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 NUMBERED = re.compile(r"cuda:[1-9]|\.cuda\([1-9]|\.to\([1-9]|device=[1-9]")
 """A device other than the first, written out in a line of source."""
 
@@ -30,8 +24,8 @@ NUMBERED = re.compile(r"cuda:[1-9]|\.cuda\([1-9]|\.to\([1-9]|device=[1-9]")
 class Notes:
     """What was noticed of one program so far."""
 
-    def __init__(self, state: State) -> None:
-        self.state = state
+    def __init__(self, core: Core) -> None:
+        self.core = core
         self.asked_available = False
         self.asked_count = False
         self._rows_before_step = self._rows_after_step = 0
@@ -53,25 +47,25 @@ class Notes:
 
     def note(self, code: str, site: int, **detail: str | int) -> None:
         """Record a fact at a line of the program."""
-        machine = self.state.machine
-        machine.note(self.state.local.host, Note(code, machine.trace.sites[site], tuple(detail.items())))
+        machine = self.core.machine
+        machine.note(self.core.local.host, Note(code, machine.trace.sites[site], tuple(detail.items())))
 
     # ------------------------------------------------------------------ optimizers
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        self._rows_before_step = len(self.state.machine.trace.rows)
+        self._rows_before_step = len(self.core.machine.trace.rows)
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
-        state = self.state
-        machine = state.machine
+        core = self.core
+        machine = core.machine
         if len(machine.trace.rows) == self._rows_after_step:
             return  # an optimizer made of others, which have stepped
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         device = max(map(device_of, parameters), default=-1)
         if device < 0:
             return
-        site = state.site()
-        if state.local.streams[device].capture is None:
+        site = core.site()
+        if core.local.streams[device].capture is None:
             self.stepped(site)
         else:
             self.captured_steps += 1
@@ -84,7 +78,7 @@ class Notes:
     def stepped(self, site: int) -> None:
         """An optimizer's step was taken: by a call, or by the replay of a graph that holds one."""
         self._steps += 1
-        self.state.machine.mark(self.state.host(), Kind.STEP, "Optimizer.step", self._steps, site)
+        self.core.machine.mark(self.core.host(), Kind.STEP, "Optimizer.step", self._steps, site)
 
     # ------------------------------------------------------------------ devices by name
 
@@ -94,10 +88,10 @@ class Notes:
         index = int(number) if number.isdecimal() else 0
         if index < 1:
             return
-        frame = self.state.sites.frame(3)
+        frame = self.core.sites.frame(3)
         if frame is None or not NUMBERED.search(linecache.getline(frame.f_code.co_filename, frame.f_lineno)):
             return
-        site = self.state.sites.of(frame)
+        site = self.core.sites.of(frame)
         code = "availability-without-count" if self.asked_available and not self.asked_count else "hard-coded-device"
         self.note(code, site, name=f"cuda:{index}", device=index)
 
@@ -105,7 +99,7 @@ class Notes:
 
     def copied_to_device(self, source: torch.Tensor, size: int) -> None:
         """A tensor went to a device: was it made on the CPU inside a `forward` whose inputs are on one?"""
-        frame = self.state.sites.frame(3)
+        frame = self.core.sites.frame(3)
         if frame is None or frame.f_code.co_name != "forward":
             return
         arguments = _arguments(frame)
@@ -114,7 +108,7 @@ class Notes:
         module = frame.f_locals.get("self")
         if isinstance(module, torch.nn.Module) and any(t is source for t in (*module.parameters(), *module.buffers())):
             return
-        self.note("created-on-cpu", self.state.sites.of(frame), size_bytes=size)
+        self.note("created-on-cpu", self.core.sites.of(frame), size_bytes=size)
 
 
 def _multi_tensor(group: dict[str, Any]) -> bool:
@@ -128,31 +122,3 @@ def _arguments(frame: FrameType) -> list[torch.Tensor]:
     count = frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
     names = frame.f_code.co_varnames[:count]
     return [v for v in (frame.f_locals.get(name) for name in names) if isinstance(v, torch.Tensor)]
-
-
-def patches(state: State) -> list[Patch]:
-    """What a program asks about devices, and the environment that it sets."""
-    notes = state.notes = Notes(state)
-    environment = type(os.environ)
-    stock_set = environment.__setitem__
-
-    def set_item(self: Any, key: Any, value: Any) -> None:
-        if key == VISIBLE and state.visible is not None and self.get(key) != value:
-            notes.note("late-visible-devices", state.site(), value=str(value))
-        stock_set(self, key, value)
-
-    return [
-        Patch(environment, "__setitem__", set_item),
-        Patch(torch.cuda, "is_available", _asking(state, torch.cuda.is_available, "asked_available")),
-        Patch(torch.cuda, "device_count", _asking(state, torch.cuda.device_count, "asked_count")),
-    ]
-
-
-def _asking(state: State, stock: Callable[..., Any], name: str) -> Callable[..., Any]:
-    def asked(*args: Any, **kwargs: Any) -> Any:
-        if state.sites.is_program(sys._getframe(1)):
-            setattr(state.notes, name, True)
-        return stock(*args, **kwargs)
-
-    asked.__name__, asked.__doc__ = stock.__name__, inspect.getdoc(stock)
-    return asked

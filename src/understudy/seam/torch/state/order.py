@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,14 +17,11 @@ from understudy.machine.machine import Range
 from understudy.machine.order import Access, Accesses, freed
 from understudy.machine.overlap import Strided, strided
 from understudy.machine.stream import Stream
-from understudy.seam.patching import Patch
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import HIDDEN_WRITES, WRITES_ONLY
+from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.late import extent
-from understudy.seam.torch.tags import FLOATING, device_of, parts_of, storage_of, tag_of
-
-if TYPE_CHECKING:
-    from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import parts_of, storage_of
 
 current_node: Callable[[], Any] = torch._C._current_autograd_node
 get_sequence = torch._C._autograd._get_sequence_nr
@@ -37,37 +34,6 @@ MOST_THREADS = 64
 """Of how many threads the nodes are known; a step of nn.DataParallel makes as many as there are GPUs."""
 
 
-def patches(state: State) -> list[Patch]:
-    """The function that runs the autograd engine: the caller's streams wait at its end."""
-    stock = torch.autograd.graph._engine_run_backward
-
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
-        local = state.local
-        before = local.callers
-        local.callers = callers = list(local.streams)
-        try:
-            found = stock(*args, **kwargs)
-            if not kwargs.get("accumulate_grad", True):
-                _settle(state, found, args[4])
-            return found
-        finally:
-            local.streams[:] = callers
-            local.callers = before
-            state.order.backward_ends()
-
-    owners = (torch.autograd, torch.autograd.graph)
-    return [Patch(owner, "_engine_run_backward", run_backward) for owner in owners]
-
-
-def _settle(state: State, gradients: Any, inputs: Any) -> None:
-    """Zeros that the engine fills in for an input without gradient lie where the input does."""
-    for gradient, given in zip(gradients, inputs, strict=True):
-        if isinstance(gradient, torch.Tensor) and tag_of(gradient).device == FLOATING:
-            device = device_of(given) if isinstance(given, torch.Tensor) else FLOATING
-            if device >= 0:
-                state.place(storage_of(gradient), device)
-
-
 class Order:
     """Reads and writes per operator, and the stream that a backward node runs on: its forward's.
 
@@ -77,8 +43,8 @@ class Order:
     what is known of nodes is kept by thread.
     """
 
-    def __init__(self, state: State) -> None:
-        self.state = state
+    def __init__(self, core: Core) -> None:
+        self.core = core
         self._forward: deque[dict[int, Stream]] = deque(maxlen=MOST_THREADS)  # by sequence number, one a thread
         self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], Stream]] = {}  # by identity
         self._window = self._left = WATCHED  # operators to watch before a side stream exists: at a time, still
@@ -126,7 +92,7 @@ class Order:
 
     def _own(self) -> dict[int, Stream]:
         """The nodes of this thread's forward passes."""
-        local = self.state.local
+        local = self.core.local
         if local.nodes is None:
             local.nodes = {}
             self._forward.append(local.nodes)
@@ -134,27 +100,27 @@ class Order:
 
     def _chosen(self, device: int, stream: Stream) -> bool:
         """Whether the program chose this stream within backward: in a hook, or in a function of its own."""
-        callers = self.state.local.callers
+        callers = self.core.local.callers
         return callers is not None and stream is not callers[device]
 
     def _backward(self, found: Stream, current: Stream) -> None:
         # The engine makes a node's stream wait for those of the nodes that feed it, and the first one for the
         # caller's: hold both as a barrier where the stream changes.
-        devices = self._used.setdefault(self.state.local.host.index, {})
+        devices = self._used.setdefault(self.core.local.host.index, {})
         used = devices.setdefault(found.device, [current])
         if used[-1] is not found:
-            self.state.machine.barrier(self.state.local.host, used[-1], found)
+            self.core.machine.barrier(self.core.local.host, used[-1], found)
             used.append(found)
 
     def backward_ends(self) -> None:
         """The caller's current streams wait for all streams that backward used."""
-        state = self.state
-        for device, used in self._used.pop(state.local.host.index, {}).items():
-            current = state.local.streams[device]
+        core = self.core
+        for device, used in self._used.pop(core.local.host.index, {}).items():
+            current = core.local.streams[device]
             for stream in dict.fromkeys(used):
                 if stream is not current:
-                    state.machine.barrier(state.local.host, stream, current)
-        if state.local.callers is None:
+                    core.machine.barrier(core.local.host, stream, current)
+        if core.local.callers is None:
             self._leaves.clear()  # the nodes of its graph die
 
     def leaf_used(self, tensor: torch.Tensor, stream: Stream) -> None:
@@ -168,11 +134,11 @@ class Order:
         """One more operator was seen before the first side stream; when enough were, those to come are not."""
         self._left -= 1
         if not self._left:
-            self.state.machine.watching = False
+            self.core.machine.watching = False
 
     def synchronized(self) -> None:
         """The host waited: where it knows all that was submitted, only what comes now can be in a race."""
-        machine = self.state.machine
+        machine = self.core.machine
         submitted = 0
         for device in machine.devices:
             stream = device.default_stream
@@ -187,7 +153,7 @@ class Order:
         self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, stream: Stream, site: int
     ) -> None:
         """Tell the machine what the operator just submitted reads and writes."""
-        if not self.state.machine.concurrent:
+        if not self.core.machine.concurrent:
             self._watched()
         positions = (*plan.mutated, *HIDDEN_WRITES.get(plan.name, ()))
         mutated = {id(t) for i in positions if i < len(args) for t in tensors_in((args[i],))}
@@ -195,7 +161,7 @@ class Order:
         skip = 1 if plan.name in WRITES_ONLY else 0
         reads: list[Range] = []
         writes: list[Range] = []
-        forward = self.state.machine.concurrent and current_node() is None
+        forward = self.core.machine.concurrent and current_node() is None
         for position, value in enumerate((*args, *kwargs.values())):
             for tensor in tensors_in((value,)):
                 if id(tensor) in mutated:
@@ -210,8 +176,7 @@ class Order:
                 self._add(made, tensor)
             given = {id(item[0]) for item in (*reads, *writes)}
             writes += [item for item in made if id(item[0]) not in given]  # some results are an argument itself
-        state = self.state
-        state.machine.access(state.local.host, stream, reads, writes, site)
+        self.core.machine.access(self.core.local.host, stream, reads, writes, site)
 
     def copied(self, source: torch.Tensor, destination: torch.Tensor, stream: Stream, site: int) -> None:
         """Tell the machine what a transfer reads and writes."""
@@ -219,15 +184,13 @@ class Order:
         writes: list[Range] = []
         self._add(reads, source)
         self._add(writes, destination)
-        state = self.state
-        state.machine.access(state.local.host, stream, reads, writes, site)
+        self.core.machine.access(self.core.local.host, stream, reads, writes, site)
 
     def read(self, tensor: torch.Tensor, stream: Stream, site: int) -> None:
         """Tell the machine that a transfer to the host reads a tensor."""
         reads: list[Range] = []
         self._add(reads, tensor)
-        state = self.state
-        state.machine.access(state.local.host, stream, reads, [], site)
+        self.core.machine.access(self.core.local.host, stream, reads, [], site)
 
     def touched(self, reads: list[torch.Tensor], writes: list[torch.Tensor], stream: Stream, site: int) -> None:
         """Tell the machine what a collective reads and writes."""
@@ -237,8 +200,7 @@ class Order:
             self._add(read, tensor)
         for tensor in writes:
             self._add(written, tensor)
-        state = self.state
-        state.machine.access(state.local.host, stream, read, written, site)
+        self.core.machine.access(self.core.local.host, stream, read, written, site)
 
     def whole(self, tags: Iterable[Any]) -> list[Range]:
         """All the memory of storages on devices, by their tags."""
@@ -280,7 +242,7 @@ class Order:
         if tag.accesses is None and block is not None and isinstance(block.accesses, Accesses):
             made = freed(block.accesses)
         elif tag.epoch and tag.stream is not None:
-            machine = self.state.machine
+            machine = self.core.machine
             lane = machine.lane(machine.host, tag.stream)
             epoch = min(tag.epoch, tag.stream.epoch)  # the kernel that was to come may not have come
             if not machine.host_knows(tag.stream.agent, epoch):

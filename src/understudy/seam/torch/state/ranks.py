@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from understudy.seam.torch.state.core import Core
+from understudy.seam.torch.state.notes import Notes
+
 if TYPE_CHECKING:
     from understudy.machine.device import Device
-    from understudy.seam.torch.state.state import State
 
 NODE = 1 << 16  # GPUs of one machine, at most: a GPU's number in the run is node * NODE + its number in the machine
 
@@ -32,8 +34,10 @@ class Group(Protocol):
 class Ranks:
     """This process among the others."""
 
-    def __init__(self, state: State) -> None:
-        self.state = state
+    def __init__(self, core: Core, notes: Notes) -> None:
+        self.core = core
+        self.notes = notes
+        self.share_gpus = False  # whether several may work on one GPU, which NCCL refuses
         self.contexts: dict[int, int] = {}  # device -> the line that opened its context
         self.working: dict[int, int] = {}  # GPU of the run -> the lowest other rank that works there
         self.own: set[int] = set()  # devices on which this rank's collectives ran
@@ -42,14 +46,14 @@ class Ranks:
 
     def joined(self, group: Group) -> None:
         """A group was made: the largest tells how many ranks there are."""
-        facts = self.state.machine.trace.facts
+        facts = self.core.machine.trace.facts
         if group.size > int(facts.get("world_size", 1)):
             facts["world_size"] = group.size
             facts["rank"] = self.rank = group.rank
 
     def opened(self, device: Device) -> None:
         """The process has made a context on a device."""
-        self.contexts[device.index] = self.state.site()
+        self.contexts[device.index] = self.core.site()
         self._remark()
 
     def met(self, group: Group, index: int) -> int | None:
@@ -72,15 +76,15 @@ class Ranks:
         same = [at for at, tensor in enumerate(found) if at != group.rank and int(tensor[0]) == here]
         if not same:
             return None
-        allowed = int(self.state.share_gpus)
-        self._note("shared-gpu", index, self.state.site(), other=int(found[same[0]][1]), allowed=allowed)
+        allowed = int(self.share_gpus)
+        self._note("shared-gpu", index, self.core.site(), other=int(found[same[0]][1]), allowed=allowed)
         return same[0]
 
     def trains_on(self, index: int) -> None:
         """DistributedDataParallel was made for a model on a device, which may not be the current one."""
-        current = self.state.local.device
+        current = self.core.local.device
         if current == 0 < index:
-            self._note("current-device-elsewhere", index, self.state.site())
+            self._note("current-device-elsewhere", index, self.core.site())
 
     def _remark(self) -> None:
         """Speak of contexts on GPUs where others work, once this process works elsewhere."""
@@ -90,9 +94,9 @@ class Ranks:
                 self._note("context-on-other-gpu", index, site, other=self.working[number])
 
     def _number(self, index: int) -> int:
-        return int(os.environ.get("GROUP_RANK") or 0) * NODE + self.state.device(index).physical
+        return int(os.environ.get("GROUP_RANK") or 0) * NODE + self.core.device(index).physical
 
     def _note(self, code: str, index: int, site: int, **more: Any) -> None:
         if (code, index) not in self.said:
             self.said.add((code, index))
-            self.state.notes.note(code, site, rank=self.rank, device=index, **more)
+            self.notes.note(code, site, rank=self.rank, device=index, **more)

@@ -7,13 +7,12 @@ TorchScript's frames are its own. Of C++ frames, which are not those of CUDA her
 from __future__ import annotations
 
 import sys
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
 from understudy.seam.sites import OURS, PROGRAMS
-from understudy.seam.torch.dispatch.mode import Dispatch
 
 Frames = list[dict[str, Any]]
 
@@ -26,10 +25,6 @@ FREES = ("free_requested", "free_completed")
 SEGMENT_FREES = ("segment_free", "segment_unmap")
 
 OPERATOR_DEPTH = 16
-DISPATCH = frozenset(
-    method.__code__ for method in (Dispatch.__torch_dispatch__, Dispatch.general, Dispatch.on_device, Dispatch.create)
-)
-"""Methods whose frames know, as `func`, the operator that is running."""
 
 gather_traceback: Any = torch._C._profiler.gather_traceback
 symbolize_tracebacks: Any = torch._C._profiler.symbolize_tracebacks
@@ -40,9 +35,9 @@ class Stack:
 
     __slots__ = ("_gathered", "_operator")
 
-    def __init__(self, operator: bool) -> None:
+    def __init__(self, operators: frozenset[CodeType]) -> None:
         self._gathered = gather_traceback(python=True, script=True, cpp=False)
-        self._operator = running_operator() if operator else ""
+        self._operator = running_operator(operators) if operators else ""
 
     def frames(self) -> Frames:
         """The frames as a snapshot has them, the innermost first."""
@@ -62,13 +57,16 @@ class Stacks:
 
     def __init__(self) -> None:
         self.operators = False  # whether the operator is shown, where C++ frames were asked for
+        self.dispatch: frozenset[CodeType] = frozenset()  # code whose frames know, as `func`, the operator that runs
         self.level = 0
         self._contexts: dict[int, Stack] = {}
         self._events: dict[int, Stack] = {}
 
     def gather(self, level: int) -> Stack | None:
         """The stack of this moment, where stacks are gathered of what has this level."""
-        return Stack(self.operators) if self.level >= level else None
+        if self.level < level:
+            return None
+        return Stack(self.dispatch if self.operators else frozenset())
 
     def note(self, row: int, action: str, block: Any, given: Stack | None) -> None:
         """Keep what goes with a row; `given` is where a block's storage died."""
@@ -95,13 +93,13 @@ class Stacks:
         return [] if stack is None else stack.frames()
 
 
-def running_operator() -> str:
+def running_operator(dispatch: frozenset[CodeType]) -> str:
     """The operator whose dispatch is on the stack, under its name in C++ (`empty_memory_format`); "" for none."""
     frame: FrameType | None = sys._getframe(3)
     for _ in range(OPERATOR_DEPTH):
         if frame is None:
             break
-        if frame.f_code in DISPATCH:
+        if frame.f_code in dispatch:
             schema = frame.f_locals["func"]._schema
             return str(schema.name.partition("::")[2]) + (f"_{schema.overload_name}" if schema.overload_name else "")
         frame = frame.f_back

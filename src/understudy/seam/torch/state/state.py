@@ -8,33 +8,30 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable
 from itertools import count
-from time import thread_time_ns
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
-from understudy.machine.clock import HostThread
-from understudy.machine.device import Device
 from understudy.machine.machine import Machine
 from understudy.machine.memory.host_allocator import HostAllocator
 from understudy.machine.memory.oom_text import OutOfMemory
 from understudy.machine.memory.settings import Settings
 from understudy.machine.stream import Stream
 from understudy.seam.sites import Sites
+from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.gpu_trace import GpuTrace
+from understudy.seam.torch.state.history import History
 from understudy.seam.torch.state.host_guard import HostGuard
 from understudy.seam.torch.state.kernel_buffers import KernelBuffers
 from understudy.seam.torch.state.late import Late
 from understudy.seam.torch.state.memory import Memory
+from understudy.seam.torch.state.notes import Notes
+from understudy.seam.torch.state.observers import Observers
 from understudy.seam.torch.state.order import Order
+from understudy.seam.torch.state.positions import Position
 from understudy.seam.torch.state.ranks import Ranks
-from understudy.seam.torch.tags import CPU, HOST_TAG, UNTRACK, Tag, attach, bytes_in, storage_of
+from understudy.seam.torch.tags import CPU, UNTRACK, Tag, attach, bytes_in, storage_of
 from understudy.seam.visible import visible
-
-if TYPE_CHECKING:
-    from understudy.seam.torch.state.generators import Position
-    from understudy.seam.torch.state.history import History
-    from understudy.seam.torch.state.notes import Notes
 
 VIEW_NS = 1_000
 """Host time of an operation that only makes a view: a few pointers, no launch (modelled)."""
@@ -48,51 +45,6 @@ PRECISION = getattr(torch._C, "_get_fp32_precision_getter", None)
 SYNCHRONIZED = "called a synchronizing CUDA operation"
 
 
-class Local(threading.local):
-    """One thread's place: its device, its streams, its clock, and what the seam is doing there at the moment."""
-
-    device = 0
-    inner = False
-    explicit = False
-    fake_device: torch.device | None = None
-    half = False
-    valued = False  # in a rehearsal without data: whether device tensors are made with values
-    marked = False
-    target: int | None = None
-    non_blocking = False
-    reason = ""
-    operators = 0  # how many are running, one in another; with `left_ns` and `covered_ns` for a `Meter`
-    covered_ns = 0
-    host: HostThread
-    streams: list[Stream]
-    callers: list[Stream] | None = None
-    nodes: dict[int, Stream] | None = None
-
-    def __init__(self, state: State) -> None:
-        if threading.get_ident() != state.thread:
-            state.machine.turns.begin()
-        self.host = state.parents.pop(threading.get_ident(), state.machine.host)
-        self.streams = [device.default_stream for device in state.machine.devices]
-        self.left_ns = thread_time_ns()
-
-
-class Meter:
-    """Brings a thread's modelled clock up to what its processor time since the last operator says, times `factor`."""
-
-    def __init__(self, factor: float) -> None:
-        self.factor = factor
-
-    def charge(self, local: Local) -> None:
-        """Let the thread's host take what it worked since the last operator; nothing while one runs."""
-        if local.operators:
-            return
-        now_ns = thread_time_ns()
-        spent_ns = round((now_ns - local.left_ns) * self.factor)
-        local.left_ns = now_ns
-        local.host.now_ns += max(0, spent_ns - local.covered_ns)
-        local.covered_ns = max(0, local.covered_ns - spent_ns)
-
-
 class Failure(Protocol):
     """A device-side assertion that has failed: every later call of CUDA gets its error (`dispatch.asserts`)."""
 
@@ -103,7 +55,7 @@ class Failure(Protocol):
         """Raise its error, where the host has learned of it."""
 
 
-class State:
+class State(Core):
     """One emulation's state in PyTorch.
 
     `visible` lists the machine's devices that the program sees; it is fixed at CUDA's first use, as the driver fixes
@@ -125,15 +77,11 @@ class State:
     ) -> None:
         State.generation += 1
         self.generation = State.generation
-        self.machine = machine
+        super().__init__(machine, sites)
         self.host_allocator = host_allocator
-        self.sites = sites
         self.cuda_version = cuda_version
         self.no_data = no_data
         self.assume = assume
-        self.parents: dict[int, HostThread] = {}
-        self.thread = threading.get_ident()
-        self.local = Local(self)
         self.visible: list[int] | None = None
         self.process = os.getpid()
         self.bad_fork = False
@@ -147,25 +95,25 @@ class State:
         self.default_generator = threading.RLock()  # held while the CPU's default generator stands for another
         self.sync_debug_mode = 0
         self.blas_repeatable: bool | None = None  # whether cuBLAS's workspace is one that gives the same bits again
-        self.gpu_trace = GpuTrace(self)
+        self.observers = Observers(machine)
+        self.placed = self.observers.placed
+        self.gpu_trace = GpuTrace(self.observers)
         self.late = Late(self, late_by_clock)
         self.order = Order(self)
-        self.memory = Memory(self)
-        self.guard = HostGuard(self, host_memory_limit)
+        self.notes = Notes(self)
+        self.history = History(self, self.observers)
+        self.ranks = Ranks(self, self.notes)
+        self.memory = Memory(self, host_allocator, self.notes, self.history, self.ranks)
+        self.guard = HostGuard(self, self.memory, host_memory_limit, no_data)
         self.room = self.guard.room
         self.kernels = KernelBuffers(self.memory.out_of_memory)
-        self.history: History
         self.autocast: Any = None
-        self.notes: Notes
         self.groups: Any = None
         self.assumptions: Any = None  # of a rehearsal without data
-        self.ranks = Ranks(self)
         self.new_generators: Callable[[], list[Any]]
         self.wrap_stream: Callable[[Stream], Any]
         self.external: dict[tuple[int, int], Stream] = {}
         self.failure: Failure | None = None
-        self.meter: Meter | None = None  # where the host's own work is measured
-        self.share_gpus = False  # whether several ranks may work on one GPU, which NCCL refuses
         self.stale = False  # whether readers that are not ordered after a write get the bytes from before it
         machine.on_order = self._ordered
         machine.turns.guard(host_allocator, self.late, self.order)
@@ -213,29 +161,11 @@ class State:
             raise invalid_ordinal()
         return index
 
-    def device(self, index: int) -> Device:
-        """The machine's device of the program's number `index`."""
-        return self.machine.devices[index]
-
-    def create_context(self, device: Device) -> None:
-        """A process's first use of a device makes a CUDA context, which takes memory of its own."""
-        with self.machine.turns.lock:
-            if device.context:
-                return
-            device.context = True
-            device.driver.occupied_bytes += device.context_bytes
-            self.ranks.opened(device)
-            self.machine.first_use(self.local.host, device, "context")
-
     # ------------------------------------------------------------------ memory
 
-    def place(self, storage: Any, index: int, size: int | None = None) -> Tag:
-        """Give a storage memory on a device, on the current stream; raises torch's OutOfMemoryError.
-
-        `size` is what CUDA's counterpart has, in bytes, where that is not the storage's own.
-        """
-        if size is None:
-            size = storage.nbytes()
+    def place(self, storage: Any, index: int) -> Tag:
+        """Give a storage memory on a device, on the current stream; raises torch's OutOfMemoryError."""
+        size = storage.nbytes()
         tag = Tag(index, size)
         device = self.machine.devices[index]
         if size:
@@ -244,7 +174,7 @@ class State:
             if frees:
                 device.drain()
             if not device.context:
-                self.create_context(device)
+                self.memory.create_context(device)
             try:
                 tag.block = device.allocator.malloc(size, stream.index)
             except OutOfMemory as error:
@@ -260,16 +190,10 @@ class State:
         room.left -= size
         if room.left < 0:
             self.guard.placed(index, size)
+        if self.placed:
+            for told in self.placed:
+                told(storage, index, tag)
         return tag
-
-    def take(self, device: Device, size: int, stream: int) -> Any:
-        """A block without a storage (a workspace, raw memory); raises torch's OutOfMemoryError."""
-        self.drain(device)
-        self.create_context(device)
-        try:
-            return device.allocator.malloc(size, stream)
-        except OutOfMemory as error:
-            raise self.memory.out_of_memory(error) from None
 
     def host_memory_ended(self, error: RuntimeError, index: int) -> None:
         """The host cannot hold a device's tensor: out of memory there too, or more than this machine can emulate."""
@@ -320,24 +244,6 @@ class State:
                 with torch._C._DisableTorchDispatch():
                     tensor.set_(_plain(storage), *place)
 
-    def drain(self, device: Device) -> None:
-        """Give back the memory of storages that died."""
-        device.drain()
-
-    def number(self, tag: Any) -> int:
-        """A number that names a storage in the trace; 0 for pageable host memory."""
-        if tag is HOST_TAG:
-            return 0
-        if not tag.number:
-            # Counted by thread, so that it does not depend on which thread happens to come first.
-            host = self.local.host
-            with self.machine.turns.lock:
-                if not tag.number:
-                    host.storages += 1
-                    tag.number = (host.index << 32) + host.storages
-        number: int = tag.number
-        return number
-
     @property
     def alloc_conf(self) -> Settings:
         """The allocator settings in force."""
@@ -356,7 +262,7 @@ class State:
 
     def new_stream(self, index: int, priority: int) -> Stream:
         """The next stream of a device's pool; from the first one on, accesses are ordered."""
-        self.create_context(self.device(index))
+        self.memory.create_context(self.device(index))
         self.machine.begin_streams()
         device = self.device(index)
         known = len(device.streams)
@@ -386,16 +292,6 @@ class State:
         return stream.capture is not None
 
     # ------------------------------------------------------------------ the program's doings
-
-    def host(self) -> HostThread:
-        """This thread's clock, brought up to now where the host's own work is measured."""
-        if self.meter is not None:
-            self.meter.charge(self.local)
-        return self.local.host
-
-    def site(self) -> int:
-        """The number of the program's line that is running."""
-        return self.sites.number(2)
 
     def synchronized(self, name: str, stream: Stream | None = None) -> None:
         """The host waited, for `stream`, because of `name`: warn or raise when the program asked for that."""

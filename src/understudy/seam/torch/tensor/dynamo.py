@@ -8,10 +8,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import understudy
 from understudy.seam.patching import Patch
+from understudy.seam.sites import OURS as HERE
 
-OURS = f"{Path(understudy.__file__).parent.as_posix()}/"
+OURS = f"{Path(HERE).as_posix()}/"
 
 
 def _skipping(module: Any) -> list[Patch]:

@@ -14,10 +14,10 @@ import torch.utils._device
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.moves import move
+from understudy.seam.torch.standins import Factory, StandIn, imported, public
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU, device_of, storage_of
 from understudy.seam.torch.tensor.array_interface import tensor_of
-from understudy.seam.torch.tensor.standins import Factory, StandIn, imported, public
 
 FROM_DATA = ("tensor", "as_tensor", "asarray", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
              "sparse_bsr_tensor", "sparse_bsc_tensor", "sparse_compressed_tensor")  # fmt: skip

@@ -1,0 +1,42 @@
+"""The function that runs the autograd engine: the caller's streams wait at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from understudy.seam.patching import Patch
+from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import FLOATING, device_of, storage_of, tag_of
+
+
+def patches(state: State) -> list[Patch]:
+    """`torch.autograd.backward` and `grad`, as the graph module calls the engine for them."""
+    stock = torch.autograd.graph._engine_run_backward
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        local = state.local
+        before = local.callers
+        local.callers = callers = list(local.streams)
+        try:
+            found = stock(*args, **kwargs)
+            if not kwargs.get("accumulate_grad", True):
+                _settle(state, found, args[4])
+            return found
+        finally:
+            local.streams[:] = callers
+            local.callers = before
+            state.order.backward_ends()
+
+    owners = (torch.autograd, torch.autograd.graph)
+    return [Patch(owner, "_engine_run_backward", run_backward) for owner in owners]
+
+
+def _settle(state: State, gradients: Any, inputs: Any) -> None:
+    """Zeros that the engine fills in for an input without gradient lie where the input does."""
+    for gradient, given in zip(gradients, inputs, strict=True):
+        if isinstance(gradient, torch.Tensor) and tag_of(gradient).device == FLOATING:
+            device = device_of(given) if isinstance(given, torch.Tensor) else FLOATING
+            if device >= 0:
+                state.place(storage_of(gradient), device)
