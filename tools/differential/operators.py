@@ -105,7 +105,9 @@ class Planned:
 Announce = Callable[[str], None]
 
 
-def planned(ops: list[Any], dtypes: Iterable[str], limit: int, skip: set[str], every: int = 1) -> Iterator[Planned]:
+def planned(
+    ops: list[Any], dtypes: Iterable[str], limit: int, skip: set[str], every: int, announce: Announce
+) -> Iterator[Planned]:
     """The cases of some operators, run on plain PyTorch; every `every`th of them. Skips `operator|dtype|variant`."""
     plain = Place("cpu")
     count = 0
@@ -117,6 +119,7 @@ def planned(ops: list[Any], dtypes: Iterable[str], limit: int, skip: set[str], e
                 count += 1
                 if count % every or f"{name_of(op)}|{dtype}|{case.variant}" in skip:
                     continue
+                announce(f"{name_of(op)}|{dtype}|{case.variant}")
                 want = case.build(plain)
                 yield Planned(name_of(op), dtype, case, want, not drawn(case, plain, want))
 
@@ -156,7 +159,7 @@ def compare(
     """(comparisons, differences) of some operators."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        plans = list(planned(ops, list(dtypes), limit, set(skip), every))
+        plans = list(planned(ops, list(dtypes), limit, set(skip), every, announce))
         return len(plans) * len(AXES), list(compared(plans, announce))
 
 

@@ -250,13 +250,23 @@ def written(seed: int) -> tuple[World, list[Step]]:
 
 def gradients(world: World) -> list[Leaf]:
     """The gradients of the sum of all tensors of floating point, of those that the program began with."""
-    leaves = [t for t in world.tensors[:4] if t.requires_grad and t.is_leaf]
+    pairs = zip(world.tensors[:4], world.places, strict=False)
+    leaves, places = [], []
+    for tensor, place in pairs:
+        if tensor.requires_grad and tensor.is_leaf:
+            leaves.append(tensor)
+            places.append(place)
     ends = [t.double() for t in world.tensors if t.requires_grad and t.grad_fn is not None]
     if not leaves or not ends:
         return []
     total = sum((world.moved(t.sum(), p, "cpu") for t, p in zip(ends, _places(world), strict=True)), torch.zeros(()))
     grads = torch.autograd.grad(total, leaves, allow_unused=True)
-    return [Leaf(g.detach(), str(g.device), g.layout, False, None, None, False) for g in grads if g is not None]
+    found = []
+    for grad, place in zip(grads, places, strict=True):
+        if grad is not None:
+            device = str(grad.device) if world.emulated else place
+            found.append(Leaf(grad.detach(), device, grad.layout, False, None, None, False))
+    return found
 
 
 def _places(world: World) -> list[str]:
@@ -287,11 +297,11 @@ def batched(seeds: Iterable[int]) -> Iterator[list[int]]:
 
 
 def caught(world: World) -> list[Leaf] | str:
-    """The gradients, or the class of the error of asking for them."""
+    """The gradients, or the class of the error of asking for them and what it says."""
     try:
         return gradients(world)
     except Exception as error:  # noqa: BLE001  # which one it is, is compared
-        return type(error).__name__
+        return f"{type(error).__name__}: {error}"
 
 
 def rerun(seed: int, plain: World, steps: list[Step], grads: list[Leaf] | str) -> str:
@@ -319,6 +329,9 @@ def rerun(seed: int, plain: World, steps: list[Step], grads: list[Leaf] | str) -
             return f"tensor {i}: {difference.detail}"
     got = caught(world)
     if isinstance(grads, str) or isinstance(got, str):
-        return "" if grads == got else f"gradients: {grads} -> {got}"
+        kinds = [g.partition(":")[0] if isinstance(g, str) else "no error" for g in (grads, got)]
+        return "" if kinds[0] == kinds[1] else f"gradients: {kinds[0]} -> {got if isinstance(got, str) else kinds[1]}"
+    if [g.device for g in grads] != [g.device for g in got]:
+        return f"gradients on {[g.device for g in grads]} -> {[g.device for g in got]}"
     pairs = zip(grads, got, strict=True)
     return next((f"gradient: {d.detail}" for a, b in pairs for d in of_values(a.tensor, b.tensor.cpu())), "")

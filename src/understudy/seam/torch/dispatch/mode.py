@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from understudy.machine.machine import Cost
 from understudy.seam.torch.dispatch import fake
 from understudy.seam.torch.dispatch.generators import draw
+from understudy.seam.torch.dispatch.gradients import return_to_host
 from understudy.seam.torch.dispatch.parts import HigherOrderPlan, composite, tensorless
 from understudy.seam.torch.operators import dtypes, limits, messages
 from understudy.seam.torch.operators.plan import (
@@ -250,18 +251,24 @@ class Dispatch(TorchDispatchMode):
         """The device of an operator's tensors, and those among them that float; raises PyTorch's error on a mixture."""
         device = NOWHERE
         floating: list[Tensor] = []
+        numbers: list[Tensor] = []
         host = plan.host_arguments
         for name, value in (*zip(plan.names, args, strict=False), *kwargs.items()):
             for tensor in tensors_in((value,)):
                 found = tag_of(tensor).device
                 if found == FLOATING:
                     floating.append(tensor)
-                elif found == device or (found == CPU and (tensor.dim() == 0 or (host and name in host))):
+                elif found == device:
                     continue
+                elif found == CPU and (tensor.dim() == 0 or (host and name in host)):
+                    if tensor.requires_grad:
+                        numbers.append(tensor)
                 elif device == NOWHERE or (device == CPU and plan.exempt):
                     device = found  # what came before lay on the host, which such an operator allows
                 elif not plan.exempt and not tensor.is_meta:
                     raise messages.mismatch(plan, func, args, kwargs)
+        for tensor in numbers if device >= 0 else ():
+            return_to_host(tensor)
         return device, floating
 
     def create(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
@@ -298,8 +305,8 @@ class Dispatch(TorchDispatchMode):
         self.local.host.now_ns += on_cpu(self.machine, plan, func, args, kwargs, out)
         if pinned:
             self.state.pin(out)
-        elif not explicit and device == NOWHERE:  # made like a host tensor it lies on the host
-            for tensor in tensors_in((out,)):
+        elif not explicit and device == NOWHERE and all(tag_of(like).device != CPU for like in tensors_in(args)):
+            for tensor in tensors_in((out,)):  # what is made like a host tensor lies on the host
                 self.float(tensor)
         return out
 

@@ -11,6 +11,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.dispatch.gradients import return_copied
 from understudy.seam.torch.dispatch.moves import fetch, move
 from understudy.seam.torch.dispatch.nodata import values
 from understudy.seam.torch.operators.messages import device_name
@@ -131,16 +132,18 @@ def _moving(state: State) -> list[Patch]:
         return move(state, self, CPU, memory_format=memory_format)
 
     def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
-        if (
-            isinstance(src, Tensor)
-            and src.requires_grad
-            and torch.is_grad_enabled()
-            and device_of(src) != device_of(self)
-        ):
-            src = move(state, src, max(CPU, device_of(self)), None, non_blocking)
-        return cast(Tensor, base.copy_(self, src, non_blocking))
+        base.copy_(self, src, non_blocking)
+        if isinstance(src, Tensor) and src.requires_grad:
+            return_copied(self, src)
+        return self
 
-    return [Patch(Tensor, f.__name__, overridable(f)) for f in (to, cuda, cpu, copy_)]
+    def set_item(self: Tensor, index: Any, value: Any) -> None:
+        base.__setitem__(self, index, value)
+        if isinstance(value, Tensor) and value.requires_grad:
+            return_copied(self, value)
+
+    setting = Patch(Tensor, "__setitem__", set_item)  # C++ asks for `__torch_function__` itself
+    return [setting, *(Patch(Tensor, f.__name__, overridable(f)) for f in (to, cuda, cpu, copy_))]
 
 
 def _casting(state: State) -> list[Patch]:

@@ -1,0 +1,47 @@
+"""Gradients go back to the device of the tensor that they belong to.
+
+C++ takes every tensor for the host's, so it leaves a gradient where it is. On CUDA the copy's own node moves it
+(`CopyBackwards`), and the engine moves one of a tensor without dimensions (`validate_outputs` of
+torch/csrc/autograd/engine.cpp).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from understudy.seam.torch.tags import device_of
+
+Tensor = torch.Tensor
+
+
+def return_copied(written: Tensor, source: Tensor) -> None:
+    """After `source` was written into `written`: its gradient goes back to where it lives.
+
+    `CopyBackwards`, `IndexPutBackward` and a view's `CopySlices` all give it second.
+    """
+    if device_of(source) == device_of(written) or not torch.is_grad_enabled():
+        return
+    node = (written if written._base is None else written._base).grad_fn
+    if node is None:
+        return
+    device = source.device
+
+    def back(inputs: tuple[Any, ...], _: Any) -> tuple[Any, ...]:
+        return (inputs[0], None if inputs[1] is None else inputs[1].to(device), *inputs[2:])
+
+    node.register_hook(back)
+
+
+def return_to_host(tensor: Tensor) -> None:
+    """The gradient of a host tensor without dimensions, which an operator of a device takes, comes to the host."""
+    if not torch.is_grad_enabled():
+        return
+    hooks: dict[int, Any] | None = tensor._backward_hooks  # type: ignore[assignment]
+    if not hooks or _to_host not in hooks.values():
+        tensor.register_hook(_to_host)  # type: ignore[no-untyped-call]
+
+
+def _to_host(gradient: Tensor) -> Tensor:
+    return gradient.cpu()

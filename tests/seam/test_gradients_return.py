@@ -1,0 +1,67 @@
+"""A gradient ends on the device of its tensor, whatever joined the two, and a copy of what has one is a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from understudy.session import Session
+
+DEVICES = ("cpu", "cuda:0", "cuda:1")
+
+
+def leaf(device: str) -> torch.Tensor:
+    return torch.tensor([2.0, 3.0], device=device).requires_grad_()
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_copy_of_what_needs_gradients_arrives_on_the_host(session: Session, pinned: bool) -> None:
+    target = torch.zeros(2, pin_memory=pinned)
+    target.copy_(leaf("cuda:1") * 3, non_blocking=True)
+    torch.cuda.synchronize(1)
+    assert target.tolist() == [6, 9]
+
+
+def into_a_tensor(target: torch.Tensor, value: torch.Tensor) -> None:
+    target.copy_(value)
+
+
+def into_a_view(target: torch.Tensor, value: torch.Tensor) -> None:
+    target.t()[0].copy_(value)
+
+
+def by_item(target: torch.Tensor, value: torch.Tensor) -> None:
+    target[0] = value
+
+
+@pytest.mark.parametrize("write", [into_a_tensor, into_a_view, by_item])
+@pytest.mark.parametrize("there", DEVICES[:2])
+@pytest.mark.parametrize("here", DEVICES)
+def test_the_gradient_of_what_was_copied_comes_back(
+    session: Session, here: str, there: str, write: Callable[[torch.Tensor, torch.Tensor], None]
+) -> None:
+    x, target, seen = leaf(here), torch.ones(2, 2, device=there), []
+    y = x * 3
+    y.register_hook(lambda gradient: seen.append(gradient.device))
+    write(target, y)
+    target.sum().backward()
+    assert [*seen, x.grad.device] == [torch.device(here)] * 2
+    assert x.grad.tolist() == ([6, 6] if write is into_a_tensor else [3, 3])
+
+
+def test_a_loss_that_is_summed_on_the_host_leaves_gradients_where_they_belong(session: Session) -> None:
+    here, there = leaf("cpu"), leaf("cuda:1")
+    (here.sum() + there.sum().cpu()).backward()
+    assert (here.grad.device, there.grad.device) == (here.device, there.device)
+
+
+def test_the_gradient_of_a_number_on_the_host_is_on_the_host(session: Session) -> None:
+    scale, x = torch.tensor(2.0, requires_grad=True), leaf("cuda:1")
+    for _ in range(2):
+        (scale * x + x.where(x > 2, scale)).sum().backward()
+    assert (scale.grad.device, x.grad.device) == (scale.device, x.device)
+    assert scale.grad.item() == 2 * (2 + 3 + 1)
+    torch.optim.SGD([scale], lr=0.5).step()
+    assert scale.item() == -4
