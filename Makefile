@@ -99,6 +99,7 @@ bench-report: environment
 	$(RUN) benchmarks/bench_report.py $(ARGS)
 
 calibrate: environment
+	$(RUN) tools/calibrate_products.py $(ARGS)
 	$(RUN) tools/calibrate_cost.py $(ARGS)
 
 accuracy: environment
