@@ -107,6 +107,7 @@ bench-report: environment
 	$(RUN) benchmarks/bench_report.py $(ARGS)
 
 calibrate: environment
+	$(RUN) tools/calibrate_products.py $(ARGS)
 	$(RUN) tools/calibrate_cost.py $(ARGS)
 	$(RUN) tools/calibrate_collectives.py $(ARGS)
 

@@ -5,12 +5,13 @@
 
 `tools/accuracy.py` prints the error against published throughput.
 
-FP32 curves come straight from kernel timings (three knots a class and GPU). Tensor-core curves have one number a class,
-precision and generation: the efficiency of large products, fitted on the throughput of ResNet-50 (convolutions, with
-channels last where that was published) and BERT-base (products) on one GPU. What other layouts cost is fitted on
-ResNet-50 without channels last, what products of odd sizes keep on Transformer-XL base, whose scores are over 267,735
-words. BERT-large, Transformer-XL large, everything in FP32 and the PCIe and 40 GB variants of A100
-are not fitted: they show whether it holds.
+FP32 curves come straight from kernel timings (three knots a class and GPU). Matrix products on tensor cores have
+constants from kernel timings (`calibrate_products.py`); generations and precisions without timings borrow them, times
+one share fitted on BERT-base's throughput. Convolutions on tensor cores have one number a precision and generation,
+fitted on ResNet-50 (with channels last where that was published). What other layouts cost is fitted on ResNet-50
+without channels last, what products of odd sizes keep on Transformer-XL base, whose scores are over 267,735 words.
+BERT-large, Transformer-XL large, everything in FP32 and the PCIe and 40 GB variants of A100 are not fitted: they show
+whether it holds.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools")]
 
 from understudy import gpus  # noqa: E402
 from understudy.cost import CostModel, curves, operators  # noqa: E402
+from understudy.cost.families import products  # noqa: E402
+from understudy.trace.operation import Signature  # noqa: E402
 
 OUT = ROOT / "src" / "understudy" / "cost" / "data" / "curves.toml"
 CLASSES = {
@@ -50,16 +53,18 @@ BINS = {"10-100us": (10.0, 100.0), "100us-1ms": (100.0, 1000.0), ">1ms": (1000.0
 FITTED_GPUS = {"volta": "V100-SXM2-16GB", "ampere": "A100-SXM4-80GB", "ampere-86": "RTX3090"}
 FITTED = (
     ("convolution", "fp16", "resnet50_v1.5 channels last", ("volta", "ampere")),
+    ("convolution", "fp16", "resnet50 (timm) channels last", ("ampere-86",)),
     ("layout", "fp16", "resnet50_v1.5", ("volta", "ampere")),
-    ("convolution", "fp16", "resnet50_v1.5", ("ampere-86",)),
+    ("layout", "fp16", "resnet50 (timm)", ("ampere-86",)),
     ("convolution", "tf32", "resnet50_v1.5", ("ampere", "ampere-86")),
-    ("matmul", "fp16", "bert-base SQuAD", ("volta", "ampere", "ampere-86")),
-    ("matmul", "tf32", "bert-base SQuAD", ("ampere", "ampere-86")),
+    ("product", "fp16", "bert-base SQuAD", ("volta", "ampere-86")),
+    ("product", "tf32", "bert-base SQuAD", ("ampere", "ampere-86")),
     ("unaligned", "fp16", "transformer-xl base", ("volta", "ampere", "ampere-86")),
     ("unaligned", "tf32", "transformer-xl base", ("ampere", "ampere-86")),
 )
 """What is fitted, at which precision, on which model's throughput, for which generations: one number each."""
-SHARES = ("layout", "unaligned")
+PUBLISHERS = {"lambdal": "Lambda", "NVIDIA": "NVIDIA", "huggingface": "timm"}
+SHARES = ("layout", "unaligned", "product")
 FP32_SOURCE = "fitted: NeuSight's published FP32 kernel timings, {n} of {gpu}"
 
 
@@ -148,6 +153,7 @@ class Fit:
             "# roofline_us: knots of the roofline time; efficiency: roofline over real time; band: half-width.",
             "# unaligned: what matrix products keep of it on tensor cores when sizes are no multiples of 16 bytes.",
             "# layout: what 16-bit convolutions keep of it whose channels do not come last.",
+            "# product: what matrix products reach of the constants that they borrow (products.toml).",
         ]
         for kind, rows in (("curve", self.curves), *self.shares.items()):
             for row in rows:
@@ -155,6 +161,7 @@ class Fit:
                 lines += [f"{k} = " + (f'"{v}"' if isinstance(v, str) else str(v)) for k, v in row.items()]
         OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
         operators.read.cache_clear()
+        products.scales.cache_clear()
         curves.curve.cache_clear()
         curves.share.cache_clear()
         curves._curves.cache_clear()
@@ -166,21 +173,19 @@ class Fit:
             rows = [row for row in self.shares[operator_class] if (row["precision"], row["generation"]) != mine]
             self.shares[operator_class] = [*rows, share_row(precision, generation, value, source)]
             return
-        names = ("matmul", "bmm") if operator_class == "matmul" else (operator_class,)
         self.curves = [
-            row for row in self.curves if (row["precision"], row["generation"]) != mine or row["class"] not in names
+            row
+            for row in self.curves
+            if (row["precision"], row["generation"]) != mine or row["class"] != operator_class
         ]
-        self.curves += [
-            tensor_curve(name, precision, generation, value * (0.75 if name == "bmm" else 1.0), source)
-            for name in names
-        ]
+        self.curves.append(tensor_curve(operator_class, precision, generation, value, source))
 
     def search(self, operator_class: str, generation: str, row: dict[str, str]) -> None:
-        """Bisect between 0.15 and 1.05 (1.0 for a share) until the predicted throughput is the published one."""
+        """Bisect until the predicted throughput is the published one: from 0.15 to 1.05 (shares 1.0, products 1.6)."""
         from reference_steps import recorded, step_ns
 
-        low, high = 0.15, 1.0 if operator_class in SHARES else 1.05
-        where = "Lambda" if row["source"].startswith("lambdal") else "NVIDIA"
+        low, high = 0.15, {"layout": 1.0, "unaligned": 1.0, "product": 1.6}.get(operator_class, 1.05)
+        where = next(name for start, name in PUBLISHERS.items() if row["source"].startswith(start))
         source = f"fitted: {where}'s throughput of {row['model']} on {row['gpu']}, batch {row['batch']}"
         run = recorded(row["model"], row["key"], row["kind"], int(row["batch"]))
         gpu = gpus.find(row["key"])
@@ -197,24 +202,52 @@ def fit(found: Fit) -> None:
     """Add the tensor-core curves: for each a search for the one number that meets the published throughput."""
     from reference_steps import rows as published
 
-    found.set("layout", "fp16", "ampere-86", 1.0, "assumed: no run with channels last was published for it")
+    large_products(found, "fp16", "ampere")  # attention's, from the kernel timings
     for operator_class, precision, model, generations in FITTED:
         for generation in generations:
             key = FITTED_GPUS[generation]
             (row,) = [r for r in published() if (r["model"], r["key"], r["kind"]) == (model, key, precision)]
             found.search(operator_class, generation, row)
+            if operator_class == "product":
+                large_products(found, precision, generation)
     found.curves += turing(found.curves)
+    (share,) = [
+        row["share"] for row in found.shares["product"] if (row["precision"], row["generation"]) == ("fp16", "volta")
+    ]
+    loss = fp32_loss(found.curves, "matmul")
+    found.set("product", "fp16", "turing", share * loss, f"assumed: Volta's share times {loss:.2f}, as its curves")
     found.write()
+
+
+def large_products(found: Fit, precision: str, generation: str) -> None:
+    """The curves of what runs like products and has no family yet, recurrent layers and attention: a large product's
+    efficiency by the products' constants, and three quarters of it for the batched ones."""
+    found.write()
+    gpu, side = gpus.find(FITTED_GPUS[generation]), 8192
+    dtype, detail = ("float32", (("tf32", 1),)) if precision == "tf32" else ("float16", ())
+    signature = Signature("aten::mm", ((side, side),) * 3, (dtype,) * 3, 2, 2 * side**3, detail=detail)
+    efficiency = (
+        signature.flops / CostModel(gpu, (11, 8)).kernel(signature).duration_ns * 1e9 / gpu.peak_flops[precision]
+    )
+    for name, part in (("matmul", 1.0), ("bmm", 0.75)):
+        source = f"fitted: the products' constants, a product of {side} on {gpu.key}"
+        found.set(name, precision, generation, part * efficiency, source)
+    found.write()
+
+
+def fp32_loss(rows: list[dict[str, Any]], name: str) -> float:
+    """What T4 reaches of V100 at FP32, in large work of a class."""
+    fp32 = {(r["class"], r["generation"]): r["efficiency"][-1] for r in rows if r["precision"] == "fp32"}
+    return float(fp32[name, "turing"] / fp32[name, "volta"])
 
 
 def turing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """T4's tensor cores: V100's curve, scaled by what the 70 W card loses against V100 at FP32."""
-    fp32 = {(r["class"], r["generation"]): r["efficiency"][-1] for r in rows if r["precision"] == "fp32"}
     found = []
     for row in rows:
         if row["precision"] != "fp16" or row["generation"] != "volta":
             continue
-        loss = fp32[row["class"], "turing"] / fp32[row["class"], "volta"]
+        loss = fp32_loss(rows, row["class"])
         found.append(
             {
                 **row,

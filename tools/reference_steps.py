@@ -114,6 +114,8 @@ def gpt2(batch: int, kind: str) -> tuple[Step, int]:
 PROGRAMS: dict[str, Callable[[int, str], tuple[Step, int]]] = {
     "resnet50_v1.5": resnet50,
     "resnet50_v1.5 channels last": lambda batch, kind: resnet50(batch, kind, torch.channels_last),
+    "resnet50 (timm)": resnet50,
+    "resnet50 (timm) channels last": lambda batch, kind: resnet50(batch, kind, torch.channels_last),
     "bert-base SQuAD": bert(12, 768, 12),
     "bert-large SQuAD": bert(24, 1024, 16),
     "transformer-xl base": transformer_xl(16, 512, 8, 2048, 192, 192, (0.1, 0.0), True),

@@ -60,6 +60,18 @@ def test_a_transposed_convolution_counts_its_input():
     assert count("aten::convolution", shapes, 2, transposed=1) == 2 * (2 * 6 * 36) * 27
 
 
+def test_a_truth_value_that_a_trace_holds_as_a_word_is_read_as_one():
+    shapes = ((2, 3, 8, 8), (6, 3, 3, 3), (2, 6, 6, 6))
+    plain = count("aten::convolution", shapes, 2)
+    assert count("aten::convolution", shapes, 2, transposed="False") == plain
+    assert count("aten::convolution", shapes, 2, transposed="True") != plain
+
+
+def test_groups_leave_their_share_of_the_backward_pass():
+    x, weight = (1, 64, 4, 4), (64, 2, 3, 3)
+    assert count("aten::convolution_backward", (x, x, weight, x, weight), 3) == 2 * 2 * 64 * 16 * 2 * 9
+
+
 def test_lstm_counts_its_weights_once_a_step():
     shapes = ((5, 2, 8), (32, 8), (32, 8), (32,), (32,))
     assert count("aten::_cudnn_rnn", shapes, 5) == 2 * 10 * (32 * 8 * 2)

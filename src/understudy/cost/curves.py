@@ -15,13 +15,14 @@ from typing import NamedTuple
 from understudy.cost.operators import read
 
 _NEAREST = {
-    "kepler": "pascal",
-    "ampere-86": "ampere",
-    "ada": "ampere",
-    "hopper": "ampere",
-    "blackwell": "ampere",
-    "blackwell-120": "ampere",
+    "kepler": ("pascal",),
+    "ampere-86": ("ampere",),
+    "ada": ("ampere-86", "ampere"),
+    "hopper": ("ampere",),
+    "blackwell": ("hopper", "ampere"),
+    "blackwell-120": ("ada", "ampere-86", "ampere"),
 }
+"""Whose curves a generation borrows, the nearest first: Ada's and Blackwell's cards have GA10x's kind of SM."""
 _NO_TENSOR_CORES = ("kepler", "pascal")
 BORROWED_BAND = 0.10
 """Added to the error band of a curve that belongs to another generation."""
@@ -94,7 +95,7 @@ def share(kind: str, precision: str, generation: str) -> float:
     """
     rows = {(row["precision"], row["generation"]): float(row["share"]) for row in read("curves").get(kind, ())}
     precision = "tf32" if precision == "tf32" else "fp16"
-    for relative in (generation, _NEAREST.get(generation, "volta"), "ampere", "volta"):
+    for relative in (generation, *_NEAREST.get(generation, ()), "ampere", "volta"):
         if (precision, relative) in rows:
             return rows[precision, relative]
     return 1.0
@@ -110,7 +111,7 @@ def curve(operator_class: str, precision: str, generation: str) -> Curve:
     if generation in _NO_TENSOR_CORES:
         precision = "fp32"
     curves = _curves()
-    relatives = (generation, _NEAREST.get(generation, "volta"), "ampere", "volta")
+    relatives = (generation, *_NEAREST.get(generation, ()), "ampere", "volta")
     if precision == "bf16":
         precision = "fp16"  # the same tensor cores at the same rate
     for kind in (precision, "fp16" if precision in ("fp8", "int8") else precision, "fp32"):

@@ -32,6 +32,11 @@ def count(signature: Signature, name: str, operator_class: str) -> int:
         return 0  # a form of the operator that these rules do not know: its bytes still count
 
 
+def is_set(signature: Signature, key: str) -> bool:
+    """Whether a detail is there and true; older traces hold truth values as words."""
+    return any(name == key and value not in (0, "", "0", "False") for name, value in signature.detail)
+
+
 _WITH_BIAS = ("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation", "addmm_activation", "_sparse_addmm")
 
 
@@ -53,6 +58,20 @@ def matmul_sizes(name: str, shapes: tuple[Shape, ...]) -> tuple[int, int, int, i
     return max(prod(a[:-2]), prod(b[:-2])), a[-2], b[-1], a[-1]
 
 
+def contiguous_sizes(signature: Signature, name: str, shapes: tuple[Shape, ...]) -> tuple[int, int, int]:
+    """The contiguous dimensions of a product's operands and result, as the signature's details say they lie.
+
+    Without details operands are row-major: k columns of the first, n of the second; `linear`'s weight has k columns.
+
+    Raises:
+        IndexError: the shapes are not those of a matrix product.
+    """
+    _, m, n, k = matmul_sizes(name, shapes)
+    first = m if is_set(signature, "transposed_a") else k
+    transposed = is_set(signature, "transposed_b") != (name == "linear")
+    return first, k if transposed else n, n
+
+
 def _matmul(signature: Signature, name: str, shapes: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> float:
     if name in ("ger", "addr"):
         return 2 * prod(shapes[-2]) * prod(shapes[-1])
@@ -61,7 +80,7 @@ def _matmul(signature: Signature, name: str, shapes: tuple[Shape, ...], outputs:
 
 
 def _convolution(signature: Signature, name: str, shapes: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> float:
-    transposed = dict(signature.detail).get("transposed") or "transpose" in name
+    transposed = is_set(signature, "transposed") or "transpose" in name
     if name.endswith("_backward"):
         gradient, x, weight = shapes[0], shapes[1], shapes[2]
         products = sum(out in (x, weight) for out in outputs) if outputs else 2

@@ -12,15 +12,17 @@ from typing import NamedTuple
 
 from understudy.cost import flops, recurrent
 from understudy.cost.curves import UNKNOWN_BAND, Curve, curve, share
+from understudy.cost.families import by_class
+from understudy.cost.families.problem import Price, Problem
 from understudy.cost.links import Links
 from understudy.cost.measured import Measured
 from understudy.cost.operators import OperatorClass, classify, plain, read
 from understudy.cost.recurrent import Recurrence, recurrence
 from understudy.gpus import Gpu
+from understudy.trace import roofline
 from understudy.trace.operation import Signature
 
 _PRODUCTS = frozenset({"matmul", "bmm", "convolution", "attention", "rnn"})
-_HALF = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
 _THREADS_PER_ITEM = 4
 """Elements that one thread of an elementwise kernel handles."""
 _TILE = 128 * 128
@@ -38,7 +40,15 @@ multiplication, "Requirements to use tensor cores"); before, such a product ran 
 _REGULAR = (128, 256)
 """The shortest side of a matrix product: up to the first number it is narrow, from the second on regular."""
 _WINOGRAD = 1.15
+"""What 3x3 convolutions in FP32 reach of the curve, which holds the median of all convolutions: assumed. Winograd's
+F(2x2, 3x3) saves 2.25 of the multiplications (Lavin and Gray, arXiv 1509.09308), and the 90th percentile of NeuSight's
+timings above 1 ms is 1.4 to 1.5 times the median (tools/calibration/kernel_efficiency_fp32.csv)."""
 _DIRECT = 0.9
+"""And the others: assumed."""
+_L2_SHARE = 0.25
+"""Working sets up to this part of the L2 cache are taken to be there since the kernel before wrote them; assumed."""
+_L2_BYTES_PER_CLOCK = 31.0
+"""What one SM reads from L2 in a cycle: fitted on A100's matrix products (`data/products.toml`)."""
 
 
 class KernelCost(NamedTuple):
@@ -100,11 +110,25 @@ class CostModel:
         if operator.name == "view":
             return KernelCost(0, 1.0 / self.gpu.sm_count, "launch", 0.0)
         name = plain(signature.name)
-        work = flops.count(signature, name, operator.name)
-        size = flops.bytes_moved(signature)
         precision, part = self._precision(signature, operator, name)
-        compute_ns = 1e9 * work / self._peak(precision) if work else 0.0
-        memory_ns = 1e9 * size / self.gpu.memory_bandwidth_bytes_per_s
+        priced = self._family_price(signature, operator, name, precision, part)
+        if priced is None:
+            priced = self._curve_price(signature, operator, name, precision, part)
+        work, size = flops.count(signature, name, operator.name), flops.bytes_moved(signature)
+        bandwidth = self.gpu.memory_bandwidth_bytes_per_s
+        bound = roofline.bound(*roofline.times_ns(work, size, self._peak(precision), bandwidth))
+        if 2 * priced.floor_ns > priced.duration_ns:
+            bound = "launch"
+        occupancy = self._occupancy(signature, operator, name)
+        return KernelCost(max(1, round(priced.duration_ns)), occupancy, bound, round(priced.band, 3))
+
+    def _curve_price(
+        self, signature: Signature, operator: OperatorClass, name: str, precision: str, part: float
+    ) -> Price:
+        """The roofline time over the efficiency that the operator's class reaches at that size."""
+        work, size = flops.count(signature, name, operator.name), flops.bytes_moved(signature)
+        compute_ns, memory_ns = 1e9 * work / self._peak(precision), self._memory_ns(size)
+        of_memory = part if operator.name == "rnn" else 1.0
         if operator.name == "convolution" and precision == "fp32":
             part *= _WINOGRAD if _is_winograd(signature, name) else _DIRECT
         elif operator.name == "convolution" and self._is_transposed(signature, precision):
@@ -114,7 +138,7 @@ class CostModel:
         regular = _regularity(signature, name) if operator.name == "matmul" else 0.0
         # A power limit lowers the clock of the cores, not that of the memory.
         of_cores = part * self.gpu.sustained_share / shape.sustained_share
-        rooflines = sorted(((compute_ns, of_cores, regular), (memory_ns, part, 0.0)), reverse=True)
+        rooflines = sorted(((compute_ns, of_cores, regular), (memory_ns, of_memory, 0.0)), reverse=True)
         found = recurrence(signature) if operator.name == "rnn" else None
         if found is None:
             times = [shape.time_ns(ns, floor_ns, operator.share * of, upper) for ns, of, upper in rooflines]
@@ -124,8 +148,19 @@ class CostModel:
             band = max(recurrent.BAND, shape.band[0])
         if operator.name == "other":
             band = UNKNOWN_BAND
-        bound = "launch" if 2 * floor_ns > duration else "compute" if compute_ns > memory_ns else "memory"
-        return KernelCost(max(1, round(duration)), self._occupancy(signature, operator, name), bound, round(band, 3))
+        return Price(duration, floor_ns, band)
+
+    def _family_price(
+        self, signature: Signature, operator: OperatorClass, name: str, precision: str, part: float
+    ) -> Price | None:
+        """The price of the operator's family of kernels, where it has one and no curve was measured for it."""
+        family = by_class().get(operator.name)
+        if family is None or (self.measured is not None and (operator.curve, precision) in self.measured.curves):
+            return None
+        dtype = signature.dtypes[0].removeprefix("torch.") if signature.dtypes else "float32"
+        shapes = signature.shapes[: signature.inputs] if signature.inputs else signature.shapes
+        item = flops.ITEM_BYTES.get(dtype, 1)
+        return family(Problem(signature, name, shapes, precision, self._peak(precision), item, part, self.gpu))
 
     def _recurrent_ns(
         self, sizes: Recurrence, signature: Signature, shape: Curve, precision: str, part: float, floor_ns: float
@@ -150,6 +185,13 @@ class CostModel:
         chain_ns = sizes.steps * (step_ns + others * max(recurrent.FURTHER * step_ns, roofline_ns))
         return total_ns + chain_ns, floor_ns + sizes.steps * step_floor_ns * (1 + others * recurrent.FURTHER)
 
+    def _memory_ns(self, size_bytes: int) -> float:
+        """Reading and writing so many bytes: in memory, or in L2 where they are well below its size."""
+        gpu = self.gpu
+        l2_rate = max(gpu.memory_bandwidth_bytes_per_s, _L2_BYTES_PER_CLOCK * 1e6 * gpu.clock_mhz * gpu.sm_count)
+        warm = 1.0 / (1.0 + (size_bytes / (_L2_SHARE * gpu.l2_bytes)) ** 8) if gpu.l2_bytes else 0.0
+        return 1e9 * size_bytes * ((1.0 - warm) / gpu.memory_bandwidth_bytes_per_s + warm / l2_rate)
+
     def _curve(self, name: str, precision: str) -> Curve:
         own = None if self.measured is None else self.measured.curves.get((name, precision))
         return own or curve(name, precision, self.gpu.generation)
@@ -160,27 +202,18 @@ class CostModel:
 
     def _precision(self, signature: Signature, operator: OperatorClass, name: str) -> tuple[str, float]:
         """The arithmetic that runs, and the share of its efficiency that is left without alignment."""
-        dtype = signature.dtypes[0].removeprefix("torch.") if signature.dtypes else "float32"
-        if dtype in ("float64", "double", "complex128"):
-            product = operator.name in _PRODUCTS and "fp64_tensor" in self.gpu.peak_flops
-            return ("fp64_tensor" if product else "fp64"), 1.0
+        dtype = signature.dtypes[0] if signature.dtypes else "float32"
+        kind = roofline.precision(dtype, ("tf32", 1) in signature.detail, self.gpu.peak_flops)
         if operator.name not in _PRODUCTS:
-            return "fp32", 1.0
-        if dtype in ("float32", "float"):
-            if not dict(signature.detail).get("tf32") or "tf32" not in self.gpu.peak_flops:
-                return "fp32", 1.0
-            return "tf32", self._share("tf32", self._aligned(signature, operator, name, 4))
-        if dtype.startswith("float8") and "fp8" in self.gpu.peak_flops:
-            return "fp8", 1.0
-        if dtype in ("int8", "uint8") and "int8" in self.gpu.peak_flops:
-            return "int8", 1.0
-        half = _HALF.get(dtype)
-        if half is None or half not in self.gpu.peak_flops:
-            return "fp32", 1.0
+            return ("fp64" if kind.startswith("fp64") else "fp32"), 1.0
+        if kind == "tf32":
+            return kind, self._share(kind, self._aligned(signature, operator, name, 4))
+        if kind not in ("fp16", "bf16"):
+            return kind, 1.0
         aligned = not self.gpu.has_tensor_cores or self._aligned(signature, operator, name, 8)
         if not aligned and self.cuda_version < _ANY_SIZE:
             return "fp32", 1.0
-        return half, self._share(half, aligned)
+        return kind, self._share(kind, aligned)
 
     def _is_transposed(self, signature: Signature, precision: str) -> bool:
         """Whether cuDNN changes layouts around a convolution: its 16-bit tensor-core kernels take channels last.
@@ -194,7 +227,10 @@ class CostModel:
         return 1.0 if aligned else share("unaligned", precision, self.gpu.generation)
 
     def _aligned(self, signature: Signature, operator: OperatorClass, name: str, multiple: int) -> bool:
-        """Whether the sizes that tensor cores tile are multiples of so many elements (of 16 bytes)."""
+        """Whether rows begin at multiples of so many elements (of 16 bytes), as tensor cores load them.
+
+        That is a matter of each operand's contiguous dimension alone: the number of rows needs no alignment.
+        """
         shapes = signature.shapes[: signature.inputs] if signature.inputs else signature.shapes
         try:
             if operator.name == "convolution":
@@ -204,10 +240,10 @@ class CostModel:
                 return shapes[0][-1] % multiple == 0
             if operator.name == "rnn":
                 return shapes[0][-1] % multiple == 0
-            _, m, n, k = flops.matmul_sizes(name, shapes)
+            contiguous = flops.contiguous_sizes(signature, name, shapes)
         except IndexError:
             return True
-        return m % multiple == 0 and n % multiple == 0 and k % multiple == 0
+        return all(size % multiple == 0 for size in contiguous)
 
     def _launches(self, operator: OperatorClass, signature: Signature, name: str) -> int:
         """How many kernels one call launches: several for long lists of tensors."""

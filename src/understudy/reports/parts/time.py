@@ -14,6 +14,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from understudy.trace import roofline
 from understudy.trace.operation import FIRST_USE, Kind, Signature
 from understudy.trace.trace import Trace
 from understudy.trace.units import format_ns, format_share, plural
@@ -28,7 +29,6 @@ SMALL_NS = 20_000  # a kernel shorter than this, that does
 SMALL_SHARE = 4  # less than a fourth of what the roofline allows in its time, is bound by its launch
 TOP = 8
 SKIPPED_STEPS = 3  # from so many steps on, the first is left out
-_HALF = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
 
 Span = tuple[int, int]
 
@@ -118,32 +118,20 @@ class Kernel:
 
     def __init__(self, signature: Signature, size_bytes: int, gpu: dict[str, Any]) -> None:
         peaks, bandwidth = gpu.get("peak_flops") or {}, gpu.get("memory_bandwidth_bytes_per_s") or 0
-        kind = precision(signature, gpu)
+        dtype = signature.dtypes[0] if signature.dtypes else "float32"
+        kind = roofline.precision(dtype, ("tf32", 1) in signature.detail, peaks)
         peak = peaks.get(kind) or peaks.get("fp32") or 0
-        compute_ns = 1e9 * signature.flops / peak if peak else 0.0
-        memory_ns = 1e9 * size_bytes / bandwidth if bandwidth else 0.0
+        compute_ns, memory_ns = roofline.times_ns(signature.flops, size_bytes, peak, bandwidth)
         self.roofline_ns = max(compute_ns, memory_ns)
-        self.bound = "compute" if compute_ns > memory_ns else "memory"
+        self.bound = roofline.bound(compute_ns, memory_ns)
         self.chain = "cudnn_rnn" in signature.name  # a small kernel a step, each after the one before
         self.matrix = signature.flops > 0
-        self.tensor_cores = self.matrix and kind not in ("fp32", "fp64")
+        self.tensor_cores = self.matrix and roofline.on_tensor_cores(kind, (gpu.get("compute_capability") or [0])[0])
 
     def cause(self, duration_ns: int) -> str:
         """What one kernel of this signature was bound by."""
         small = (self.chain or duration_ns < SMALL_NS) and SMALL_SHARE * self.roofline_ns < duration_ns
         return "launch" if small and self.roofline_ns else self.bound
-
-
-def precision(signature: Signature, gpu: dict[str, Any]) -> str:
-    """The arithmetic of a matrix operator on a GPU, by the names of its peaks; "fp32" where no tensor cores serve."""
-    dtype = signature.dtypes[0].removeprefix("torch.") if signature.dtypes else "float32"
-    if dtype in ("float64", "double", "complex128"):
-        return "fp64"
-    peaks, capability = gpu.get("peak_flops") or {}, gpu.get("compute_capability") or [0, 0]
-    if dtype in ("float32", "float"):
-        return "tf32" if ("tf32", 1) in signature.detail and "tf32" in peaks else "fp32"
-    kind = "fp8" if dtype.startswith("float8") else _HALF.get(dtype, "fp32")
-    return kind if kind in peaks and capability[0] >= 7 else "fp32"
 
 
 class _Device:

@@ -20,7 +20,6 @@ from understudy.seam.torch.dispatch.parts import HigherOrderPlan, composite, ten
 from understudy.seam.torch.operators import dtypes, limits, messages
 from understudy.seam.torch.operators.plan import (
     Plan,
-    channels_last,
     common_device,
     numbers_as_tensors,
     on_cpu,
@@ -364,7 +363,7 @@ class Dispatch(TorchDispatchMode):
             if plan.attributes:
                 key += [str(value) for value in args if next(tensors_in((value,)), None) is None]
         if plan.math:
-            key += [self.state.tf32(), plan.layout and any(channels_last(t) for t in tensors_in(args[:3]))]
+            key += [self.state.tf32(), plan.layout and plan.layout(args)]
         key.append(device)
         name = tuple(key)
         cost = self.costs.get(name)

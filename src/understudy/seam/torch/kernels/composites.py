@@ -30,7 +30,12 @@ Composite = Callable[..., Any]
 
 
 def _dropout(state: State, func: Any, input: torch.Tensor, p: float, train: bool) -> Any:
-    """C++'s dropout: on CUDA one kernel that keeps a mask of one byte an element."""
+    """C++'s dropout: on CUDA one kernel that keeps a mask of one byte an element; its input where it drops nothing.
+
+    Source: `_dropout_impl` of aten/src/ATen/native/Dropout.cpp.
+    """
+    if 0 <= p <= 1 and (p == 0 or not train or input.numel() == 0):
+        return input
     if train and 0 < p < 1 and device_of(input) >= 0 and input.numel() > 0:
         return aten.native_dropout.default(input, p, True)[0]
     return func.decompose(input, p, train)

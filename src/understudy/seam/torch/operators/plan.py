@@ -75,7 +75,12 @@ class Plan:
         self.row: Any = None
         self.memory = False
         self.attributes = name in tables.ATTRIBUTES
-        self.layout = "convolution" in name
+        self.layout: Callable[[tuple[Any, ...]], Any] | None = None
+        if "convolution" in name:
+            self.layout = images_layout
+        elif self.blas and self.math:
+            first = next((i for i, name in enumerate(self.names) if name in ("mat1", "batch1", "mat")), 0)
+            self.layout = partial(operands_layout, first)
         self.builtin = func.namespace in tables.BUILT_IN
         self.looks = self.view and self.builtin and not self.random and tensors == [0]
         kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -183,8 +188,10 @@ def signature(
         detail.append(("tf32", 1))
     if any(map(channels_last, inputs)):
         detail.append(("channels_last", 1))
+    if plan.blas and plan.layout:
+        detail += [(name, 1) for name in plan.layout(args)]
     if plan.attributes:
-        detail += [(name, str(value)) for name, value in zip(plan.names, args, strict=False) if _plain(value)]
+        detail += [(name, _plain(value)) for name, value in zip(plan.names, args, strict=False) if _is_plain(value)]
     return Signature(
         plan.name,
         tuple(tuple(int(n) for n in size_of(t)) for t in (*inputs, *outputs)),
@@ -205,7 +212,26 @@ def channels_last(tensor: torch.Tensor) -> bool:
     return bool(strides[1] == 1 and strides[3] == tensor.shape[1] > 1)
 
 
-def _plain(value: Any) -> bool:
+def images_layout(args: tuple[Any, ...]) -> bool:
+    """Whether the channels of a convolution's images or kernel come last."""
+    return any(map(channels_last, tensors_in(args[:3])))
+
+
+def operands_layout(first: int, args: tuple[Any, ...]) -> tuple[str, ...]:
+    """Which operands of a matrix product lie transposed in memory: their rows, not their columns, are contiguous."""
+    return tuple(
+        name
+        for name, tensor in zip(("transposed_a", "transposed_b"), args[first : first + 2], strict=False)
+        if tensor.dim() > 1 and tensor.layout is torch.strided and tensor.stride(-1) != 1 == tensor.stride(-2)
+    )
+
+
+def _plain(value: Any) -> str | int:
+    """A value of a call as a signature keeps it: truth values as 0 and 1, since the word "False" would be true."""
+    return int(value) if isinstance(value, bool) else str(value)
+
+
+def _is_plain(value: Any) -> bool:
     return isinstance(value, (int, float)) or (
         isinstance(value, (list, tuple)) and next(tensors_in(value), None) is None
     )
@@ -240,6 +266,8 @@ def flops_of(name: str, func: torch._ops.OpOverload, args: tuple[Any, ...], kwar
     It has none for cuDNN's recurrent layers: every matrix is used once for each step and text, twice as often backward.
     Each of the query's heads counts, also where several share one of the key's, of which PyTorch 2.6 has no rule.
     """
+    if name == "aten::convolution_backward":
+        return _convolution_backward_flops(*args)
     passes = tables.RECURRENT_PASSES.get(name)
     if passes:
         matrices = sum(weight.numel() for weight in args[1] if weight.dim() > 1)
@@ -254,6 +282,17 @@ def flops_of(name: str, func: torch._ops.OpOverload, args: tuple[Any, ...], kwar
         args = (*args[:first], *shapes, *args[first + 3 :])
     # Its rules know no `out_dtype`.
     return int(count(*(value for value in args if not isinstance(value, torch.dtype)), **kwargs, out_val=out))
+
+
+def _convolution_backward_flops(gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *others: Any) -> int:
+    """The gradients of input and weight take as many operations as the forward pass, each.
+
+    PyTorch's counter (torch/utils/flop_counter.py, conv_backward_flop) leaves the groups out of the weight's: it counts
+    every input channel against every output channel.
+    """
+    transposed, mask = others[4], others[-1]
+    positions = prod(x.shape) if transposed else prod(gradient.shape)
+    return 2 * positions * prod(weight.shape[1:]) * sum(map(bool, mask[:2]))
 
 
 def on_cpu(

@@ -1,0 +1,46 @@
+"""Depthwise and thin grouped convolutions: kernels of their own, bound by the bytes that they move.
+
+With a few channels a group there is nothing for a tile of a matrix product to hold: cuDNN and PyTorch
+(aten/src/ATen/native/cuda/DepthwiseConv2d.cu) take direct kernels, which run on the ordinary cores and neither need
+aligned channels nor change layouts. What they reach is assumed: the published range of such stencils is 0.6 to 0.8 of
+the memory's bandwidth, and half of the FP32 rate.
+"""
+
+from __future__ import annotations
+
+from understudy.cost import flops
+from understudy.cost.families.problem import Price, Problem
+from understudy.cost.operators import classify, read
+
+CLASSES = ("convolution",)
+MOST_CHANNELS = 4
+"""Input channels a group up to which a grouped convolution is a direct one; assumed."""
+BANDWIDTH_SHARE = 0.7
+COMPUTE_SHARE = 0.5
+BAND = 0.5
+
+
+def is_direct(problem: Problem) -> bool:
+    """Whether a convolution has several groups of a few channels each."""
+    name, inputs = problem.name, problem.inputs
+    if len(inputs) < 2:
+        return False
+    x, weight = (inputs[1], inputs[2]) if name.endswith("_backward") and len(inputs) > 2 else inputs[:2]
+    if len(x) < 3 or len(weight) != len(x) or not weight[1]:
+        return False
+    if flops.is_set(problem.signature, "transposed"):
+        return int(dict(problem.signature.detail).get("groups", 1)) > 1 and weight[1] <= MOST_CHANNELS
+    return x[1] > weight[1] and weight[1] <= MOST_CHANNELS
+
+
+def price(problem: Problem) -> Price | None:
+    """The time of a direct convolution; None for all others."""
+    if not is_direct(problem):
+        return None
+    gpu = problem.gpu
+    operator = classify(problem.signature.name)
+    floor_ns = 1000.0 * operator.floor_us * float(read("host")["floor_scale"].get(gpu.generation, 1.0))
+    work = flops.count(problem.signature, problem.name, operator.name)
+    compute_ns = 1e9 * work / (COMPUTE_SHARE * gpu.peak_flops["fp32"])
+    memory_ns = 1e9 * flops.bytes_moved(problem.signature) / (BANDWIDTH_SHARE * gpu.memory_bandwidth_bytes_per_s)
+    return Price(floor_ns + max(compute_ns, memory_ns), floor_ns, BAND)

@@ -1,0 +1,267 @@
+"""Matrix products: tiles over the multiprocessors, the loop over k, split-K, memory traffic and a floor.
+
+A library such as cuBLAS cuts the m x n results into tiles, gives each to one multiprocessor (SM) and runs along k. Here
+every tile of `TILES` and every split of k that a library would try is priced, and the fastest is taken:
+
+- The tiles go over the SMs in waves. A step along k takes as long as the multiply-adds at the rate of an SM (larger
+  tiles come closer to the peak), or as reading both operands' parts from L2, or a shortest step. A wave also takes a
+  prologue and the writing of its tile.
+- Memory reads each operand at least once, and again where a wave of tiles does not span the whole result. Operands
+  that come round again within the L2 cache are not read from memory: the timings behind the constants went round six
+  weights, and their jump in time on an L40S lies where six weights fill its L2.
+- Splitting k fills the GPU where tiles are few, and costs the sum over the parts.
+- Large work lowers the clock, since power is limited.
+
+The form follows NVIDIA's guide to matrix multiplication performance ("Tile quantization", "Wave quantization"),
+CUTLASS's "Efficient GEMM in CUDA" and NeuSight's tiles (Lee et al., ASPLOS '25). The constants are fitted:
+`data/products.toml`, written by `tools/calibrate_products.py`. The time never falls when a side grows.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, NamedTuple
+
+from understudy.cost import flops
+from understudy.cost.bands import band
+from understudy.cost.families.problem import Price, Problem
+from understudy.cost.operators import read
+from understudy.gpus import Gpu
+
+CLASSES = ("matmul", "bmm")
+TILES = (
+    (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64),
+    (32, 32), (64, 16), (16, 64),
+)  # fmt: skip
+"""Rows and columns of the results that one block computes; cuBLAS's kernels carry such numbers in their names."""
+MOST_WAVES = 32
+"""Tiles smaller than 128 x 64 are tried where they make no more waves than this."""
+SPLITS = (1, 2, 3, 4, 6, 8, 16, 32)
+STEP_BYTES = 128
+"""Of each row of an operand, what one step along k reads: 64 elements of 16 bits."""
+COPIES = 6
+"""Weights that the timings went round (aiconfigurator's collectors); in a program, those of the next layers."""
+LARGE_US = 300.0
+"""Work that takes this long at the peak feels half of the power limit's slowdown."""
+_NEAREST = {
+    "volta": ("ampere",),
+    "turing": ("ampere",),
+    "ampere": ("hopper",),
+    "ampere-86": ("ampere",),
+    "ada": ("ampere",),
+    "hopper": ("ampere",),
+    "blackwell": ("hopper",),
+    "blackwell-120": ("ada", "ampere"),
+}
+_TENSOR = {"fp16": "bf16", "bf16": "bf16", "fp8": "bf16", "int8": "bf16", "tf32": "bf16"}
+"""The precision whose constants serve each one: the tensor cores' peaks differ, their kernels are alike."""
+
+
+class Constants(NamedTuple):
+    """What was fitted for one generation and precision. Times in microseconds, rates an SM and clock cycle.
+
+    `efficiency` is the share of the peak that an endless tile reaches, and a tile of side `half_tile` reaches half of
+    it; `tail` is the part of a last, partial wave that is waited for as if it were a whole one; `power` is by how
+    much the power limit slows large work; `sharpness` is how hard the change between the bounds is.
+    """
+
+    floor_us: float = 2.0
+    prologue_us: float = 0.6
+    write_bytes_per_clock: float = 15.0
+    read_bytes_per_clock: float = 40.0
+    step_us: float = 0.1
+    split_us: float = 2.5
+    tail: float = 0.5
+    efficiency: float = 1.1
+    half_tile: float = 30.0
+    bandwidth_share: float = 0.8
+    lag_us: float = 0.5
+    power: float = 0.08
+    sharpness: float = 3.5
+
+
+class Rates(NamedTuple):
+    """What a GPU does in a microsecond: operations and bytes of one SM, bytes of its memory; and how many SMs."""
+
+    sm_count: int
+    flops: float
+    read_bytes: float
+    write_bytes: float
+    memory_bytes: float
+    l2_bytes: float
+
+
+class Arithmetic(NamedTuple):
+    """The functions that `candidate_us` needs: Python's for numbers; the calibration passes those for arrays."""
+
+    max: Any = max
+    min: Any = min
+    ceil: Any = math.ceil
+
+
+class Product(NamedTuple):
+    """`batch` products of m x k with k x n, with elements of `item_bytes`."""
+
+    batch: Any
+    m: Any
+    n: Any
+    k: Any
+    item_bytes: Any
+
+
+PYTHON = Arithmetic()
+
+
+def rates(gpu: Gpu, peak_flops: float, constants: Constants) -> Rates:
+    """The rates of one GPU with these constants."""
+    clock = float(gpu.clock_mhz)
+    return Rates(
+        gpu.sm_count,
+        peak_flops / 1e6 / gpu.sm_count,
+        constants.read_bytes_per_clock * clock,
+        constants.write_bytes_per_clock * clock,
+        constants.bandwidth_share * gpu.memory_bandwidth_bytes_per_s / 1e6,
+        float(gpu.l2_bytes),
+    )
+
+
+def memory_us(product: Product, tile: tuple[int, int], rates: Rates, constants: Constants, of: Arithmetic) -> Any:
+    """Time of the memory traffic; a wave of tiles covers a part of the result that is as square as it can be."""
+    batch, m, n, k, item = product
+    area = rates.sm_count * of.min(tile[0], m) * of.min(tile[1], n)
+    high = of.min(m, of.max(area**0.5, area / n))
+    wide = of.min(n, area / high)
+    reads = item * batch * m * n * k * (1.0 / high + 1.0 / wide)
+    footprint = item * batch * (COPIES * k * n + m * k + m * n)
+    cold = 1.0 - 1.0 / (1.0 + (footprint / rates.l2_bytes) ** 8)
+    return cold * (reads + item * batch * m * n) / rates.memory_bytes + constants.lag_us
+
+
+def candidate_us(
+    product: Product,
+    tile: tuple[int, int],
+    split: int,
+    memory: Any,
+    rates: Rates,
+    constants: Constants,
+    of: Arithmetic = PYTHON,
+) -> Any:
+    """Time without the floor if the result is cut into these tiles, and k into so many parts."""
+    batch, m, n, k, item = product
+    high, wide = tile
+    step = STEP_BYTES // item
+    side = high * wide / (high + wide)
+    multiply = 2.0 * high * wide * step * (side + constants.half_tile) / (side * constants.efficiency * rates.flops)
+    load = STEP_BYTES * (of.min(high, m) + of.min(wide, n)) / rates.read_bytes
+    steps = of.ceil(k / (step * split))
+    blocks = batch * of.ceil(m / high) * of.ceil(n / wide) * split
+    filled = blocks / rates.sm_count
+    waves = of.max(1.0, filled + constants.tail * (of.ceil(filled) - filled))
+    block = steps * of.max(of.max(multiply, load), constants.step_us) + constants.prologue_us
+    compute = waves * (block + item * high * wide / rates.write_bytes)
+    sharp = constants.sharpness
+    both = (compute**sharp + memory**sharp) ** (1.0 / sharp)
+    if split == 1:
+        return both
+    return both + constants.split_us + 8.0 * split * batch * m * n / (rates.sm_count * rates.read_bytes)
+
+
+def slowdown(product: Product, rates: Rates, constants: Constants) -> Any:
+    """By what factor the power limit lengthens so much work."""
+    peak_us = 2.0 * product.batch * product.m * product.n * product.k / (rates.flops * rates.sm_count)
+    return 1.0 + constants.power * peak_us / (peak_us + LARGE_US)
+
+
+def time_us(product: Product, rates: Rates, constants: Constants) -> float:
+    """The time without the floor of the fastest tile and split.
+
+    Options that a smaller product has and a larger one has not are the only ones left out, so that the time grows.
+    """
+    best = math.inf
+    batch, m, n, k, item = product
+    steps = math.ceil(k * item / STEP_BYTES)
+    for tile in TILES:
+        high, wide = tile
+        if (2 * m <= high and (high // 2, wide) in TILES) or (2 * n <= wide and (high, wide // 2) in TILES):
+            continue  # the half of this tile does the same in less time
+        blocks = batch * math.ceil(m / high) * math.ceil(n / wide)
+        if blocks > MOST_WAVES * rates.sm_count and high * wide < 8192:
+            continue
+        memory = memory_us(product, tile, rates, constants, PYTHON)
+        for split in SPLITS:
+            if split > 1 and (split > steps or blocks * split > 2 * rates.sm_count):
+                break
+            found = candidate_us(product, tile, split, memory, rates, constants)
+            best = min(best, found)
+    return best * slowdown(product, rates, constants)
+
+
+class Row(NamedTuple):
+    """Constants as the data file has them, and the GPU that they were fitted on."""
+
+    constants: Constants
+    gpu: str
+    generation: str
+    sustained_share: float
+    scale: float = 1.0
+
+
+@cache
+def fitted() -> dict[tuple[str, str], Row]:
+    """The rows of `data/products.toml` by generation and precision."""
+    return {
+        (row["generation"], row["precision"]): Row(
+            Constants(*(row[name] for name in Constants._fields)), row["gpu"], row["generation"], row["sustained_share"]
+        )
+        for row in read("products").get("row", ())
+    }
+
+
+@cache
+def scales() -> dict[tuple[str, str], float]:
+    """What products of a generation and precision reach of the rates of the constants that they borrow.
+
+    The search for the published throughput of whole models found them (tools/calibrate_cost.py).
+    """
+    return {(row["generation"], row["precision"]): float(row["share"]) for row in read("curves").get("product", ())}
+
+
+def row_for(generation: str, precision: str) -> tuple[Row, bool] | None:
+    """The constants that price a generation's products, and whether they are its own; None where there are none."""
+    kind = _TENSOR.get(precision)
+    for relative in (generation, *_NEAREST.get(generation, ())):
+        found = fitted().get((relative, kind)) if kind is not None else None
+        if found is not None:
+            exact = relative == generation and precision in ("fp16", "bf16")
+            scale = scales().get((generation, "fp16" if precision == "bf16" else precision), 1.0)
+            return found._replace(scale=scale), exact
+    return None
+
+
+def scaled(row: Row, part: float) -> Constants:
+    """A row's constants where the tensor cores keep this part of their rate."""
+    of = row.constants
+    return of if part == 1.0 else of._replace(efficiency=of.efficiency * part, step_us=of.step_us / part)
+
+
+def price(problem: Problem) -> Price | None:
+    """The time of a product, or None where no constants serve its precision or its shapes are not those of one."""
+    found = row_for(problem.gpu.generation, problem.precision)
+    if found is None:
+        return None
+    row, exact = found
+    try:
+        sizes = flops.matmul_sizes(problem.name, problem.inputs)
+    except IndexError:
+        return None
+    if not all(sizes):
+        return None
+    constants = scaled(row, row.scale * problem.aligned_share * problem.gpu.sustained_share / row.sustained_share)
+    of = rates(problem.gpu, problem.peak_flops, constants)
+    product = Product(*sizes, problem.item_bytes)
+    length = time_us(product, of, constants)
+    launch = read("host")["floor_scale"]
+    floor_us = constants.floor_us * launch.get(problem.gpu.generation, 1.0) / launch.get(row.generation, 1.0)
+    distance = "own GPU" if exact and problem.gpu.key == row.gpu else "own generation" if exact else "borrowed"
+    return Price(1000.0 * (floor_us + length), 1000.0 * floor_us, band("products", distance, row.gpu))

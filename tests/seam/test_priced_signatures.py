@@ -1,0 +1,76 @@
+"""What the cost model is told: operations of grouped convolutions, layouts of products, launches that are none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from understudy import emulate
+
+
+def priced(session, name):
+    """The signatures of an operator in a session's trace."""
+    return [one for one in session.trace.signatures if one.name == name]
+
+
+@pytest.mark.parametrize("groups", [1, 2, 32])
+def test_each_gradient_of_a_convolution_takes_what_its_forward_pass_does(groups):
+    def step(device):
+        x = torch.ones(1, 32, 6, 6, device=device, requires_grad=True)
+        weight = torch.ones(64, 32 // groups, 3, 3, device=device, requires_grad=True)
+        functional.conv2d(x, weight, groups=groups).sum().backward()
+
+    with emulate("V100", no_data=True) as session:
+        step("cuda")
+        (forward,), (backward,) = (priced(session, f"aten::convolution{end}") for end in ("", "_backward"))
+    assert backward.flops == 2 * forward.flops == 4 * 64 * 16 * 9 * 32 // groups
+    if groups == 1:  # PyTorch's counter leaves the groups out of the weight's gradient
+        with FlopCounterMode(display=False) as counter:
+            step("cpu")
+        assert counter.get_total_flops() == forward.flops + backward.flops
+
+
+def test_a_transposed_convolution_is_told_from_a_plain_one():
+    with emulate("V100", no_data=True) as session:
+        x, weight = torch.ones(1, 8, 6, 6, device="cuda"), torch.ones(8, 8, 3, 3, device="cuda")
+        functional.conv2d(x, weight)
+        functional.conv_transpose2d(x, weight)
+        plain, transposed = (dict(one.detail)["transposed"] for one in priced(session, "aten::convolution"))
+    assert not plain
+    assert transposed
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda a, b: a @ b, set()),
+        (lambda a, b: a @ b.t().contiguous().t(), {"transposed_b"}),
+        (lambda a, b: a.t().contiguous().t() @ b, {"transposed_a"}),
+        (lambda a, b: functional.linear(a, b.t().contiguous()), {"transposed_b"}),
+    ],
+)
+def test_a_product_says_how_its_operands_lie(make, expected):
+    with emulate("A100", no_data=True) as session:
+        make(torch.ones(24, 16, device="cuda"), torch.ones(16, 40, device="cuda"))
+        details = [{name for name, _ in one.detail} for one in priced(session, "aten::mm")]
+    assert details == [expected]
+
+
+def test_products_of_one_shape_and_two_layouts_are_two():
+    with emulate("A100", no_data=True) as session:
+        a = torch.ones(32, 32, device="cuda")
+        for b in (a, a.t(), a, a.t()):
+            a @ b
+        assert len(priced(session, "aten::mm")) == 2
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize(("p", "train"), [(0.5, False), (0.0, True)])
+def test_dropout_that_drops_nothing_gives_its_input_back(device, p, train):
+    with emulate("V100", no_data=True) as session:
+        x = torch.ones(1000, device=device, requires_grad=True)
+        rows, size = len(session.trace), torch.cuda.memory_allocated()
+        assert functional.dropout(x, p, train) is x
+        assert (len(session.trace), torch.cuda.memory_allocated()) == (rows, size)
