@@ -494,6 +494,33 @@ def test_steps_of_a_replayed_graph_are_steps(session: Session) -> None:
     assert steps == [1, 2, 3]
 
 
+def test_a_step_with_sparse_gradients_is_replayed(session: Session) -> None:
+    table = torch.nn.Embedding(5, 2, sparse=True).cuda()
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.5)
+    rows = torch.tensor([0, 1, 0], device="cuda")
+
+    def step() -> None:
+        optimizer.zero_grad()
+        table(rows).sum().backward()
+        optimizer.step()
+
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    before = table.weight.detach().clone()
+    rows.copy_(torch.tensor([3, 3, 4], device="cuda"))
+    graph.replay()
+    assert (before - table.weight)[:, 0].tolist() == pytest.approx([0, 0, 0, 1, 0.5])
+
+
+def test_coalescing_is_refused_while_capturing(session: Session) -> None:
+    indices, values = torch.tensor([[0, 1, 0]], device="cuda"), torch.ones(3, device="cuda")
+    sparse = torch.sparse_coo_tensor(indices, values, (4,), check_invariants=False)
+    with pytest.raises(torch.AcceleratorError, match="capture"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        sparse.coalesce()
+
+
 if hasattr(torch.accelerator, "Graph"):
 
     def test_the_accelerators_graph(session: Session) -> None:

@@ -284,6 +284,22 @@ def test_accumulation_trains_on_a_batch_before_it_reads_the_next():
     torch.testing.assert_close(run(Reused()), run(loader()))
 
 
+def test_a_group_that_the_epoch_ends_overflows_where_a_group_of_its_size_does():
+    """One batch an epoch, in groups of three: its loss is not divided by three before it is scaled."""
+    found = []
+    for accumulate in (1, 3):
+        torch.manual_seed(0)
+        model = nn.Linear(1, 1)
+        loss = _twice
+        trainer = trained(model, loader(12), loss=loss, epochs=2, accumulate=accumulate, precision="fp16")
+        found.append((model.weight.item(), len(trainer.optimizer.state)))
+    assert found[0] == found[1]
+
+
+def _twice(outputs, target):
+    return 2 * ((outputs - target) ** 2).mean()
+
+
 @pytest.mark.parametrize("where", ["before", "on_fit_start"])
 def test_parts_in_eval_mode_stay_so(where):
     model = nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))

@@ -133,10 +133,10 @@ class PlainLoop:
         steps = self.batches(self.source, epoch, self.order_seed, config.shuffle or config.data != "Tensors")
         for group in iter(lambda: list(itertools.islice(steps, config.accumulate)), []):
             self.optimizer.zero_grad()
-            rows = sum(part.rows for parts in group for part in parts)
+            rows, expected = sum(part.rows for parts in group for part in parts), self.expected(group)
             for parts in group:
-                self.accumulate(parts, rows, totals)
-            self.update()
+                self.accumulate(parts, expected, totals)
+            self.update(expected / rows)
             self.steps += 1
             if self.schedule is not None and config.schedule_every == "step":
                 self.schedule.step()
@@ -145,6 +145,16 @@ class PlainLoop:
                 self.stopped = True
                 break
         return {f"train_{name}": value for name, value in totals.means().items()}
+
+    def expected(self, group: list[list[Part]]) -> int:
+        """The documented number that a group's losses are divided by, which decides where half precision overflows."""
+        known = self.config.data not in (
+            "iterable data set",
+            "object that shuffles",
+            "object with one buffer",
+            "generator",
+        )
+        return sum(part.rows for part in group[0]) * (len(group) if known else self.config.accumulate)
 
     def accumulate(self, parts: list[Part], rows: int, totals: Means) -> None:
         for rank, part in enumerate(parts):
@@ -158,10 +168,10 @@ class PlainLoop:
                 if rank == 0:
                     self.logged.append((float(loss.detach()), part.rows))
 
-    def update(self) -> None:
-        for parameter in self.parameters() if self.config.world > 1 else ():  # the mean over the processes
-            if parameter.grad is not None:
-                parameter.grad /= self.config.world
+    def update(self, correction: float) -> None:
+        for parameter in self.parameters():  # the mean over the processes
+            if parameter.grad is not None and correction / self.config.world != 1:
+                parameter.grad *= correction / self.config.world
         if self.config.clip == "norm":
             if self.scaler:
                 self.scaler.unscale_(self.optimizer)
@@ -220,7 +230,8 @@ class PlainLoop:
 
     def autocast(self) -> Any:
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self.config.precision)
-        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
+        cached = self.config.replicas == 1  # each replica casts the weights for itself
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=cached)
 
     def forward(self, batch: Any) -> tuple[torch.Tensor, Any, Any, dict[str, torch.Tensor]]:
         """The loss of a batch, its outputs and target, and what a training step gives beside the loss."""

@@ -213,11 +213,11 @@ def _possible(config: Config) -> Config:
         changes["clip"] = "norm"  # hooks want parameters that have a shape
     if "dropout" in parts and config.strategy == "dp":
         parts.discard("dropout")  # each GPU draws its own numbers
-    if config.strategy == "ddp" and config.num_gpus:
-        parts.discard("sparse")  # not every NCCL reduces sparse gradients
     if "sparse" in parts:
         parts.discard("frozen")
         changes |= {"optimizer": "sgd", "clip": "none", "precision": "fp32"}
+    if config.data == "object with one buffer":  # a metric that keeps views of the buffer is wrong in any loop
+        changes["metrics"] = tuple(name for name in config.metrics if name != "keep")
     if config.resume == "epochs" and changes.get("resume", "epochs") == "epochs":
         changes["epochs"] = max(config.epochs, 2)
     if config.scheduler in ("plateau",):

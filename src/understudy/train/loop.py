@@ -122,7 +122,8 @@ class Loop:
             taken += 1
             ends = taken == size_of_group or (last is not None and position.batches + 1 >= last)
             synchronize = ends or last is None  # where nobody knows the last batch, any may be it
-            expected = total * size_of_group if taken == 1 else None
+            left = size_of_group if last is None else min(size_of_group, max(1, last - position.batches))
+            expected = total * left if taken == 1 else None
             result = step.accumulate(batch, size, total, expected, synchronize)
             self.metrics.keep("loss", result.loss, size)
             position.batches += 1

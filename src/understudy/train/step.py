@@ -145,7 +145,8 @@ class Step:
         """Add a batch's gradient to those of its group. Without `synchronize` other processes' are left out for now.
 
         `expected` is given with the first batch of a group: how many samples the group probably has. The gradients are
-        scaled in the end where it has another number, so that a batch need not wait for those that follow it.
+        scaled in the end where it has another number, so that a batch need not wait for those that follow it; in fp16
+        it is by `expected` that they overflow or do not.
         """
         if expected is not None:
             self._drop_gradients()

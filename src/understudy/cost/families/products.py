@@ -194,7 +194,7 @@ def time_us(product: Product, rates: Rates, constants: Constants) -> float:
                 break
             found = candidate_us(product, tile, split, memory, rates, constants)
             best = min(best, found)
-    return best * slowdown(product, rates, constants)
+    return float(best * slowdown(product, rates, constants))
 
 
 class Row(NamedTuple):

@@ -17,7 +17,7 @@ from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import HIDDEN_WRITES, NO_KERNEL
 from understudy.seam.torch.state.positions import Position
-from understudy.seam.torch.tags import FLOATING, Tag, attach, bytes_in, storage_of, tag_of
+from understudy.seam.torch.tags import FLOATING, Tag, attach, bytes_in, parts_of, storage_of, tag_of
 
 Tensor = torch.Tensor
 C: Any = torch._C
@@ -256,3 +256,12 @@ def tensors_of(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return type(value)(tensors_of(part) for part in value)
     return value
+
+
+def write_again(result: Any, made: Tensor) -> None:
+    """Put what a replayed operator made where its captured result lies: a sparse one's values and indices by parts."""
+    if isinstance(result, Slot):
+        result.tensor().copy_(made)
+        return
+    for kept, new in zip(parts_of(result), parts_of(made), strict=True):
+        kept.copy_(new)

@@ -19,7 +19,7 @@ from understudy.machine.order import Access
 from understudy.machine.replay import replay
 from understudy.machine.stream import Stream
 from understudy.seam.patching import Patch
-from understudy.seam.torch.cuda.captures import CaptureMode, tensors_of
+from understudy.seam.torch.cuda.captures import CaptureMode, tensors_of, write_again
 from understudy.seam.torch.cuda.graph_memory import PoolBytes
 from understudy.seam.torch.dispatch import asserts
 from understudy.seam.torch.dispatch.mode import Dispatch
@@ -256,7 +256,7 @@ class Graph:
                 asserts.fail(dispatch, step.plan, error, stream, stream.epoch)
                 return  # what the rest of the graph would compute is undefined
             for slot, made in zip(step.results, tensors_in((out,)) if step.plan.fresh else (), strict=True):
-                slot.tensor().copy_(made)
+                write_again(slot, made)
 
     def reset(self) -> None:
         """Forget the captured graph and give its pool back."""

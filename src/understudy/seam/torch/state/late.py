@@ -163,6 +163,10 @@ class Late:
 
     def host_touch(self, tensor: torch.Tensor, write: bool = False) -> None:
         """Report an access of the host to pinned memory that a copy still uses."""
+        if tensor.layout is not torch.strided:
+            for part in parts_of(tensor):
+                self.host_touch(part, write)
+            return
         if self.clock:
             self.land()
         tag = storage_of(tensor)._us
@@ -203,6 +207,10 @@ class Late:
 
     def overwritten(self, tensor: torch.Tensor) -> None:
         """Called after the host wrote `tensor`: a copy that no kernel followed yet delivers the new bytes."""
+        if tensor.layout is not torch.strided:
+            for part in parts_of(tensor):
+                self.overwritten(part)
+            return
         tag = storage_of(tensor)._us
         for source in self.sources:
             if source.source.lies_in(tag) and source.stream.epoch == source.epoch:
