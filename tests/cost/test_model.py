@@ -324,5 +324,5 @@ def test_a_power_limit_slows_products_and_leaves_memory_alone():
     limited, full = model("A100-PCIe-40GB"), model("A100-SXM4-40GB")
     for dtype in ("float32", "float16"):
         product = matmul(8192, dtype=dtype)
-        assert full.kernel(product).duration_ns / limited.kernel(product).duration_ns == pytest.approx(0.9, abs=0.001)
+        assert full.kernel(product).duration_ns / limited.kernel(product).duration_ns == pytest.approx(0.9, abs=0.002)
     assert full.kernel(add(64 << 20)).duration_ns == limited.kernel(add(64 << 20)).duration_ns

@@ -239,10 +239,15 @@ def row_for(generation: str, precision: str) -> tuple[Row, bool] | None:
     return None
 
 
-def scaled(row: Row, part: float) -> Constants:
-    """A row's constants where the tensor cores keep this part of their rate."""
-    of = row.constants
-    return of if part == 1.0 else of._replace(efficiency=of.efficiency * part, step_us=of.step_us / part)
+def scaled(of: Constants, part: float, clock: float) -> Constants:
+    """Constants where tensor cores keep `part` of their rate, and a power limit `clock` of the cores' clock."""
+    return of._replace(
+        efficiency=of.efficiency * part * clock,
+        step_us=of.step_us / (part * clock),
+        prologue_us=of.prologue_us / clock,
+        read_bytes_per_clock=of.read_bytes_per_clock * clock,
+        write_bytes_per_clock=of.write_bytes_per_clock * clock,
+    )
 
 
 def price(problem: Problem) -> Price | None:
@@ -257,7 +262,8 @@ def price(problem: Problem) -> Price | None:
         return None
     if not all(sizes):
         return None
-    constants = scaled(row, row.scale * problem.aligned_share * problem.gpu.sustained_share / row.sustained_share)
+    clock = problem.gpu.sustained_share / row.sustained_share
+    constants = scaled(row.constants, row.scale * problem.aligned_share, clock)
     of = rates(problem.gpu, problem.peak_flops, constants)
     product = Product(*sizes, problem.item_bytes)
     length = time_us(product, of, constants)
