@@ -24,7 +24,7 @@ from torch.utils.data import (
 
 from understudy.errors import UsageError
 from understudy.train import Tensors
-from understudy.train.data import make_feed
+from understudy.train.feed import make_feed
 from understudy.train.strategies import SingleDevice
 
 ROWS = 23

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any, Literal
 from understudy.errors import UsageError
 
 if TYPE_CHECKING:
-    from understudy.train.trainer import Trainer
+    from understudy.train.training import Training
 
 
 class Callback:
     """Override what is needed. `trainer` offers model, optimizer, step, epoch, history and `stop()`."""
 
-    def on_fit_start(self, trainer: Trainer) -> None:
+    def on_fit_start(self, trainer: Training) -> None:
         """Before the first step, with the model placed and in training mode, and a checkpoint's state loaded."""
 
-    def on_step_end(self, trainer: Trainer) -> None:
+    def on_step_end(self, trainer: Training) -> None:
         """After each update. What is read from the device here makes the host wait."""
 
-    def on_epoch_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+    def on_epoch_end(self, trainer: Training, metrics: dict[str, float]) -> None:
         """After each epoch and its validation, with the means over it: "train_loss", "val_loss", ..."""
 
-    def on_fit_end(self, trainer: Trainer) -> None: ...
+    def on_fit_end(self, trainer: Training) -> None: ...
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint should keep: numbers, strings, lists, dicts and tensors."""
@@ -51,13 +51,13 @@ class EarlyStopping(Callback):
         self.best = math.inf if self.mode == "min" else -math.inf
         self.epochs_without = 0
 
-    def on_fit_start(self, trainer: Trainer) -> None:
+    def on_fit_start(self, trainer: Training) -> None:
         """Begin anew with each training; one that is resumed goes on with what the checkpoint kept."""
         if trainer.step == 0:
             self._forget()
         self._judge(trainer)
 
-    def on_epoch_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+    def on_epoch_end(self, trainer: Training, metrics: dict[str, float]) -> None:
         if self.monitor not in metrics:
             raise UsageError(f"early stopping watches {self.monitor!r}, and an epoch gave only {sorted(metrics)}.")
         value = metrics[self.monitor]
@@ -68,7 +68,7 @@ class EarlyStopping(Callback):
         self.epochs_without += 1
         self._judge(trainer)
 
-    def _judge(self, trainer: Trainer) -> None:
+    def _judge(self, trainer: Training) -> None:
         if self.epochs_without >= max(self.patience, 1):
             trainer.stop(f"{self.monitor} has not improved for {self.patience} epochs (best {self.best:.6g})")
 

@@ -298,45 +298,6 @@ class TensorFeed(Feed):
             begin = end
 
 
-def make_feed(
-    source: Any,
-    strategy: SingleDevice,
-    seed: int,
-    prepare: Callable[[Any], Any] | None,
-    batch_size: int,
-    shuffle: bool,
-    ordered: bool = False,
-) -> Feed:
-    """The feed for what `fit`, `evaluate` or `predict` was given.
-
-    A tensor, a tuple or dict of tensors, a TensorDataset and Tensors are data to be cut into batches of `batch_size`,
-    as is any other data set with a length; a DataLoader gives its batches (over several processes `batch_size` each);
-    any other iterable yields batches, which several processes take in turn. Without `shuffle` Tensors keep their order
-    too. With `ordered` the batches are those of the data in their order, whatever the processes.
-
-    Raises UsageError where the data cannot be divided among the processes.
-    """
-    if type(source) is TensorDataset:
-        source = tuple(source.tensors)
-    elif isinstance(source, Dataset) and not isinstance(source, IterableDataset) and hasattr(source, "__len__"):
-        source = DataLoader(source, batch_size, shuffle=shuffle)
-    is_data = isinstance(source, torch.Tensor) or (
-        isinstance(source, tuple | Mapping)
-        and all(isinstance(x, torch.Tensor) for x in (source.values() if isinstance(source, Mapping) else source))
-    )
-    if is_data:
-        parts = source if isinstance(source, tuple) else (source,)
-        source = Tensors(*parts, batch_size=batch_size, shuffle=shuffle)
-    if strategy.world_size > 1:
-        from understudy.train import divided
-
-        return divided.make_feed(source, strategy, seed, prepare, shuffle, ordered)
-    if isinstance(source, Tensors):
-        return TensorFeed(source, strategy, seed, prepare, shuffle)
-    require_batches(source)
-    return LoaderFeed(source, strategy, prepare)
-
-
 def require_steps(feed: Feed) -> None:
     """Raise UsageError where it is known that an epoch would train nothing."""
     if feed.steps == 0:

@@ -50,7 +50,7 @@ SAMPLED = 1 << 16  # elements of a tensor that are compared between processes
 
 
 def make_feed(source: Any, strategy: SingleDevice, seed: int, prepare: Prepare, shuffle: bool, ordered: bool) -> Feed:
-    """The feed of one of several processes: see `understudy.train.data.make_feed`."""
+    """The feed of one of several processes: see `understudy.train.feed.make_feed`."""
     if isinstance(source, Tensors):
         _require_the_same(strategy, fingerprint(source.tensors), "tensors")
         return TensorFeed(source, strategy, seed, prepare, shuffle)

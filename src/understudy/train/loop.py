@@ -27,7 +27,7 @@ from understudy.train.state import (
 from understudy.train.step import Result, Step
 
 if TYPE_CHECKING:
-    from understudy.train.trainer import Trainer
+    from understudy.train.training import Training
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Loop:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: Training,
         step: Step,
         update: Callable[[Any, int, int], Result],
         feed: Feed,
@@ -65,7 +65,7 @@ class Loop:
         self.position = Position()
         self.strategy = trainer.placement
         self.checkpoints = trainer.checkpoints
-        self._step_callbacks: list[Callable[[Trainer], None]] = []
+        self._step_callbacks: list[Callable[[Training], None]] = []
         self._epoch_random: dict[str, Any] = {}
         self._epoch_generators: list[torch.Tensor] = []
         self._resumed: dict[str, Any] | None = None

@@ -12,7 +12,7 @@ from understudy.train.board import Board
 from understudy.train.hooks import HyperParameters
 
 if TYPE_CHECKING:
-    from understudy.train.trainer import Trainer
+    from understudy.train.training import Training
 
 
 class Module(nn.Module, HyperParameters):
@@ -22,7 +22,7 @@ class Module(nn.Module, HyperParameters):
     scalars with the key "loss"; the other entries are averaged and logged beside it.
     """
 
-    trainer: Trainer | None = None
+    trainer: Training | None = None
 
     def __init__(self) -> None:
         super().__init__()

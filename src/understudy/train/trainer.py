@@ -17,8 +17,9 @@ from understudy.train.board import Board
 from understudy.train.callbacks import Callback
 from understudy.train.checkpoint import newest
 from understudy.train.checkpoints import Checkpoints, make_checkpoints
-from understudy.train.data import Feed, make_feed, require_steps
+from understudy.train.data import Feed, require_steps
 from understudy.train.evaluation import evaluate, predict
+from understudy.train.feed import make_feed
 from understudy.train.graph import GraphStep, why_not
 from understudy.train.hooks import HyperParameters
 from understudy.train.layout import wants_channels_last

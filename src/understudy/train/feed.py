@@ -1,0 +1,50 @@
+"""The feed for whatever data `fit`, `evaluate` or `predict` is given, in one process or several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from understudy.train import divided
+from understudy.train.data import Feed, LoaderFeed, TensorFeed, Tensors, require_batches
+from understudy.train.strategies import SingleDevice
+
+
+def make_feed(
+    source: Any,
+    strategy: SingleDevice,
+    seed: int,
+    prepare: Callable[[Any], Any] | None,
+    batch_size: int,
+    shuffle: bool,
+    ordered: bool = False,
+) -> Feed:
+    """The feed for what `fit`, `evaluate` or `predict` was given.
+
+    A tensor, a tuple or dict of tensors, a TensorDataset and Tensors are data to be cut into batches of `batch_size`,
+    as is any other data set with a length; a DataLoader gives its batches (over several processes `batch_size` each);
+    any other iterable yields batches, which several processes take in turn. Without `shuffle` Tensors keep their order
+    too. With `ordered` the batches are those of the data in their order, whatever the processes.
+
+    Raises UsageError where the data cannot be divided among the processes.
+    """
+    if type(source) is TensorDataset:
+        source = tuple(source.tensors)
+    elif isinstance(source, Dataset) and not isinstance(source, IterableDataset) and hasattr(source, "__len__"):
+        source = DataLoader(source, batch_size, shuffle=shuffle)
+    is_data = isinstance(source, torch.Tensor) or (
+        isinstance(source, tuple | Mapping)
+        and all(isinstance(x, torch.Tensor) for x in (source.values() if isinstance(source, Mapping) else source))
+    )
+    if is_data:
+        parts = source if isinstance(source, tuple) else (source,)
+        source = Tensors(*parts, batch_size=batch_size, shuffle=shuffle)
+    if strategy.world_size > 1:
+        return divided.make_feed(source, strategy, seed, prepare, shuffle, ordered)
+    if isinstance(source, Tensors):
+        return TensorFeed(source, strategy, seed, prepare, shuffle)
+    require_batches(source)
+    return LoaderFeed(source, strategy, prepare)

@@ -1,0 +1,52 @@
+"""What callbacks, modules and the loop see of the Trainer that they belong to."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from understudy.train.checkpoints import Checkpoints
+from understudy.train.progress import Progress
+from understudy.train.stop import StopRequest
+from understudy.train.strategies import SingleDevice
+
+
+class Training(Protocol):
+    """A training under way: `understudy.train.Trainer` is one.
+
+    `history` holds the means of each epoch, `stop_reason` why the training ends (None while it goes on).
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | None
+    scheduler: Any
+    placement: SingleDevice
+    checkpoints: Checkpoints | None
+    callbacks: list[Any]
+    progress_bar: Progress
+    stop_request: StopRequest
+    stop_reason: str | None
+    history: list[dict[str, float]]
+    max_epochs: int
+    accumulate: int
+    log_every: int
+    gradient_clip_val: float
+
+    @property
+    def step(self) -> int:
+        """Updates so far."""
+
+    @property
+    def epoch(self) -> int:
+        """Passes over the data so far."""
+
+    def stop(self, reason: str = ...) -> None:
+        """End the training after the running step or epoch."""
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        """Send numbers that are on the host to the loggers."""
+
+    def report_epoch(self, epoch: int, values: dict[str, float]) -> None:
+        """Show the means over an epoch."""
