@@ -283,8 +283,8 @@ class Dispatch(TorchDispatchMode):
             target = CPU if kind == "cpu" else self.state.index(wanted)
             if target < 0 and not explicit and device >= 0:
                 target = device
-        if target == NOWHERE or (target < 0 and local.target is not None):
-            target = CPU if local.target is None else local.target
+        if target == NOWHERE:
+            target = CPU
         self._check_generator(kwargs.get("generator"), target)
         if target >= 0 and plan.factory:
             self.state.memory.expect(target, args, kwargs, empty=plan.empty)

@@ -26,6 +26,7 @@ from understudy.seam.torch.tags import (
     device_of,
     disable_torch_function,
     in_meta_kernel,
+    is_physically_meta,
     parts_of,
     storage_of,
     tag_of,
@@ -40,6 +41,9 @@ UNPINNED_IN_CAPTURE = (
 )
 MOVES_MODULE = torch.nn.Module._apply.__code__
 """What moves a module's parameters and buffers, one by one."""
+ON_HOST = torch.device("cpu", 0)
+"""The host, where a program moves a tensor there. C++ takes all tensors for the CPU's, and says so without a number
+whenever it converts one that is to stay where it is."""
 aten = torch.ops.aten
 base_to = torch._C.TensorBase.to
 
@@ -53,23 +57,21 @@ def move(
     copy: bool = False,
     memory_format: torch.memory_format | None = None,
 ) -> Tensor:
-    """`tensor` on a device (CPU or an emulated index), differentiable; itself when nothing has to change."""
+    """`tensor` on a device (CPU or an emulated index), differentiable; itself when nothing has to change.
+
+    The request travels in the arguments of `aten::_to_copy`, through autograd and the program's own modes as on CUDA.
+    """
     if tensor.__class__ in TRACED and not in_meta_kernel():
         return _returning(state, fake.to(state, tensor, device, dtype, copy, memory_format), device_of(tensor))
     source = device_of(tensor)
     keywords = {} if memory_format is None else {"memory_format": memory_format}
     if source == device or (source == FLOATING and device == CPU):
         return base_to(tensor, dtype or tensor.dtype, non_blocking, copy, **keywords)
-    if tensor.is_meta:
+    if is_physically_meta(tensor) and (source < 0 or state.local.inner):
         raise NotImplementedError("Cannot copy out of meta tensor; no data!")
-    local = state.local
-    before = local.target, local.non_blocking
-    local.target, local.non_blocking = device, non_blocking
-    try:
-        with disable_torch_function():
-            out: Tensor = aten._to_copy.default(tensor, dtype=dtype, **keywords)
-    finally:
-        local.target, local.non_blocking = before
+    target = state.cuda_devices[device] if device >= 0 else ON_HOST
+    with disable_torch_function():
+        out: Tensor = aten._to_copy.default(tensor, dtype=dtype, device=target, non_blocking=non_blocking, **keywords)
     return _returning(state, out, CPU if source == FLOATING else source)
 
 
@@ -88,53 +90,52 @@ def _back(state: State, grad: Tensor | None, device: int) -> Tensor | None:
 
 
 def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """aten::_to_copy: a copy to where `move` said, or, when C++ asks, a conversion where the tensor is."""
+    """aten::_to_copy: a copy to the device that `move` names, or, when C++ asks, a conversion where the tensor is."""
     tensor = args[0]
     if not isinstance(tensor, Tensor):
         return func(*args, **kwargs)  # functorch hands Python numbers on as they are
-    local = dispatch.local
     state = dispatch.state
     source = tag_of(tensor).device
-    asked = target = local.target
-    local.target = None
-    try:
-        kwargs = dict(kwargs)
-        wanted = kwargs.pop("device", None)
-        if wanted is not None and wanted.type == "meta" and state.no_data and source >= 0:
-            wanted = None  # what C++ takes for the tensor's own device
-        if wanted is not None and wanted.type not in ("cpu", "cuda"):
-            return func(*args, **{**kwargs, "device": wanted})
-        pin = kwargs.pop("pin_memory", None)
-        non_blocking = bool(kwargs.get("non_blocking", local.non_blocking if target is not None else False))
-        if target is None:
-            target = state.index(wanted) if wanted is not None and wanted.type == "cuda" else source
-        if source == FLOATING and target >= 0:
-            dispatch.tag(tensor, target)
-            source = target
-        if state.late.pending and source == CPU:
-            if target == CPU:
-                state.late.host_touch(tensor)
-            else:
-                state.late.device_touch(tensor, _stream(state, target), write=False)
-        out = dispatch.call(plan, func, args, kwargs, target)
-        if target >= 0:
-            dispatch.tag(out, target)
-            if state.history.enabled and source == CPU:
-                state.history.mark_tensor(out, "input")
-        if source == FLOATING:
-            dispatch.float(out)
-        elif source == target:
-            if source >= 0:
-                dispatch.submit(plan, func, args, kwargs, out, target, None)
+    kwargs = dict(kwargs)
+    wanted = kwargs.pop("device", None)
+    if wanted is not None and wanted.type == "meta" and state.no_data and source >= 0:
+        wanted = None  # what C++ takes for the tensor's own device
+    if wanted is not None and wanted.type not in ("cpu", "cuda"):
+        return func(*args, **{**kwargs, "device": wanted})
+    if wanted is None:
+        target = source
+    elif wanted.type == "cuda":
+        target = state.index(wanted)
+    else:
+        target = source if wanted.index is None else CPU
+    pin = kwargs.pop("pin_memory", None)
+    non_blocking = bool(kwargs.pop("non_blocking", False))
+    if source == FLOATING and target >= 0:
+        dispatch.tag(tensor, target)
+        source = target
+    late = state.late
+    if source == CPU and late.pending:
+        if target == CPU:
+            late.host_touch(tensor)
         else:
-            late = target == CPU and non_blocking
-            if late or pin:
-                out = _page_locked(state, out)
-            for part, made in _dense(tensor, out):
-                transfer(state, part, made, non_blocking, late=late)
-        return out
-    finally:
-        local.target = asked
+            late.device_touch(tensor, _stream(state, target), write=False)
+    out = dispatch.call(plan, func, args, kwargs, target)
+    if target >= 0:
+        dispatch.tag(out, target)
+        if state.history.enabled and source == CPU:
+            state.history.mark_tensor(out, "input")
+    if source == FLOATING:
+        dispatch.float(out)
+    elif source == target:
+        if source >= 0:
+            dispatch.submit(plan, func, args, kwargs, out, target, None)
+    else:
+        to_pinned = target == CPU and non_blocking
+        if to_pinned or pin:
+            out = _page_locked(state, out)
+        for part, made in _dense(tensor, out):
+            transfer(state, part, made, non_blocking, late=to_pinned)
+    return out
 
 
 def _dense(tensor: Tensor, out: Tensor) -> list[tuple[Tensor, Tensor]]:

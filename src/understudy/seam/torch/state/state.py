@@ -58,8 +58,6 @@ class Local(threading.local):
     half = False
     valued = False  # in a rehearsal without data: whether device tensors are made with values
     marked = False
-    target: int | None = None
-    non_blocking = False
     reason = ""
     operators = 0  # how many are running, one in another; with `left_ns` and `covered_ns` for a `Meter`
     covered_ns = 0
