@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ def move(
     target = state.cuda_devices[device] if device >= 0 else ON_HOST
     with disable_torch_function():
         out: Tensor = aten._to_copy.default(tensor, dtype=dtype, device=target, non_blocking=non_blocking, **keywords)
-    return _returning(state, out, CPU if source == FLOATING else source)
+    return out if out.grad_fn is None else _returning(state, out, CPU if source == FLOATING else source)
 
 
 def _returning(state: State, out: Tensor, origin: int) -> Tensor:
@@ -95,7 +96,7 @@ def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kw
     if not isinstance(tensor, Tensor):
         return func(*args, **kwargs)  # functorch hands Python numbers on as they are
     state = dispatch.state
-    source = tag_of(tensor).device
+    source = (storage_of(tensor)._us if tensor.layout is torch.strided else tag_of(tensor)).device
     kwargs = dict(kwargs)
     wanted = kwargs.pop("device", None)
     if wanted is not None and wanted.type == "meta" and state.no_data and source >= 0:
@@ -114,14 +115,14 @@ def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kw
         dispatch.tag(tensor, target)
         source = target
     late = state.late
-    if source == CPU and late.pending:
+    if source == CPU and (late.landings or late.sources):
         if target == CPU:
             late.host_touch(tensor)
         else:
             late.device_touch(tensor, _stream(state, target), write=False)
     out = dispatch.call(plan, func, args, kwargs, target)
     if target >= 0:
-        dispatch.tag(out, target)
+        dispatch.tag_new(out, target)
         if state.history.enabled and source == CPU:
             state.history.mark_tensor(out, "input")
     if source == FLOATING:
@@ -133,8 +134,11 @@ def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kw
         to_pinned = target == CPU and non_blocking
         if to_pinned or pin:
             out = _page_locked(state, out)
-        for part, made in _dense(tensor, out):
-            transfer(state, part, made, non_blocking, late=to_pinned)
+        if tensor.layout is torch.strided and not tensor.is_nested:
+            transfer(state, tensor, out, non_blocking, late=to_pinned)
+        else:
+            for part, made in _dense(tensor, out):
+                transfer(state, part, made, non_blocking, late=to_pinned)
     return out
 
 
@@ -220,7 +224,7 @@ def transfer(
     """
     machine, local = state.machine, state.local
     of, to = tag_of(source), tag_of(destination)
-    size = destination.numel() * destination.element_size()
+    size = int(destination.nbytes)
     if size == 0:
         return
     side = of.device if of.device >= 0 else to.device
@@ -228,7 +232,9 @@ def transfer(
     if of.device >= 0 and to.device >= 0:
         other = local.streams[to.device]
         machine.barrier(local.host, other, local.streams[side])
-    stream = _stream(state, side)
+    stream = local.streams[side]
+    if machine.concurrent:
+        stream = state.order.stream_of(side, stream)
     pinned = of.pinned if of.device < 0 else to.pinned
     if stream.capture is not None and not pinned and min(of.device, to.device) < 0:
         stream.capture.fail(UNSUPPORTED)
@@ -240,16 +246,20 @@ def transfer(
     elif not machine.devices[of.device].gpu.is_peer(machine.devices[to.device].gpu):
         for queue, sizes in zip((stream, other), between(source, destination, non_blocking), strict=True):
             state.kernels.take(machine.devices[queue.device], queue, sizes)
-    site = state.site()
-    of, to = _own(source, of), _own(destination, to)
+    caller = state.sites.caller(MOVES_MODULE if of.device < 0 else None, 2)
+    site = caller.site
+    if of is HOST_TAG:
+        of = _own(source)
+    elif to is HOST_TAG:
+        to = _own(destination)
     detail: tuple[tuple[str, str | int], ...] = (
         ("non_blocking", int(non_blocking)),
-        ("source", state.number(of)),
-        ("source_version", _version(source)),
+        ("source", of.number or state.number(of)),
+        ("source_version", 0 if source.is_inference() else source._version),
         ("source_offset", int(source.storage_offset()) * source.element_size()),
-        ("destination", state.number(to)),
-        *((("module", 1),) if of.device < 0 and state.sites.inside(MOVES_MODULE) else ()),
-        *_library(state),
+        ("destination", to.number or state.number(to)),
+        *((("module", 1),) if caller.through else ()),
+        *((("library", caller.library),) if caller.library else ()),
     )
     shapes = (tuple(source.shape),) if of.device < 0 else ()  # of inputs: how many samples a step has
     signature = Signature(copy_name(of.device, to.device, pinned), shapes, detail=detail)
@@ -261,7 +271,7 @@ def transfer(
     if machine.watching:
         state.order.copied(source, destination, stream, site)
     if of.device < 0 and not pinned:
-        state.notes.copied_to_device(source, size)
+        state.notes.copied_to_device(source, size, caller.frame)
     on_host = of.device < 0 or to.device < 0
     if stream.capture is not None and (non_blocking or not on_host):
         return
@@ -299,16 +309,6 @@ def _overlap(
         state.late.to_device(stream, source, destination, access)
 
 
-def _library(state: State) -> tuple[tuple[str, str], ...]:
-    """Where in a library the copy was made, when the program's line is a call into one."""
-    library = state.sites.library(2)
-    return (("library", library),) if library else ()
-
-
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else int(tensor._version)
-
-
 def _late(state: State, stream: Stream, destination: Tensor, value: Tensor | None, end: int, access: Access) -> None:
     if value is None:
         value = destination.clone()
@@ -320,18 +320,16 @@ def local_scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...
     """aten::_local_scalar_dense, what `.item()` calls: the host waits for the value."""
     state = dispatch.state
     tensor = args[0]
-    device = tag_of(tensor).device
-    if device >= 0 and asks_the_host():
+    if tag_of(tensor).device >= 0 and asks_the_host():
         fetch(state, tensor, plan.name)
     elif state.late.pending:
         state.late.host_touch(tensor)
     return plan.run(*args, **kwargs)
 
 
-def _own(tensor: Tensor, tag: Any) -> Any:
-    """A tag of the tensor's own: it lets the trace tell one pageable storage from another."""
-    if tag is HOST_TAG:
-        tag = storage_of(tensor)._us = Tag(CPU, 0)
+def _own(tensor: Tensor) -> Tag:
+    """A tag of a host tensor's own: it lets the trace tell one pageable storage from another."""
+    tag = storage_of(tensor)._us = Tag(CPU, 0)
     return tag
 
 
@@ -348,13 +346,22 @@ def fetch(state: State, tensor: Tensor, name: str, elements: int | None = None) 
     elements = tensor.numel() if elements is None else elements
     pinned = elements == 1
     size = int(elements * tensor.element_size())
-    site = state.site()
-    signature = Signature(copy_name(device, CPU, pinned), detail=(("cause", name), *_library(state)))
-    machine.copy(local.host, stream, signature, size, device, CPU, pinned, site)
-    if machine.watching:
+    _, site, library, _ = state.sites.caller(None, 2)
+    machine.copy(local.host, stream, _fetched(device, pinned, name, library), size, device, CPU, pinned, site)
+    if machine.concurrent:  # else nothing races with the read: the host waits for it here
         state.order.read(tensor, stream, site)
     machine.synchronize_stream(local.host, stream, local.reason or name, site)
-    state.synchronized(name, stream)
+    if state.sync_debug_mode or state.gpu_trace.active:
+        state.synchronized(name, stream)
+
+
+@lru_cache(maxsize=4096)
+def _fetched(device: int, pinned: bool, cause: str, library: str) -> Signature:
+    """The signature of a transfer that looking at values makes."""
+    return Signature(
+        copy_name(device, CPU, pinned),
+        detail=(("cause", cause), *((("library", library),) if library else ())),
+    )
 
 
 def record_stream(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

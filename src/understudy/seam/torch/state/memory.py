@@ -147,7 +147,7 @@ class Memory:
         if isinstance(size, (list, tuple)):
             dtype = kwargs.get("dtype") or torch.get_default_dtype()
             needed = math.prod(size) * dtype.itemsize
-            device = self.state.device(index)
+            device = self.state.machine.devices[index]
             if needed >= EXABYTE:
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
             if needed > device.driver.total_bytes:

@@ -45,6 +45,8 @@ EXPLICIT_WAITS = ("cudaDeviceSynchronize", "cudaEventSynchronize")
 
 PRECISION = getattr(torch._C, "_get_fp32_precision_getter", None)
 """What the switches of `torch.backends.*.fp32_precision` say for a backend and an operation, where PyTorch has them."""
+DEVICE = torch.device
+"""PyTorch's own class, which an emulation puts another in the place of."""
 SYNCHRONIZED = "called a synchronizing CUDA operation"
 
 
@@ -200,7 +202,7 @@ class State:
             index = device
             self.notes.device_named(device)
         else:
-            if not isinstance(device, torch.device):
+            if device.__class__ is not DEVICE:
                 device = torch.device(device)
             if device.type != "cuda":
                 return CPU
@@ -364,7 +366,7 @@ class State:
         # Streams of a pool come round again: the last who asked for one has it.
         made_by: dict[str, str] = self.machine.trace.facts.setdefault("library_streams", {})
         made_by.pop(f"{index}:{found.index}", None)
-        if library := self.sites.library(2):
+        if library := self.sites.library():
             made_by[f"{index}:{found.index}"] = library
         return found
 
@@ -393,7 +395,7 @@ class State:
 
     def site(self) -> int:
         """The number of the program's line that is running."""
-        return self.sites.number(2)
+        return self.sites.caller().site
 
     def synchronized(self, name: str, stream: Stream | None = None) -> None:
         """The host waited, for `stream`, because of `name`: warn or raise when the program asked for that."""
@@ -409,12 +411,13 @@ class State:
             file, module = frame.f_code.co_filename, frame.f_globals.get("__name__", "<string>")
             warnings.warn_explicit(SYNCHRONIZED, UserWarning, file, frame.f_lineno, module, registry)
 
-    def tf32(self) -> int:
-        """Whether matrix products of float32 may use TF32 (1), convolutions (2), both (3)."""
-        if PRECISION is None:
-            return int(torch._C._get_cublas_allow_tf32()) + 2 * int(torch._C._get_cudnn_allow_tf32())
-        # The older switches refuse to answer where the program set these (PyTorch 2.9 and up).
-        return int(PRECISION("cuda", "matmul") == "tf32") + 2 * int(PRECISION("cuda", "conv") == "tf32")
+    def tf32(self, convolution: bool) -> int:
+        """Whether matrix products of float32 may use TF32: 1, or 0; for convolutions (cuDNN's) 2, or 0."""
+        if PRECISION is not None:  # the older switches refuse to answer where the program set these (PyTorch 2.9)
+            return (
+                2 * (PRECISION("cuda", "conv") == "tf32") if convolution else int(PRECISION("cuda", "matmul") == "tf32")
+            )
+        return 2 * int(torch._C._get_cudnn_allow_tf32()) if convolution else int(torch._C._get_cublas_allow_tf32())
 
     def in_bad_fork(self) -> bool:
         """Whether this process was forked from one that had used CUDA already."""
@@ -423,8 +426,9 @@ class State:
     def _ordered(self) -> None:
         if self.failure is not None:
             self.failure.ordered()
-        if self.late.pending:
-            self.late.land()
+        late = self.late
+        if late.landings or late.sources:
+            late.land()
         if not self.machine.concurrent:
             self.order.synchronized()
 
