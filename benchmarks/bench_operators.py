@@ -26,9 +26,9 @@ NUMBERS = (10_000, 100_000, 1_000_000)
 GPU = "V100"
 
 
-def program(operators: int) -> tuple[float, int]:
-    """(operators a second of this machine, predicted ns an operator) of a PyTorch program."""
-    with emulate(GPU, clock="real") as session:
+def program(operators: int, no_data: bool = False) -> tuple[float, int]:
+    """(operators a second of this machine, predicted ns an operator) of a PyTorch program, with data or without."""
+    with emulate(GPU, clock="real", no_data=no_data) as session:
         x = torch.zeros(256, device="cuda")
         begin_ns, begin = session.trace.end_ns(), time.monotonic()
         for _ in range(operators):
@@ -53,10 +53,16 @@ def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
     program(1000)
-    print(f"{'operators':>10} {'program, a second':>18} {'machine, a second':>18} {'predicted, an operator':>24}")
+    print(
+        f"{'operators':>10} {'program, a second':>18} {'without data':>14} "
+        f"{'machine, a second':>18} {'predicted, an operator':>24}"
+    )
     for operators in map(int, sys.argv[1:] or NUMBERS):
-        (per_s, ns), (alone_per_s, _) = program(operators), machine(operators)
-        print(f"{operators:>10,} {per_s:>18,.0f} {alone_per_s:>18,.0f} {ns:>21,} ns", flush=True)
+        (per_s, ns), (dataless_per_s, _) = program(operators), program(operators, no_data=True)
+        alone_per_s, _ = machine(operators)
+        print(
+            f"{operators:>10,} {per_s:>18,.0f} {dataless_per_s:>14,.0f} {alone_per_s:>18,.0f} {ns:>21,} ns", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ from understudy.trace import journal
 from understudy.trace.rows import SPILL, WIDTH
 
 SUFFIX = ".journal"
-FEW, SOON_NS = 64, 10_000_000
-"""A wait of the host with fewer new rows than that writes them only when the last writing was so long ago."""
+FEW, SOON_NS = 1024, 10_000_000
+"""A wait of the host with fewer new rows than that writes them only when the last writing was so long ago: a loop that
+waits for each number is not to open a file each time."""
 
 
 class Departure:
@@ -53,9 +54,9 @@ class Departure:
 
     def keep(self) -> None:
         """Write the rows that are new, unless they are few and the last ones were written just now."""
-        new = len(self.trace.rows) - self._pages.written
         now = monotonic_ns()
-        if new < FEW and now - self._kept_ns < SOON_NS:
+        new = len(self.trace.rows) - self._pages.written
+        if now - self._kept_ns < SOON_NS and new < FEW:
             return
         if self.done or not self._lock.acquire(blocking=False):
             return

@@ -23,6 +23,8 @@ from understudy.trace.operation import FIRST_USE, Hazard, Kind, Lane, Note, Sign
 from understudy.trace.rows import SPILL, Row
 from understudy.trace.trace import Record, Trace
 
+COPY, SYNCHRONIZE = int(Kind.COPY), int(Kind.SYNCHRONIZE)
+
 
 class Cost:
     """What one signature costs on one device; the seam keeps one per (operator, shapes, dtypes)."""
@@ -77,6 +79,7 @@ class Machine:
         self.on_order: Callable[[], None] | None = None
         self.bands: dict[int, float] = {}
         self._events = 0
+        self._names: dict[str, int] = {}  # the signatures that are a name alone
 
     # ------------------------------------------------------------------ hosts
 
@@ -151,11 +154,11 @@ class Machine:
         lane = host.lanes.get(stream)
         if lane is None:
             lane = self.lane(host, stream)
-        rows = self.trace.rows
-        rows.buffer.extend((0, lane, cost.number, site, issued, start, end, cost.size_bytes))
-        if len(rows.buffer) >= SPILL and host.index == 0:
-            self.trace.spill()
+        buffer = self.trace.rows.buffer
+        buffer.extend((0, lane, cost.number, site, issued, start, end, cost.size_bytes))
         if not stream.epoch % MARKED:
+            if len(buffer) >= SPILL and host.index == 0:
+                self.trace.spill()
             launches.throttle(self.trace, device, host, stream, lane)
         if self.blocking:
             self._wait(host, end, stream.agent, stream.epoch, stream.order)
@@ -199,11 +202,15 @@ class Machine:
         number = self.trace.signatures.number(signature)
         if stream.capture is not None:
             return stream.capture.add(stream, Kind.COPY, number, site, duration, size_bytes, engine=direction)
-        self._wait_implicitly(host, device, stream)
+        if device.external:
+            self._wait_implicitly(host, device, stream)
         start = max(issued + device.cost.launch_ns, stream.ready_ns, device.engine_ready_ns[direction])
         end = stream.ready_ns = device.engine_ready_ns[direction] = start + duration
         stream.epoch += 1
-        self._row(Kind.COPY, self.lane(host, stream), number, site, issued, start, end, size_bytes)
+        lane = host.lanes.get(stream)
+        if lane is None:
+            lane = self.lane(host, stream)
+        self.trace.rows.buffer.extend((COPY, lane, number, site, issued, start, end, size_bytes))
         if self.blocking:
             self._wait(host, end, stream.agent, stream.epoch, stream.order)
         return end
@@ -224,12 +231,14 @@ class Machine:
             first.capture.barrier(first, second)
             return
         if second.order.get(first.agent, 0) < first.epoch:
-            self._row(Kind.BARRIER, self.lane(host, second), self._name("cudaStreamWaitEvent"), 0, host.now_ns,
-                      first.ready_ns, max(second.ready_ns, first.ready_ns), self.lane(host, first))  # fmt: skip
+            lanes = host.lanes
+            behind = lanes[second] if second in lanes else self.lane(host, second)
+            ahead = lanes[first] if first in lanes else self.lane(host, first)
+            self._row(Kind.BARRIER, behind, self._name("cudaStreamWaitEvent"), 0, host.now_ns,
+                      first.ready_ns, max(second.ready_ns, first.ready_ns), ahead)  # fmt: skip
         second.ready_ns = max(second.ready_ns, first.ready_ns)
-        join(second.order, first.order)
+        join(second.order, first.order, host.order)
         second.order[first.agent] = max(second.order.get(first.agent, 0), first.epoch)
-        join(second.order, host.order)
 
     def busy(self, host: HostThread, stream: Stream, duration_ns: int, site: int = 0) -> int:
         """Queue a kernel that does nothing for `duration_ns` (`torch.cuda._sleep`); returns when it ends."""
@@ -330,9 +339,16 @@ class Machine:
         begin = host.now_ns
         host.now_ns += self.devices[stream.device].cost.synchronize_ns
         waited = host.wait_until(until_ns)
-        self._row(Kind.SYNCHRONIZE, self.lane(host, stream), self._name(name), site, begin, begin, host.now_ns, 0)
+        lane = host.lanes.get(stream)
+        if lane is None:
+            lane = self.lane(host, stream)
+        number = self._names.get(name)
+        if number is None:
+            number = self._name(name)
+        self.trace.rows.buffer.extend((SYNCHRONIZE, lane, number, site, begin, begin, host.now_ns, 0))
         self._ordered(host, order)
-        self.trace.hand_on(host.index)
+        if self.trace.sink is not None:
+            self.trace.hand_on(host.index)
         return waited
 
     def _wait(self, host: HostThread, until_ns: int, agent: int, epoch: int, order: VectorClock) -> None:
@@ -396,10 +412,11 @@ class Machine:
 
     # ------------------------------------------------------------------ notes
 
-    def note(self, host: HostThread, note: Note) -> None:
-        """Record a fact that a check needs."""
+    def note(self, host: HostThread, note: Note, site: int | None = None) -> None:
+        """Record a fact that a check needs; `site` is the number of its line, where that is known."""
         self.trace.notes.append(note)
-        site = self.trace.sites.number(note.site)
+        if site is None:
+            site = self.trace.sites.number(note.site)
         now, number = host.now_ns, len(self.trace.notes) - 1
         self._row(Kind.NOTE, self._host_lane(host), self._name(note.code), site, now, now, now, number)
 
@@ -424,10 +441,16 @@ class Machine:
         return lane
 
     def _host_lane(self, host: HostThread) -> int:
-        return self.trace.lanes.number(Lane(-1, 0, host.index))
+        lane = host.lanes.get(None)
+        if lane is None:
+            lane = host.lanes[None] = self.trace.lanes.number(Lane(-1, 0, host.index))
+        return lane
 
     def _name(self, name: str) -> int:
-        return self.trace.signatures.number(Signature(name))
+        number = self._names.get(name)
+        if number is None:
+            number = self._names[name] = self.trace.signatures.number(Signature(name))
+        return number
 
     def _row(
         self, kind: Kind, lane: int, signature: int, site: int, issued: int, start: int, end: int, value: int

@@ -20,11 +20,12 @@ ANYWHERE = 1 << 62
 """The end of a range in memory whose size does not matter."""
 
 
-def join(clock: VectorClock, other: VectorClock) -> None:
-    """Make `clock` know all that `other` knows."""
-    for agent, epoch in other.items():
-        if clock.get(agent, 0) < epoch:
-            clock[agent] = epoch
+def join(clock: VectorClock, *others: VectorClock) -> None:
+    """Make `clock` know all that the others know."""
+    for other in others:
+        for agent, epoch in other.items():
+            if clock.get(agent, 0) < epoch:
+                clock[agent] = epoch
 
 
 def knows(clock: VectorClock, agent: int, epoch: int) -> bool:

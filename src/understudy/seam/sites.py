@@ -6,6 +6,7 @@ import os
 import sys
 import sysconfig
 from types import CodeType, FrameType
+from typing import NamedTuple
 
 from understudy.trace.operation import Site
 from understudy.trace.trace import Table
@@ -18,7 +19,23 @@ PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep
 DEPTH = 60
 FRAMES_KEPT = 12
 
+MOST_CODES = 1 << 16
+"""Of how many code objects it is known whose they are; a program may make new ones without end."""
+
 PROGRAM, LIBRARY, HIDDEN = 0, 1, 2
+
+
+class Caller(NamedTuple):
+    """Who asked for an operation, as one walk up the stack finds it.
+
+    `site` is the number of the line in `frame`; `library` the innermost line of a library that this line is calling, as
+    "package/file.py:12", or ""; `through` says whether the line is calling the function that was asked about.
+    """
+
+    frame: FrameType | None
+    site: int
+    library: str
+    through: bool
 
 
 class Sites:
@@ -31,8 +48,10 @@ class Sites:
     def __init__(self, table: Table[Site], stacks: bool = False) -> None:
         self.table = table
         self.stacks = stacks
-        self._kinds: dict[CodeType, int] = {}
-        self._numbers: dict[tuple[CodeType, int], int] = {}
+        # By identity, since the hash of a code object is computed from all its instructions; `_codes` keeps them alive.
+        self._kinds: dict[int, int] = {}
+        self._codes: list[CodeType] = []
+        self._numbers: dict[tuple[int, int], int] = {}
         self._here = os.getcwd() + os.sep
 
     def number(self, depth: int = 1) -> int:
@@ -44,12 +63,14 @@ class Sites:
         """The calling program's frame: the innermost of its own, else of a library; None when there is none."""
         frame: FrameType | None = sys._getframe(depth)
         library: FrameType | None = None
+        kinds = self._kinds
         for _ in range(DEPTH):
             if frame is None:
                 break
-            kind = self._kinds.get(frame.f_code)
+            code = frame.f_code
+            kind = kinds.get(id(code))
             if kind is None:
-                kind = self._kind(frame.f_code)
+                kind = self._kind(code)
             if kind == PROGRAM:
                 return frame
             if kind == LIBRARY and library is None:
@@ -57,45 +78,53 @@ class Sites:
             frame = frame.f_back
         return library
 
-    def library(self, depth: int = 1) -> str:
-        """The innermost line of a library that the program's line is calling, as "package/file.py:12"; or ""."""
+    def caller(self, through: CodeType | None = None, depth: int = 1) -> Caller:
+        """All that the stack tells of the operation that is running; `through` is a function to look out for."""
         frame: FrameType | None = sys._getframe(depth)
+        library: FrameType | None = None
+        passed = False
+        kinds = self._kinds
         for _ in range(DEPTH):
             if frame is None:
                 break
-            kind = self._kinds.get(frame.f_code)
+            code = frame.f_code
+            kind = kinds.get(id(code))
             if kind is None:
-                kind = self._kind(frame.f_code)
+                kind = self._kind(code)
             if kind == PROGRAM:
                 break
-            if kind == LIBRARY:
-                return f"{_within_packages(frame.f_code.co_filename)}:{frame.f_lineno}"
+            if kind == LIBRARY and library is None:
+                library = frame
+            if code is through:
+                passed = True
             frame = frame.f_back
-        return ""
+        else:
+            frame = None
+        line = frame or library
+        if line is None:
+            return Caller(None, 0, "", passed)
+        if library is None:
+            return Caller(line, self.of(line), "", passed)
+        return Caller(line, self.of(line), _line_of(library), passed)
 
-    def inside(self, code: CodeType, depth: int = 1) -> bool:
-        """Whether the program's line is calling a function, directly or through others."""
-        frame: FrameType | None = sys._getframe(depth)
-        for _ in range(DEPTH):
-            if frame is None or frame.f_code is code:
-                break
-            if self._kinds.get(frame.f_code) == PROGRAM:
-                return False
-            frame = frame.f_back
-        return frame is not None and frame.f_code is code
+    def library(self) -> str:
+        """The innermost line of a library that the program's line is calling, as "package/file.py:12"; or ""."""
+        return self.caller().library
 
     def is_program(self, frame: FrameType) -> bool:
         """Whether a frame is the program's own, not a library's."""
-        kind = self._kinds.get(frame.f_code)
+        kind = self._kinds.get(id(frame.f_code))
         return (self._kind(frame.f_code) if kind is None else kind) == PROGRAM
 
     def of(self, frame: FrameType) -> int:
         """The number of a frame's line."""
         if self.stacks:
             return self.table.number(self._with_stack(frame))
-        key = frame.f_code, frame.f_lineno
+        key = id(frame.f_code), frame.f_lasti
         number = self._numbers.get(key)
         if number is None:
+            if id(frame.f_code) not in self._kinds:
+                self._kind(frame.f_code)  # keeps it
             site = Site(self._file(frame.f_code), frame.f_lineno, frame.f_code.co_qualname)
             number = self._numbers[key] = self.table.number(site)
         return number
@@ -104,7 +133,7 @@ class Sites:
         callers: list[tuple[str, int, str]] = []
         caller = frame.f_back
         while caller is not None and len(callers) < FRAMES_KEPT:
-            kind = self._kinds.get(caller.f_code)
+            kind = self._kinds.get(id(caller.f_code))
             if (self._kind(caller.f_code) if kind is None else kind) != HIDDEN:
                 callers.append((self._file(caller.f_code), caller.f_lineno, caller.f_code.co_qualname))
             caller = caller.f_back
@@ -114,6 +143,10 @@ class Sites:
         return code.co_filename.removeprefix(self._here)
 
     def _kind(self, code: CodeType) -> int:
+        if len(self._codes) >= MOST_CODES:
+            self._kinds.clear()
+            self._numbers.clear()
+            self._codes.clear()
         file = code.co_filename
         if file.startswith(PROGRAMS):
             kind = PROGRAM
@@ -125,8 +158,13 @@ class Sites:
             kind = HIDDEN
         else:
             kind = PROGRAM
-        self._kinds[code] = kind
+        self._kinds[id(code)] = kind
+        self._codes.append(code)
         return kind
+
+
+def _line_of(frame: FrameType) -> str:
+    return f"{_within_packages(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def _within_packages(file: str) -> str:

@@ -6,6 +6,7 @@ The names, categories and arguments are Kineto's own: `cuda_runtime` calls on th
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from understudy.trace.operation import Kind
@@ -140,6 +141,7 @@ def kernel_name(collective: str) -> str:
     return "ncclDevKernel_" + "".join(word[:1].upper() + word[1:] for word in words)
 
 
+@cache
 def copy_name(source: int, destination: int, pinned: bool) -> str:
     """Kineto's name of a transfer between two devices (-1 is the host)."""
     memory = "Pinned" if pinned else "Pageable"

@@ -148,7 +148,10 @@ def tag_of(tensor: torch.Tensor) -> Any:
 
 def device_of(tensor: torch.Tensor) -> int:
     """The emulated device's index, CPU, or FLOATING."""
-    tag = tag_of(tensor)
+    try:
+        tag = storage_of(tensor)._us
+    except (NotImplementedError, RuntimeError, ValueError):
+        tag = _tag_without_storage(tensor)
     if tag is HOST_TAG and tensor.__class__ not in (torch.Tensor, torch.nn.Parameter):
         with disable_torch_function():
             parts = parts_of(tensor)

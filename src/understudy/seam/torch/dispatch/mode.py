@@ -39,7 +39,6 @@ from understudy.seam.torch.tags import (
     TRACED,
     Tag,
     disable_torch_function,
-    named,
     parts_of,
     size_of,
     storage_of,
@@ -51,6 +50,7 @@ Parameter = torch.nn.Parameter
 STRIDED = torch.strided
 PLAIN = torch._C._disabled_torch_dispatch_impl
 CPU_DEVICE = torch.device("cpu")
+NONE_OR_FIRST = ((), (0,))
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 get_mode = torch._C._get_dispatch_mode
 Handler = Callable[["Dispatch", Plan, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -111,6 +111,8 @@ class Dispatch(TorchDispatchMode):
             plan.handler = composite
         plan.row = kernels.row(plan)
         plan.memory = plan.row is not None or not silent(plan, func)
+        special = plan.math or plan.blas or plan.memory or plan.synchronizes or plan.maskable
+        plan.simple = plan.kernel and not special and plan.mutated in NONE_OR_FIRST and not plan.lists
         return plan
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -123,8 +125,11 @@ class Dispatch(TorchDispatchMode):
             plan = self.plan(func)
         if plan.handler is not None:
             return plan.handler(self, plan, func, args, kwargs or {})
-        if kwargs or plan.factory:
-            return self.general(plan, func, args, kwargs or {})
+        if plan.factory:
+            with disable_torch_function():
+                return self.create(plan, func, args, kwargs or {}, NOWHERE)
+        if kwargs:
+            return self.general(plan, func, args, kwargs)
         if plan.looks:
             value = args[0]
             if value.__class__ is Tensor or value.__class__ is Parameter:
@@ -142,18 +147,21 @@ class Dispatch(TorchDispatchMode):
         """Tensors of one device and numbers, without keywords; what turns out to be anything else is `general`."""
         key: list[Any] = [plan]
         device = NOWHERE
+        first: Any = None
         for value in args:
             kind = value.__class__
             if kind is Tensor or kind is Parameter:
                 try:
-                    found = storage_of(value)._us.device
+                    tag = storage_of(value)._us
                     key += (value.shape, value.dtype)
                 except (NotImplementedError, RuntimeError, ValueError):  # sparse ones lack storage, nested ones sizes
                     return self.general(plan, func, args, {})
+                found = tag.device
                 if found != device:
                     if found < 0 or device != NOWHERE:
                         return self.general(plan, func, args, {})
                     device = found
+                    first = tag
             elif kind is list or kind is tuple:
                 if value and isinstance(value[0], Tensor):
                     found = common_device(value, key)
@@ -184,6 +192,16 @@ class Dispatch(TorchDispatchMode):
                     self.state.place(storage, device)
             else:
                 self.tag(out, device)
+        machine = self.machine
+        if plan.simple and not machine.watching:
+            cost = self.costs.get((*key, device))
+            if cost is not None:
+                local = self.local
+                stream = local.streams[device]
+                machine.launch(local.host, stream, cost)
+                if plan.mutated:
+                    first.epoch = stream.epoch
+                return out
         self.submit(plan, func, args, {}, out, device, key)
         return out
 
@@ -277,7 +295,7 @@ class Dispatch(TorchDispatchMode):
             return fake.run(self.state, func, args, kwargs)
         wanted = kwargs.get("device")
         local = self.local
-        explicit = local.explicit or named(kwargs)
+        explicit = local.explicit or (wanted is not None and kwargs.get("pin_memory") is not None)  # `named`
         if pinned := kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
         if wanted is None:
@@ -289,17 +307,18 @@ class Dispatch(TorchDispatchMode):
             target = CPU if kind == "cpu" else self.state.index(wanted)
             if target < 0 and not explicit and device >= 0:
                 target = device
-        if target == NOWHERE or (target < 0 and local.target is not None):
-            target = CPU if local.target is None else local.target
-        self._check_generator(kwargs.get("generator"), target)
+        if target == NOWHERE:
+            target = CPU
+        if kwargs.get("generator") is not None:
+            self._check_generator(kwargs["generator"], target)
         if target >= 0 and plan.factory:
             self.state.guard.expect(target, args, kwargs, empty=plan.empty)
         out = self.call(plan, func, args, kwargs, target)
         if target >= 0:
-            self.tag(out, target)
+            self.tag_new(out, target)
             if plan.empty:
                 self.state.guard.made_empty(out)
-            self.submit(plan, func, args, kwargs, out, target, None)
+            self.submit(plan, func, args, kwargs, out, target, [plan] if plan.factory else None)
             return out
         self.local.host.now_ns += on_cpu(self.machine, plan, func, args, kwargs, out)
         if pinned:
@@ -310,8 +329,6 @@ class Dispatch(TorchDispatchMode):
         return out
 
     def _check_generator(self, generator: Any, target: int) -> None:
-        if generator is None:
-            return
         found = self.state.generator_devices.get(generator._cdata, CPU)
         if (found >= 0) != (target >= 0):
             wanted, given = ("cuda", "cpu") if target >= 0 else ("cpu", "cuda")
@@ -363,7 +380,7 @@ class Dispatch(TorchDispatchMode):
             if plan.attributes:
                 key += [str(value) for value in args if next(tensors_in((value,)), None) is None]
         if plan.math:
-            key += [self.state.tf32(), plan.layout and plan.layout(args)]
+            key += [self.state.tf32(plan.convolves), plan.layout and plan.layout(args)]
         key.append(device)
         name = tuple(key)
         cost = self.costs.get(name)
@@ -373,7 +390,7 @@ class Dispatch(TorchDispatchMode):
                 dtypes.check(plan, args)
             elif plan.name in limits.LIMITS:
                 limits.LIMITS[plan.name](args[0], out)
-            described = signature(func, plan, args, kwargs, out, self.state.tf32() if plan.math else 0)
+            described = signature(func, plan, args, kwargs, out, self.state.tf32(plan.convolves) if plan.math else 0)
             cost = self.costs[name] = machine.price(machine.devices[device], described)
             machine.first_use(self.local.host, machine.devices[device], plan.name)
         local = self.local
@@ -403,6 +420,16 @@ class Dispatch(TorchDispatchMode):
         if plan.synchronizes or (plan.maskable and selects(args)):
             machine.synchronize_stream(local.host, stream, plan.name, state.site())
             state.synchronized(plan.name, stream)
+
+    def tag_new(self, out: Any, device: int) -> None:
+        """The same as `tag`, quick where the result is one dense tensor."""
+        if out.__class__ is Tensor and out.layout is STRIDED:
+            storage = storage_of(out)
+            tag = storage._us
+            if tag is HOST_TAG or tag.device == FLOATING:
+                self.state.place(storage, device)
+        else:
+            self.tag(out, device)
 
     def tag(self, out: Any, device: int) -> None:
         """Give every new storage in a result memory on `device`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from understudy.seam.torch.tags import (
     device_of,
     disable_torch_function,
     in_meta_kernel,
+    is_physically_meta,
     parts_of,
     storage_of,
     tag_of,
@@ -40,6 +42,9 @@ UNPINNED_IN_CAPTURE = (
 )
 MOVES_MODULE = torch.nn.Module._apply.__code__
 """What moves a module's parameters and buffers, one by one."""
+ON_HOST = torch.device("cpu", 0)
+"""The host, where a program moves a tensor there. C++ takes all tensors for the CPU's, and says so without a number
+whenever it converts one that is to stay where it is."""
 aten = torch.ops.aten
 base_to = torch._C.TensorBase.to
 
@@ -53,24 +58,22 @@ def move(
     copy: bool = False,
     memory_format: torch.memory_format | None = None,
 ) -> Tensor:
-    """`tensor` on a device (CPU or an emulated index), differentiable; itself when nothing has to change."""
+    """`tensor` on a device (CPU or an emulated index), differentiable; itself when nothing has to change.
+
+    The request travels in the arguments of `aten::_to_copy`, through autograd and the program's own modes as on CUDA.
+    """
     if tensor.__class__ in TRACED and not in_meta_kernel():
         return _returning(state, fake.to(state, tensor, device, dtype, copy, memory_format), device_of(tensor))
     source = device_of(tensor)
     keywords = {} if memory_format is None else {"memory_format": memory_format}
     if source == device or (source == FLOATING and device == CPU):
         return base_to(tensor, dtype or tensor.dtype, non_blocking, copy, **keywords)
-    if tensor.is_meta:
+    if is_physically_meta(tensor) and (source < 0 or state.local.inner):
         raise NotImplementedError("Cannot copy out of meta tensor; no data!")
-    local = state.local
-    before = local.target, local.non_blocking
-    local.target, local.non_blocking = device, non_blocking
-    try:
-        with disable_torch_function():
-            out: Tensor = aten._to_copy.default(tensor, dtype=dtype, **keywords)
-    finally:
-        local.target, local.non_blocking = before
-    return _returning(state, out, CPU if source == FLOATING else source)
+    target = state.cuda_devices[device] if device >= 0 else ON_HOST
+    with disable_torch_function():
+        out: Tensor = aten._to_copy.default(tensor, dtype=dtype, device=target, non_blocking=non_blocking, **keywords)
+    return out if out.grad_fn is None else _returning(state, out, CPU if source == FLOATING else source)
 
 
 def _returning(state: State, out: Tensor, origin: int) -> Tensor:
@@ -88,53 +91,55 @@ def _back(state: State, grad: Tensor | None, device: int) -> Tensor | None:
 
 
 def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """aten::_to_copy: a copy to where `move` said, or, when C++ asks, a conversion where the tensor is."""
+    """aten::_to_copy: a copy to the device that `move` names, or, when C++ asks, a conversion where the tensor is."""
     tensor = args[0]
     if not isinstance(tensor, Tensor):
         return func(*args, **kwargs)  # functorch hands Python numbers on as they are
-    local = dispatch.local
     state = dispatch.state
-    source = tag_of(tensor).device
-    asked = target = local.target
-    local.target = None
-    try:
-        kwargs = dict(kwargs)
-        wanted = kwargs.pop("device", None)
-        if wanted is not None and wanted.type == "meta" and state.no_data and source >= 0:
-            wanted = None  # what C++ takes for the tensor's own device
-        if wanted is not None and wanted.type not in ("cpu", "cuda"):
-            return func(*args, **{**kwargs, "device": wanted})
-        pin = kwargs.pop("pin_memory", None)
-        non_blocking = bool(kwargs.get("non_blocking", local.non_blocking if target is not None else False))
-        if target is None:
-            target = state.index(wanted) if wanted is not None and wanted.type == "cuda" else source
-        if source == FLOATING and target >= 0:
-            dispatch.tag(tensor, target)
-            source = target
-        if state.late.pending and source == CPU:
-            if target == CPU:
-                state.late.host_touch(tensor)
-            else:
-                state.late.device_touch(tensor, _stream(state, target), write=False)
-        out = dispatch.call(plan, func, args, kwargs, target)
-        if target >= 0:
-            dispatch.tag(out, target)
-            if state.history.enabled and source == CPU:
-                state.history.mark_tensor(out, "input")
-        if source == FLOATING:
-            dispatch.float(out)
-        elif source == target:
-            if source >= 0:
-                dispatch.submit(plan, func, args, kwargs, out, target, None)
+    source = (storage_of(tensor)._us if tensor.layout is torch.strided else tag_of(tensor)).device
+    kwargs = dict(kwargs)
+    wanted = kwargs.pop("device", None)
+    if wanted is not None and wanted.type == "meta" and state.no_data and source >= 0:
+        wanted = None  # what C++ takes for the tensor's own device
+    if wanted is not None and wanted.type not in ("cpu", "cuda"):
+        return func(*args, **{**kwargs, "device": wanted})
+    if wanted is None:
+        target = source
+    elif wanted.type == "cuda":
+        target = state.index(wanted)
+    else:
+        target = source if wanted.index is None else CPU
+    pin = kwargs.pop("pin_memory", None)
+    non_blocking = bool(kwargs.pop("non_blocking", False))
+    if source == FLOATING and target >= 0:
+        dispatch.tag(tensor, target)
+        source = target
+    late = state.late
+    if source == CPU and (late.landings or late.sources):
+        if target == CPU:
+            late.host_touch(tensor)
         else:
-            late = target == CPU and non_blocking
-            if late or pin:
-                out = _page_locked(state, out)
+            late.device_touch(tensor, _stream(state, target), write=False)
+    out = dispatch.call(plan, func, args, kwargs, target)
+    if target >= 0:
+        dispatch.tag_new(out, target)
+        if state.history.enabled and source == CPU:
+            state.history.mark_tensor(out, "input")
+    if source == FLOATING:
+        dispatch.float(out)
+    elif source == target:
+        if source >= 0:
+            dispatch.submit(plan, func, args, kwargs, out, target, None)
+    else:
+        to_pinned = target == CPU and non_blocking
+        if to_pinned or pin:
+            out = _page_locked(state, out)
+        if tensor.layout is torch.strided and not tensor.is_nested:
+            transfer(state, tensor, out, non_blocking, late=to_pinned)
+        else:
             for part, made in _dense(tensor, out):
-                transfer(state, part, made, non_blocking, late=late)
-        return out
-    finally:
-        local.target = asked
+                transfer(state, part, made, non_blocking, late=to_pinned)
+    return out
 
 
 def _dense(tensor: Tensor, out: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -219,7 +224,7 @@ def transfer(
     """
     machine, local = state.machine, state.local
     of, to = tag_of(source), tag_of(destination)
-    size = destination.numel() * destination.element_size()
+    size = int(destination.nbytes)
     if size == 0:
         return
     side = of.device if of.device >= 0 else to.device
@@ -227,7 +232,9 @@ def transfer(
     if of.device >= 0 and to.device >= 0:
         other = local.streams[to.device]
         machine.barrier(local.host, other, local.streams[side])
-    stream = _stream(state, side)
+    stream = local.streams[side]
+    if machine.concurrent:
+        stream = state.order.stream_of(side, stream)
     pinned = of.pinned if of.device < 0 else to.pinned
     if stream.capture is not None and not pinned and min(of.device, to.device) < 0:
         stream.capture.fail(UNSUPPORTED)
@@ -239,16 +246,20 @@ def transfer(
     elif not machine.devices[of.device].gpu.is_peer(machine.devices[to.device].gpu):
         for queue, sizes in zip((stream, other), between(source, destination, non_blocking), strict=True):
             state.kernels.take(machine.devices[queue.device], queue, sizes)
-    site = state.site()
-    of, to = _own(source, of), _own(destination, to)
+    caller = state.sites.caller(MOVES_MODULE if of.device < 0 else None, 2)
+    site = caller.site
+    if of is HOST_TAG:
+        of = _own(source)
+    elif to is HOST_TAG:
+        to = _own(destination)
     detail: tuple[tuple[str, str | int], ...] = (
         ("non_blocking", int(non_blocking)),
-        ("source", state.number(of)),
-        ("source_version", _version(source)),
+        ("source", of.number or state.number(of)),
+        ("source_version", 0 if source.is_inference() else source._version),
         ("source_offset", int(source.storage_offset()) * source.element_size()),
-        ("destination", state.number(to)),
-        *((("module", 1),) if of.device < 0 and state.sites.inside(MOVES_MODULE) else ()),
-        *_library(state),
+        ("destination", to.number or state.number(to)),
+        *((("module", 1),) if caller.through else ()),
+        *((("library", caller.library),) if caller.library else ()),
     )
     shapes = (tuple(source.shape),) if of.device < 0 else ()  # of inputs: how many samples a step has
     signature = Signature(copy_name(of.device, to.device, pinned), shapes, detail=detail)
@@ -260,7 +271,7 @@ def transfer(
     if machine.watching:
         state.order.copied(source, destination, stream, site)
     if of.device < 0 and not pinned:
-        state.notes.copied_to_device(source, size)
+        state.notes.copied_to_device(source, size, caller.frame)
     on_host = of.device < 0 or to.device < 0
     if stream.capture is not None and (non_blocking or not on_host):
         return
@@ -298,16 +309,6 @@ def _overlap(
         state.late.to_device(stream, source, destination, access)
 
 
-def _library(state: State) -> tuple[tuple[str, str], ...]:
-    """Where in a library the copy was made, when the program's line is a call into one."""
-    library = state.sites.library(2)
-    return (("library", library),) if library else ()
-
-
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else int(tensor._version)
-
-
 def _late(state: State, stream: Stream, destination: Tensor, value: Tensor | None, end: int, access: Access) -> None:
     if value is None:
         value = destination.clone()
@@ -319,18 +320,16 @@ def local_scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...
     """aten::_local_scalar_dense, what `.item()` calls: the host waits for the value."""
     state = dispatch.state
     tensor = args[0]
-    device = tag_of(tensor).device
-    if device >= 0 and asks_the_host():
+    if tag_of(tensor).device >= 0 and asks_the_host():
         fetch(state, tensor, plan.name)
     elif state.late.pending:
         state.late.host_touch(tensor)
     return plan.run(*args, **kwargs)
 
 
-def _own(tensor: Tensor, tag: Any) -> Any:
-    """A tag of the tensor's own: it lets the trace tell one pageable storage from another."""
-    if tag is HOST_TAG:
-        tag = storage_of(tensor)._us = Tag(CPU, 0)
+def _own(tensor: Tensor) -> Tag:
+    """A tag of a host tensor's own: it lets the trace tell one pageable storage from another."""
+    tag = storage_of(tensor)._us = Tag(CPU, 0)
     return tag
 
 
@@ -347,13 +346,22 @@ def fetch(state: State, tensor: Tensor, name: str, elements: int | None = None) 
     elements = tensor.numel() if elements is None else elements
     pinned = elements == 1
     size = int(elements * tensor.element_size())
-    site = state.site()
-    signature = Signature(copy_name(device, CPU, pinned), detail=(("cause", name), *_library(state)))
-    machine.copy(local.host, stream, signature, size, device, CPU, pinned, site)
-    if machine.watching:
+    _, site, library, _ = state.sites.caller(None, 2)
+    machine.copy(local.host, stream, _fetched(device, pinned, name, library), size, device, CPU, pinned, site)
+    if machine.concurrent:  # else nothing races with the read: the host waits for it here
         state.order.read(tensor, stream, site)
     machine.synchronize_stream(local.host, stream, local.reason or name, site)
-    state.synchronized(name, stream)
+    if state.sync_debug_mode or state.gpu_trace.active:
+        state.synchronized(name, stream)
+
+
+@lru_cache(maxsize=4096)
+def _fetched(device: int, pinned: bool, cause: str, library: str) -> Signature:
+    """The signature of a transfer that looking at values makes."""
+    return Signature(
+        copy_name(device, CPU, pinned),
+        detail=(("cause", cause), *((("library", library),) if library else ())),
+    )
 
 
 def record_stream(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

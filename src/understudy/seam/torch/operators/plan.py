@@ -30,13 +30,42 @@ class Plan:
     argument, which is its only tensor. `fresh`: may return new storages. `mutated`: positions of arguments that it
     writes. `resizes`: may change a storage's size. `composite`: has no kernel of its own, but is written in other
     operators. `handler`: replaces it all. `run`: what `func` calls, or a kernel of ours for it on a device.
+    `lists`: takes lists of tensors. `simple`: launching its kernel is all that there is to it.
     `tensorless`: neither takes nor makes tensors.
     """
 
     __slots__ = (
-        "attributes", "blas", "builtin", "composite", "empty", "exempt", "factory", "fresh", "func", "handler",
-        "host_arguments", "kernel", "layout", "looks", "maskable", "math", "memory", "mutated", "mutated_keywords",
-        "name", "names", "random", "resizes", "row", "run", "synchronizes", "tensorless", "view",
+        "attributes",
+        "blas",
+        "builtin",
+        "composite",
+        "convolves",
+        "empty",
+        "exempt",
+        "factory",
+        "fresh",
+        "func",
+        "handler",
+        "host_arguments",
+        "kernel",
+        "layout",
+        "lists",
+        "looks",
+        "maskable",
+        "math",
+        "memory",
+        "mutated",
+        "mutated_keywords",
+        "name",
+        "names",
+        "random",
+        "resizes",
+        "row",
+        "run",
+        "simple",
+        "synchronizes",
+        "tensorless",
+        "view",
     )  # fmt: skip
 
     def __init__(self, func: torch._ops.OpOverload) -> None:
@@ -50,6 +79,8 @@ class Plan:
         self.names = tuple(argument.name for argument in arguments)
         tensors = [i for i, argument in enumerate(arguments) if "Tensor" in str(argument.type)]
         self.factory = not tensors
+        self.lists = any("Tensor" in str(arguments[i].type) and "List" in str(arguments[i].type) for i in tensors)
+        self.simple = False
         gives_tensors = any("Tensor" in str(r.type) for r in returns)
         self.tensorless = func.namespace in ("aten", "profiler") and not (tensors or gives_tensors)
         written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
@@ -81,6 +112,7 @@ class Plan:
         elif self.blas and self.math:
             first = next((i for i, name in enumerate(self.names) if name in ("mat1", "batch1", "mat")), 0)
             self.layout = partial(operands_layout, first)
+        self.convolves = "conv" in name or "cudnn" in name
         self.builtin = func.namespace in tables.BUILT_IN
         self.looks = self.view and self.builtin and not self.random and tensors == [0]
         kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key

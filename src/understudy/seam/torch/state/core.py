@@ -26,8 +26,6 @@ class Local(threading.local):
     half = False
     valued = False  # in a rehearsal without data: whether device tensors are made with values
     marked = False
-    target: int | None = None
-    non_blocking = False
     reason = ""
     operators = 0  # how many are running, one in another; with `left_ns` and `covered_ns` for a `Meter`
     covered_ns = 0
@@ -80,7 +78,7 @@ class Core:
 
     def site(self) -> int:
         """The number of the program's line that is running."""
-        return self.sites.number(2)
+        return self.sites.caller().site
 
     def device(self, index: int) -> Device:
         """The machine's device of the program's number `index`."""

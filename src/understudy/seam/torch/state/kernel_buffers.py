@@ -17,8 +17,10 @@ from understudy.machine.stream import Stream
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.scratch.need import Call, Need, unknown
 
-SWITCHES = (torch._C._get_cudnn_enabled, torch._C._get_cudnn_benchmark, torch._C._get_deterministic_algorithms)
+CUDNN, BENCHMARK = torch._C._get_cudnn_enabled, torch._C._get_cudnn_benchmark
+DETERMINISTIC = torch._C._get_deterministic_algorithms
 """PyTorch's global choices that decide a formula besides the call's arguments."""
+STRIDES: Callable[[torch.Tensor], tuple[int, ...]] = torch._C.TensorBase.stride
 
 
 class KernelBuffers:
@@ -41,7 +43,10 @@ class KernelBuffers:
     ) -> None:
         """Account for one call of an operator that has a row, or of one that is not known."""
         row = plan.row
-        key = (*key, *_numbers(args), *_numbers(tuple(kwargs.values())), *(switch() for switch in SWITCHES))
+        numbers = _numbers(args)
+        if kwargs:
+            numbers += _numbers(tuple(kwargs.values()))
+        key = (*key, *numbers, CUDNN(), BENCHMARK(), DETERMINISTIC())
         need = self._needs.get(key)
         if need is None:
             call = Call(plan, args, kwargs, out, device.gpu)
@@ -74,14 +79,14 @@ def _numbers(values: tuple[Any, ...]) -> list[Any]:
     """What of a call's arguments decides a formula besides shapes and types: numbers, and how tensors lie in memory."""
     found: list[Any] = []
     for value in values:
-        if isinstance(value, torch.Tensor):
+        kind = value.__class__
+        if kind is torch.Tensor or isinstance(value, torch.Tensor):
             try:
-                found.append(value.stride())
+                found.append(STRIDES(value))
             except RuntimeError:  # sparse and nested tensors have none
                 continue
-        elif isinstance(value, (list, tuple)):
-            if value and isinstance(value[0], (int, bool)):
-                found.append(tuple(value))
-        elif value.__class__ in (int, bool, float, str):
+        elif kind is int or kind is bool or kind is float or kind is str:
             found.append(value)
+        elif isinstance(value, (list, tuple)) and value and isinstance(value[0], (int, bool)):
+            found.append(tuple(value))
     return found

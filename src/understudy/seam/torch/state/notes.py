@@ -48,7 +48,7 @@ class Notes:
     def note(self, code: str, site: int, **detail: str | int) -> None:
         """Record a fact at a line of the program."""
         machine = self.core.machine
-        machine.note(self.core.local.host, Note(code, machine.trace.sites[site], tuple(detail.items())))
+        machine.note(self.core.local.host, Note(code, machine.trace.sites[site], tuple(detail.items())), site)
 
     # ------------------------------------------------------------------ optimizers
 
@@ -97,9 +97,11 @@ class Notes:
 
     # ------------------------------------------------------------------ tensors made in forward
 
-    def copied_to_device(self, source: torch.Tensor, size: int) -> None:
-        """A tensor went to a device: was it made on the CPU inside a `forward` whose inputs are on one?"""
-        frame = self.core.sites.frame(3)
+    def copied_to_device(self, source: torch.Tensor, size: int, frame: FrameType | None) -> None:
+        """A tensor went to a device: was it made on the CPU inside a `forward` whose inputs are on one?
+
+        `frame` is the program's that asked for the copy.
+        """
         if frame is None or frame.f_code.co_name != "forward":
             return
         arguments = _arguments(frame)

@@ -139,10 +139,11 @@ class Order:
     def synchronized(self) -> None:
         """The host waited: where it knows all that was submitted, only what comes now can be in a race."""
         machine = self.core.machine
+        known = machine.host_order
         submitted = 0
         for device in machine.devices:
             stream = device.default_stream
-            if not machine.host_knows(stream.agent, stream.epoch):
+            if known.get(stream.agent, 0) < stream.epoch:
                 return
             submitted += stream.epoch
         self._spent += self._window - self._left

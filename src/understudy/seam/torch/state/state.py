@@ -42,6 +42,8 @@ EXPLICIT_WAITS = ("cudaDeviceSynchronize", "cudaEventSynchronize")
 
 PRECISION = getattr(torch._C, "_get_fp32_precision_getter", None)
 """What the switches of `torch.backends.*.fp32_precision` say for a backend and an operation, where PyTorch has them."""
+DEVICE = torch.device
+"""PyTorch's own class, which an emulation puts another in the place of."""
 SYNCHRONIZED = "called a synchronizing CUDA operation"
 
 
@@ -150,7 +152,7 @@ class State(Core):
             index = device
             self.notes.device_named(device)
         else:
-            if not isinstance(device, torch.device):
+            if device.__class__ is not DEVICE:
                 device = torch.device(device)
             if device.type != "cuda":
                 return CPU
@@ -272,7 +274,7 @@ class State(Core):
         # Streams of a pool come round again: the last who asked for one has it.
         made_by: dict[str, str] = self.machine.trace.facts.setdefault("library_streams", {})
         made_by.pop(f"{index}:{found.index}", None)
-        if library := self.sites.library(2):
+        if library := self.sites.library():
             made_by[f"{index}:{found.index}"] = library
         return found
 
@@ -307,12 +309,13 @@ class State(Core):
             file, module = frame.f_code.co_filename, frame.f_globals.get("__name__", "<string>")
             warnings.warn_explicit(SYNCHRONIZED, UserWarning, file, frame.f_lineno, module, registry)
 
-    def tf32(self) -> int:
-        """Whether matrix products of float32 may use TF32 (1), convolutions (2), both (3)."""
-        if PRECISION is None:
-            return int(torch._C._get_cublas_allow_tf32()) + 2 * int(torch._C._get_cudnn_allow_tf32())
-        # The older switches refuse to answer where the program set these (PyTorch 2.9 and up).
-        return int(PRECISION("cuda", "matmul") == "tf32") + 2 * int(PRECISION("cuda", "conv") == "tf32")
+    def tf32(self, convolution: bool) -> int:
+        """Whether matrix products of float32 may use TF32: 1, or 0; for convolutions (cuDNN's) 2, or 0."""
+        if PRECISION is not None:  # the older switches refuse to answer where the program set these (PyTorch 2.9)
+            return (
+                2 * (PRECISION("cuda", "conv") == "tf32") if convolution else int(PRECISION("cuda", "matmul") == "tf32")
+            )
+        return 2 * int(torch._C._get_cudnn_allow_tf32()) if convolution else int(torch._C._get_cublas_allow_tf32())
 
     def in_bad_fork(self) -> bool:
         """Whether this process was forked from one that had used CUDA already."""
@@ -321,8 +324,9 @@ class State(Core):
     def _ordered(self) -> None:
         if self.failure is not None:
             self.failure.ordered()
-        if self.late.pending:
-            self.late.land()
+        late = self.late
+        if late.landings or late.sources:
+            late.land()
         if not self.machine.concurrent:
             self.order.synchronized()
 

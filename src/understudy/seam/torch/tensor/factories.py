@@ -125,7 +125,7 @@ def _device_class(state: State) -> Any:
             if len(args) == 1 and isinstance(args[0], int) and not isinstance(args[0], bool):
                 state.notes.device_named(args[0])
                 return stock("cuda", args[0])
-            if args and isinstance(args[0], str) and args[0].startswith("cuda:"):
+            if args and isinstance(args[0], str) and args[0].startswith("cuda:") and args[0] != "cuda:0":
                 state.notes.device_named(args[0])
             return stock(*args, **kwargs)
 

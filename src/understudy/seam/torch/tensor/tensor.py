@@ -48,9 +48,14 @@ def overridable(public: Callable[..., Any]) -> Callable[..., Any]:
             return handle_torch_function(method, (self,), self, *args, **kwargs)
         return public(self, *args, **kwargs)
 
-    method.__name__ = public.__name__
-    method.__qualname__ = f"Tensor.{public.__name__}"
-    method.__doc__ = getattr(base, public.__name__).__doc__
+    return named_as_pytorch(method, public.__name__)
+
+
+def named_as_pytorch(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Give a method the name and the text of PyTorch's own."""
+    method.__name__ = name
+    method.__qualname__ = f"Tensor.{name}"
+    method.__doc__ = getattr(base, name).__doc__
     return method
 
 
@@ -95,8 +100,11 @@ def _properties(state: State) -> list[Patch]:
 
 
 def _moving(state: State) -> list[Patch]:
+    parse: Any = torch._C._nn._parse_to
 
-    def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def to(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if has_torch_function_unary(self):
+            return handle_torch_function(to, (self,), self, *args, **kwargs)
         if state.local.inner:
             return cast(Tensor, base.to(self, *args, **kwargs))
         other = args[0] if args and isinstance(args[0], Tensor) else kwargs.pop("other", None)
@@ -112,7 +120,10 @@ def _moving(state: State) -> list[Patch]:
         copy = kwargs.pop("copy", False)
         if len(args) > 2 and isinstance(args[-1], bool) and isinstance(args[-2], bool):
             copy, args = args[-1], args[:-1]
-        device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+        if isinstance(named, int) and not isinstance(named, bool):  # a CUDA device's number
+            device = torch.device(named)
+            args, kwargs = (device, *args[1:]) if args else args, kwargs | {} if args else kwargs | {"device": device}
+        device, dtype, non_blocking, memory_format = parse(*args, **kwargs)
         if device is None or device.type not in ("cpu", "cuda"):
             return cast(Tensor, base.to(self, *args, copy=copy, **kwargs))
         return move(state, self, state.index(device), dtype, non_blocking, copy, memory_format)
@@ -143,7 +154,8 @@ def _moving(state: State) -> list[Patch]:
             return_copied(self, value)
 
     setting = Patch(Tensor, "__setitem__", set_item)  # C++ asks for `__torch_function__` itself
-    return [setting, *(Patch(Tensor, f.__name__, overridable(f)) for f in (to, cuda, cpu, copy_))]
+    moving = [Patch(Tensor, f.__name__, overridable(f)) for f in (cuda, cpu, copy_)]
+    return [setting, Patch(Tensor, "to", named_as_pytorch(to, "to")), *moving]
 
 
 def _casting(state: State) -> list[Patch]:
