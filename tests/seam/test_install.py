@@ -22,6 +22,7 @@ from understudy import session
 from understudy.errors import InstallError, UnknownGpuError, UsageError
 from understudy.seam.patching import Patches
 from understudy.seam.torch import install
+from understudy.seam.torch.state import notes
 
 MODULES = (
     torch, torch._C, torch._C._nn, torch.cuda, torch.cuda.memory, torch.cuda.streams, torch.cuda.random,
@@ -107,7 +108,7 @@ def test_a_beginning_that_fails_anywhere_leaves_nothing(monkeypatch: pytest.Monk
 def test_a_step_after_the_replacements_that_fails_leaves_nothing(monkeypatch, step: str) -> None:
     owner, name = {
         "composites": (install.composites.Composites, "register"),
-        "notes": (install.notes.Notes, "begin"),
+        "notes": (notes.Notes, "begin"),
         "hook": (install.import_hook, "hook"),
         "seed": (session, "_seed"),
     }[step]
@@ -127,14 +128,14 @@ def test_a_step_after_the_replacements_that_fails_leaves_nothing(monkeypatch, st
 
 def test_ctrl_c_waits_until_the_beginning_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     before = names()
-    begin = install.notes.Notes.begin
+    begin = notes.Notes.begin
 
     def interrupted(notes: Any) -> None:
         signal.raise_signal(signal.SIGINT)
         begin(notes)
 
     handler = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(install.notes.Notes, "begin", interrupted)
+    monkeypatch.setattr(notes.Notes, "begin", interrupted)
     with pytest.raises(KeyboardInterrupt), understudy.emulate("V100"):
         pass
     assert differences(before) == set()

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import understudy
 from understudy import gpus
-from understudy.seam.torch.scratch import libraries
+from understudy.seam.torch.scratch import cublaslt as libraries
 from understudy.seam.torch.scratch import rows as kernels
 from understudy.seam.torch.scratch.reduce import staging
 from understudy.seam.torch.tags import VERSION

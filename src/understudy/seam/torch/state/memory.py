@@ -18,7 +18,7 @@ from understudy.machine.memory.oom_text import OutOfMemory, message
 from understudy.machine.memory.settings import Settings, parse, text_of
 from understudy.seam.host_memory import LARGE
 from understudy.seam.patching import Patch
-from understudy.seam.torch.scratch.libraries import LT_PERSISTENT, LT_UNIFIED, lt_workspace_bytes
+from understudy.seam.torch.scratch.cublaslt import LT_PERSISTENT, LT_UNIFIED, lt_workspace_bytes
 from understudy.seam.torch.tags import VERSION
 
 if TYPE_CHECKING:
