@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from understudy.seam.torch.operators import dtypes
 from understudy.seam.torch.operators.dtypes import Dtypes
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.scratch.need import Row
@@ -36,3 +37,10 @@ class Deviations(NamedTuple):
         if plan.kernel and plan.builtin:
             plan.row = self.rows.get(plain_name(plan.name))
         return plan
+
+    def check(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+        """Raise what PyTorch raises where the kernel does not take its operands' dtypes or sizes."""
+        if name in self.dtypes:
+            dtypes.check(self.dtypes[name], args)
+        elif name in self.limits:
+            self.limits[name](args[0], out)

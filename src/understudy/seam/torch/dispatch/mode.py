@@ -16,7 +16,7 @@ from understudy.machine.machine import Cost
 from understudy.seam.torch.dispatch import fake
 from understudy.seam.torch.dispatch.deviations import Deviations
 from understudy.seam.torch.dispatch.parts import HigherOrderPlan, composite, tensorless
-from understudy.seam.torch.operators import dtypes, messages
+from understudy.seam.torch.operators import messages
 from understudy.seam.torch.operators.plan import (
     Plan,
     channels_last,
@@ -364,11 +364,7 @@ class Dispatch(TorchDispatchMode):
         cost = self.costs.get(name)
         machine = self.machine
         if cost is None:
-            deviations = self.deviations
-            if plan.name in deviations.dtypes:
-                dtypes.check(deviations.dtypes[plan.name], args)
-            elif plan.name in deviations.limits:
-                deviations.limits[plan.name](args[0], out)
+            self.deviations.check(plan.name, args, out)
             described = signature(func, plan, args, kwargs, out, self.state.tf32() if plan.math else 0)
             cost = self.costs[name] = machine.price(machine.devices[device], described)
             machine.first_use(self.local.host, machine.devices[device], plan.name)
