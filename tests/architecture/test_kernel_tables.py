@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from understudy.seam.torch.scratch import libraries, native
+from understudy.seam.torch import kernels
+from understudy.seam.torch.scratch import native
 from understudy.seam.torch.scratch.need import Row
 
 TESTS = Path(__file__).parents[1] / "seam"
-TABLES = (*native.ROWS, *libraries.ROWS)
+TABLES = [row for file in (native, *kernels.files("SCRATCH")) for row in file.SCRATCH]
 A_FILE = re.compile(r"[\w/]+\.(cu|cuh|cpp|h)\b")
 
 

@@ -16,8 +16,9 @@ from torch.nn import functional as F
 
 import understudy
 from understudy import gpus
-from understudy.seam.torch.scratch import libraries
-from understudy.seam.torch.scratch import rows as kernels
+from understudy.seam.torch import kernels
+from understudy.seam.torch.scratch import cublaslt
+from understudy.seam.torch.scratch.need import Call
 from understudy.seam.torch.scratch.reduce import staging
 from understudy.seam.torch.tags import VERSION
 from understudy.session import Session
@@ -118,14 +119,14 @@ def test_forward_and_backward_pass_have_a_handle_each(session: Session) -> None:
 
 @rows("addmm")
 def test_a_bias_in_the_epilogue_takes_cublaslts_workspace(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = libraries.Call(_plan("addmm"), (torch.ones(8), torch.ones(4, 8), torch.ones(8, 8)), {}, None, GPU_48)
-    assert libraries.fuses_bias(call)
-    assert libraries.addmm(call).sizes == (MIB,)
+    call = Call(_plan("addmm"), (torch.ones(8), torch.ones(4, 8), torch.ones(8, 8)), {}, None, GPU_48)
+    assert cublaslt.fuses_bias(call)
+    assert cublaslt.addmm(call).sizes == (MIB,)
     monkeypatch.setenv("CUBLASLT_WORKSPACE_SIZE", "4096")
-    assert libraries.addmm(call).sizes == (4 * MIB,)
-    assert ("addmm" in kernels.ROWS) is (VERSION < (2, 9))  # later ones keep it, or use cuBLAS's
-    thin = libraries.Call(_plan("addmm"), (torch.ones(1), torch.ones(4, 8), torch.ones(8, 1)), {}, None, GPU_48)
-    assert not libraries.fuses_bias(thin)
+    assert cublaslt.addmm(call).sizes == (4 * MIB,)
+    assert ("addmm" in kernels.deviations().rows) is (VERSION < (2, 9))  # later ones keep it, or use cuBLAS's
+    thin = Call(_plan("addmm"), (torch.ones(1), torch.ones(4, 8), torch.ones(8, 1)), {}, None, GPU_48)
+    assert not cublaslt.fuses_bias(thin)
 
 
 def test_an_embeddings_gradient_sorts_many_indices(dataless: Session) -> None:
@@ -190,7 +191,7 @@ def test_a_search_makes_do_with_less_memory() -> None:
 
 def test_rows_name_operators_that_exist() -> None:
     aten = torch.ops.aten
-    unknown = {name for name in kernels.ROWS if not (hasattr(aten, name) or hasattr(aten, f"{name}_"))}
+    unknown = {name for name in kernels.deviations().rows if not (hasattr(aten, name) or hasattr(aten, f"{name}_"))}
     assert unknown <= (set() if VERSION >= (2, 13) else {"_foreach_powsum", "_fused_rms_norm_backward"})
 
 

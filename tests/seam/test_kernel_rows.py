@@ -14,8 +14,8 @@ import torch
 
 from understudy import gpus
 from understudy.gpus.gpu import Gpu
+from understudy.seam.torch import kernels
 from understudy.seam.torch.operators.plan import Plan
-from understudy.seam.torch.scratch import rows as kernels
 from understudy.seam.torch.scratch.need import Call, Need
 from understudy.seam.torch.tags import VERSION
 
@@ -23,6 +23,7 @@ A100 = gpus.parse("A100")[0]
 GPU_128 = dataclasses.replace(gpus.parse("RTX4090")[0], sm_count=128, max_threads_per_sm=1536)
 GPU_48 = dataclasses.replace(GPU_128, sm_count=48)
 rows = pytest.mark.rows
+ROWS = kernels.deviations().rows
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -34,7 +35,7 @@ def need(operator: str, *args: Any, out: Any = (), gpu: Gpu = A100, **kwargs: An
     """What the operator's row says; `operator` is aten's name, with an overload where it is not the default."""
     name, _, overload = operator.partition(".")
     plan = Plan(getattr(getattr(torch.ops.aten, name), overload or "default"))
-    return kernels.ROWS[name].need(Call(plan, args, kwargs, out, gpu))
+    return ROWS[name].need(Call(plan, args, kwargs, out, gpu))
 
 
 # ---------------------------------------------------------------------------------------------- reductions
@@ -295,7 +296,7 @@ def test_efficient_attentions_gradient() -> None:
 @rows("_scaled_dot_product_cudnn_attention_backward")
 def test_cudnn_attentions_gradient_is_assumed_to_be_flash_attentions() -> None:
     """A row's sum and dQ in float32, and as much as dQ again for what is not known."""
-    if "_scaled_dot_product_cudnn_attention_backward" in kernels.ROWS:
+    if "_scaled_dot_product_cudnn_attention_backward" in ROWS:
         heads = meta(2, 12, 1024, 64, dtype=torch.float16)
         found = need("_scaled_dot_product_cudnn_attention_backward", heads, heads, heads, heads)
         assert found == Need((98304, 6291456), unsure=6291456)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import understudy
-from understudy.seam.torch.scratch.recurrent_space import pieces
+from understudy.seam.torch.kernels.recurrent_space import pieces
 from understudy.session import Session
 from understudy.trace.operation import Kind
 

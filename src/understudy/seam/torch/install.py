@@ -15,135 +15,36 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as ent
 from understudy import import_hook
 from understudy.errors import InstallError
 from understudy.seam.patching import Patches, undone
-from understudy.seam.torch.cuda import (
-    availability,
-    driver,
-    graphs,
-    libraries,
-    memory,
-    pools,
-    sanitizer,
-    streams,
-    timer,
-    tunable,
-)
-from understudy.seam.torch.dispatch import (
-    asserts,
-    backward,
-    determinism,
-    fake,
-    fetches,
-    generators,
-    higher_order,
-    indexing,
-    moves,
-    threads,
-)
+from understudy.seam.torch import kernels, registry
+from understudy.seam.torch.cuda import sanitizer
+from understudy.seam.torch.dispatch import asserts, determinism, indexing, threads
 from understudy.seam.torch.dispatch.host_time import MeasuredDispatch
-from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.nodata import DatalessDispatch
 from understudy.seam.torch.dispatch.stale import StaleMode
-from understudy.seam.torch.distributed import collectives, nccl, nodata, parallel, process_groups, rpc
-from understudy.seam.torch.kernels import (
-    attention,
-    attention_varlen,
-    autocast,
-    batch_norm,
-    combining,
-    composites,
-    ctc,
-    device_branches,
-    device_kernels,
-    fft,
-    gradients,
-    half,
-    mode_dependent,
-    recurrent,
-    scattered,
-    sequences,
-)
-from understudy.seam.torch.profiler import profiler
+from understudy.seam.torch.distributed import nodata
+from understudy.seam.torch.kernels import composites
 from understudy.seam.torch.state.state import State
-from understudy.seam.torch.tensor import (
-    array_interface,
-    compiling,
-    data,
-    dlpack,
-    dynamo,
-    factories,
-    foreign,
-    loading,
-    processes,
-    storage,
-    tensor,
-    tensor_types,
-    tracing,
-    warned,
-)
 
-PATCHED = (
-    availability,
-    storage,
-    tensor,
-    tensor_types,
-    factories,
-    streams,
-    generators,
-    dlpack,
-    array_interface,
-    driver,
-    sanitizer,
-    memory,
-    pools,
-    graphs,
-    autocast,
-    gradients,
-    fft,
-    libraries,
-    backward,
-    parallel,
-    nccl,
-    process_groups,
-    processes,
-    loading,
-    profiler,
-    compiling,
-    tracing,
-    foreign,
-    warned,
-    fake,
-    higher_order,
-    data,
-    attention_varlen,
-    tunable,
-)
-"""Modules whose `patches(state)` are applied, in this order."""
-
-PLAIN_HANDLERS = {
-    **asserts.HANDLERS,
-    **combining.HANDLERS,
-    **scattered.HANDLERS,
-    **moves.HANDLERS,
-    **fft.HANDLERS,
-    **libraries.HANDLERS,
-    **mode_dependent.HANDLERS,
-    **device_branches.HANDLERS,
-    **device_kernels.HANDLERS,
-    **fetches.HANDLERS,
-    **half.HANDLERS,
-    **batch_norm.HANDLERS,
-    **ctc.HANDLERS,
-    **attention.HANDLERS,
-    **attention_varlen.HANDLERS,
-    **recurrent.HANDLERS,
-    **composites.HANDLERS,
-    **sequences.HANDLERS,
-    **collectives.HANDLERS,
-}
-LATE = {**foreign.MODULES, **timer.MODULES, **rpc.MODULES, **dynamo.MODULES, **higher_order.MODULES}
+ROOMS = ("state", "dispatch", "kernels", "tensor", "cuda", "profiler", "distributed")
+"""The rooms whose files may register handlers of operators, and names of PyTorch that they replace."""
+PATCHING = registry.registering("patches", *ROOMS)
+"""Their order has no meaning: all are asked before the first name is replaced, and no two replace one name."""
+LATE = registry.merged("MODULES", [(file.__name__, file.MODULES) for file in registry.registering("MODULES", *ROOMS)])
 """What is replaced in modules that the program may import later, by their names."""
+COMPOSITES = kernels.table("COMPOSITES")
+"""Functions of C++ that are taken apart as on CUDA, by overload."""
 
-HANDLERS = {**PLAIN_HANDLERS, **indexing.around(PLAIN_HANDLERS), **determinism.around(PLAIN_HANDLERS)}
+
+def handlers() -> dict[str, Handler]:
+    """Operators' own handlers; beneath and around them what concerns many operators."""
+    own = [(file.__name__, file.HANDLERS) for file in registry.registering("HANDLERS", *ROOMS)]
+    found = registry.merged("HANDLERS", [*own, (composites.__name__, composites.handlers(COMPOSITES))])
+    found = asserts.beneath(found)
+    return {**found, **indexing.around(found), **determinism.around(found)}
+
+
+HANDLERS = handlers()
 """Operators that are handled whole, by name."""
 
 CACHES = (
@@ -171,8 +72,8 @@ class Installation:
         self.state = state
         self.patches = Patches()
         kind = DatalessDispatch if state.no_data else Dispatch if state.meter is None else MeasuredDispatch
-        self.mode: Dispatch = kind(state, HANDLERS)
-        self.composites = composites.Composites(state)
+        self.mode: Dispatch = kind(state, HANDLERS, kernels.deviations())
+        self.composites = composites.Composites(state, COMPOSITES)
         self.stale = StaleMode(self.mode) if state.stale and not state.no_data else None
         self.threads = threads.Threads(state, self.mode)
         self.hook: Any = None
@@ -199,8 +100,8 @@ class Installation:
         state.history.stacks.dispatch = OPERATOR_CODE
         torch.utils._device._device_constructors()  # a cache that must hold PyTorch's own functions
         undo.append(self.patches.restore)
-        for module in PATCHED:
-            self.patches.apply(module.patches(state))
+        for patches in [file.patches(state) for file in PATCHING]:
+            self.patches.apply(patches)
         self.patches.apply(self.threads.patches())
         undo.append(state.history.disable)
         undo.append(state.autocast.unregister)

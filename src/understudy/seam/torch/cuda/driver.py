@@ -14,7 +14,7 @@ from understudy.machine.device import Device
 from understudy.seam.cuda_driver import FIRST_PCI_BUS
 from understudy.seam.patching import Patch
 from understudy.seam.torch.cuda.streams import CUDA_TYPE
-from understudy.seam.torch.scratch.libraries import lt_workspace_bytes
+from understudy.seam.torch.scratch.cublaslt import lt_workspace_bytes
 from understudy.seam.torch.state.state import State
 
 C = torch._C

@@ -8,7 +8,6 @@ what the capture allocated holds zeros. A replay runs the captured operators aga
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,16 +22,6 @@ from understudy.seam.torch.cuda.captures import CaptureMode, tensors_of, write_a
 from understudy.seam.torch.cuda.graph_memory import PoolBytes
 from understudy.seam.torch.dispatch import asserts
 from understudy.seam.torch.dispatch.mode import Dispatch
-from understudy.seam.torch.kernels import (
-    attention,
-    attention_varlen,
-    batch_norm,
-    ctc,
-    device_branches,
-    device_kernels,
-    half,
-    recurrent_values,
-)
 from understudy.seam.torch.operators.messages import cuda_error
 from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.state.late import extent
@@ -58,17 +47,6 @@ DEAD = "CUDA graph replay detected {} dead tensor(s).\nMemory that the graph use
 PER_CAPTURE = VERSION >= (2, 13)
 """Whether each capture has memory of its own for a generator's seed and offset, on the default stream (pytorch#176752);
 before, a generator has it for as long as any graph is registered with it (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp)."""
-VALUES: dict[str, Callable[..., Any]] = {
-    **attention.VALUES,
-    **attention_varlen.VALUES,
-    **batch_norm.VALUES,
-    **ctc.VALUES,
-    **device_branches.VALUES,
-    **device_kernels.VALUES,
-    **half.VALUES,
-    **recurrent_values.VALUES,
-}
-"""What computes a captured operator for which the CPU has no kernel."""
 
 
 def patches(state: State) -> list[Patch]:
@@ -249,7 +227,8 @@ class Graph:
                 continue
             C._set_grad_enabled(step.grad)  # some kernels keep what a backward pass needs only then
             plan = step.plan
-            compute = VALUES.get(plan.func.name()) or VALUES.get(plan.name, Dispatch.call)
+            values = dispatch.deviations.values
+            compute = values.get(plan.func.name()) or values.get(plan.name, Dispatch.call)
             try:
                 out = compute(dispatch, step.plan, step.func, args, kwargs, stream.device)
             except (IndexError, RuntimeError) as error:

@@ -9,8 +9,8 @@ import torch.backends.cudnn.rnn
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.kernels.recurrent_space import RNN_MODES
 from understudy.seam.torch.operators.plan import Plan
-from understudy.seam.torch.scratch.recurrent_space import RNN_MODES
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of
 

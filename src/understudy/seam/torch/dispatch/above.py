@@ -34,7 +34,7 @@ class Above(TorchDispatchMode, ABC):
             return func(*args, **kwargs)  # its parts come here
         plan = self.plans.get(id(func))
         if plan is None:
-            plan = self.plans[id(func)] = Plan(func)
+            plan = self.plans[id(func)] = self.dispatch.deviations.plan(func)
         return func(*args, **kwargs) if plan.view else self.operator(plan, func, args, kwargs)
 
     @abstractmethod

@@ -7,13 +7,14 @@ of the process raises it (cudaErrorAssert: "the process must be terminated and r
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import torch
 
 from understudy.machine.stream import Stream
-from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.operators.messages import cuda_error
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import ASSERTING
@@ -140,5 +141,6 @@ def _zeros(value: Any) -> Any:
     return type(value)(_zeros(part) for part in value)
 
 
-HANDLERS = dict.fromkeys(ASSERTING, guarded)
-"""Operators that `Dispatch` hands on whole."""
+def beneath(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
+    """Handlers of the operators of `ASSERTING` that have none, and those of the others, which call `guarded` last."""
+    return {**dict.fromkeys(ASSERTING, guarded), **handlers}

@@ -3,7 +3,7 @@
 - `_linalg_check_errors`, which `torch.linalg.inv`, `cholesky`, `solve` and `lu_factor` end with: whether any matrix
   failed (aten/src/ATen/native/BatchLinearAlgebra.cpp; the `_ex` forms do not ask).
 - `repeat_interleave` by a tensor, unless it is told the size of its result (native/Repeat.h).
-- `allclose`, for its answer (native/TensorCompare.cpp). What `histc` reads stands with its kernel, in `device_kernels`.
+- `allclose`, for its answer (native/TensorCompare.cpp). What `histc` reads stands with its kernel, in `kernels.histc`.
 - `masked_fill` with a value in a tensor on the device (`masked_fill__cuda` in native/cuda/Indexing.cu).
 """
 

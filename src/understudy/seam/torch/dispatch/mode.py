@@ -14,10 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.machine.machine import Cost
 from understudy.seam.torch.dispatch import fake
+from understudy.seam.torch.dispatch.deviations import Deviations
 from understudy.seam.torch.dispatch.generators import draw
 from understudy.seam.torch.dispatch.gradients import return_to_host
 from understudy.seam.torch.dispatch.parts import HigherOrderPlan, composite, tensorless
-from understudy.seam.torch.operators import dtypes, limits, messages
+from understudy.seam.torch.operators import messages
 from understudy.seam.torch.operators.plan import (
     Plan,
     common_device,
@@ -27,7 +28,6 @@ from understudy.seam.torch.operators.plan import (
     signature,
     tensors_in,
 )
-from understudy.seam.torch.scratch import rows as kernels
 from understudy.seam.torch.scratch.silent import silent
 from understudy.seam.torch.state import cublas
 from understudy.seam.torch.state.state import VIEW_NS, State
@@ -66,13 +66,14 @@ class Recorder(Protocol):
 class Dispatch(TorchDispatchMode):
     """The dispatch mode of one thread's emulation; every thread enters its own entry of the same object."""
 
-    def __init__(self, state: State, handlers: dict[str, Handler]) -> None:
+    def __init__(self, state: State, handlers: dict[str, Handler], deviations: Deviations) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.state = state
         self.local = state.local
         self.machine = state.machine
         self.room = state.room
         self.handlers = handlers
+        self.deviations = deviations
         self.plans: dict[int, Plan] = {}  # by identity: an operator's hash is a call of Python
         self.costs: dict[Any, Cost] = {}
         self.recorder: Recorder | None = None
@@ -84,7 +85,7 @@ class Dispatch(TorchDispatchMode):
 
     def again(self) -> Dispatch:
         """The same mode for another thread."""
-        other = type(self)(self.state, self.handlers)
+        other = type(self)(self.state, self.handlers, self.deviations)
         other.plans, other.costs = self.plans, self.costs
         return other
 
@@ -101,7 +102,8 @@ class Dispatch(TorchDispatchMode):
 
     def plan(self, func: Any) -> Plan:
         """The plan of an operator, made on its first use."""
-        plan = self.plans[id(func)] = Plan(func) if hasattr(func, "_schema") else HigherOrderPlan(func)
+        made = self.deviations.plan(func) if hasattr(func, "_schema") else HigherOrderPlan(func)
+        plan = self.plans[id(func)] = made
         if plan.handler is not None:
             return plan
         plan.handler = self.handlers.get(func.name()) or self.handlers.get(plan.name)
@@ -109,7 +111,6 @@ class Dispatch(TorchDispatchMode):
             plan.handler = tensorless
         if plan.handler is None and plan.composite:
             plan.handler = composite
-        plan.row = kernels.row(plan)
         plan.memory = plan.row is not None or not silent(plan, func)
         special = plan.math or plan.blas or plan.memory or plan.synchronizes or plan.maskable
         plan.simple = plan.kernel and not special and plan.mutated in NONE_OR_FIRST and not plan.lists
@@ -386,10 +387,7 @@ class Dispatch(TorchDispatchMode):
         cost = self.costs.get(name)
         machine = self.machine
         if cost is None:
-            if plan.name in dtypes.KERNELS:
-                dtypes.check(plan, args)
-            elif plan.name in limits.LIMITS:
-                limits.LIMITS[plan.name](args[0], out)
+            self.deviations.check(plan.name, args, out)
             described = signature(func, plan, args, kwargs, out, self.state.tf32(plan.convolves) if plan.math else 0)
             cost = self.costs[name] = machine.price(machine.devices[device], described)
             machine.first_use(self.local.host, machine.devices[device], plan.name)

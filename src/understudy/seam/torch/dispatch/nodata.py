@@ -12,6 +12,7 @@ import torch
 
 from understudy.errors import UnsupportedError
 from understudy.seam.torch.dispatch.assumptions import KEEP_SHAPES, Assumptions, refusal, selected, unmasked
+from understudy.seam.torch.dispatch.deviations import Deviations
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.moves import fetch, local_scalar
 from understudy.seam.torch.operators.plan import Plan, tensors_in
@@ -45,8 +46,8 @@ SHAPED_BY_VALUES = frozenset(
 class DatalessDispatch(Dispatch):
     """The dispatch mode of a rehearsal without data."""
 
-    def __init__(self, state: State, handlers: dict[str, Handler]) -> None:
-        super().__init__(state, {**handlers, **DATALESS_HANDLERS})
+    def __init__(self, state: State, handlers: dict[str, Handler], deviations: Deviations) -> None:
+        super().__init__(state, {**handlers, **DATALESS_HANDLERS}, deviations)
         if state.assumptions is None:
             state.assumptions = Assumptions(state)
 

@@ -23,7 +23,7 @@ from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.tags import tag_of
 
 
-def patches(groups: Groups) -> list[Patch]:
+def functions(groups: Groups) -> list[Patch]:
     """What makes futures of collectives in C++, and what waits for several."""
     reducer: Any = dist.Reducer  # type: ignore[attr-defined]
     stock_run, stock_collect = reducer._run_allreduce_hook, torch._C._collect_all

@@ -73,7 +73,7 @@ def shapes_of(tensors: list[Tensor]) -> list[Tensor]:
     return [made, *tensors[1:]]
 
 
-def patches(state: State) -> list[Patch]:
+def functions(state: State) -> list[Patch]:
     """What `torch.distributed` itself has of such functions; none where all tensors have values."""
     if not state.no_data:
         return []

@@ -17,9 +17,8 @@ import torch
 import torch.distributed as dist
 
 from understudy.seam.patching import Patch
-from understudy.seam.torch.distributed import nodata
+from understudy.seam.torch.distributed import futures, nodata
 from understudy.seam.torch.distributed.futures import future_class
-from understudy.seam.torch.distributed.futures import patches as futures
 from understudy.seam.torch.distributed.groups import Group, Groups
 from understudy.seam.torch.distributed.work import methods
 from understudy.seam.torch.state.state import State
@@ -49,8 +48,8 @@ def patches(state: State) -> list[Patch]:
         Patch(dist, "_verify_params_across_processes", _verifying(state)),
         Patch(group_class, "_device_types", _device_types(state.groups)),
         *(Patch(group_class, name, method) for name, method in methods(state.groups).items()),
-        *futures(state.groups),
-        *nodata.patches(state),
+        *futures.functions(state.groups),
+        *nodata.functions(state),
     ]
 
 

@@ -330,6 +330,8 @@ _FUSED = tuple(
     for kind in ("flash", "efficient", "cudnn")
     for end in ("", "_backward")
 )
+COMPOSITES = {aten.scaled_dot_product_attention.default: composite}
+"""By operator, for `composites.Composites`."""
 HANDLERS = {
     "aten::_fused_sdp_choice": chosen,
     **dict.fromkeys(_FUSED, fused),

@@ -1,7 +1,11 @@
-"""The operators of SyncBatchNorm, which only CUDA builds have: computed from others, as their kernels do.
+"""Batch normalization: the operators of SyncBatchNorm, and half precision with parameters of half precision.
 
-Formulas and dtypes are those of aten/src/ATen/native/cuda/Normalization.cuh: statistics are of the accumulation type,
-which for half precision is float32, and those of several ranks are merged by Welford's method.
+- Only CUDA builds have SyncBatchNorm's: they are computed from others, as their kernels do. Formulas and dtypes are
+  those of aten/src/ATen/native/cuda/Normalization.cuh: statistics are of the accumulation type, which for half
+  precision is float32, and those of several ranks are merged by Welford's method.
+- CUDA's kernels compute half precision in float32, and so are the statistics that they keep for the backward pass; the
+  CPU's are of the parameters' type and round at every step. With float32 parameters the CPU does as CUDA. Source:
+  native/cuda/Normalization.cu (`acc_type`).
 """
 
 from __future__ import annotations
@@ -12,9 +16,12 @@ from typing import Any
 import torch
 
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.halves import HALVES, wide
 from understudy.seam.torch.operators.plan import Plan
 
 Tensor = torch.Tensor
+stock: Any = torch.ops.aten.native_batch_norm.default._op
+stock_backward: Any = torch.ops.aten.native_batch_norm_backward.default._op
 ACCUMULATED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
@@ -129,6 +136,45 @@ def handle(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwa
     return out
 
 
+# ---------------------------------------------------------------------------------------------- half precision
+
+
+def forward(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    training: bool, momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    """aten::native_batch_norm, below autograd: the output, and mean and inverse deviation in float32."""
+    given = (weight, bias, running_mean, running_var)
+    if not _is_half(input, given):
+        return stock(input, *given, training, momentum, eps)
+    widened = [wide(tensor) for tensor in given]
+    out, mean, invstd = stock(wide(input), *widened, training, momentum, eps)
+    for running, value in zip(given[2:], widened[2:], strict=True):
+        if training and running is not None and value is not None and value is not running:
+            running.copy_(value)
+    return out.to(input.dtype), mean, invstd
+
+
+def backward(
+    grad_out: Tensor, input: Tensor, weight: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    save_mean: Tensor | None, save_invstd: Tensor | None, train: bool, eps: float, output_mask: list[bool],
+) -> Any:  # fmt: skip
+    """aten::native_batch_norm_backward: the gradients of the input, the weight and the bias, each of its own dtype."""
+    given = (weight, running_mean, running_var)
+    if not _is_half(input, given):
+        return stock_backward(grad_out, input, *given, save_mean, save_invstd, train, eps, output_mask)
+    widened = [wide(tensor) for tensor in (grad_out, input, *given, save_mean, save_invstd)]
+    found = stock_backward(*widened, train, eps, output_mask)
+    dtypes = (input.dtype, *[input.dtype if weight is None else weight.dtype] * 2)
+    return tuple(None if t is None else t.to(dtype) for t, dtype in zip(found, dtypes, strict=True))
+
+
+def _is_half(input: Tensor, parameters: tuple[Tensor | None, ...]) -> bool:
+    if input.dtype not in HALVES or input.is_meta:
+        return False
+    return not any(tensor is not None and tensor.dtype is torch.float32 for tensor in parameters)
+
+
 COMPUTED: dict[str, Callable[..., Any]] = {
     "aten::batch_norm_stats": stats,
     "aten::batch_norm_gather_stats": gather,
@@ -142,3 +188,5 @@ HANDLERS = dict.fromkeys(COMPUTED, handle)
 """Operators that `Dispatch` hands on whole."""
 VALUES = dict.fromkeys(COMPUTED, values)
 """What computes operators for which the CPU has no kernel, for a replay that has all the rest."""
+RUN: dict[str, Callable[..., Any]] = {"aten::native_batch_norm": forward, "aten::native_batch_norm_backward": backward}
+"""By name, what `Plan.run` calls instead of PyTorch's own kernel."""

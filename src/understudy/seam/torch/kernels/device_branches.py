@@ -66,6 +66,13 @@ def _kernel(func: Any, args: tuple[Any, ...], _: dict[str, Any]) -> Any:
     return Converting(func) if converts else func
 
 
+def dropout(state: State, func: Any, input: Tensor, p: float, train: bool) -> Any:
+    """C++'s dropout: on CUDA one kernel that keeps a mask of one byte an element."""
+    if train and 0 < p < 1 and device_of(input) >= 0 and input.numel() > 0:
+        return aten.native_dropout.default(input, p, True)[0]
+    return func.decompose(input, p, train)
+
+
 def group_norm(state: State, func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """torch.nn.functional.group_norm: CUDA's kernel takes and gives contiguous tensors, channels last or not.
 
@@ -75,6 +82,7 @@ def group_norm(state: State, func: Any, input: Tensor, *args: Any, **kwargs: Any
 
 
 COMPOSITES = {
+    aten.dropout.default: dropout,
     aten.group_norm.default: group_norm,
     aten.softmax.int: _normalizing(aten._softmax.default),
     aten.log_softmax.int: _normalizing(aten._log_softmax.default),

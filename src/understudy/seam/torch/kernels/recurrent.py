@@ -18,10 +18,10 @@ import torch
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.parts import COMPOSITE
 from understudy.seam.torch.kernels.autocast_lists import Cast
+from understudy.seam.torch.kernels.recurrent_space import LSTM, Pieces, pieces
 from understudy.seam.torch.kernels.recurrent_values import MODES, backward_values, forward_values, named, shapes
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan, tensors_in
-from understudy.seam.torch.scratch.recurrent_space import LSTM, Pieces, pieces
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU, FLOATING, device_of, disable_torch_function, storage_of, tag_of
 from understudy.seam.torch.type_names import scalar_type
@@ -29,7 +29,7 @@ from understudy.seam.torch.type_names import scalar_type
 C: Any = torch._C
 Tensor = torch.Tensor
 aten = torch.ops.aten
-DTYPES = (torch.float16, torch.float32, torch.float64)
+CUDNN_DTYPES = (torch.float16, torch.float32, torch.float64)
 BFLOAT16_VERSION = 91300
 """The first cuDNN whose recurrent layers PyTorch gives bfloat16, on compute capability 8 and up (CUDAHooks.cpp)."""
 STATES_BYTES_PER_SM = 65536
@@ -103,7 +103,7 @@ def _takes(state: State, tensor: Tensor, device: int) -> bool:
     if tensor.dtype == torch.bfloat16:
         modern = state.device(device).gpu.compute_capability >= (8, 0)
         return modern and int(torch.backends.cudnn.version() or 0) >= BFLOAT16_VERSION
-    return tensor.dtype in DTYPES
+    return tensor.dtype in CUDNN_DTYPES
 
 
 def _casts(weight: Tensor) -> bool:

@@ -10,8 +10,8 @@ import torch
 
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.parts import COMPOSITE
+from understudy.seam.torch.kernels.recurrent_space import RNN_MODES, pieces, reserve_bytes
 from understudy.seam.torch.operators.plan import Plan
-from understudy.seam.torch.scratch.recurrent_space import RNN_MODES, pieces, reserve_bytes
 from understudy.seam.torch.state.positions import MASK, MIXER
 from understudy.seam.torch.tags import disable_torch_function
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,3 +22,19 @@ def narrow(value: Any, dtype: torch.dtype) -> Any:
         return tuple(narrow(part, dtype) for part in value)
     is_wide = isinstance(value, torch.Tensor) and value.dtype is torch.float32
     return cast(value, dtype=dtype) if is_wide else value
+
+
+def in_float32(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel, with tensors of one half precision type made float32 before, and its results half again after."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        first = args[0]
+        dtype = first.dtype
+        if dtype not in HALVES or first.is_meta:
+            return kernel(*args, **kwargs)
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        if any(tensor.dtype is not dtype for tensor in tensors):  # PyTorch's own error
+            return kernel(*args, **kwargs)
+        return narrow(kernel(*map(wide, args), **kwargs), dtype)
+
+    return run

@@ -11,14 +11,12 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from understudy.machine.machine import Machine
-from understudy.seam.torch.operators import half_norm, half_products, tables
+from understudy.seam.torch.operators import tables
 from understudy.seam.torch.tags import NOWHERE, size_of, storage_of, tag_of
 from understudy.trace.operation import Signature
 
 RANDOM_ARGUMENT, RANDOM_STATE = 1, 2
 """How a random operator takes its generator: as an argument, or only from the default generator's state."""
-RUN: dict[str, Callable[..., Any]] = {**half_norm.RUN, **half_products.RUN}
-"""By name and overload, what gives an operator's values on a device instead of the CPU's kernel."""
 RESIZING = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
 
 
@@ -68,10 +66,10 @@ class Plan:
         "view",
     )  # fmt: skip
 
-    def __init__(self, func: torch._ops.OpOverload) -> None:
+    def __init__(self, func: torch._ops.OpOverload, run: Callable[..., Any] | None = None) -> None:
         self.func = func
         schema = func._schema
-        self.run: Callable[..., Any] = RUN.get(func.name(), func._op)
+        self.run: Callable[..., Any] = func._op if run is None else run
         arguments = schema.arguments
         returns = schema.returns
         self.name = name = schema.name

@@ -85,17 +85,6 @@ def foreach_norm(call: Call) -> Need:
 # ---------------------------------------------------------------------------------------------- indices
 
 
-def embedding_backward(call: Call) -> Need:
-    """Sorted and original indices, four lists of segments, and one float32 row of partial sums an index."""
-    grad, indices = call.inputs[:2]
-    count, width = indices.numel(), grad.shape[-1]
-    if count <= 3072 and not call.get("scale_grad_by_freq"):
-        return NOTHING
-    lists = 6 + bool(call.get("scale_grad_by_freq"))
-    row = accumulator(grad.dtype)
-    return Need((*(LONG * count,) * lists, LONG, LONG, count * width * row))
-
-
 def accumulate(call: Call) -> Need:
     """index_put with accumulate=True: a linear index, its sorted copy, two orders, and the sort's buffer."""
     if not call.get("accumulate"):
@@ -133,96 +122,16 @@ def nonzero(call: Call) -> Need:
 # ---------------------------------------------------------------------------------------------- sorting and sampling
 
 
-def _length(call: Call) -> int:
+def length_of(call: Call) -> int:
     """Elements along the operator's dimension; the last where none is given."""
     tensor = call.inputs[0]
     return int(tensor.shape[call.get("dim", -1)]) if tensor.dim() else 1
 
 
-def sorting(call: Call) -> Need:
-    """A row's places; above 4096 elements a row what `_long_sort` takes, and copies of what is not contiguous."""
-    tensor, length = call.inputs[0], _length(call)
-    if tensor.numel() == 0 or tensor.dim() == 0:
-        return NOTHING
-    if length <= 4096:
-        return Need((LONG * length,))
-    found = _long_sort(tensor.numel(), length, tensor.element_size(), call)
-    if tensor.stride(call.get("dim", -1)) == 1:
-        return found
-    copies = (size_of(tensor), size_of(tensor), LONG * tensor.numel())
-    return Need((*copies, *found.sizes), found.unsure)
-
-
-def _long_sort(count: int, length: int, key: int, call: Call) -> Need:
-    """One sort a row, with its places; all at once by row and place; or each row by a block of threads."""
-    rows = count // length
-    pairs = cub.radix_sort(count, key, LONG, call.gpu)
-    unsure = 0 if cub.one_sweep(key, call.gpu) else cub.spine_bytes(call.gpu)
-    if rows == 1 or length >= 1_000_000:
-        return Need((LONG * length, cub.radix_sort(length, key, LONG, call.gpu)), unsure)
-    if rows < 128:
-        return Need((LONG * count, LONG * count, count * key, pairs), unsure)
-    return Need((LONG * count, cub.segmented_sort(count, key, LONG)))
-
-
-MULTIBLOCK = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800), (1 << 32, 400))
-"""Up to so many rows, `topk` lets several blocks work on a row from this length on (pytorch#74267)."""
-BLOCK = 256
-
-
-def topk(call: Call) -> Need:
-    """What several blocks of a row tell each other; nothing where one block does it. Then a sort of what was found."""
-    tensor, length = call.inputs[0], _length(call)
-    rows = tensor.numel() // max(1, length)
-    if length < next(least for most, least in MULTIBLOCK if rows <= most) or tensor.dim() == 0:
-        return NOTHING
-    items = -(-tensor.numel() // (call.gpu.sm_count * (call.gpu.registers_per_sm // (40 * BLOCK)) * BLOCK))
-    blocks = rows * -(-length // (max(4, min(items, 64)) * BLOCK))
-    key = tensor.element_size()
-    counts = (4 * blocks, 4 * blocks, cub.scan_by_key(blocks, 4, 4))
-    return Need((rows * key, 4 * rows, 8 * rows, 2 * rows * max(4, key), 2 * BLOCK * blocks, *counts))
-
-
-def median(call: Call) -> Need:
-    """The median of everything sorts a copy; along a dimension a selection needs nothing."""
-    tensor = call.inputs[0]
-    count, key = tensor.numel(), tensor.element_size()
-    if call.get("dim") is not None or call.get("k") is not None or not count:
-        return NOTHING
-    found = Need((LONG * count,)) if count <= 4096 else _long_sort(count, count, key, call)
-    return Need((count * key, LONG * count, *found.sizes), found.unsure)
-
-
-def mode(call: Call) -> Need:
-    """Long rows are sorted by Thrust, whose buffers are not known: as much again may be taken."""
-    tensor = call.inputs[0]
-    return Need(unsure=size_of(tensor) + LONG * tensor.numel()) if _length(call) > 2048 else NOTHING
-
-
-def unique(call: Call) -> Need:
-    """The largest of three moments (sorting, numbering, packing), less what is then returned."""
-    tensor = call.inputs[0]
-    count, size = tensor.numel(), size_of(tensor)
-    if tensor.dtype == torch.bool or not count:
-        return NOTHING
-    places = LONG * count if call.get("return_inverse") else 0
-    sort = cub.radix_sort(count, tensor.element_size(), LONG if places else 0, call.gpu)
-    counts = LONG * count if call.get("return_counts") else 0
-    most = max(size + 2 * places + sort, size + 3 * places, 2 * size + 2 * places + counts)
-    unsure = 0 if cub.one_sweep(tensor.element_size(), call.gpu) else cub.spine_bytes(call.gpu)
-    return Need((max(0, most - sum(map(size_of, call.outputs))),), unsure)
-
-
-def unique_rows(call: Call) -> Need:
-    """Places and their order, sorted by Thrust; its buffers may be as large again."""
-    size = LONG * call.inputs[0].numel()
-    return Need(unsure=size_of(call.inputs[0]) + 2 * size)
-
-
 def scanning(call: Call) -> Need:
     """A prefix sum over all elements is CUB's; along one dimension of several it needs nothing."""
     tensor, result = call.inputs[0], call.outputs[0]
-    if not tensor.numel() or tensor.numel() != _length(call):
+    if not tensor.numel() or tensor.numel() != length_of(call):
         return NOTHING
     return Need((cub.scan(tensor.numel(), result.element_size(), result.dtype not in (torch.float16, torch.bfloat16)),))
 
@@ -285,7 +194,7 @@ def layer_norm_backward(call: Call) -> Need:
 
 NATIVE = "aten/src/ATen/native/cuda/"
 
-ROWS: tuple[Row, ...] = (
+SCRATCH: tuple[Row, ...] = (
     Row(("sum", "mean", "prod", "nansum", "linalg_vector_norm", "norm"), summing,
         NATIVE + "Reduce.cuh, ReduceMomentKernel.cu, ReduceSumProdKernel.cu, ReduceNormKernel.cu; recorded: "
         "Wedsonlin/assignment2-systems, JasperSolt/EoR_NN"),
@@ -295,21 +204,11 @@ ROWS: tuple[Row, ...] = (
     Row(("var", "std", "var_mean", "std_mean"), welford, NATIVE + "ReduceMomentKernel.cu (WelfordData, vt0 of 2)"),
     Row(("logsumexp",), log_sum_exp, "aten/src/ATen/native/ReduceOps.cpp (logsumexp_out_impl)"),
     Row(("_foreach_norm", "_foreach_max", "_foreach_powsum"), foreach_norm, NATIVE + "ForeachReduceOp.cu"),
-    Row(("embedding_dense_backward", "_embedding_bag_dense_backward"), embedding_backward,
-        NATIVE + "Embedding.cu, EmbeddingBackwardKernel.cu"),
     Row(("index_put", "_index_put_impl", "_unsafe_index_put"), accumulate,
         NATIVE + "Indexing.cu (index_put_with_sort_kernel); recorded: Wedsonlin/assignment2-systems"),
     Row(("index", "_unsafe_index", "masked_select"), mask_index, NATIVE + "IndexKernel.cpp, Nonzero.cu"),
     Row(("masked_scatter",), masked_scatter, NATIVE + "IndexKernel.cpp (masked_scatter_cuda)"),
     Row(("nonzero",), nonzero, NATIVE + "Nonzero.cu (nonzero_cuda_out_impl); recorded: Constructor-Sun/code_location"),
-    Row(("sort", "argsort"), sorting, NATIVE + "Sort.cpp (sort_cuda_kernel), SortStable.cu"),
-    Row(("topk",), topk, NATIVE + "TensorTopK.cu (mbtopk::launch, should_use_multiblock); recorded: "
-        "Constructor-Sun/code_location"),
-    Row(("median", "nanmedian", "kthvalue"), median, NATIVE + "Sorting.cpp (median_impl, median_with_indices_impl)"),
-    Row(("mode",), mode, NATIVE + "TensorModeKernel.cpp", exact=False),
-    Row(("_unique", "_unique2"), unique, NATIVE + "UniqueCub.cu (UniqueCub, compute_unique)", exact=False),
-    Row(("unique_dim", "unique_consecutive", "unique_dim_consecutive"), unique_rows, NATIVE + "Unique.cu",
-        exact=False),
     Row(("cumsum", "cumprod", "logcumsumexp"), scanning, NATIVE + "ScanUtils.cuh (scan_dim); recorded: "
         "Constructor-Sun/code_location"),
     Row(("multinomial",), multinomial, NATIVE + "MultinomialKernel.cu; aten/src/ATen/native/Distributions.cpp"),

@@ -15,7 +15,7 @@ from understudy.machine.memory.allocator import CachingAllocator
 from understudy.machine.memory.host_allocator import HostAllocator
 from understudy.machine.memory.oom_text import OutOfMemory, message
 from understudy.machine.memory.settings import Settings, parse, text_of
-from understudy.seam.torch.scratch.libraries import LT_PERSISTENT, LT_UNIFIED, lt_workspace_bytes
+from understudy.seam.torch.scratch.cublaslt import LT_PERSISTENT, LT_UNIFIED, lt_workspace_bytes
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.history import History
 from understudy.seam.torch.state.notes import Notes

@@ -1,114 +1,21 @@
-"""Temporary memory of NVIDIA's libraries and of the fused attention kernels, by operator. Each row names its source.
+"""The memory that the fused attention kernels take, forward and backward, and the fast paths of inference.
 
-What cuDNN takes is its own choice and not published: those rows are models, fitted to recorded sizes where there are
-any, and widen the bound on the peak by what they may be off.
+"recorded" are public memory snapshots of real GPUs; what cuDNN takes is its own choice and not published, and assumed.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-
 import torch
 
 from understudy.seam.torch.scratch.need import NOTHING, Call, Need, Row, size_of
-from understudy.seam.torch.scratch.recurrent_space import workspace
 
 FLOAT = 4
-LT_PERSISTENT, LT_UNIFIED = (2, 9), (2, 12)
-"""The first PyTorch that keeps cuBLASLt's workspace (pytorch#156495), and that uses cuBLAS's (#168175, #175879)."""
-WINOGRAD_POINTS = 25
-"""Floats that cuDNN's Winograd kernel keeps of each 3 x 3 filter (recorded: JasperSolt/EoR_NN, cuDNN 9, float32)."""
+NATIVE = "aten/src/ATen/native/"
+TRANSFORMERS = NATIVE + "transformers/cuda/"
 
 
 def _up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
-
-
-# ---------------------------------------------------------------------------------------------- cuBLASLt
-
-
-def lt_workspace_bytes() -> int:
-    """The workspace of cuBLASLt: CUBLASLT_WORKSPACE_SIZE in KiB, 1 MiB without it."""
-    text = os.environ.get("CUBLASLT_WORKSPACE_SIZE", "")
-    return (int(text) if text.isdigit() else 1024) << 10
-
-
-def fuses_bias(call: Call) -> bool:
-    """Whether `addmm` goes through cuBLASLt with the bias in its epilogue, as PyTorch decides it."""
-    bias, left, right = call.inputs[:3]
-    return (
-        call.get("beta", 1) == 1
-        and bias.dim() == 1
-        and right.dim() == 2
-        and bias.numel() == right.shape[1]
-        and bias.is_contiguous()
-        and min(*right.shape) > 1
-        and left.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-    )
-
-
-def addmm(call: Call) -> Need:
-    """Each call takes a workspace of its own; from 2.9 on it is kept, and `Memory.workspace` has it."""
-    return Need((lt_workspace_bytes(),)) if fuses_bias(call) else NOTHING
-
-
-# ---------------------------------------------------------------------------------------------- cuDNN's convolutions
-
-
-def convolution(call: Call) -> Need:
-    """A convolution forward: its filters transformed, or everything in the layout that tensor cores want."""
-    images, weight = call.inputs[:2]
-    return _convolution(call, images, weight, call.outputs[0], weight.shape[0])
-
-
-def convolution_backward(call: Call) -> Need:
-    """The larger of the two halves, gradient of the input and of the weight; they run one after the other."""
-    grad, images, weight = call.inputs[:3]
-    return _convolution(call, images, weight, grad, weight.shape[1])
-
-
-def _convolution(call: Call, images: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, made: int) -> Need:
-    kernel: Sequence[int] = weight.shape[2:]
-    groups = int(call.get("groups", 1))
-    if not torch._C._get_cudnn_enabled() or images.dtype == torch.float64 or groups == images.shape[1] > 1:
-        return NOTHING
-    everything = size_of(images) + size_of(weight) + size_of(result)
-    half = images.dtype in (torch.float16, torch.bfloat16)
-    lasts = images.dim() == 4 and images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
-    search = (_search(images, weight, result, call),) if torch._C._get_cudnn_benchmark() else ()
-    if half and call.gpu.has_tensor_cores and not lasts and max(kernel, default=1) > 1:
-        return Need((everything,), everything, search, spare=True)
-    dense = set(_pair(call, "stride")) == set(_pair(call, "dilation")) == {1}
-    if not half and tuple(kernel) == (3, 3) and dense:
-        filters = FLOAT * (WINOGRAD_POINTS * weight.shape[0] * weight.shape[1] + made)
-        return Need((filters,), 0 if lasts else everything, search, spare=True)
-    unsure = 0 if lasts or max(kernel, default=1) == 1 else everything
-    return Need((), unsure, search, spare=True)
-
-
-def _pair(call: Call, name: str) -> tuple[int, ...]:
-    value = call.get(name, 1)
-    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
-
-
-def _search(images: torch.Tensor, weight: torch.Tensor, result: torch.Tensor, call: Call) -> int:
-    """What `cudnn.benchmark` tries at most: the Fourier transforms of input, filters and output, half of them complex.
-
-    Lavin and Gray (arXiv 1509.09308) and Mathieu et al. (arXiv 1312.5851) give the sizes of both families.
-    """
-    if max(weight.shape[2:], default=1) == 1:
-        return size_of(result)
-    area = 1
-    for size, kernel in zip(images.shape[2:], weight.shape[2:], strict=True):
-        area *= 1 << (size + kernel - 2).bit_length()
-    planes = images.shape[0] * (images.shape[1] + weight.shape[0]) + weight.shape[0] * weight.shape[1]
-    if set(_pair(call, "stride")) != {1}:
-        return 2 * (size_of(images) + size_of(result))
-    return planes * (area // 2 + 1) * 2 * FLOAT
-
-
-# ---------------------------------------------------------------------------------------------- attention
 
 
 def _sizes(call: Call, name: str) -> tuple[int, int, int, int]:
@@ -222,18 +129,7 @@ def _fast_attention(call: Call, weights: bool) -> tuple[int, ...]:
     return max((3 * size, 3 * size), (3 * size, scores, scores), key=sum)
 
 
-NATIVE = "aten/src/ATen/native/"
-TRANSFORMERS = NATIVE + "transformers/cuda/"
-
-ROWS: tuple[Row, ...] = (
-    Row(("addmm", "_addmm_activation"), addmm,
-        "aten/src/ATen/cuda/CUDABlas.cpp (gemm_and_bias), " + NATIVE + "cuda/Blas.cpp; recorded: JasperSolt/EoR_NN",
-        until=LT_PERSISTENT),
-    Row(("convolution", "_convolution", "cudnn_convolution", "cudnn_convolution_transpose"), convolution,
-        NATIVE + "cudnn/Conv_v8.cpp (run_conv_plan, generate_and_filter_plans); recorded: JasperSolt/EoR_NN (3 x 3), "
-        "HugePandaCoder/octree-nca-groupeq (1 x 1 and depthwise: nothing)", exact=False),
-    Row(("convolution_backward",), convolution_backward, NATIVE + "cudnn/Conv_v8.cpp; recorded: JasperSolt/EoR_NN",
-        exact=False),
+SCRATCH = (
     Row(("_scaled_dot_product_flash_attention", "_flash_attention_forward"), flash_forward,
         TRANSFORMERS + "flash_attn/flash_api.cpp (set_params_splitkv, num_splits_heuristic)"),
     Row(("_scaled_dot_product_flash_attention_backward", "_flash_attention_backward"), flash_backward,
@@ -243,8 +139,6 @@ ROWS: tuple[Row, ...] = (
     Row(("_scaled_dot_product_efficient_attention_backward", "_efficient_attention_backward"), efficient_backward,
         TRANSFORMERS + "attention_backward.cu, mem_eff_attention/kernel_backward.h; recorded: cranberrii/ftcourse"),
     Row(("_scaled_dot_product_cudnn_attention_backward",), cudnn_backward, NATIVE + "cudnn/MHA.cpp", exact=False),
-    Row(("_cudnn_rnn", "_cudnn_rnn_backward"), workspace,
-        NATIVE + "cudnn/RNN.cpp; printed: pytorch#2895, SeanNaren/deepspeech.pytorch#172", exact=False),
     Row(("_native_multi_head_attention",), fast_path,
         TRANSFORMERS + "attention.cu (native_multi_head_attention_cuda)", exact=False),
     Row(("_transformer_encoder_layer_fwd",), fast_layer,

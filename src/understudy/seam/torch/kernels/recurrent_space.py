@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from understudy.seam.torch.scratch.need import Call, Need, size_of
+from understudy.seam.torch.scratch.need import Call, Need, Row, size_of
 
 RNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 """cudnnRNNMode_t."""
@@ -94,3 +94,10 @@ def workspace(call: Call) -> Need:
     steps = tensor.transpose(0, 1) if turned else tensor
     copies = () if steps.is_contiguous() else (size_of(tensor),)
     return Need((*copies, size), size + (reserve_bytes(given) if given["train"] else 0))
+
+
+SCRATCH = (
+    Row(("_cudnn_rnn", "_cudnn_rnn_backward"), workspace,
+        "aten/src/ATen/native/cudnn/RNN.cpp; printed: pytorch#2895, SeanNaren/deepspeech.pytorch#172", exact=False),
+)  # fmt: skip
+"""Operators' names without namespace and without the underscore of an in-place form."""

@@ -1,14 +1,15 @@
-"""Sizes that a CUDA kernel refuses since its grid of blocks would be too large, where the CPU computes them.
+"""Upsampling: sizes that CUDA refuses since its grid of blocks would be too large, and integers.
 
-Source: upsample_nearest2d_out_cuda_template in aten/src/ATen/native/cuda/UpSampleNearest2d.cu, whose kernel gives each
-row of blocks a part of the picture's height; CUDA's grids have 65535 blocks in their second dimension.
+Sources, in aten/src/ATen/native/cuda: upsample_nearest2d_out_cuda_template in UpSampleNearest2d.cu, whose kernel gives
+each row of blocks a part of the picture's height (CUDA's grids have 65535 blocks in their second dimension); the
+AT_DISPATCH macros of UpSampleBilinear2d.cu (the antialiased ones too) and UpSampleBicubic2d.cu.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
+
+from understudy.seam.torch.operators.dtypes import REAL
 
 Tensor = torch.Tensor
 MOST_THREADS = 512
@@ -34,8 +35,14 @@ def _power_of_two(number: int) -> int:
     return 1 << (int(number).bit_length() - 1)
 
 
-LIMITS: dict[str, Callable[[Tensor, Tensor], None]] = {
+LIMITS = {
     "aten::upsample_nearest2d": nearest,
     "aten::_upsample_nearest_exact2d": nearest,
 }
 """By operator, what looks at its first argument and its result."""
+DTYPES = {
+    "aten::upsample_bilinear2d": ("upsample_bilinear2d_out_frame", REAL),
+    "aten::upsample_bicubic2d": ("upsample_bicubic2d_out_frame", REAL),
+    "aten::_upsample_bilinear2d_aa": ("upsample_bilinear2d_out_frame", REAL),
+    "aten::_upsample_bicubic2d_aa": ("upsample_bilinear2d_out_frame", REAL),
+}
