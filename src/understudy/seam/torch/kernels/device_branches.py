@@ -67,7 +67,12 @@ def _kernel(func: Any, args: tuple[Any, ...], _: dict[str, Any]) -> Any:
 
 
 def dropout(state: State, func: Any, input: Tensor, p: float, train: bool) -> Any:
-    """C++'s dropout: on CUDA one kernel that keeps a mask of one byte an element."""
+    """C++'s dropout: on CUDA one kernel that keeps a mask of one byte an element; its input where it drops nothing.
+
+    Source: `_dropout_impl` of aten/src/ATen/native/Dropout.cpp.
+    """
+    if 0 <= p <= 1 and (p == 0 or not train or input.numel() == 0):
+        return input
     if train and 0 < p < 1 and device_of(input) >= 0 and input.numel() > 0:
         return aten.native_dropout.default(input, p, True)[0]
     return func.decompose(input, p, train)
