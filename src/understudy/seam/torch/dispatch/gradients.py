@@ -38,9 +38,9 @@ def return_to_host(tensor: Tensor) -> None:
     """The gradient of a host tensor without dimensions, which an operator of a device takes, comes to the host."""
     if not torch.is_grad_enabled():
         return
-    hooks: dict[int, Any] | None = tensor._backward_hooks  # type: ignore[assignment]
+    hooks: dict[int, Any] | None = tensor._backward_hooks
     if not hooks or _to_host not in hooks.values():
-        tensor.register_hook(_to_host)  # type: ignore[no-untyped-call]
+        tensor.register_hook(_to_host)
 
 
 def _to_host(gradient: Tensor) -> Tensor:
