@@ -67,7 +67,7 @@ def operators(options: argparse.Namespace) -> int:
         chunk = ops[place : place + CHUNK]
 
         def work(announce: Any, skip: list[str], chunk: list[Any] = chunk) -> dict[str, Any]:
-            number, ones = operators.compare(chunk, options.dtypes.split(","), options.samples, skip, 1, announce)
+            number, ones = operators.compare(chunk, options.dtypes.split(","), options.samples, skip, announce=announce)
             return {"comparisons": number, "found": [asdict(one) for one in ones]}
 
         tally = workers.run(work, SECONDS)

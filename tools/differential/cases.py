@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -169,7 +170,9 @@ def fitting(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def turned(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.full(tuple(reversed(tensor.shape)), 1, dtype=tensor.dtype).permute(*reversed(range(tensor.dim())))
+    return torch.full(tuple(reversed(tensor.shape)), 1, dtype=tensor.dtype).permute(
+        tuple(reversed(range(tensor.dim())))
+    )
 
 
 def none(tensor: torch.Tensor) -> torch.Tensor:
@@ -195,17 +198,24 @@ def into(
     function: Any, sample: Any, make: Callable[[torch.Tensor], torch.Tensor], around: Any = torch.no_grad
 ) -> Build:
     """The operator with `out=`."""
-    torch.manual_seed(SEED)
-    with torch.no_grad():
+
+    @cache
+    def prepared() -> tuple[tuple[torch.Tensor, ...], bool]:
+        torch.manual_seed(SEED)
         try:
-            results = function(*Place("cpu").put((sample.input, *sample.args)), **Place("cpu").put(sample.kwargs))
-            outs = tuple(make(t.detach().resolve_conj()) for t in tensors_in((results,)))
+            with torch.no_grad():
+                results = function(*Place("cpu").put((sample.input, *sample.args)), **Place("cpu").put(sample.kwargs))
         except Exception:  # noqa: BLE001  # the variant "function" compares the error
-            outs = ()
-    several = not isinstance(results, torch.Tensor) if outs else False
+            return (), False
+        made = list(tensors_in((results,)))
+        if any(t.layout is not torch.strided or t.is_nested for t in made):
+            return (), False
+        outs = tuple(make(t.detach().resolve_conj()) for t in made)
+        return outs, not isinstance(results, torch.Tensor)
 
     def build(place: Place) -> Outcome:
         arguments = place.put((sample.input, *sample.args)), place.put(sample.kwargs)
+        outs, several = prepared()  # first on plain PyTorch
         out = place.put(outs)
 
         def run() -> Any:

@@ -106,20 +106,25 @@ Announce = Callable[[str], None]
 
 
 def planned(
-    ops: list[Any], dtypes: Iterable[str], limit: int, skip: set[str], every: int, announce: Announce
+    ops: list[Any], dtypes: list[str], limit: int, skip: set[str], single: bool, announce: Announce
 ) -> Iterator[Planned]:
-    """The cases of some operators, run on plain PyTorch; every `every`th of them. Skips `operator|dtype|variant`."""
+    """The cases of some operators, run on plain PyTorch; of each operator one if `single`.
+
+    Skips `operator|dtype|variant`.
+    """
     plain = Place("cpu")
-    count = 0
-    for op in ops:
-        for dtype in dtypes:
-            if TYPES[dtype] not in op.supported_dtypes("cpu"):
-                continue
-            for case in cases(op, TYPES[dtype], limit):
-                count += 1
-                if count % every or f"{name_of(op)}|{dtype}|{case.variant}" in skip:
+    for place, op in enumerate(ops):
+        supported = [dtype for dtype in dtypes if TYPES[dtype] in op.supported_dtypes("cpu")]
+        if single and supported:
+            supported = [supported[place % len(supported)]]
+        for dtype in supported:
+            announce(f"{name_of(op)}|{dtype}|samples")
+            made = [] if f"{name_of(op)}|{dtype}|samples" in skip else list(cases(op, TYPES[dtype], limit))
+            for case in made[place % len(made) :][:1] if single and made else made:
+                call = f"{name_of(op)}|{dtype}|{case.variant}"
+                if call in skip:
                     continue
-                announce(f"{name_of(op)}|{dtype}|{case.variant}")
+                announce(call)
                 want = case.build(plain)
                 yield Planned(name_of(op), dtype, case, want, not drawn(case, plain, want))
 
@@ -153,13 +158,13 @@ def compare(
     dtypes: Iterable[str] = TYPES,
     limit: int = 3,
     skip: Iterable[str] = (),
-    every: int = 1,
+    single: bool = False,
     announce: Announce = lambda _: None,
 ) -> tuple[int, list[Found]]:
-    """(comparisons, differences) of some operators."""
+    """(comparisons, differences) of some operators; with `single`, of one call of each."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        plans = list(planned(ops, list(dtypes), limit, set(skip), every, announce))
+        plans = list(planned(ops, list(dtypes), limit, set(skip), single, announce))
         return len(plans) * len(AXES), list(compared(plans, announce))
 
 
