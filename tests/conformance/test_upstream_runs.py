@@ -85,7 +85,7 @@ def test_only_the_test_folder_is_unpacked(tmp_path: Path) -> None:
 def run(folder: Path, only: frozenset[str] | None = None) -> Journal:
     (folder / "test_cuda.py").write_text(TESTS)
     journal = Journal.read(folder / "journal.jsonl")
-    Runner(folder, ("-p", "no:understudy"), 60, 1 << 30, idle_seconds=5).run("test_cuda.py", journal, only)
+    Runner(folder, ("-p", "no:understudy"), 60, 1 << 30, idle_seconds=12).run("test_cuda.py", journal, only)
     return Journal.read(folder / "journal.jsonl")
 
 
@@ -113,7 +113,7 @@ class TestCuda(unittest.TestCase):
 
 def test_what_failed_runs_once_more_in_a_process_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "test_cuda.py").write_text(ORDERED)
-    runner = Runner(tmp_path, ("-p", "no:understudy"), 60, 1 << 30, idle_seconds=5)
+    runner = Runner(tmp_path, ("-p", "no:understudy"), 60, 1 << 30, idle_seconds=12)
     runner.run("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
     runner.again("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
     results = Journal.read(tmp_path / "journal.jsonl").results

@@ -252,15 +252,11 @@ def transfer(
         of = _own(source)
     elif to is HOST_TAG:
         to = _own(destination)
-    detail: tuple[tuple[str, str | int], ...] = (
-        ("non_blocking", int(non_blocking)),
-        ("source", of.number or state.number(of)),
-        ("source_version", 0 if source.is_inference() else source._version),
-        ("source_offset", int(source.storage_offset()) * source.element_size()),
-        ("destination", to.number or state.number(to)),
-        *((("module", 1),) if caller.through else ()),
-        *((("library", caller.library),) if caller.library else ()),
-    )
+    detail = _detail(state, source, of, to, non_blocking)
+    if caller.through:
+        detail += (("module", 1),)
+    if caller.library:
+        detail += (("library", caller.library),)
     shapes = (tuple(source.shape),) if of.device < 0 else ()  # of inputs: how many samples a step has
     signature = Signature(copy_name(of.device, to.device, pinned), shapes, detail=detail)
     end = machine.copy(local.host, stream, signature, size, of.device, to.device, pinned, site)
@@ -282,6 +278,17 @@ def transfer(
     elif on_host:
         machine.synchronize_stream(local.host, stream, "cudaMemcpy (blocking)", site)
         state.synchronized("cudaMemcpy (blocking)", stream)
+
+
+def _detail(state: State, source: Tensor, of: Any, to: Any, non_blocking: bool) -> tuple[tuple[str, str | int], ...]:
+    """What the checks need to know of a copy: which storages, and which bytes of the source."""
+    return (
+        ("non_blocking", int(non_blocking)),
+        ("source", of.number or state.number(of)),
+        ("source_version", 0 if source.is_inference() else source._version),
+        ("source_offset", int(source.storage_offset()) * source.element_size()),
+        ("destination", to.number or state.number(to)),
+    )
 
 
 def _overlap(
