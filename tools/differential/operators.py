@@ -60,6 +60,7 @@ class Expected:
     variants: tuple[str, ...] = ("*",)
     dtypes: tuple[str, ...] = ("*",)
     axes: tuple[str, ...] = ("*",)
+    details: tuple[str, ...] = ("*",)
 
     def covers(self, found: Found) -> bool:
         """Whether it speaks of this difference."""
@@ -69,6 +70,7 @@ class Expected:
             (found.variant, self.variants),
             (found.dtype, self.dtypes),
             (found.axis, self.axes),
+            (found.detail, self.details),
         )
         return all(any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns) for name, patterns in pairs)
 

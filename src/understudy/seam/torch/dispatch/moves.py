@@ -9,7 +9,7 @@ import torch
 
 from understudy.machine.capture import UNSUPPORTED
 from understudy.machine.order import Access
-from understudy.machine.stream import Stream
+from understudy.machine.stream import Recording, Stream
 from understudy.seam.torch.dispatch import fake
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.messages import device_name
@@ -237,8 +237,7 @@ def transfer(
         stream = state.order.stream_of(side, stream)
     pinned = of.pinned if of.device < 0 else to.pinned
     if stream.capture is not None and not pinned and min(of.device, to.device) < 0:
-        stream.capture.fail(UNSUPPORTED)
-        raise RuntimeError(UNPINNED_IN_CAPTURE)
+        raise _unpinned_in_capture(stream.capture)
     if other is None:
         sizes = staging(source, destination, to.device >= 0, non_blocking)
         if sizes:
@@ -248,15 +247,16 @@ def transfer(
             state.kernels.take(machine.devices[queue.device], queue, sizes)
     caller = state.sites.caller(MOVES_MODULE if of.device < 0 else None, 2)
     site = caller.site
-    if of is HOST_TAG:
-        of = _own(source)
-    elif to is HOST_TAG:
-        to = _own(destination)
-    detail = _detail(state, source, of, to, non_blocking)
-    if caller.through:
-        detail += (("module", 1),)
-    if caller.library:
-        detail += (("library", caller.library),)
+    of, to = (_own(source) if of is HOST_TAG else of), (_own(destination) if to is HOST_TAG else to)
+    detail: tuple[tuple[str, str | int], ...] = (
+        ("non_blocking", int(non_blocking)),
+        ("source", of.number or state.number(of)),
+        ("source_version", 0 if source.is_inference() else source._version),
+        ("source_offset", int(source.storage_offset()) * source.element_size()),
+        ("destination", to.number or state.number(to)),
+        *((("module", 1),) if caller.through else ()),
+        *((("library", caller.library),) if caller.library else ()),
+    )
     shapes = (tuple(source.shape),) if of.device < 0 else ()  # of inputs: how many samples a step has
     signature = Signature(copy_name(of.device, to.device, pinned), shapes, detail=detail)
     end = machine.copy(local.host, stream, signature, size, of.device, to.device, pinned, site)
@@ -280,15 +280,9 @@ def transfer(
         state.synchronized("cudaMemcpy (blocking)", stream)
 
 
-def _detail(state: State, source: Tensor, of: Any, to: Any, non_blocking: bool) -> tuple[tuple[str, str | int], ...]:
-    """What the checks need to know of a copy: which storages, and which bytes of the source."""
-    return (
-        ("non_blocking", int(non_blocking)),
-        ("source", of.number or state.number(of)),
-        ("source_version", 0 if source.is_inference() else source._version),
-        ("source_offset", int(source.storage_offset()) * source.element_size()),
-        ("destination", to.number or state.number(to)),
-    )
+def _unpinned_in_capture(capture: Recording) -> RuntimeError:
+    capture.fail(UNSUPPORTED)
+    return RuntimeError(UNPINNED_IN_CAPTURE)
 
 
 def _overlap(
