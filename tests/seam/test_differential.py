@@ -100,7 +100,8 @@ def test_random_programs_end_as_on_plain_pytorch() -> None:
 def test_operators_do_what_they_do_on_plain_pytorch(part: int) -> None:
     from differential import operators
 
-    ops = operators.chosen(["*"])[part::PARTS]
+    # A device-side assertion of multinomial's sample would end all that follows: `make differential-operators` runs it.
+    ops = [op for op in operators.chosen(["*"]) if operators.name_of(op) != "multinomial"][part::PARTS]
     comparisons, found = operators.compare(ops, ["float32", "complex64", "int64"], limit=1, single=True)
     assert comparisons > len(ops) * 1.9
     assert operators.unexpected(found) == []
