@@ -2,6 +2,7 @@
 
     python tools/differential_operators.py                        # every operator of PyTorch's database, and programs
     python tools/differential_operators.py --only 'linalg.*'      # some operators
+    python tools/differential_operators.py --one-case             # of every operator one call alone, and no programs
     python tools/differential_operators.py --programs 0:2000      # random programs of these seeds alone
     python tools/differential_operators.py --found FILE           # writes the differences as JSON lines
 
@@ -37,7 +38,7 @@ def main() -> int:
     wrong = 0
     if options.programs is None or options.only:
         wrong += operators(options)
-    if not options.only:
+    if options.programs or not (options.only or options.one_case):
         first, _, end = (options.programs or "0:2000").partition(":")
         wrong += programs(int(first), int(end or int(first) + 1))
     return 1 if wrong else 0
@@ -49,6 +50,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="operators, as fnmatch has them")
     parser.add_argument("--dtypes", default="float32,complex64,int64,float16,bfloat16,bool", help="types, by name")
     parser.add_argument("--samples", type=int, default=3, help="samples of an operator and type (3)")
+    parser.add_argument("--one-case", action="store_true", help="one call of each operator, of a type that varies")
     parser.add_argument("--part", default="0/1", metavar="K/N", help="every Nth operator from the Kth on")
     parser.add_argument("--programs", metavar="FIRST:END", help="seeds of random programs (0:2000)")
     parser.add_argument("--found", type=Path, help="where to write the differences, a JSON object a line")
@@ -67,7 +69,8 @@ def operators(options: argparse.Namespace) -> int:
         chunk = ops[place : place + CHUNK]
 
         def work(announce: Any, skip: list[str], chunk: list[Any] = chunk) -> dict[str, Any]:
-            number, ones = operators.compare(chunk, options.dtypes.split(","), options.samples, skip, announce=announce)
+            dtypes, single = options.dtypes.split(","), options.one_case
+            number, ones = operators.compare(chunk, dtypes, options.samples, skip, single, announce)
             return {"comparisons": number, "found": [asdict(one) for one in ones]}
 
         tally = workers.run(work, SECONDS)

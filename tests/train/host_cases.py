@@ -349,16 +349,16 @@ def by_trainer(case: Case, gpus: int = 0, graph: bool = False, world: int = 1) -
 
 
 def outcome(function: Callable[[], Any]) -> Any:
-    """What a training gave, or the kind of error that it ended with."""
+    """What a training gave, or the error that it ended with."""
     try:
         return function()
     except RuntimeError as error:
-        return type(error).__name__
+        return error
 
 
 def differs(mine: Any, theirs: Any) -> str | None:
-    if isinstance(mine, str) or isinstance(theirs, str):
-        return None if mine == theirs else f"{mine} and {theirs}"
+    if isinstance(mine, RuntimeError) or isinstance(theirs, RuntimeError):
+        return None if type(mine) is type(theirs) else f"{mine!r} and {theirs!r}"
     if not np.allclose(mine[0], theirs[0], rtol=1e-5):
         return f"losses {mine[0]} and {theirs[0]}"
     if not torch.allclose(mine[1], theirs[1], rtol=1e-4, atol=1e-6):
