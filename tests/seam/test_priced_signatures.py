@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from understudy import emulate
+from understudy.session import Session
 
 
 def priced(session, name):
@@ -74,3 +77,41 @@ def test_dropout_that_drops_nothing_gives_its_input_back(device, p, train):
         rows, size = len(session.trace), torch.cuda.memory_allocated()
         assert functional.dropout(x, p, train) is x
         assert (len(session.trace), torch.cuda.memory_allocated()) == (rows, size)
+
+
+SIZED: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "zeros": lambda x, n: torch.zeros(n, device="cuda"),
+    "new_zeros": lambda x, n: x.new_zeros(n),
+    "arange": lambda x, n: torch.arange(n, device="cuda"),
+    "repeat": lambda x, n: x.repeat(n),
+    "repeat_interleave": lambda x, n: x.repeat_interleave(n),
+    "pad": lambda x, n: functional.pad(x, (0, n)),
+    "interpolate": lambda x, n: functional.interpolate(x.view(1, 1, 4), size=n),
+    "adaptive pooling": lambda x, n: functional.adaptive_avg_pool1d(x.view(1, 1, 4), n),
+    "bincount": lambda x, n: torch.bincount(x.long(), minlength=n),
+    "one_hot": lambda x, n: functional.one_hot(x.long(), n),
+    "fft": lambda x, n: torch.fft.fft(x, n),
+}
+"""Calls whose results have sizes that their input tensors do not tell."""
+
+
+@pytest.mark.parametrize("call", SIZED.values(), ids=SIZED)
+def test_a_call_is_priced_by_its_own_result(
+    session: Session, call: Callable[[torch.Tensor, int], torch.Tensor]
+) -> None:
+    """Each of two calls costs what it costs in a program that makes no other."""
+    x = torch.ones(4, device="cuda")
+
+    def took(n: int) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        begin.record()
+        call(x, n)
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end)
+
+    took(20), took(4_000_000)  # the first ones load a kernel and ask for memory
+    small, large = took(20), took(4_000_000)
+    assert (small, large) == (took(20), took(4_000_000))
+    assert large > 2 * small

@@ -189,10 +189,15 @@ class Dispatch(TorchDispatchMode):
         if plan.fresh:
             if out.__class__ is Tensor and out.layout is STRIDED:
                 storage = storage_of(out)
+                key += (
+                    out.shape,
+                    out.dtype,
+                )  # what is repeated, padded or masked has sizes that its inputs do not tell
                 if storage._us is HOST_TAG:
                     self.state.place(storage, device)
             else:
                 self.tag(out, device)
+                key += [size_of(tensor) for tensor in tensors_in((out,))]
         machine = self.machine
         if plan.simple and not machine.watching:
             cost = self.costs.get((*key, device))
@@ -319,7 +324,7 @@ class Dispatch(TorchDispatchMode):
             self.tag_new(out, target)
             if plan.empty:
                 self.state.guard.made_empty(out)
-            self.submit(plan, func, args, kwargs, out, target, [plan] if plan.factory else None)
+            self.submit(plan, func, args, kwargs, out, target, None)
             return out
         self.local.host.now_ns += on_cpu(self.machine, plan, func, args, kwargs, out)
         if pinned:
@@ -376,7 +381,7 @@ class Dispatch(TorchDispatchMode):
             return
         if key is None:
             key = [plan]
-            for tensor in tensors_in((*args, *kwargs.values())):
+            for tensor in tensors_in((*args, *kwargs.values(), out)):
                 key += (size_of(tensor), tensor.dtype)
             if plan.attributes:
                 key += [str(value) for value in args if next(tensors_in((value,)), None) is None]
