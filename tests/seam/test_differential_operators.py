@@ -91,6 +91,22 @@ def test_a_sparse_out_is_written(session: Session, place: str) -> None:
     assert str(out.values().device) == place
 
 
+@pytest.mark.parametrize("place", ["cpu", "cuda:0"])
+def test_dropout_that_drops_nothing_is_its_input(session: Session, place: str) -> None:
+    x = torch.ones(4, device=place)
+    assert torch.nn.functional.dropout(x, training=False) is x
+
+
+def test_dropout_on_the_host_draws_what_it_draws_without_gpus() -> None:
+    def drawn() -> torch.Tensor:
+        torch.manual_seed(0)
+        return torch.nn.functional.dropout(torch.ones(64), 0.5)
+
+    want = drawn()
+    with understudy.emulate("1xV100"):
+        assert torch.equal(drawn(), want)
+
+
 def test_random_programs_end_as_on_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(TOOL.parent))
     from differential.programs import compare

@@ -145,17 +145,32 @@ def drawn(case: Case, place: Place, want: Outcome) -> bool:
 
 
 def compared(plans: list[Planned], announce: Announce) -> Iterator[Found]:
-    """Run planned cases in one emulation and compare."""
+    """Run planned cases and compare; the emulation begins anew after an assertion of a device, which ends it."""
     got: list[tuple[Planned, str, Outcome]] = []
-    with understudy.emulate("2xV100"):
-        for plan in plans:
-            for axis, device in AXES.items():
+    left = [(plan, axis) for plan in plans for axis in AXES]
+    while left:
+        with understudy.emulate("2xV100"):
+            for number, (plan, axis) in enumerate(left, 1):
                 announce(f"{plan.operator}|{plan.dtype}|{plan.case.variant}")
-                got.append((plan, axis, plan.case.build(Place(device))))
+                outcome, goes_on = ran(plan, axis)
+                got.append((plan, axis, outcome))
+                if not goes_on:
+                    break
+        left = left[number:]
     for plan, axis, outcome in got:
         for difference in differences(plan.want, outcome, AXES[axis], plan.values):
             where = (plan.operator, plan.dtype, plan.case.variant, plan.case.index, axis)
             yield Found(*where, difference.kind, difference.detail)
+
+
+def ran(plan: Planned, axis: str) -> tuple[Outcome, bool]:
+    """(what a case left behind, whether the device can go on): an assertion comes with the next synchronization."""
+    outcome = plan.case.build(Place(AXES[axis]))
+    try:
+        torch.cuda.synchronize()
+    except torch.AcceleratorError as error:
+        return Outcome(error=type(error).__name__, message=str(error).partition("\n")[0]), False
+    return outcome, True
 
 
 def compare(

@@ -40,7 +40,7 @@ def one_hot(state: State, func: Any, input: Tensor, num_classes: int = -1) -> An
     """torch.nn.functional.one_hot, which waits for the device only where it must find the number of classes."""
     device = device_of(input)
     if device < 0 or input.dtype is not torch.int64 or not input.numel():
-        return func.decompose(input, num_classes)
+        return func._op_dk(COMPOSITE, input, num_classes)
     if num_classes == -1:
         num_classes = int(aten.max.default(input).item()) + 1
     elif num_classes < 1:
@@ -67,15 +67,10 @@ def _kernel(func: Any, args: tuple[Any, ...], _: dict[str, Any]) -> Any:
 
 
 def dropout(state: State, func: Any, input: Tensor, p: float, train: bool) -> Any:
-    """C++'s dropout: on CUDA one kernel that keeps a mask of one byte an element; its input where it drops nothing.
-
-    Source: `_dropout_impl` of aten/src/ATen/native/Dropout.cpp.
-    """
-    if 0 <= p <= 1 and (p == 0 or not train or input.numel() == 0):
-        return input
+    """C++'s dropout: on CUDA one kernel that keeps a mask of one byte an element."""
     if train and 0 < p < 1 and device_of(input) >= 0 and input.numel() > 0:
         return aten.native_dropout.default(input, p, True)[0]
-    return func.decompose(input, p, train)
+    return func._op_dk(COMPOSITE, input, p, train)  # `decompose` takes a function in Python, which copies
 
 
 def group_norm(state: State, func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
