@@ -150,13 +150,13 @@ def compared(plans: list[Planned], announce: Announce) -> Iterator[Found]:
     left = [(plan, axis) for plan in plans for axis in AXES]
     while left:
         with understudy.emulate("2xV100"):
-            for number, (plan, axis) in enumerate(left, 1):
+            while left:
+                plan, axis = left.pop(0)
                 announce(f"{plan.operator}|{plan.dtype}|{plan.case.variant}")
                 outcome, goes_on = ran(plan, axis)
                 got.append((plan, axis, outcome))
                 if not goes_on:
                     break
-        left = left[number:]
     for plan, axis, outcome in got:
         for difference in differences(plan.want, outcome, AXES[axis], plan.values):
             where = (plan.operator, plan.dtype, plan.case.variant, plan.case.index, axis)
