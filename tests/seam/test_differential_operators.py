@@ -59,9 +59,14 @@ def test_matrix_rank_writes_its_out(session: Session, place: str) -> None:
         torch.linalg.matrix_rank(matrix, out=torch.empty((), dtype=torch.bool, device=place))
 
 
-@pytest.mark.parametrize("function", [torch.linalg.matrix_rank, torch.linalg.cond])
+@pytest.mark.parametrize("function", [torch.linalg.matrix_rank, torch.linalg.cond, torch.linalg.matrix_norm])
 def test_what_an_empty_matrix_gives_is_on_its_device(session: Session, function: Callable[..., Any]) -> None:
     assert function(torch.empty(2, 0, 0, device="cuda:1")).device == torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize("function", [torch.trapz, torch.trapezoid])
+def test_an_integral_without_points_is_on_its_device(session: Session, function: Callable[..., Any]) -> None:
+    assert function(torch.empty(0, device="cuda:1")).device == torch.device("cuda", 1)
 
 
 @pytest.mark.parametrize("name", ["svdvals", "eigvalsh", "eigvals"])

@@ -65,3 +65,9 @@ def test_the_gradient_of_a_number_on_the_host_is_on_the_host(session: Session) -
     assert scale.grad.item() == 2 * (2 + 3 + 1)
     torch.optim.SGD([scale], lr=0.5).step()
     assert scale.item() == -4
+
+
+def test_a_number_on_the_host_gathers_gradients_of_two_devices(session: Session) -> None:
+    scale = torch.tensor(2.0, requires_grad=True)
+    sum((scale * leaf(device)).sum().cpu() for device in DEVICES).backward()
+    assert (scale.grad.device, scale.grad.item()) == (torch.device("cpu"), 15)

@@ -154,6 +154,9 @@ NEEDED = {
     "stacks in memory snapshots": """
         torch._C._profiler.gather_traceback torch._C._profiler.symbolize_tracebacks
     """,
+    "gradients of numbers on the host": """
+        torch._C._current_graph_task_id
+    """,
     "TF32": """
         torch._C._get_cublas_allow_tf32 torch._C._get_cudnn_allow_tf32
     """,

@@ -43,5 +43,14 @@ def return_to_host(tensor: Tensor) -> None:
         tensor.register_hook(_to_host)
 
 
+def meet(args: tuple[Any, ...]) -> bool:
+    """Whether two gradients of one number on the host, which two devices took, are added in a backward pass.
+
+    On CUDA they have come to the host by then, one by one. Here their sum does (`return_to_host`).
+    """
+    in_backward = torch._C._current_graph_task_id() >= 0
+    return in_backward and all(isinstance(value, Tensor) and value.dim() == 0 for value in args[:2])
+
+
 def _to_host(gradient: Tensor) -> Tensor:
     return gradient.cpu()

@@ -16,7 +16,7 @@ from understudy.machine.machine import Cost
 from understudy.seam.torch.dispatch import fake
 from understudy.seam.torch.dispatch.deviations import Deviations
 from understudy.seam.torch.dispatch.generators import draw
-from understudy.seam.torch.dispatch.gradients import return_to_host
+from understudy.seam.torch.dispatch.gradients import meet, return_to_host
 from understudy.seam.torch.dispatch.parts import HigherOrderPlan, composite, tensorless
 from understudy.seam.torch.operators import messages
 from understudy.seam.torch.operators.plan import (
@@ -53,6 +53,7 @@ CPU_DEVICE = torch.device("cpu")
 NONE_OR_FIRST = ((), (0,))
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 get_mode = torch._C._get_dispatch_mode
+ADDITIONS = ("aten::add", "aten::add_")
 Handler = Callable[["Dispatch", Plan, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -288,7 +289,7 @@ class Dispatch(TorchDispatchMode):
                         numbers.append(tensor)
                 elif device == NOWHERE or (device == CPU and plan.exempt):
                     device = found  # what came before lay on the host, which such an operator allows
-                elif not plan.exempt and not tensor.is_meta:
+                elif not (plan.exempt or tensor.is_meta or (plan.name in ADDITIONS and meet(args))):
                     raise messages.mismatch(plan, func, args, kwargs)
         for tensor in numbers if device >= 0 else ():
             return_to_host(tensor)

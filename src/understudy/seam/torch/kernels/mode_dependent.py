@@ -8,8 +8,8 @@
   `out` unwritten (`matrix_rank_impl` of native/LinearAlgebra.cpp): here its result is copied there. `linalg_svdvals`,
   `linalg_eigvalsh` and `linalg_eigvals` then compute the vectors too (`_may_require_fw_or_bw_grad` of
   native/BatchLinearAlgebra.cpp), which takes longer and rounds otherwise: here only where a gradient needs them.
-- `linalg_matrix_rank` and `linalg_cond` of a matrix without elements make their zeros where C++ believes the matrix to
-  be: on the host. Here they lie where the matrix does.
+- `linalg_matrix_rank`, `linalg_cond` and `linalg_matrix_norm` of a matrix without elements, and `trapz` and `trapezoid`
+  of no points (native/Integration.cpp), make their zeros where C++ believes the input to be: on the host. Here they lie where it does.
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ def eigvals(state: State, func: Any, input: Tensor) -> Any:
 COMPOSITES = {
     **dict.fromkeys((RANK.default, RANK.tol_tensor, RANK.atol_rtol_tensor, RANK.atol_rtol_float), placed),
     **dict.fromkeys((aten.linalg_cond.default, aten.linalg_cond.p_str), placed),
+    **dict.fromkeys((aten.linalg_matrix_norm.default, aten.linalg_matrix_norm.str_ord), placed),
+    **dict.fromkeys((aten.trapz.x, aten.trapz.dx, aten.trapezoid.x, aten.trapezoid.dx), placed),
     aten.linalg_svdvals.default: svdvals,
     aten.linalg_eigvalsh.default: eigvalsh,
     aten.linalg_eigvals.default: eigvals,
