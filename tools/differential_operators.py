@@ -48,7 +48,9 @@ def arguments() -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="operators, as fnmatch has them")
-    parser.add_argument("--dtypes", default="float32,complex64,int64,float16,bfloat16,bool", help="types, by name")
+    parser.add_argument(
+        "--dtypes", default="float32,complex64,int64,float64,bfloat16,float16,bool", help="types, by name"
+    )
     parser.add_argument("--samples", type=int, default=3, help="samples of an operator and type (3)")
     parser.add_argument("--one-case", action="store_true", help="one call of each operator, of a type that varies")
     parser.add_argument("--part", default="0/1", metavar="K/N", help="every Nth operator from the Kth on")

@@ -29,6 +29,7 @@ TYPES = {
     "int64": torch.int64,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
     "bool": torch.bool,
 }
 

@@ -9,7 +9,8 @@
   `linalg_eigvalsh` and `linalg_eigvals` then compute the vectors too (`_may_require_fw_or_bw_grad` of
   native/BatchLinearAlgebra.cpp), which takes longer and rounds otherwise: here only where a gradient needs them.
 - `linalg_matrix_rank`, `linalg_cond` and `linalg_matrix_norm` of a matrix without elements, and `trapz` and `trapezoid`
-  of no points (native/Integration.cpp), make their zeros where C++ believes the input to be: on the host. Here they lie where it does.
+  of no points (native/Integration.cpp), make their zeros where C++ believes the input to be: on the host. Here they lie
+  where it does.
 """
 
 from __future__ import annotations
