@@ -64,6 +64,14 @@ def test_what_an_empty_matrix_gives_is_on_its_device(session: Session, function:
     assert function(torch.empty(2, 0, 0, device="cuda:1")).device == torch.device("cuda", 1)
 
 
+@pytest.mark.parametrize("size", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_what_is_computed_in_float32_is_written_to_its_out(session: Session, dtype: torch.dtype, size: int) -> None:
+    x, out = torch.tensor([0.5, 1.5], dtype=torch.bfloat16, device="cuda"), torch.ones(size, dtype=dtype, device="cuda")
+    assert torch.polygamma(1, x, out=out) is out
+    assert out.tolist() == [4.9375, 0.93359375]
+
+
 @pytest.mark.parametrize("function", [torch.trapz, torch.trapezoid])
 def test_an_integral_without_points_is_on_its_device(session: Session, function: Callable[..., Any]) -> None:
     assert function(torch.empty(0, device="cuda:1")).device == torch.device("cuda", 1)

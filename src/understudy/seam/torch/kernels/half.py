@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._prims_common.wrappers import _maybe_resize_out
 
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.kernels.substitutes import Kernel, substituted
@@ -45,7 +46,7 @@ WIDENED = (
 )
 """Operators that are computed in float32."""
 
-PLAIN = frozenset({torch.ops.aten.round.default, torch.ops.aten.round_.default})
+PLAIN = frozenset({torch.ops.aten.round.default, torch.ops.aten.round_.default, torch.ops.aten.round.out})
 """Their overloads that the CPU has: only rounding to decimals is missing."""
 
 
@@ -58,12 +59,24 @@ class Widened(Kernel):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         widened = [wide(value) for value in args]
-        out = self.func(*widened, **{name: wide(value) for name, value in kwargs.items()})
+        outs = {name: given for name, given in kwargs.items() if self._is_out(name, given)}
+        made = {name: torch.empty(0, dtype=torch.float32, device=given.device) for name, given in outs.items()}
+        out = self.func(*widened, **{name: wide(value) for name, value in kwargs.items()} | made)
+        if outs:
+            for name, given in outs.items():
+                _maybe_resize_out(given, made[name].shape).copy_(narrow(made[name], self.dtype))
+            return next(iter(outs.values())) if isinstance(out, Tensor) else tuple(outs.values())
         for value, given, argument in zip(widened, args, self.func._schema.arguments, strict=False):
             if value is not given and argument.alias_info is not None and argument.alias_info.is_write:
                 given.copy_(value)
                 out = given if out is value else out
         return narrow(out, self.dtype)
+
+    def _is_out(self, name: str, given: Any) -> bool:
+        """Whether a keyword is a tensor to write results into, of a type that they fit; C++ refuses the others."""
+        argument = next(a for a in self.func._schema.arguments if a.name == name)
+        floats = isinstance(given, Tensor) and torch.can_cast(self.dtype, given.dtype)
+        return floats and argument.is_out
 
 
 def _kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
