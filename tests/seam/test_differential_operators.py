@@ -64,6 +64,11 @@ def test_what_an_empty_matrix_gives_is_on_its_device(session: Session, function:
     assert function(torch.empty(2, 0, 0, device="cuda:1")).device == torch.device("cuda", 1)
 
 
+def test_no_classes_at_all_are_on_their_device(session: Session) -> None:
+    empty = torch.empty(0, dtype=torch.int64, device="cuda:1")
+    assert torch.nn.functional.one_hot(empty, 3).device == empty.device
+
+
 @pytest.mark.parametrize("size", [0, 2])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_what_is_computed_in_float32_is_written_to_its_out(session: Session, dtype: torch.dtype, size: int) -> None:

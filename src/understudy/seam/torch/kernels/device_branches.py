@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from understudy.seam.torch.dispatch.parts import COMPOSITE
+from understudy.seam.torch.kernels.mode_dependent import placed
 from understudy.seam.torch.kernels.substitutes import Kernel, substituted
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of
@@ -40,7 +41,7 @@ def one_hot(state: State, func: Any, input: Tensor, num_classes: int = -1) -> An
     """torch.nn.functional.one_hot, which waits for the device only where it must find the number of classes."""
     device = device_of(input)
     if device < 0 or input.dtype is not torch.int64 or not input.numel():
-        return func._op_dk(COMPOSITE, input, num_classes)
+        return placed(state, func, input, num_classes)
     if num_classes == -1:
         num_classes = int(aten.max.default(input).item()) + 1
     elif num_classes < 1:

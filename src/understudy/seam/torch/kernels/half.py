@@ -75,8 +75,10 @@ class Widened(Kernel):
     def _is_out(self, name: str, given: Any) -> bool:
         """Whether a keyword is a tensor to write results into, of a type that they fit; C++ refuses the others."""
         argument = next(a for a in self.func._schema.arguments if a.name == name)
-        floats = isinstance(given, Tensor) and torch.can_cast(self.dtype, given.dtype)
-        return floats and argument.is_out
+        if not (isinstance(given, Tensor) and argument.is_out):
+            return False
+        exact = self.func is torch.ops.aten.round.decimals_out
+        return given.dtype is self.dtype if exact else torch.can_cast(self.dtype, given.dtype)
 
 
 def _kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
