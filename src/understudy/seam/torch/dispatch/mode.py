@@ -162,8 +162,7 @@ class Dispatch(TorchDispatchMode):
                 if found != device:
                     if found < 0 or device != NOWHERE:
                         return self.general(plan, func, args, {})
-                    device = found
-                    first = tag
+                    device, first = found, tag
             elif kind is list or kind is tuple:
                 if value and isinstance(value[0], Tensor):
                     found = common_device(value, key)
@@ -190,25 +189,20 @@ class Dispatch(TorchDispatchMode):
         if plan.fresh:
             if out.__class__ is Tensor and out.layout is STRIDED:
                 storage = storage_of(out)
-                key += (
-                    out.shape,
-                    out.dtype,
-                )  # what is repeated, padded or masked has sizes that its inputs do not tell
+                key += (out.shape, out.dtype)  # repeated, padded or masked results have sizes of their own
                 if storage._us is HOST_TAG:
                     self.state.place(storage, device)
             else:
                 self.tag(out, device)
                 key += [size_of(tensor) for tensor in tensors_in((out,))]
         machine = self.machine
-        if plan.simple and not machine.watching:
-            cost = self.costs.get((*key, device))
-            if cost is not None:
-                local = self.local
-                stream = local.streams[device]
-                machine.launch(local.host, stream, cost)
-                if plan.mutated:
-                    first.epoch = stream.epoch
-                return out
+        if plan.simple and not machine.watching and (cost := self.costs.get((*key, device))) is not None:
+            local = self.local
+            stream = local.streams[device]
+            machine.launch(local.host, stream, cost)
+            if plan.mutated:
+                first.epoch = stream.epoch
+            return out
         self.submit(plan, func, args, {}, out, device, key)
         return out
 
