@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 from hardware import __main__ as command  # noqa: E402
-from hardware import sides, stages, worker  # noqa: E402
+from hardware import context, sides, stages, worker  # noqa: E402
 from hardware.context import Context  # noqa: E402
 from hardware.stages import corpus, documents, facts, profiles, times  # noqa: E402
 
@@ -80,6 +80,7 @@ def test_what_had_begun_when_a_stage_was_stopped_is_said(tmp_path: Path) -> None
     with path.open("a") as file:
         file.write('{"item": "thr')
     assert dict(sides._values(path, None)) == {"one": 1, "two": {"error": "the stage's time was over"}}
+    assert context.both({"one": 1, "two": 2}, dict(sides._values(path, None))) == [("one", 1, 1)]
     sides._forget_unfinished(path)
     assert dict(sides._values(path, None)) == {"one": 1}
 

@@ -164,6 +164,20 @@ def test_functions_imported_before_the_emulation() -> None:
     assert tensor is torch.tensor
 
 
+@pytest.mark.filterwarnings("ignore:torch.range is deprecated")
+def test_an_inclusive_range_on_a_device(session: Session) -> None:
+    x = torch.range(1, 3, device="cuda:1", requires_grad=True)
+    assert (x.device, x.tolist(), x.requires_grad) == (torch.device("cuda", 1), [1, 2, 3], True)
+    assert torch.range(0, 1, dtype=torch.int64, device=0).dtype == torch.int64
+
+
+def test_building_from_data_by_a_function_held_elsewhere_is_refused(session: Session) -> None:
+    with pytest.raises(RuntimeError, match="not linked with support for cuda devices"):
+        DATA[0]([1.0], device="cuda")
+    assert DATA[0](torch.ones(1, device="cuda")).is_cuda
+
+
+DATA = [torch.tensor]
 HELD = [torch.ones, torch.zeros, torch.full, torch.arange, torch.eye]
 
 

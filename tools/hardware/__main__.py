@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from hardware import stages
-from hardware.context import ROOT, Row
+from hardware.context import ROOT, Row, unfinished
 from hardware.sides import EMULATED, NATIVE, Run
 
 RESULTS = ROOT / "tests" / "conformance" / "hardware"
 MINUTES = 40
+HOW = {NATIVE: "natively", EMULATED: "emulated"}
 SHOWN = 30  # rows of a stage in the printed table
 LARGEST_BYTES = 1 << 20
 NEEDED = {
@@ -198,6 +199,9 @@ def show(result: dict[str, Any]) -> None:
         took = " + ".join(f"{stage['seconds'][side]:.0f} s" for side in (NATIVE, EMULATED))
         ran = f"{len(stage[NATIVE])} items natively, {len(stage[EMULATED])} emulated"
         print(f"\n{stages.load(name).TITLE}: {ran}, {len(differ)} differ ({took})")
+        for side, how in HOW.items():
+            for item in unfinished(stage[side]):
+                print(f"    out of time {how}: {item}; a run of this stage goes on there")
         shown = [*differ, *(row for row in rows if not row.differs)][:SHOWN]
         width = max((len(row.item) for row in shown), default=0)
         for row in shown:

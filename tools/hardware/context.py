@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 Items = dict[str, Callable[[], Any]]
+OVER = "the stage's time was over"
+"""The error of an item that was cut off, of which nothing is known: the next run makes it anew."""
 
 
 @dataclass(frozen=True)
@@ -53,5 +55,11 @@ def shown(value: Any, length: int = 44) -> str:
 
 
 def both(native: dict[str, Any], emulated: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """The items that ran on both sides."""
-    return [(name, value, emulated[name]) for name, value in native.items() if name in emulated]
+    """The items that ran on both sides to their end."""
+    cut = {*unfinished(native), *unfinished(emulated)}
+    return [(name, value, emulated[name]) for name, value in native.items() if name in emulated and name not in cut]
+
+
+def unfinished(side: dict[str, Any]) -> list[str]:
+    """The items of a side that were cut off."""
+    return [name for name, value in side.items() if failed(value) == OVER]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hardware import stages, worker
-from hardware.context import ROOT, Context
+from hardware.context import OVER, ROOT, Context
 
 NATIVE, EMULATED = "native", "emulated"
 ATTEMPTS = 3  # a worker that dies itself, not one of its items, is started again
@@ -125,4 +125,4 @@ def _values(path: Path, code: int | None) -> Iterator[tuple[str, Any]]:
         if "value" in line:
             yield line["item"], line["value"]
     if begun is not None:
-        yield begun, {"error": "the stage's time was over" if code is None else "the stage's process ended"}
+        yield begun, {"error": OVER if code is None else "the stage's process ended"}

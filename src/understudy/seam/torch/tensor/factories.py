@@ -45,7 +45,7 @@ def patches(state: State) -> list[Patch]:
     found = [patch for owner, name in names for patch in public(owner, name, Factory(getattr(owner, name), _check_out))]
     for name in FROM_DATA:
         found += public(torch, name, StandIn(getattr(torch, name), _from_data(state, getattr(torch, name))))
-    found += public(torch, UNNAMED, StandIn(getattr(torch, UNNAMED), explicit(state, getattr(torch, UNNAMED))))
+    found += public(torch, UNNAMED, StandIn(getattr(torch, UNNAMED), _range(state)))
     found += [Patch(torch.Tensor, name, _new(getattr(torch._C.TensorBase, name))) for name in NEW]
     found.append(Patch(NESTED, "nested_tensor", _nested(state)))
     found.append(Patch(torch.Tensor, "new_tensor", _new_tensor))
@@ -83,6 +83,23 @@ def _check_out(kwargs: dict[str, Any]) -> None:
         kind = kwargs.pop("device").type
         if kind != "cuda":
             raise RuntimeError(f"device type {kind} does not match device type of out parameter (cuda)")
+
+
+def _range(state: State) -> Callable[..., Any]:
+    """`torch.range`, whose C++ asks for a guard of the device that it is given: on a device it writes an `out`."""
+    marked = explicit(state, getattr(torch, UNNAMED))
+
+    @functools.wraps(marked)
+    def range(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is None or kwargs.get("out") is not None or torch.device(device).type != "cuda":
+            return marked(*args, **kwargs)
+        del kwargs["device"]
+        gradient = kwargs.pop("requires_grad", False)
+        made = marked(*args, **kwargs, out=torch.empty(0, dtype=kwargs.get("dtype"), device=device))
+        return made.requires_grad_() if gradient else made
+
+    return range
 
 
 def _legacy(state: State) -> Callable[..., Any]:
