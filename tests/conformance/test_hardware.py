@@ -143,6 +143,12 @@ def test_races_are_counted_and_a_program_without_one_must_not_be_wrong() -> None
     assert corpus.rows({"a": {**page, "raised": "X: y"}}, {"a": page})[0].differs
 
 
+def test_a_file_of_tests_that_ends_alike_on_both_sides_does_not_differ() -> None:
+    late, passed = {"error": "took more than 300 s"}, {"test_a": ["passed", ""]}
+    assert [row.differs for row in documents.rows({"f": late}, {"f": late})] == [False]
+    assert [row.differs for row in documents.rows({"f": late}, {"f": passed})] == [True]
+
+
 def test_kernels_belong_to_the_innermost_operator_around_their_launch() -> None:
     events = [
         {"cat": "cpu_op", "name": "aten::conv2d", "ts": 0, "dur": 50, "tid": 1},

@@ -83,7 +83,7 @@ def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
     found = []
     for file, real, ours in both(native, emulated):
         if failed(real) or failed(ours):
-            found.append(Row(file, shown(real), shown(ours), True))
+            found.append(Row(file, shown(real), shown(ours), failed(real) != failed(ours)))
             continue
         outcomes = [outcome for outcome, _ in real.values()]
         not_run = outcomes.count("skipped")
