@@ -173,12 +173,10 @@ def test_an_inclusive_range_on_a_device(session: Session) -> None:
 
 def test_building_from_data_by_a_function_held_elsewhere_is_refused(session: Session) -> None:
     with pytest.raises(RuntimeError, match="not linked with support for cuda devices"):
-        DATA[0]([1.0], device="cuda")
-    assert DATA[0](torch.ones(1, device="cuda")).is_cuda
+        HELD[-1]([1.0], device="cuda")
 
 
-DATA = [torch.tensor]
-HELD = [torch.ones, torch.zeros, torch.full, torch.arange, torch.eye]
+HELD = [torch.ones, torch.zeros, torch.full, torch.arange, torch.eye, torch.tensor]
 
 
 def test_a_function_held_elsewhere_makes_the_programs_own_cpu_tensors(session: Session) -> None:
