@@ -78,7 +78,7 @@ class PlainLoop:
         self.outcome = Outcome()
         self.steps, self.stopped = 0, False
         self.best, self.epochs_without = float("inf"), 0
-        self.logged: list[tuple[float, int]] = []
+        self.logged = Means(config)  # since the last line of the log
 
     # what is trained
 
@@ -166,7 +166,7 @@ class PlainLoop:
                 (self.scaler.scale(scaled) if self.scaler else scaled).backward()
                 totals.add(loss, outputs, target, extra, part.rows)
                 if rank == 0:
-                    self.logged.append((float(loss.detach()), part.rows))
+                    self.logged.add(loss, outputs, target, extra, part.rows)
 
     def update(self, correction: float) -> None:
         for parameter in self.parameters():  # the mean over the processes
@@ -186,13 +186,15 @@ class PlainLoop:
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def log(self) -> None:
+        """What the first process writes of its own rows; the others write nothing."""
         if self.steps % self.config.log_every == 0:
-            self.outcome.logged.append((self.steps, weighted_mean(self.logged)))
-            self.logged = []
+            if self.rank == 0:
+                self.outcome.logged[self.steps] = self.logged.numbers()
+            self.logged = Means(self.config)
 
     def end_epoch(self, epoch: int, row: dict[str, float]) -> None:
         config = self.config
-        self.logged = []  # the end of an epoch reads what is left
+        self.logged = Means(config)  # the end of an epoch reads what is left
         if self.validation is not None:
             size = config.batch_size if config.validation == "raw tensors" else 32
             row |= {f"val_{name}": value for name, value in self.evaluate(self.validation, size).items()}
@@ -200,6 +202,8 @@ class PlainLoop:
             plateau = config.scheduler == "plateau"
             self.schedule.step(*[row.get("val_loss", row.get("train_loss"))] if plateau else [])
         self.outcome.history.append({"epoch": epoch, **row})
+        if self.rank == 0:
+            self.outcome.rows.append((self.steps, row))
         self.call_back(epoch)
         if config.patience:
             self.maybe_stop(row)
@@ -454,8 +458,12 @@ class Means:
         for name, value in found.items():
             self.values.setdefault(name, []).append((float(value.detach()), rows))
 
+    def numbers(self) -> dict[str, float]:
+        """The means of what is a number of each batch."""
+        return {name: weighted_mean(values) for name, values in self.values.items()}
+
     def means(self) -> dict[str, float]:
-        result = {name: weighted_mean(values) for name, values in self.values.items()}
+        result = self.numbers()
         if self.count and "torchmetrics" in self.names:
             result["torchmetrics"] = self.errors / self.count
         if self.count and "keep" in self.names:
