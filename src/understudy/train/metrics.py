@@ -16,7 +16,7 @@ from understudy.train.metric_objects import combines_processes, is_object, load_
 class _Block(NamedTuple):
     """Values on their way to the host, in one copy: names and weights in the order of the elements of `host`."""
 
-    tag: int | None  # None where the values were wanted early, and belong to the block that follows
+    tag: int | None  # None where more belongs to it: it was wanted early, or the rest is of another kind
     names: list[str]
     weights: list[float]
     host: torch.Tensor
@@ -141,10 +141,11 @@ class Metrics:
         if len(set(places)) == 1:
             self._send(names, values, weights, tag)
             return
-        for place in dict.fromkeys(places):
+        kinds = list(dict.fromkeys(places))
+        for place in kinds:
             chosen = [i for i, its_place in enumerate(places) if its_place == place]
             its = ([names[i] for i in chosen], [values[i] for i in chosen], [weights[i] for i in chosen])
-            self._send(*its, tag)
+            self._send(*its, tag if place == kinds[-1] else None)
 
     def _send(self, names: list[str], values: list[torch.Tensor], weights: list[float], tag: int | None) -> None:
         device = values[0].device
@@ -178,8 +179,9 @@ class Metrics:
         if block.tag is None:
             return []
         sums, counts = self._open_sums, self._open_counts
-        names = [name for name in dict.fromkeys(block.names) if name in sums]
-        self._recent = {name: sums.pop(name) / counts.pop(name) for name in names}
+        self._recent = {name: total / counts[name] for name, total in sums.items()}
+        sums.clear()
+        counts.clear()
         return [(block.tag, self._recent)]
 
     def drain(self) -> list[tuple[int, dict[str, float]]]:

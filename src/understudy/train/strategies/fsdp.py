@@ -57,17 +57,20 @@ class Sharded(Distributed):
         self._trained = [parameter.requires_grad for parameter in model.parameters()]
         return model
 
-    def adopt_parameters(self) -> None:
-        """Where a forward pass has gathered parameters, a callback has frozen what is thrown away after it."""
+    def after_evaluation(self) -> None:
         from torch.distributed.fsdp import FSDPModule
 
+        for module in self._model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def adopt_parameters(self) -> None:
+        """Where a callback has called the model, what it has frozen is thrown away with what that has gathered."""
         trained = [parameter.requires_grad for parameter in self._model.parameters()]
         if trained == self._trained:
             return
         self._trained = trained
-        for module in self._model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
+        self.after_evaluation()
         for parameter, wanted in zip(self._model.parameters(), trained, strict=True):
             parameter.requires_grad_(wanted)
 

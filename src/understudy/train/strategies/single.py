@@ -49,6 +49,9 @@ class SingleDevice:
     def before_forward(self) -> None:
         """What processes do together before each forward pass of training."""
 
+    def after_evaluation(self) -> None:
+        """Give back what forward passes without backward ones have gathered: callbacks see what is trained."""
+
     def average_unmanaged(self, optimizer: torch.optim.Optimizer) -> None:
         """Average the gradients of parameters that the placed model does not hold, such as a loss's, over processes."""
 
