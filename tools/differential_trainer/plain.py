@@ -327,7 +327,7 @@ class PlainLoop:
             with self.streams.of(rank):
                 torch.empty((), dtype=torch.int64).random_()
         while group := list(itertools.islice(source, self.config.world)):
-            parts = [Part(batch, rows_of(batch)) for batch in group]
+            parts = [Part(move(batch, torch.device("cpu"), copy=True), rows_of(batch)) for batch in group]
             yield parts + [Part(parts[-1].batch, 0)] * (self.config.world - len(parts))
 
     def divided_by_the_user(self, epoch: int) -> Iterator[list[Part]]:
@@ -416,7 +416,9 @@ class PlainLoop:
             for batch in source:
                 x = batch if isinstance(batch, torch.Tensor) else batch[0]
                 with self.autocast():
-                    outputs.append(self.net(x.to(self.device, copy=self.config.predict != "list")).cpu())
+                    outputs.append(
+                        self.net(x.to(self.device, copy=self.config.predict != "list" or self.config.world > 1)).cpu()
+                    )
         return outputs
 
     def finish(self) -> Outcome:
@@ -488,17 +490,17 @@ def tell_epoch(loader: DataLoader[Any], epoch: int) -> None:
             place.set_epoch(epoch)
 
 
-def move(batch: Any, device: torch.device) -> Any:
-    """A batch on the device. On the CPU it is the loader's own."""
+def move(batch: Any, device: torch.device, copy: bool = False) -> Any:
+    """A batch on the device. On the CPU it is the loader's own, unless a copy is asked for."""
     if isinstance(batch, torch.Tensor):
-        return batch.to(device)
+        return batch.to(device, copy=copy)
     if isinstance(batch, dict):
-        return {key: move(value, device) for key, value in batch.items()}
+        return {key: move(value, device, copy) for key, value in batch.items()}
     if isinstance(batch, Batch):
-        return cut_dataclass(batch, lambda tensor: tensor.to(device))
+        return cut_dataclass(batch, lambda tensor: tensor.to(device, copy=copy))
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*[move(value, device) for value in batch])
-    return type(batch)([move(value, device) for value in batch]) if isinstance(batch, list | tuple) else batch
+        return type(batch)(*[move(value, device, copy) for value in batch])
+    return type(batch)([move(value, device, copy) for value in batch]) if isinstance(batch, list | tuple) else batch
 
 
 def cut_dataclass(batch: Batch, function: Any) -> Batch:

@@ -201,7 +201,7 @@ def require_divisible(batch: Any, size: int) -> None:
         )
     if isinstance(batch, Mapping):
         parts: Iterable[Any] = batch.values()
-    elif isinstance(batch, list | tuple | set | frozenset):
+    elif isinstance(batch, list | tuple | set | frozenset) and not isinstance(batch, PackedSequence):
         parts = batch
     elif is_dataclass(batch) and not isinstance(batch, type):
         parts = [getattr(batch, field.name, None) for field in fields(batch)]

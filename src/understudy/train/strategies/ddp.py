@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -24,7 +25,7 @@ class Distributed(SingleDevice):
 
     Keyword arguments go to DistributedDataParallel (`find_unused_parameters=True`, ...). The process group is the one
     that exists, or is made from torchrun's variables: nccl with GPUs, gloo without. Small values (flags, sums,
-    random states) travel over a gloo group, which needs no GPU.
+    random states) travel over gloo, which needs no GPU.
     """
 
     name = "ddp"
@@ -48,8 +49,7 @@ class Distributed(SingleDevice):
         if not dist.is_initialized():
             self._begin_group()
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        if self._control is None:
-            self._control = dist.new_group(backend="gloo")
+        self._control = _control_group()
 
     def _begin_group(self) -> None:
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
@@ -193,6 +193,22 @@ class Distributed(SingleDevice):
             yield self.rank == 0
         finally:
             dist.barrier(group=self._control)
+
+
+def _control_group() -> Any:
+    """A group for small values on the host: the default one where that is gloo's, else one for all Trainers.
+
+    Each group of gloo's connects every process to every other one over the network again.
+    """
+    default: Any = dist.group.WORLD
+    if dist.get_backend(default) == dist.Backend.GLOO:
+        return default
+    if default not in _CONTROL_GROUPS:
+        _CONTROL_GROUPS[default] = dist.new_group(backend="gloo")
+    return _CONTROL_GROUPS[default]
+
+
+_CONTROL_GROUPS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # by the default group
 
 
 def sparse_weights(model: nn.Module) -> set[int]:
