@@ -33,11 +33,15 @@ def tensors_in(x: Any) -> Iterator[torch.Tensor]:
 
 
 def map_tensors(
-    function: Callable[[torch.Tensor], torch.Tensor], x: Any, modules: Callable[[nn.Module], nn.Module] | None = None
+    function: Callable[[torch.Tensor], torch.Tensor],
+    x: Any,
+    modules: Callable[[nn.Module], nn.Module] | None = None,
+    names: Callable[[Any], Any] | None = None,
 ) -> Any:
     """The nested batch `x` with `function` applied to its tensors; `x` itself where that changes nothing.
 
-    A tensor that is there twice stays one tensor. Modules are left alone, unless `modules` says what to do with them.
+    A tensor that is there twice stays one tensor. Modules are left alone, unless `modules` says what to do with them,
+    and so are lists and tuples of strings, unless `names` does.
     """
     seen: dict[int, torch.Tensor] = {}
 
@@ -47,14 +51,21 @@ def map_tensors(
             result = seen[id(tensor)] = function(tensor)
         return result
 
-    return _mapped_parts(once, x, modules)
+    return _mapped_parts(once, x, modules, names)
 
 
-def _mapped_parts(function: Callable[[torch.Tensor], torch.Tensor], x: Any, modules: Any) -> Any:
+def are_names(x: Any) -> bool:
+    """Whether `x` is a list or tuple of strings, as `default_collate` makes of the strings of samples."""
+    return isinstance(x, list | tuple) and bool(x) and all(isinstance(item, str | bytes) for item in x)
+
+
+def _mapped_parts(function: Callable[[torch.Tensor], torch.Tensor], x: Any, modules: Any, names: Any) -> Any:
     if isinstance(x, torch.Tensor):
         return function(x)
+    if names is not None and are_names(x):
+        return names(x)
     if isinstance(x, Mapping):
-        values = {key: _mapped_parts(function, value, modules) for key, value in x.items()}
+        values = {key: _mapped_parts(function, value, modules, names) for key, value in x.items()}
         return x if all(values[key] is x[key] for key in values) else _with_values(x, values)
     if isinstance(x, PackedSequence):  # its batch sizes stay on the CPU
         parts = (x.data, x.sorted_indices, x.unsorted_indices)
@@ -62,14 +73,14 @@ def _mapped_parts(function: Callable[[torch.Tensor], torch.Tensor], x: Any, modu
         return x if moved[0] is x.data else PackedSequence(moved[0], x.batch_sizes, moved[1], moved[2])
     if isinstance(x, list | tuple | set | frozenset):
         former = list(x)
-        items = [_mapped_parts(function, value, modules) for value in former]
+        items = [_mapped_parts(function, value, modules, names) for value in former]
         if all(item is before for item, before in zip(items, former, strict=True)):
             return x
         return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
     if isinstance(x, nn.Module):
         return x if modules is None else modules(x)
     if is_dataclass(x) and not isinstance(x, type):
-        return _with_fields(function, x, modules)
+        return _with_fields(function, x, modules, names)
     return x
 
 
@@ -82,12 +93,12 @@ def _with_values(x: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
     return changed
 
 
-def _with_fields(function: Callable[[torch.Tensor], torch.Tensor], x: Any, modules: Any) -> Any:
+def _with_fields(function: Callable[[torch.Tensor], torch.Tensor], x: Any, modules: Any, names: Any) -> Any:
     """A dataclass with other values. It is copied, not made anew: `__init__` and `__post_init__` have run already."""
     changed = None
     for field in fields(x):
         old = getattr(x, field.name, None)  # a field without a default may have no value yet
-        new = _mapped_parts(function, old, modules)
+        new = _mapped_parts(function, old, modules, names)
         if new is not old:
             changed = _copy.copy(x) if changed is None else changed
             object.__setattr__(changed, field.name, new)  # frozen ones too

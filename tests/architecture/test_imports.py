@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "jax": {"vocabulary"},
     "tensorflow": {"vocabulary"},
     "mxnet": {"vocabulary"},
-    "train": VOCABULARY,
+    "train": VOCABULARY | {"nested"},
     "experiments": VOCABULARY | {"train", "reports", "gpus", "trace"},
     "session": BELOW_SESSION,
     "launch": BELOW_SESSION | {"session", "shim"},

@@ -111,6 +111,7 @@ def test_destroying_the_groups_gives_nccls_memory_back(ranks):
         ("functional_gather", [0.0, 1.0], [0.0, 1.0]),
         ("both_on_device", [1.0], [1.0]),
         ("gloo_on_device", [1.0], [1.0]),
+        ("gloo_sparse", [[2.0, 0.0], [0.0, 2.0]], [[2.0, 0.0], [0.0, 2.0]]),
     ],
 )
 def test_collectives_give_what_nccl_gives(ranks, name, first, second):
@@ -132,6 +133,7 @@ def test_a_functional_collective_keeps_its_input_until_somebody_waits(ranks):
 
 def test_errors_are_nccls(ranks):
     assert ranks["cpu_tensor"][0] == "RuntimeError: No backend type associated with device type cpu"
+    assert ranks["sparse"][0].startswith("RuntimeError: NCCL does not support all_reduce with sparse tensors")
     assert ranks["not_contiguous"][0] == "ValueError: Tensors must be contiguous"
     assert ranks["short"][0] == "TypeError: Input tensor data type is not supported for NCCL process group: Short"
     size = "ValueError: output tensor size must be equal to world_size times input tensor size"

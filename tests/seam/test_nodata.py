@@ -36,6 +36,15 @@ def test_memory_is_that_of_a_run_with_data() -> None:
     assert abs(without_peak - peak) <= 0.1 * peak  # attention takes another path without values
 
 
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
+def test_fused_optimizers_are_rehearsed_where_pytorch_has_no_meta_kernel_too(optimizer: type) -> None:
+    with understudy.emulate("V100", no_data=True) as session:
+        model = nn.Linear(4, 4).cuda()
+        model(torch.ones(2, 4, device="cuda")).sum().backward()
+        optimizer(model.parameters(), lr=0.1, fused=True).step()
+        assert any(record.signature.name.startswith("aten::_fused_") for record in session.trace)
+
+
 def test_a_model_larger_than_this_machine_fits_where_it_should() -> None:
     with understudy.emulate("H200", no_data=True):
         weights = [torch.empty(1 << 30, 8, dtype=torch.bfloat16, device="cuda") for _ in range(8)]

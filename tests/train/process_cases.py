@@ -83,12 +83,25 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
 
 
+class Table(nn.Module):
+    """A lookup whose gradient has the rows that were looked up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 3, sparse=True)
+        self.last = nn.Linear(3, 1)
+
+    def forward(self, inputs):
+        return self.last(self.table((inputs[:, 0].abs() * 10).long() % 5))
+
+
 CASES: dict[str, tuple[Any, ...]] = {
     "loss": (network, Weighted, {}),
     "metric": (network, nn.MSELoss, {}),
     "scratch": (Scratch, lambda: None, {}),
     "clipped": (network, Weighted, {"gradient_clip_val": 0.1}),
     "accumulated": (network, Weighted, {"accumulate": 2}),
+    "sparse": (Table, nn.MSELoss, {"accumulate": 2}),
     "tied": (Tied, nn.MSELoss, {"gradient_clip_val": 0.5}),
     "bf16": (network, nn.MSELoss, {"precision": "bf16"}),
     "fp16": (network, nn.MSELoss, {"precision": "fp16", "gradient_clip_val": 0.5}),

@@ -148,8 +148,8 @@ Whole = collections.namedtuple("Whole", "x y")
             [X, X, torch.ones(3)],
             r"cuts every tensor of a batch .* 12 rows holds one of shape \(3,\)",
         ),
-        ([X, list("abcdefghijkl"), X], "gives every replica the whole of a list, and this batch of 12 rows"),
-        ([Named("n", X), X], "DataParallel does not divide a Named"),
+        ([X, list(range(12)), X], "gives every replica the whole of a list, and this batch of 12 rows"),
+        ([nn.utils.rnn.pack_sequence([X, X]), X], "DataParallel does not divide a PackedSequence"),
     ],
 )
 def test_what_data_parallel_would_cut_wrongly_is_refused(session, batch, sentence):

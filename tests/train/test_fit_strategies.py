@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -111,6 +112,43 @@ def test_data_parallel_splits_as_the_document_says(session):
     Trainer(1, num_gpus=3, progress=False).fit(Watch(), housing(148), loss=nn.MSELoss(), optimizer=ADAM, batch_size=128)
     assert sorted(sizes[:3]) == [42, 43, 43]
     assert sorted(sizes[3:]) == [6, 7, 7]
+
+
+@dataclasses.dataclass
+class Prepared:
+    """A batch that has been prepared once."""
+
+    inputs: torch.Tensor
+    target: torch.Tensor
+    names: tuple[str, ...]
+    share: torch.Tensor
+
+    def __post_init__(self) -> None:
+        self.inputs = self.inputs * 2
+
+
+def test_data_parallel_divides_dataclasses_and_names_with_their_rows(session):
+    seen = []
+
+    class Own(Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(1, 1)
+
+        def training_step(self, batch):
+            seen.append(
+                (batch.inputs.flatten().tolist(), list(batch.names), batch.share.item(), str(batch.share.device))
+            )
+            return ((self.layer(batch.inputs) - batch.target) ** 2).mean() * batch.share
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    rows = torch.arange(3.0).view(3, 1)
+    batch = Prepared(rows, rows, ("a", "b", "c"), torch.tensor(0.5))
+    Trainer(1, 2, strategy="dp", progress=False).fit(Own(), [batch])
+    assert sorted(seen) == [([0.0, 2.0], ["a", "b"], 0.5, "cuda:0"), ([4.0], ["c"], 0.5, "cuda:1")]
+    assert batch.inputs.tolist() == [[0.0], [2.0], [4.0]]
 
 
 # mission 117

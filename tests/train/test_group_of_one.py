@@ -30,21 +30,80 @@ def fit(model: nn.Module, strategy: str, data=(X, Y), callbacks=()) -> Trainer:
     return trainer
 
 
-def test_fsdp_refuses_sparse_gradients():
-    model = nn.Sequential(nn.Embedding(12, 2, sparse=True), nn.Flatten(), nn.Linear(2, 1))
-    with pytest.raises(UsageError, match="shards dense gradients, and this model has an embedding with sparse=True"):
-        fit(model, "fsdp", (torch.arange(12).view(12, 1), Y))
+def trained(strategy: str, make, data=(X, Y), optimizer=SGD, callback=Callback, num_gpus=0) -> list[torch.Tensor]:
+    """The parameters that a training leaves, whole."""
+    torch.manual_seed(0)
+    model = make()
+    trainer = Trainer(3, num_gpus, progress=False, strategy=strategy, callbacks=[callback()], seed=0)
+    optimizer = optimizer(model.parameters()) if optimizer is not SGD else SGD
+    trainer.fit(model, data, data, loss=nn.MSELoss(), optimizer=optimizer, batch_size=4)
+    held = [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
+    assert {id(parameter) for parameter in held} == {id(parameter) for parameter in model.parameters()}
+    return [trainer.placement.full(parameter).cpu() for parameter in held]
+
+
+def linear() -> nn.Module:
+    return nn.Sequential(nn.Linear(1, 3), nn.Linear(3, 1))
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_freezing_in_a_callback_is_refused(strategy):
-    class Freezes(Callback):
-        def on_epoch_end(self, trainer, metrics):
-            model[0].requires_grad_(False)
+def test_sparse_gradients_are_averaged(strategy):
+    def embedding() -> nn.Module:
+        return nn.Sequential(nn.Embedding(12, 2, sparse=True), nn.Flatten(), nn.Linear(2, 1))
 
-    model = nn.Sequential(nn.Linear(1, 3), nn.Linear(3, 1))
-    with pytest.raises(UsageError, match="one has been frozen since: freeze it before"):
-        fit(model, strategy, callbacks=[Freezes()])
+    data = torch.arange(12).view(12, 1), Y
+    torch.testing.assert_close(trained(strategy, embedding, data), trained("single", embedding, data))
+
+
+class Freezes(Callback):
+    """Freezes the first layer after an epoch, and lets it train again after another one."""
+
+    def on_epoch_end(self, trainer, metrics):
+        trainer.model[0].requires_grad_(len(trainer.history) != 1)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_callback_may_freeze_and_unfreeze(strategy):
+    expected = trained("single", linear, callback=Freezes)
+    torch.testing.assert_close(trained(strategy, linear, callback=Freezes), expected)
+
+
+class Adds(Callback):
+    """Gives the optimizer the layer that was left out of it, as the model holds it after a validation."""
+
+    def on_epoch_end(self, trainer, metrics):
+        if len(trainer.history) == 1:
+            trainer.optimizer.add_param_group({"params": list(trainer.model[1].parameters())})
+
+
+def test_a_group_added_under_fsdp_is_of_what_trains():
+    def half(parameters):
+        return torch.optim.SGD(list(parameters)[:2], lr=0.05)
+
+    expected = trained("single", linear, optimizer=half, callback=Adds)
+    torch.testing.assert_close(trained("fsdp", linear, optimizer=half, callback=Adds), expected)
+
+
+def test_an_optimizer_made_before_fsdp_trains_the_shards():
+    def adam(parameters):
+        first, *rest = parameters
+        return torch.optim.Adam([{"params": [first], "lr": 0.1}, {"params": rest}], lr=0.01)
+
+    torch.testing.assert_close(trained("fsdp", linear, optimizer=adam), trained("single", linear, optimizer=adam))
+
+
+def test_fused_optimizers_that_take_no_shards_are_refused():
+    torch.testing.assert_close(
+        trained("fsdp", linear, optimizer=lambda parameters: torch.optim.Adam(parameters, fused=True)),
+        trained("single", linear, optimizer=torch.optim.Adam),
+    )
+    with pytest.raises(UsageError, match="the fused SGD of PyTorch does not take these parameters in shards: leave"):
+        trained("fsdp", linear, optimizer=lambda parameters: torch.optim.SGD(parameters, fused=True))
+
+
+def test_trainers_talk_over_the_group_that_there_is(monkeypatch):
+    monkeypatch.setattr(dist, "new_group", lambda *args, **options: pytest.fail("a group of its own"))
+    fit(linear(), "ddp")
 
 
 def test_fsdp_predicts_what_one_process_does():

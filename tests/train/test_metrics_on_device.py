@@ -100,6 +100,29 @@ def test_arrived_blocks_carry_their_tags():
     assert metrics.arrived() == []
 
 
+def test_a_look_in_between_leaves_a_block_whole():
+    metrics, resumed = Metrics(every=100), Metrics(every=100)
+    metrics.add("loss", torch.tensor(1.0))
+    resumed.load_state_dict(metrics.state_dict())
+    for one in (metrics, resumed):
+        one.add("loss", torch.tensor(4.0), 2)
+        one.flush(50)
+        one.add("loss", torch.tensor(7.0))
+        one.flush(100)
+        assert one.arrived() == [(50, {"loss": 3.0}), (100, {"loss": 7.0})]
+        assert one.compute() == {"loss": 4.0}
+
+
+def test_values_of_two_kinds_are_one_line_of_a_log():
+    metrics = Metrics(every=100)
+    metrics.add("loss", torch.tensor(1.0))
+    metrics.add("mae", torch.tensor(2.0, dtype=torch.float64))
+    metrics.state_dict()
+    metrics.add("loss", torch.tensor(3.0))
+    metrics.flush(50)
+    assert metrics.arrived() == [(50, {"loss": 2.0, "mae": 2.0})]
+
+
 def test_functions_and_objects():
     metrics = Metrics({"mae": lambda outputs, target: (outputs - target).abs().mean(), "largest": Largest()})
     assert metrics.wants_outputs

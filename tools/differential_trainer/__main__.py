@@ -26,13 +26,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     for strategy, count in zip(STRATEGIES, (500, 200, 100, 100, 100), strict=True):
         parser.add_argument(f"--{strategy}", type=int, default=count, metavar="COUNT")
-    parser.add_argument("--one", metavar="STRATEGY/NUMBER", help="one configuration of that seed alone")
+    parser.add_argument("--one", metavar="STRATEGY/NUMBER", nargs="+", help="these configurations of that seed alone")
     parser.add_argument("--quiet", action="store_true", help="no line for refusals")
     options = parser.parse_args()
     names = [Name(strategy, number) for strategy in STRATEGIES for number in range(getattr(options, strategy))]
     if options.one:
-        strategy, number = options.one.split("/")
-        names = [Name(strategy, int(number))]
+        names = [Name(strategy, int(number)) for strategy, number in (one.split("/") for one in options.one)]
     return report(options.seed, names, bool(options.one), options.quiet)
 
 

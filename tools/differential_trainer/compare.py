@@ -63,10 +63,9 @@ def judge(config: Config, refusals: list[re.Pattern[str]], rank: int = 0) -> Ver
 
 
 def forget(config: Config, plainly: Outcome, ours: Outcome) -> None:
-    """What is no promise: numbers read while training, of a second process or of several; the number of outputs."""
-    if config.resume != "none" or config.world > 1:
-        plainly.logged = ours.logged = []
+    """What is no promise: what a first process saw that has ended; into how many parts outputs come."""
     if config.resume != "none":
+        plainly.logged_before = {step: plainly.logged.get(step) for step in ours.logged_before}
         plainly.seen = plainly.seen[len(plainly.seen) - len(ours.seen) :]
         for outcome in (plainly, ours):
             outcome.left["epochs told"] = None

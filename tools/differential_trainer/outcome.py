@@ -19,7 +19,9 @@ class Outcome:
     groups: list[dict[str, Any]] = field(default_factory=list)
     scheduler: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
-    logged: list[Any] = field(default_factory=list)  # (step, value) of the training loss while it trained
+    logged: dict[int, Any] = field(default_factory=dict)  # what loggers were given while it trained, by step
+    logged_before: dict[int, Any] = field(default_factory=dict)  # by a first process that has ended
+    rows: list[Any] = field(default_factory=list)  # (step, what loggers were given at the end of an epoch)
     seen: list[Any] = field(default_factory=list)  # what callbacks measured
     predictions: list[torch.Tensor] = field(default_factory=list)
     modes: list[bool] = field(default_factory=list)  # training or eval, of every part of the model

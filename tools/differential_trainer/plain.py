@@ -78,7 +78,7 @@ class PlainLoop:
         self.outcome = Outcome()
         self.steps, self.stopped = 0, False
         self.best, self.epochs_without = float("inf"), 0
-        self.logged: list[tuple[float, int]] = []
+        self.logged = Means(config)  # since the last line of the log
 
     # what is trained
 
@@ -166,7 +166,7 @@ class PlainLoop:
                 (self.scaler.scale(scaled) if self.scaler else scaled).backward()
                 totals.add(loss, outputs, target, extra, part.rows)
                 if rank == 0:
-                    self.logged.append((float(loss.detach()), part.rows))
+                    self.logged.add(loss, outputs, target, extra, part.rows)
 
     def update(self, correction: float) -> None:
         for parameter in self.parameters():  # the mean over the processes
@@ -186,13 +186,15 @@ class PlainLoop:
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def log(self) -> None:
+        """What the first process writes of its own rows; the others write nothing."""
         if self.steps % self.config.log_every == 0:
-            self.outcome.logged.append((self.steps, weighted_mean(self.logged)))
-            self.logged = []
+            if self.rank == 0:
+                self.outcome.logged[self.steps] = self.logged.numbers()
+            self.logged = Means(self.config)
 
     def end_epoch(self, epoch: int, row: dict[str, float]) -> None:
         config = self.config
-        self.logged = []  # the end of an epoch reads what is left
+        self.logged = Means(config)  # the end of an epoch reads what is left
         if self.validation is not None:
             size = config.batch_size if config.validation == "raw tensors" else 32
             row |= {f"val_{name}": value for name, value in self.evaluate(self.validation, size).items()}
@@ -200,6 +202,8 @@ class PlainLoop:
             plateau = config.scheduler == "plateau"
             self.schedule.step(*[row.get("val_loss", row.get("train_loss"))] if plateau else [])
         self.outcome.history.append({"epoch": epoch, **row})
+        if self.rank == 0:
+            self.outcome.rows.append((self.steps, row))
         self.call_back(epoch)
         if config.patience:
             self.maybe_stop(row)
@@ -323,7 +327,7 @@ class PlainLoop:
             with self.streams.of(rank):
                 torch.empty((), dtype=torch.int64).random_()
         while group := list(itertools.islice(source, self.config.world)):
-            parts = [Part(batch, rows_of(batch)) for batch in group]
+            parts = [Part(move(batch, torch.device("cpu"), copy=True), rows_of(batch)) for batch in group]
             yield parts + [Part(parts[-1].batch, 0)] * (self.config.world - len(parts))
 
     def divided_by_the_user(self, epoch: int) -> Iterator[list[Part]]:
@@ -412,7 +416,9 @@ class PlainLoop:
             for batch in source:
                 x = batch if isinstance(batch, torch.Tensor) else batch[0]
                 with self.autocast():
-                    outputs.append(self.net(x.to(self.device, copy=self.config.predict != "list")).cpu())
+                    outputs.append(
+                        self.net(x.to(self.device, copy=self.config.predict != "list" or self.config.world > 1)).cpu()
+                    )
         return outputs
 
     def finish(self) -> Outcome:
@@ -454,8 +460,12 @@ class Means:
         for name, value in found.items():
             self.values.setdefault(name, []).append((float(value.detach()), rows))
 
+    def numbers(self) -> dict[str, float]:
+        """The means of what is a number of each batch."""
+        return {name: weighted_mean(values) for name, values in self.values.items()}
+
     def means(self) -> dict[str, float]:
-        result = {name: weighted_mean(values) for name, values in self.values.items()}
+        result = self.numbers()
         if self.count and "torchmetrics" in self.names:
             result["torchmetrics"] = self.errors / self.count
         if self.count and "keep" in self.names:
@@ -480,17 +490,17 @@ def tell_epoch(loader: DataLoader[Any], epoch: int) -> None:
             place.set_epoch(epoch)
 
 
-def move(batch: Any, device: torch.device) -> Any:
-    """A batch on the device. On the CPU it is the loader's own."""
+def move(batch: Any, device: torch.device, copy: bool = False) -> Any:
+    """A batch on the device. On the CPU it is the loader's own, unless a copy is asked for."""
     if isinstance(batch, torch.Tensor):
-        return batch.to(device)
+        return batch.to(device, copy=copy)
     if isinstance(batch, dict):
-        return {key: move(value, device) for key, value in batch.items()}
+        return {key: move(value, device, copy) for key, value in batch.items()}
     if isinstance(batch, Batch):
-        return cut_dataclass(batch, lambda tensor: tensor.to(device))
+        return cut_dataclass(batch, lambda tensor: tensor.to(device, copy=copy))
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*[move(value, device) for value in batch])
-    return type(batch)([move(value, device) for value in batch]) if isinstance(batch, list | tuple) else batch
+        return type(batch)(*[move(value, device, copy) for value in batch])
+    return type(batch)([move(value, device, copy) for value in batch]) if isinstance(batch, list | tuple) else batch
 
 
 def cut_dataclass(batch: Batch, function: Any) -> Batch:

@@ -90,14 +90,17 @@ class Changes(Callback):
 
 
 class Log:
-    """A logger that remembers the training losses."""
+    """A logger that remembers what it was given: means of some steps, and rows of epochs."""
 
     def __init__(self) -> None:
-        self.values: list[tuple[int, float]] = []
+        self.values: dict[int, dict[str, float]] = {}
+        self.rows: list[tuple[int, dict[str, float]]] = []
 
     def log(self, values: dict[str, float], step: int) -> None:
-        if "loss" in values:
-            self.values.append((step, values["loss"]))
+        if "train_loss" in values:
+            self.rows.append((step, dict(values)))
+        else:
+            self.values[step] = self.values.get(step, {}) | values
 
     def close(self) -> None: ...
 
@@ -105,11 +108,13 @@ class Log:
 def train(config: Config, rank: int = 0) -> Outcome:
     """Through one `fit`, or through two of which the second goes on where the first ended."""
     with ExitStack() as stack:
-        folder = None
+        folder, before = None, Log()
         if config.resume != "none":
             folder = _folder(stack, config, rank)
         if config.resume == "epochs":
-            Run(config, rank, folder).fit(epochs=config.epochs - 1)
+            first = Run(config, rank, folder)
+            first.fit(epochs=config.epochs - 1)
+            before = first.log
         elif config.resume == "crash":
             first = Run(config, rank, folder, crash_at=config.crash_at)
             try:
@@ -118,9 +123,10 @@ def train(config: Config, rank: int = 0) -> Outcome:
                 pass
             else:
                 return first.outcome()  # the training was shorter
+            before = first.log
         run = Run(config, rank, folder, other=folder is not None and any(folder.iterdir()))
         run.fit(resume=config.resume != "none")
-        return run.outcome()
+        return run.outcome(before)
 
 
 def _folder(stack: ExitStack, config: Config, rank: int) -> Path:
@@ -144,8 +150,6 @@ class Run:
         if config.patience:
             monitor = "train_loss" if config.validation == "none" else "val_loss"
             callbacks.append(EarlyStopping(monitor, config.patience))
-        if crash_at:
-            self.log.values = []
         every = config.save_every if config.resume == "crash" else None
         self.checkpoint = Checkpoints(folder, every_steps=every, asynchronous=False) if folder is not None else False
         self.callbacks = callbacks
@@ -214,7 +218,8 @@ class Run:
             }
         return options
 
-    def outcome(self) -> Outcome:
+    def outcome(self, before: Log | None = None) -> Outcome:
+        """What this run leaves; `before` is the log of the one that it goes on from."""
         trainer, config = self.trainer, self.config
         predictions = []
         if config.predict != "none":
@@ -223,6 +228,8 @@ class Run:
             predictions = trainer.predict(self.model, source)
         optimizer = trainer.optimizer
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        before, rows = before or Log(), self.log.rows
+        rows = [row for row in before.rows if not rows or row[0] < rows[0][0]] + rows
         return Outcome(
             weights=self.whole(self.net),
             loss_weights=self.whole(self.loss) if isinstance(self.loss, nn.Module) else [],
@@ -230,7 +237,9 @@ class Run:
             groups=[numbers(group) for group in optimizer.param_groups],
             scheduler=numbers(trainer.scheduler.state_dict()) if trainer.scheduler is not None else {},
             history=trainer.history,
-            logged=self.log.values,
+            logged=before.values | self.log.values,
+            logged_before=before.values,
+            rows=rows,
             seen=self.seen,
             predictions=predictions,
             modes=[module.training for module in self.net.modules()],

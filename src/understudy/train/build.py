@@ -92,7 +92,7 @@ def make_optimizer(
     optimizer: torch.optim.Optimizer | OptimizerMaker | None,
     model: nn.Module,
     loss: nn.Module | None,
-    device: torch.device,
+    strategy: SingleDevice,
     graph: bool,
 ) -> tuple[torch.optim.Optimizer, Any]:
     """(optimizer, scheduler or None) from what fit was given, or from the Module's configure_optimizers.
@@ -110,13 +110,15 @@ def make_optimizer(
         optimizer, scheduler = configured if isinstance(configured, tuple) else (configured, None)
     if not isinstance(optimizer, torch.optim.Optimizer):
         of_loss = list(loss.parameters()) if loss is not None else []
-        fast = {} if _has_sparse_gradients(model) else _fast_options(optimizer, [*trainable, *of_loss], device, graph)
-        optimizer = optimizer([*trainable, *of_loss], **fast)
+        parameters = [*trainable, *of_loss]
+        fast = {} if _has_sparse_gradients(model) else _fast_options(optimizer, parameters, strategy.device, graph)
+        optimizer = optimizer(parameters, **fast)
+    strategy.adopt_optimizer(optimizer)
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     if not any(id(parameter) in held for parameter in trainable):
         raise UsageError(
             "the optimizer holds no parameter of the model: make it from model.parameters(), or give fit a function "
-            "such as torch.optim.Adam (strategy 'fsdp' needs that, as it replaces the parameters)."
+            "such as torch.optim.Adam."
         )
     return optimizer, scheduler
 

@@ -7,6 +7,7 @@ A process without any gets a borrowed batch of size 0, so that every process tak
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import fields, is_dataclass
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from understudy import torch as us
 from understudy.errors import UsageError
+from understudy.nested import are_names
 from understudy.train.prefetch import Prefetcher
 from understudy.train.strategies import SingleDevice
 
@@ -190,19 +192,28 @@ def require_divisible(batch: Any, size: int) -> None:
                 f"shape {tuple(batch.shape)}: keep it out of the batch, or take the strategy 'ddp'."
             )
         return
-    if isinstance(batch, list) and len(batch) == size > 1 and next(us.tensors_in(batch), None) is None:
+    if are_names(batch):
+        return
+    if isinstance(batch, list | tuple) and len(batch) == size > 1 and next(us.tensors_in(batch), None) is None:
         raise UsageError(
-            f"DataParallel gives every replica the whole of a list, and this batch of {size} rows holds one of as many "
-            f"{type(batch[0]).__name__}: keep it out of the batch, or take the strategy 'ddp'."
+            f"DataParallel gives every replica the whole of a {type(batch).__name__}, and this batch of {size} rows "
+            f"holds one of as many {type(batch[0]).__name__}: keep it out of the batch, or take the strategy 'ddp'."
         )
-    if isinstance(batch, list | tuple | dict):
-        for part in batch.values() if isinstance(batch, dict) else batch:
-            require_divisible(part, size)
+    if isinstance(batch, Mapping):
+        parts: Iterable[Any] = batch.values()
+    elif isinstance(batch, list | tuple | set | frozenset) and not isinstance(batch, PackedSequence):
+        parts = batch
+    elif is_dataclass(batch) and not isinstance(batch, type):
+        parts = [getattr(batch, field.name, None) for field in fields(batch)]
     elif next(us.tensors_in(batch), None) is not None:
         raise UsageError(
-            f"DataParallel does not divide a {type(batch).__name__}: let the loader give tuples, lists or dicts, or "
-            "take the strategy 'ddp'."
+            f"DataParallel does not divide a {type(batch).__name__}: let the loader give tuples, lists, dicts or "
+            "dataclasses, or take the strategy 'ddp'."
         )
+    else:
+        return
+    for part in parts:
+        require_divisible(part, size)
 
 
 def begun(loader: Iterable[Any]) -> Iterator[Any]:

@@ -202,8 +202,7 @@ class TurnsFeed(LoaderFeed):
             mine: Any = None
             for batch in islice(source, world):
                 if len(sizes) <= rank:
-                    last = len(sizes) == world - 1
-                    mine = batch if last or len(sizes) < rank else us.map_tensors(torch.clone, batch)
+                    mine = us.map_tensors(torch.clone, batch)  # the loader may use its memory again
                 sizes.append(batch_size_of(batch))
                 prints.append(fingerprint(batch))
             _require_the_same(self.strategy, hash(tuple(prints)), f"batches from this {type(self.loader).__name__}")

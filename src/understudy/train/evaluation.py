@@ -52,6 +52,7 @@ def evaluate(
                 metrics.keep(name, value, size)
             if metrics.wants_outputs:
                 metrics.update(result.outputs, result.target, size)
+    strategy.after_evaluation()
     return metrics.compute(strategy.sum_over_ranks)
 
 
@@ -65,5 +66,6 @@ def predict(
             with precision.autocast(strategy.device):
                 outputs = call(batch)
             mine.append(us.to(outputs, us.cpu()) if size or not total else None)
+    strategy.after_evaluation()
     steps = zip_longest(*strategy.gather(mine))
     return [outputs for step in steps for outputs in step if outputs is not None]

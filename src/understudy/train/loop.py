@@ -85,9 +85,9 @@ class Loop:
             self._end_epoch()
 
     def adopt(self) -> None:
-        """Use what callbacks may have exchanged: the optimizer, the clipping."""
+        """Use what callbacks may have exchanged: the optimizer, the clipping, which parameters are frozen."""
         trainer = self.trainer
-        self.strategy.require_trained()
+        self.strategy.adopt_parameters()
         if trainer.optimizer is not None:
             self.step.adopt(trainer.optimizer, float(trainer.gradient_clip_val))
 

@@ -16,7 +16,7 @@ from understudy.train.metric_objects import combines_processes, is_object, load_
 class _Block(NamedTuple):
     """Values on their way to the host, in one copy: names and weights in the order of the elements of `host`."""
 
-    tag: int
+    tag: int | None  # None where more belongs to it: it was wanted early, or the rest is of another kind
     names: list[str]
     weights: list[float]
     host: torch.Tensor
@@ -68,6 +68,8 @@ class Metrics:
         self._sums: dict[str, float] = {}
         self._counts: dict[str, float] = {}
         self._recent: dict[str, float] = {}
+        self._open_sums: dict[str, float] = {}  # of values that were counted before their block was full
+        self._open_counts: dict[str, float] = {}
         self._added = 0
         for item in self._objects.values():
             item.reset()
@@ -91,7 +93,7 @@ class Metrics:
         A tensor is copied, on its device, so that it may change afterwards.
         """
         if not isinstance(value, torch.Tensor):
-            self._count([name], [weight], [value])
+            _count(self._sums, self._counts, [name], [weight], [value])
             return
         self.keep(name, value.detach().clone(), weight)
 
@@ -130,19 +132,22 @@ class Metrics:
 
         `tag` is what `arrived` will call this block; without one it is the number of scalars so far.
         """
-        tag = self._added if tag is None else tag
+        self._flush(self._added if tag is None else tag)
+
+    def _flush(self, tag: int | None) -> None:
         names, values, weights = self._names, self._values, self._weights
         self._names, self._values, self._weights = [], [], []
         places = [(value.get_device(), value.dtype) for value in values]  # numbers compare faster than devices
         if len(set(places)) == 1:
             self._send(names, values, weights, tag)
             return
-        for place in dict.fromkeys(places):
+        kinds = list(dict.fromkeys(places))
+        for place in kinds:
             chosen = [i for i, its_place in enumerate(places) if its_place == place]
             its = ([names[i] for i in chosen], [values[i] for i in chosen], [weights[i] for i in chosen])
-            self._send(*its, tag)
+            self._send(*its, tag if place == kinds[-1] else None)
 
-    def _send(self, names: list[str], values: list[torch.Tensor], weights: list[float], tag: int) -> None:
+    def _send(self, names: list[str], values: list[torch.Tensor], weights: list[float], tag: int | None) -> None:
         device = values[0].device
         if any(value.dim() for value in values):
             values = [value.reshape(()) for value in values]
@@ -163,38 +168,32 @@ class Metrics:
         """(tag, means) of each block that has arrived since the last look. Never waits."""
         found = []
         while self._blocks and self._blocks[0].is_there():
-            block = self._blocks.popleft()
-            self._take(block)
-            found.append((block.tag, self._recent))
+            found += self._take(self._blocks.popleft())
         return found
 
-    def _take(self, block: _Block) -> None:
-        self._recent = self._count(block.names, block.weights, block.host.tolist())
-
-    def _count(self, names: list[str], weights: list[float], values: list[float]) -> dict[str, float]:
-        sums: dict[str, float] = {}
-        counts: dict[str, float] = {}
-        for name, weight, value in zip(names, weights, values, strict=True):
-            if weight:
-                sums[name] = sums.get(name, 0.0) + value * weight
-                counts[name] = counts.get(name, 0.0) + weight
-        for name, total in sums.items():
-            self._sums[name] = self._sums.get(name, 0.0) + total
-            self._counts[name] = self._counts.get(name, 0.0) + counts[name]
-        return {name: total / counts[name] for name, total in sums.items()}
+    def _take(self, block: _Block) -> list[tuple[int, dict[str, float]]]:
+        """Count a block; its tag and means, where it is a whole one."""
+        values = block.host.tolist()
+        for sums, counts in ((self._sums, self._counts), (self._open_sums, self._open_counts)):
+            _count(sums, counts, block.names, block.weights, values)
+        if block.tag is None:
+            return []
+        sums, counts = self._open_sums, self._open_counts
+        self._recent = {name: total / counts[name] for name, total in sums.items()}
+        sums.clear()
+        counts.clear()
+        return [(block.tag, self._recent)]
 
     def drain(self) -> list[tuple[int, dict[str, float]]]:
         """Wait for all that was added: (tag, means) of each block that was flushed before, as `arrived` gives them."""
-        flushed = len(self._blocks)
-        self.flush()
+        self._flush(None)
         found = []
         while self._blocks:
             block = self._blocks.popleft()
             if not block.is_there():
                 block.arrived.synchronize()
-            self._take(block)
-            found.append((block.tag, self._recent))
-        return found[:flushed]
+            found += self._take(block)
+        return found
 
     def compute(self, reduce: Callable[[dict[str, float]], dict[str, float]] | None = None) -> dict[str, float]:
         """The weighted means over everything since `reset`, after one wait.
@@ -219,14 +218,26 @@ class Metrics:
         """What has been counted so far, after a wait; objects with their tensors."""
         self.drain()
         objects = {name: state_of(item) for name, item in self._objects.items()}
-        return {"sums": dict(self._sums), "counts": dict(self._counts), "objects": objects}
+        counted = {"sums": self._sums, "counts": self._counts}
+        counted |= {"open_sums": self._open_sums, "open_counts": self._open_counts}
+        return {name: dict(numbers) for name, numbers in counted.items()} | {"objects": objects}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.reset()
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+        self._open_sums, self._open_counts = dict(state.get("open_sums", {})), dict(state.get("open_counts", {}))
         for name, kept in state["objects"].items():
             if name in self._objects:
                 load_state(name, self._objects[name], kept, self._device)
+
+
+def _count(
+    sums: dict[str, float], counts: dict[str, float], names: list[str], weights: list[float], values: list[float]
+) -> None:
+    for name, weight, value in zip(names, weights, values, strict=True):
+        if weight:
+            sums[name] = sums.get(name, 0.0) + value * weight
+            counts[name] = counts.get(name, 0.0) + weight
 
 
 def _detached(nested: Any) -> Any:
@@ -241,10 +252,10 @@ def state_of_rank(states: list[dict[str, Any]], rank: int, processes: int) -> di
     """
     if len(states) == processes:
         return states[rank]
-    merged: dict[str, Any] = {"sums": {}, "counts": {}, "objects": {}}
+    merged: dict[str, Any] = {"sums": {}, "counts": {}, "open_sums": {}, "open_counts": {}, "objects": {}}
     for state in states if rank == 0 else ():
-        for part in ("sums", "counts"):
-            for name, value in state[part].items():
+        for part in ("sums", "counts", "open_sums", "open_counts"):
+            for name, value in state.get(part, {}).items():
                 merged[part][name] = merged[part].get(name, 0.0) + value
     for name, kept in states[0]["objects"].items():
         combines = kept.get("combines", False)

@@ -225,7 +225,7 @@ class Trainer(HyperParameters):
         runner = self._place(model, loss)
         graph = bool(self.hparams["graph"])
         of_loss = loss if isinstance(loss, nn.Module) else None
-        self.optimizer, own_scheduler = build.make_optimizer(optimizer, model, of_loss, self.device, graph)
+        self.optimizer, own_scheduler = build.make_optimizer(optimizer, model, of_loss, self.placement, graph)
         self.scheduler = build.make_scheduler(scheduler, self.optimizer) or own_scheduler
         forward = build.forward_of(runner, model, loss, "training_step", self.placement.splits_batches)
         clip = float(self.gradient_clip_val)

@@ -165,12 +165,14 @@ def kept():
 
 record("functional_kept", kept)
 record("cpu_tensor", lambda: dist.all_reduce(torch.ones(2)))
+record("sparse", lambda: dist.all_reduce(torch.eye(2, device="cuda").to_sparse()))
 record("not_contiguous", lambda: dist.all_reduce(torch.ones(2, 3, device="cuda").t()))
 record("monitored_barrier", lambda: dist.monitored_barrier())
 gloo = dist.new_group([0, 1], backend="gloo")
 host = torch.ones(2)
 dist.all_reduce(host, group=gloo)
 seen["gloo"] = [dist.get_backend(gloo), host.tolist()]
+record("gloo_sparse", lambda: into(torch.eye(2, device="cuda").to_sparse(), dist.all_reduce, group=gloo).to_dense())
 record("gloo_on_device", lambda: into(c(rank), dist.all_reduce, group=gloo))
 both = dist.new_group([0, 1], backend="cpu:gloo,cuda:nccl")
 dist.all_reduce(host, group=both)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -24,7 +25,7 @@ class Distributed(SingleDevice):
 
     Keyword arguments go to DistributedDataParallel (`find_unused_parameters=True`, ...). The process group is the one
     that exists, or is made from torchrun's variables: nccl with GPUs, gloo without. Small values (flags, sums,
-    random states) travel over a gloo group, which needs no GPU.
+    random states) travel over gloo, which needs no GPU.
     """
 
     name = "ddp"
@@ -34,8 +35,11 @@ class Distributed(SingleDevice):
         self.options = options
         self._control: Any = None
         self._managed: set[int] = set()  # ids of the parameters whose gradients the wrapper averages
+        self._sparse: set[int] = set()  # ids of those that have sparse gradients
         self._followed: list[nn.Module] = []
-        self._trained: list[nn.Parameter] = []  # those that were not frozen when the wrapper was made
+        self._model: nn.Module = nn.Identity()
+        self._wrapper: DistributedDataParallel | None = None
+        self._trained: list[bool] = []  # which parameters were not frozen when they were last looked at
 
     def setup(self, gpus: Sequence[torch.device]) -> None:
         if gpus:
@@ -45,8 +49,7 @@ class Distributed(SingleDevice):
         if not dist.is_initialized():
             self._begin_group()
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        if self._control is None:
-            self._control = dist.new_group(backend="gloo")
+        self._control = _control_group()
 
     def _begin_group(self) -> None:
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
@@ -60,22 +63,41 @@ class Distributed(SingleDevice):
 
     def place(self, model: nn.Module) -> nn.Module:
         super().place(model)
-        self._followed = []
-        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._managed = {id(parameter) for parameter in self._trained}
-        if not self._trained:
+        self._followed, self._model = [], model
+        self._sparse = sparse_weights(model)
+        self._trained = [parameter.requires_grad for parameter in model.parameters()]
+        self._managed = set()
+        if not self._wrapped():
+            self._wrapper = None
             self.equalize(us.tensors_in(model))
             return model
-        devices = list(self.gpus) or None
-        return DistributedDataParallel(model, device_ids=devices, **self.options)
+        self.equalize(parameter for parameter in model.parameters() if id(parameter) in self._sparse)
+        self._wrapper = DistributedDataParallel.__new__(DistributedDataParallel)
+        self._wrap()
+        return self._wrapper
 
-    def require_trained(self) -> None:
-        if self.options.get("find_unused_parameters") or all(parameter.requires_grad for parameter in self._trained):
+    def _wrapped(self) -> list[str]:
+        """The names of the parameters whose gradients the wrapper averages; NCCL reduces no sparse ones."""
+        parameters = self._model.named_parameters()
+        return [name for name, p in parameters if p.requires_grad and id(p) not in self._sparse]
+
+    def _wrap(self) -> None:
+        """Make the wrapper, or make the same one anew for other parameters: whoever holds it need not know."""
+        wrapped = self._wrapped()
+        parameters = dict(self._model.named_parameters())
+        self._managed = {id(parameters[name]) for name in wrapped}
+        ignored = [name for name, parameter in self._model.named_parameters() if id(parameter) in self._sparse]
+        if ignored:
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self._model, ignored)
+        DistributedDataParallel.__init__(self._wrapper, self._model, device_ids=list(self.gpus) or None, **self.options)
+
+    def adopt_parameters(self) -> None:
+        trained = [parameter.requires_grad for parameter in self._model.parameters()]
+        if trained == self._trained:
             return
-        raise UsageError(
-            f"strategy {self.name!r} waits for the gradient of every parameter that was not frozen when fit began, and "
-            "one has been frozen since: freeze it before, or set the learning rate of its parameter group to 0."
-        )
+        self._trained = trained
+        if self._wrapper is not None and self._wrapped():
+            self._wrap()
 
     def follow(self, module: nn.Module) -> None:
         self.equalize(us.tensors_in(module))
@@ -99,13 +121,41 @@ class Distributed(SingleDevice):
         parameters = [p for group in optimizer.param_groups for p in group["params"] if not self._is_managed(p)]
         if not parameters:
             return
-        present = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
+        gradients = [parameter.grad for parameter in parameters]
+        present = torch.tensor([[g is not None and not g.is_sparse, g is not None and g.is_sparse] for g in gradients])
+        present = present.to(torch.int32)
         dist.all_reduce(present, group=self._control)
-        for parameter, count in zip(parameters, present.tolist(), strict=True):
-            if count:
-                gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                dist.all_reduce(gradient, group=self._group(gradient.device))
-                parameter.grad = gradient / self.world_size
+        for parameter, (dense, sparse) in zip(parameters, present.tolist(), strict=True):
+            if dense:
+                parameter.grad = self._dense_sum(parameter) / self.world_size
+            elif sparse:
+                parameter.grad = self._sparse_sum(parameter) / self.world_size
+
+    def _dense_sum(self, parameter: torch.Tensor) -> torch.Tensor:
+        """The sum of a parameter's gradients over the processes, of which some may have none."""
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        gradient = gradient.to_dense() if gradient.is_sparse else gradient
+        dist.all_reduce(gradient, group=self._group(gradient.device))
+        return gradient
+
+    def _sparse_sum(self, parameter: torch.Tensor) -> torch.Tensor:
+        """The same for sparse ones: the entries of all processes, which NCCL gathers in tensors of equal sizes."""
+        own = None if parameter.grad is None else parameter.grad.coalesce()
+        sizes = self.gather((0, 0) if own is None else (own.sparse_dim(), own._nnz()))
+        dims, most = (max(size) for size in zip(*sizes, strict=True))
+        indices = parameter.new_zeros((dims, most), dtype=torch.int64)
+        values = parameter.new_zeros((most, *parameter.shape[dims:]))
+        if own is not None:
+            indices[:, : own._nnz()], values[: own._nnz()] = own.indices(), own.values()
+        group, gathered = self._group(parameter.device), []
+        for mine in (indices, values):
+            of_all = [torch.empty_like(mine) for _ in sizes]
+            dist.all_gather(of_all, mine, group=group)
+            gathered.append(of_all)
+        pairs = zip(*gathered, sizes, strict=True)
+        parts = [(indices[:, :count], values[:count]) for indices, values, (_, count) in pairs]
+        joined = torch.cat([part[0] for part in parts], 1), torch.cat([part[1] for part in parts])
+        return torch.sparse_coo_tensor(*joined, parameter.shape)
 
     def _is_managed(self, parameter: torch.Tensor) -> bool:
         """Whether the wrapper averages its gradients."""
@@ -143,6 +193,28 @@ class Distributed(SingleDevice):
             yield self.rank == 0
         finally:
             dist.barrier(group=self._control)
+
+
+def _control_group() -> Any:
+    """A group for small values on the host: the default one where that is gloo's, else one for all Trainers.
+
+    Each group of gloo's connects every process to every other one over the network again.
+    """
+    default: Any = dist.group.WORLD
+    if dist.get_backend(default) == dist.Backend.GLOO:
+        return default
+    if default not in _CONTROL_GROUPS:
+        _CONTROL_GROUPS[default] = dist.new_group(backend="gloo")
+    return _CONTROL_GROUPS[default]
+
+
+_CONTROL_GROUPS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # by the default group
+
+
+def sparse_weights(model: nn.Module) -> set[int]:
+    """The ids of the parameters of modules that give sparse gradients, such as an Embedding with sparse=True."""
+    modules = [module for module in model.modules() if getattr(module, "sparse", False) is True]
+    return {id(parameter) for module in modules for parameter in module.parameters(recurse=False)}
 
 
 def _end_group() -> None:

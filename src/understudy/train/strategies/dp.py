@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
+from understudy import torch as us
 from understudy.train.strategies.single import SingleDevice
 
 
@@ -26,5 +28,33 @@ class DataParallel(SingleDevice):
         super().place(model)
         if len(self.gpus) < 2:
             return model
-        wrap: type[nn.Module] = nn.DataParallel
+        wrap: type[nn.Module] = _Replicas
         return wrap(model, device_ids=self.gpus)
+
+
+class _Replicas(nn.DataParallel):
+    """PyTorch's, which hands lists of names and dataclasses to every replica as a whole: here they are divided too."""
+
+    def scatter(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], device_ids: Any) -> Any:
+        tensors = {id(tensor): tensor for tensor in us.tensors_in(inputs)}
+        divided = [key for key, tensor in tensors.items() if tensor.dim()]
+        scattered, empty = super().scatter((tuple(tensors[key] for key in divided),), kwargs, device_ids)
+        parts, begin = [], 0
+        for device, (own,) in zip(device_ids, scattered, strict=False):
+            there = dict(zip(divided, own, strict=True))
+            rows = len(own[0]) if own else 0
+            parts.append(_part(inputs, tensors, there, torch.device("cuda", device), slice(begin, begin + rows)))
+            begin += rows
+        return tuple(parts), empty
+
+
+def _part(
+    inputs: Any, tensors: dict[int, torch.Tensor], there: dict[int, torch.Tensor], device: torch.device, rows: slice
+) -> Any:
+    """What one replica gets: its parts of tensors, scalars as they are, and its rows of what has one name a row."""
+    total = len(next(tensor for key, tensor in tensors.items() if key in there)) if there else -1
+
+    def part(tensor: torch.Tensor) -> torch.Tensor:
+        return there[id(tensor)] if id(tensor) in there else tensor.to(device, non_blocking=True)
+
+    return us.map_tensors(part, inputs, names=lambda names: names[rows] if len(names) == total else names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -11,22 +12,26 @@ from torch import nn
 
 from understudy import torch as us
 from understudy.errors import UsageError
-from understudy.train.strategies.ddp import Distributed
+from understudy.train.strategies.ddp import Distributed, sparse_weights
 from understudy.train.strategies.single import SingleDevice
+
+_FUSED = (torch.optim.Adam, torch.optim.AdamW)  # torch/distributed/tensor/_ops/_pointwise_ops.py: aten._fused_adam_
 
 
 class Sharded(Distributed):
     """`fully_shard` on the model and, before it, on every block: the entries of its ModuleLists and Sequentials.
 
     Keyword arguments go to `fully_shard` (`mp_policy=...`, `reshard_after_forward=...`). The parameters become
-    DTensors, so that the optimizer is made after that: give `fit` a function of the parameters, not an optimizer.
-    Parameters without dimensions, or of another type than most, stay whole in every process, and so do those of a loss.
+    DTensors; an optimizer that was made before is given them in the place of those that it holds. Parameters without
+    dimensions, of another type than most, or with sparse gradients stay whole in every process, and so do a loss's.
     Buffers are rank 0's before each forward pass of training, as under DDP.
     """
 
     name = "fsdp"
-    _model: nn.Module
-    _names: list[str]  # of the parameters that were not frozen when they were sharded
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._former: dict[str, weakref.ref[torch.Tensor]] = {}  # parameters by name, before they were sharded
 
     def place(self, model: nn.Module) -> nn.Module:
         from torch.distributed.device_mesh import init_device_mesh
@@ -37,29 +42,59 @@ class Sharded(Distributed):
                 f"fully_shard of PyTorch {torch.__version__} runs on GPUs alone (torch.cpu.Stream records no event): "
                 "take the strategy ddp, run on emulated GPUs (`understudy run --gpus N`), or install a newer PyTorch"
             )
-        if any(getattr(module, "sparse", False) is True for module in model.modules()):
-            raise UsageError(
-                "strategy 'fsdp' shards dense gradients, and this model has an embedding with sparse=True: leave that "
-                "out, or take the strategy 'ddp'."
-            )
         SingleDevice.place(self, model)
-        self._followed = [model]
+        self._followed, self._model = [model], model
+        self._former = {name: weakref.ref(parameter) for name, parameter in model.named_parameters()}
         self.equalize(us.tensors_in(model))
         mesh = init_device_mesh(self.device.type, (self.world_size,))
         shard: Any = fully_shard
         whole = _kept_whole(model)
+        whole |= {parameter for parameter in model.parameters() if id(parameter) in sparse_weights(model)}
         options = {"mesh": mesh, **({"ignored_params": whole} if whole else {}), **self.options}
         for block in _blocks(model):
             shard(block, **options)
         shard(model, **options)
-        self._model = model
-        self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        self._trained = [parameter.requires_grad for parameter in model.parameters()]
         return model
 
-    def require_trained(self) -> None:
-        present = dict(self._model.named_parameters())  # shards, or whole parameters where a forward has gathered them
-        self._trained = [present[name] for name in self._names]
-        super().require_trained()
+    def after_evaluation(self) -> None:
+        from torch.distributed.fsdp import FSDPModule
+
+        for module in self._model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def adopt_parameters(self) -> None:
+        """Where a callback has called the model, what it has frozen is thrown away with what that has gathered."""
+        trained = [parameter.requires_grad for parameter in self._model.parameters()]
+        if trained == self._trained:
+            return
+        self._trained = trained
+        self.after_evaluation()
+        for parameter, wanted in zip(self._model.parameters(), trained, strict=True):
+            parameter.requires_grad_(wanted)
+
+    def adopt_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        from torch.distributed.tensor import DTensor
+
+        present = dict(self._model.named_parameters())
+        placed = {id(parameter()): present[name] for name, parameter in self._former.items() if parameter() is not None}
+        for group in optimizer.param_groups:
+            former, group["params"] = group["params"], [placed.get(id(p), p) for p in group["params"]]
+            for before, now in zip(former, group["params"], strict=True):
+                if before is not now and before in optimizer.state:
+                    state = optimizer.state.pop(before)
+                    optimizer.state[now] = {key: self._like(value, now) for key, value in state.items()}
+            sharded = [isinstance(parameter, DTensor) for parameter in group["params"]]
+            if group.get("fused") and any(sharded) and (not isinstance(optimizer, _FUSED) or not all(sharded)):
+                raise UsageError(
+                    f"the fused {type(optimizer).__name__} of PyTorch does not take these parameters in shards: leave "
+                    "fused=True out under the strategy 'fsdp', but for Adam and AdamW of a model all in shards."
+                )
+
+    def _like(self, value: Any, parameter: torch.Tensor) -> Any:
+        same = isinstance(value, torch.Tensor) and value.dim() and value.shape == parameter.shape
+        return self.shard(value, parameter) if same else value
 
     def follow(self, module: nn.Module) -> None:
         self.equalize(us.tensors_in(module))

@@ -36,8 +36,11 @@ class SingleDevice:
         """What to call instead of `model`, which is moved to where it trains."""
         return model.to(self.device)
 
-    def require_trained(self) -> None:
-        """Raise UsageError where parameters have been frozen since `place` that this way of placing waits for."""
+    def adopt_parameters(self) -> None:
+        """Take note of what was frozen and unfrozen since `place`, as callbacks may do."""
+
+    def adopt_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let an optimizer hold the parameters as they are placed. Raises UsageError where it cannot train them."""
 
     def without_sync(self, runner: nn.Module) -> AbstractContextManager[Any]:
         """A block whose backward passes leave the gradients of other processes alone."""
@@ -45,6 +48,9 @@ class SingleDevice:
 
     def before_forward(self) -> None:
         """What processes do together before each forward pass of training."""
+
+    def after_evaluation(self) -> None:
+        """Give back what forward passes without backward ones have gathered: callbacks see what is trained."""
 
     def average_unmanaged(self, optimizer: torch.optim.Optimizer) -> None:
         """Average the gradients of parameters that the placed model does not hold, such as a loss's, over processes."""

@@ -96,6 +96,9 @@ def run(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs
     else:
         with with_values(dispatch.local):
             out = _values(dispatch, group, plan, func, args, kwargs, device)
+        if device >= 0:
+            for tensor in writes:  # gloo gives sparse ones new parts
+                dispatch.tag_parts(tensor, device)
     if device < 0 or not group.nccl:
         _through_host(dispatch, group, plan.name, device, size)
         return out
@@ -124,8 +127,13 @@ def place(dispatch: Dispatch, group: Group, args: Iterable[Any]) -> int:
             raise RuntimeError("Tensor list input to scatter/gather must match number of collective participants")
         else:
             device = found
-        if found >= 0 and group.nccl and tensor.layout is torch.strided and not _dense(tensor):
-            raise ValueError("Tensors must be contiguous")
+        if found >= 0 and group.nccl:
+            if tensor.is_sparse:  # ProcessGroupNCCL::allreduce_sparse; other collectives have no kernel for them
+                raise RuntimeError(
+                    "NCCL does not support all_reduce with sparse tensors. Please use dense tensors instead."
+                )
+            if tensor.layout is torch.strided and not _dense(tensor):
+                raise ValueError("Tensors must be contiguous")
     if device is None:
         device = _unnamed(dispatch, group) if group.nccl and not group.takes_cpu else CPU
     if device >= 0:
