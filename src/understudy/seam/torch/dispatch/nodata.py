@@ -11,10 +11,19 @@ from typing import Any
 import torch
 
 from understudy.errors import UnsupportedError
-from understudy.seam.torch.dispatch.assumptions import KEEP_SHAPES, Assumptions, refusal, selected, unmasked
+from understudy.seam.torch.dispatch.assumptions import (
+    CARRYING,
+    KEEP_SHAPES,
+    NEVER,
+    Assumptions,
+    refusal,
+    selected,
+    unmasked,
+)
 from understudy.seam.torch.dispatch.deviations import Deviations
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.moves import fetch, local_scalar
+from understudy.seam.torch.dispatch.shapes import UNKNOWN, Shapes, shape_follows, shapes_of, signature_of
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import (
@@ -41,6 +50,11 @@ SHAPED_BY_VALUES = frozenset(
     }
 )
 """Operators whose result's shape depends on values, and of which no result is likelier than another."""
+DECIDED_ELSEWHERE = (
+    "aten::index", "aten::_index", "aten::_unsafe_index", "aten::nonzero", "aten::masked_select",
+    "aten::repeat_interleave", "aten::eq", "aten::ne", "aten::_amp_", *NEVER, *CARRYING, *SHAPED_BY_VALUES,
+)  # fmt: skip
+"""How the names of operators begin of which `Assumptions` or masks have a say."""
 
 
 class DatalessDispatch(Dispatch):
@@ -48,12 +62,15 @@ class DatalessDispatch(Dispatch):
 
     def __init__(self, state: State, handlers: dict[str, Handler], deviations: Deviations) -> None:
         super().__init__(state, {**handlers, **DATALESS_HANDLERS}, deviations)
+        self.shapes: dict[int, dict[Any, Shapes | None]] = {}  # by operator's identity, then by its arguments
         if state.assumptions is None:
             state.assumptions = Assumptions(state)
 
     def plan(self, func: Any) -> Plan:
         """The plan of an operator; every one is run by `call`, where meta kernels see the physical device."""
         plan = super().plan(func)
+        if plan.handler is None and not plan.name.startswith(DECIDED_ELSEWHERE) and shape_follows(plan, func):
+            self.shapes[id(func)] = {}
         plan.builtin = False
         return plan
 
@@ -76,6 +93,21 @@ class DatalessDispatch(Dispatch):
         """Run an operator on a device without values, or one on the host with them."""
         if device < 0:
             return self._to_host(plan, func, args, kwargs)
+        shapes = None if kwargs or self.local.valued else self.shapes.get(id(func))
+        if shapes is not None and (key := signature_of(args)) is not None:
+            made = shapes.get(key, UNKNOWN)
+            if made is UNKNOWN:
+                out = self._computed(plan, func, args, kwargs, device)
+                shapes[key] = shapes_of(plan, args, out)
+                return out
+            if made is not None:
+                out = made.new(args)
+                self.state.assumptions.ran(plan, args, out)
+                return out
+        return self._computed(plan, func, args, kwargs, device)
+
+    def _computed(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+        """What an operator's kernel gives: that of meta tensors, or the CPU's where there are values."""
         if self.local.valued or _have_values((*args, *kwargs.values())):
             return super().call(plan, func, args, kwargs, device)
         if plan.name in SHAPED_BY_VALUES or _counts(plan.name, kwargs):
