@@ -385,20 +385,20 @@ class Dispatch(TorchDispatchMode):
                 key += (size_of(tensor), tensor.dtype)
             if plan.attributes:
                 key += [str(value) for value in args if next(tensors_in((value,)), None) is None]
+        tf32 = self.state.tf32(plan.convolves) if plan.math else 0
         if plan.math:
-            key += [self.state.tf32(plan.convolves), plan.layout and plan.layout(args)]
+            key += [tf32, plan.layout and plan.layout(args)]
         key.append(device)
         name = tuple(key)
         cost = self.costs.get(name)
         machine = self.machine
         if cost is None:
             self.deviations.check(plan.name, args, out)
-            described = signature(func, plan, args, kwargs, out, self.state.tf32(plan.convolves) if plan.math else 0)
+            described = signature(func, plan, args, kwargs, out, tf32)
             cost = self.costs[name] = machine.price(machine.devices[device], described)
             machine.first_use(self.local.host, machine.devices[device], plan.name)
-        local = self.local
+        local, state = self.local, self.state
         stream = local.streams[device]
-        state = self.state
         if plan.blas:
             cublas.use(state, plan.name, device, stream.index)
         if machine.watching:

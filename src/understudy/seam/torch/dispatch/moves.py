@@ -232,21 +232,18 @@ def transfer(
     if of.device >= 0 and to.device >= 0:
         other = local.streams[to.device]
         machine.barrier(local.host, other, local.streams[side])
-    stream = local.streams[side]
-    if machine.concurrent:
-        stream = state.order.stream_of(side, stream)
+    current = local.streams[side]
+    stream = state.order.stream_of(side, current) if machine.concurrent else current
     pinned = of.pinned if of.device < 0 else to.pinned
     if stream.capture is not None and not pinned and min(of.device, to.device) < 0:
         raise _unpinned_in_capture(stream.capture)
     if other is None:
-        sizes = staging(source, destination, to.device >= 0, non_blocking)
-        if sizes:
+        if sizes := staging(source, destination, to.device >= 0, non_blocking):
             state.kernels.take(machine.devices[side], stream, sizes)
     elif not machine.devices[of.device].gpu.is_peer(machine.devices[to.device].gpu):
         for queue, sizes in zip((stream, other), between(source, destination, non_blocking), strict=True):
             state.kernels.take(machine.devices[queue.device], queue, sizes)
-    caller = state.sites.caller(MOVES_MODULE if of.device < 0 else None, 2)
-    site = caller.site
+    frame, site, library, in_module = state.sites.caller(MOVES_MODULE if of.device < 0 else None, 2)
     of, to = (_own(source) if of is HOST_TAG else of), (_own(destination) if to is HOST_TAG else to)
     detail: tuple[tuple[str, str | int], ...] = (
         ("non_blocking", int(non_blocking)),
@@ -254,21 +251,21 @@ def transfer(
         ("source_version", 0 if source.is_inference() else source._version),
         ("source_offset", int(source.storage_offset()) * source.element_size()),
         ("destination", to.number or state.number(to)),
-        *((("module", 1),) if caller.through else ()),
-        *((("library", caller.library),) if caller.library else ()),
+        *((("module", 1),) if in_module else ()),
+        *((("library", library),) if library else ()),
     )
     shapes = (tuple(source.shape),) if of.device < 0 else ()  # of inputs: how many samples a step has
     signature = Signature(copy_name(of.device, to.device, pinned), shapes, detail=detail)
     end = machine.copy(local.host, stream, signature, size, of.device, to.device, pinned, site)
     if other is not None:
         machine.barrier(local.host, stream, other)
-    if to.device >= 0 and not machine.watching:
-        to.epoch = stream.epoch
     if machine.watching:
         state.order.copied(source, destination, stream, site)
+    elif to.device >= 0:
+        to.epoch = stream.epoch
     if of.device < 0 and not pinned:
-        state.notes.copied_to_device(source, size, caller.frame)
-    on_host = of.device < 0 or to.device < 0
+        state.notes.copied_to_device(source, size, frame)
+    on_host = min(of.device, to.device) < 0
     if stream.capture is not None and (non_blocking or not on_host):
         return
     if on_host and non_blocking and pinned:

@@ -23,7 +23,7 @@ PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.memory_
 UNKNOWN: Any = object()
 BY_VALUES = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
 default_dtype: Callable[[], torch.dtype] = torch.get_default_dtype
-new_strided: Any = torch.ops.aten.empty_strided.default._op
+new_strided: Any = torch.ops.aten.empty_strided.default
 Dense = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
