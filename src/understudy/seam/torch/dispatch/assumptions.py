@@ -44,13 +44,13 @@ class Assumptions:
     def __init__(self, state: State) -> None:
         self.state = state
         self.known: WeakKeyDictionary[Tag, tuple[str, bool]] = WeakKeyDictionary()
+        self.any_known = False  # whether anything ever was
 
     def ran(self, plan: Plan, args: tuple[Any, ...], out: Any) -> None:
         """An operator was run on shapes: learn what is known of its result, forget what it wrote over."""
         if plan.name == UNSCALE:
-            self.known[tag_of(args[1])] = "overflow", False
-            return
-        if self.known:
+            self.know(tag_of(args[1]), "overflow", False)
+        elif self.any_known:
             for position in plan.mutated:
                 for tensor in tensors_in((args[position],)):
                     self.known.pop(tag_of(tensor), None)
@@ -63,7 +63,7 @@ class Assumptions:
             infinite = isinstance(args[1], float) and not math.isfinite(args[1])
             if args[0] is args[1] or infinite:  # `x == x` is false of NaN alone
                 return (plan.name == "aten::eq") != infinite
-        if self.known and plan.name in CARRYING:
+        if self.any_known and plan.name in CARRYING:
             found = [self.known.get(tag_of(tensor)) for tensor in tensors_in(args)]
             values = [one[1] for one in found if one is not None]
             if values and len(values) == len(found) <= 2:
@@ -73,7 +73,12 @@ class Assumptions:
     def learn(self, out: Any, value: bool) -> None:
         """The elements of a new tensor are known."""
         if isinstance(out, Tensor) and (tag := tag_of(out)) is not HOST_TAG:
-            self.known[tag] = "finite", value
+            self.know(tag, "finite", value)
+
+    def know(self, tag: Tag, what: str, value: bool) -> None:
+        """All elements in some memory are `value`."""
+        self.known[tag] = what, value
+        self.any_known = True
 
     def value(self, tensor: Tensor) -> Any:
         """The number or truth that the elements of a device tensor are taken for; notes that it was asked for."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -83,7 +83,7 @@ class Dispatch(TorchDispatchMode):
         """What to enter where an operator is run as others: they come here again, and before to a recorder."""
         return self if self.recorder is None else self.recorder.parts()
 
-    def again(self) -> Dispatch:
+    def again(self) -> Self:
         """The same mode for another thread."""
         other = type(self)(self.state, self.handlers, self.deviations)
         other.plans, other.costs = self.plans, self.costs

@@ -6,7 +6,8 @@ says; what decides a shape by values takes all that there is where it selects, a
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 
@@ -23,7 +24,7 @@ from understudy.seam.torch.dispatch.assumptions import (
 from understudy.seam.torch.dispatch.deviations import Deviations
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.moves import fetch, local_scalar
-from understudy.seam.torch.dispatch.shapes import UNKNOWN, Shapes, shape_follows, shapes_of, signature_of
+from understudy.seam.torch.dispatch.shapes import Memory, memory_for
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import (
@@ -39,6 +40,8 @@ from understudy.seam.torch.tags import (
 
 Tensor = torch.Tensor
 META = torch.device("meta")
+modes_below: Callable[[], int] = torch._C._len_torch_dispatch_stack
+"""How many modes stand below this one while it handles an operator: they are to see it."""
 SHAPED_BY_VALUES = frozenset(
     {
         "aten::_unique",
@@ -62,15 +65,21 @@ class DatalessDispatch(Dispatch):
 
     def __init__(self, state: State, handlers: dict[str, Handler], deviations: Deviations) -> None:
         super().__init__(state, {**handlers, **DATALESS_HANDLERS}, deviations)
-        self.shapes: dict[int, dict[Any, Shapes | None]] = {}  # by operator's identity, then by its arguments
+        self.memories: dict[int, Memory] = {}  # by operator's identity
         if state.assumptions is None:
             state.assumptions = Assumptions(state)
+
+    def again(self) -> Self:
+        """The same mode for another thread."""
+        other = super().again()
+        other.memories = self.memories
+        return other
 
     def plan(self, func: Any) -> Plan:
         """The plan of an operator; every one is run by `call`, where meta kernels see the physical device."""
         plan = super().plan(func)
-        if plan.handler is None and not plan.name.startswith(DECIDED_ELSEWHERE) and shape_follows(plan, func):
-            self.shapes[id(func)] = {}
+        if plan.handler is None and not plan.name.startswith(DECIDED_ELSEWHERE) and (memory := memory_for(plan)):
+            self.memories[id(func)] = memory
         plan.builtin = False
         return plan
 
@@ -93,18 +102,21 @@ class DatalessDispatch(Dispatch):
         """Run an operator on a device without values, or one on the host with them."""
         if device < 0:
             return self._to_host(plan, func, args, kwargs)
-        shapes = None if kwargs or self.local.valued else self.shapes.get(id(func))
-        if shapes is not None and (key := signature_of(args)) is not None:
-            made = shapes.get(key, UNKNOWN)
-            if made is UNKNOWN:
-                out = self._computed(plan, func, args, kwargs, device)
-                shapes[key] = shapes_of(plan, args, out)
-                return out
-            if made is not None:
-                out = made.new(args)
-                self.state.assumptions.ran(plan, args, out)
-                return out
-        return self._computed(plan, func, args, kwargs, device)
+        memory = self.memories.get(id(func))
+        if memory is None or self.local.valued or modes_below():
+            return self._computed(plan, func, args, kwargs, device)
+        key = memory.key(args, kwargs)
+        if key is None:
+            return self._computed(plan, func, args, kwargs, device)
+        shapes = memory.known.get(key)
+        if shapes is not None:
+            out = shapes.new(args)
+            self.state.assumptions.ran(plan, args, out)
+            return out
+        out = self._computed(plan, func, args, kwargs, device)
+        if key not in memory.known:
+            memory.keep(key, plan, args, out)
+        return out
 
     def _computed(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
         """What an operator's kernel gives: that of meta tensors, or the CPU's where there are values."""

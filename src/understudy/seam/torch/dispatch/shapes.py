@@ -1,13 +1,14 @@
 """Results' shapes, remembered by the arguments, so that no meta kernel runs twice for the same ones.
 
-Only what can be made again without a doubt is kept: an operator that writes its first argument and returns it, or one
-that makes new dense tensors, each with memory of its own. What an operator says of wrong arguments is never kept.
+A meta kernel sees no values, so what it gives follows from the arguments' sizes, strides and dtypes, from the numbers
+among them, and from the default dtype. Only results that can be made again without a doubt are kept: an operator that
+writes its first argument and returns it, or nothing, or one that makes new dense tensors, each with memory of its own.
+What an operator says of wrong arguments is never kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable
 
 import torch
 
@@ -20,74 +21,116 @@ META = torch.device("meta")
 STRIDED = torch.strided
 PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.memory_format, torch.layout})
 """Classes of arguments that are compared by value; 1, 1.0 and True are told apart by their class."""
-UNKNOWN: Any = object()
+MOST = 1024
+"""Of how many calls of one operator the results are remembered: a number that changes with every step, such as a
+learning rate, makes new ones without end."""
 BY_VALUES = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
+SHAPED_BY_MEMORY = ("aten::as_strided",)
+"""Operators that look at the size of an argument's memory, which its strides do not tell."""
 default_dtype: Callable[[], torch.dtype] = torch.get_default_dtype
-new_strided: Any = torch.ops.aten.empty_strided.default
+new_strided: Callable[..., Tensor] = torch.ops.aten.empty_strided.default
 Dense = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+"""Size, strides and dtype of a tensor."""
 
 
 class Shapes:
-    """What an operator returns: its first argument, or new tensors of these sizes, strides and dtypes."""
+    """What an operator returns: `made`, in a tuple, in a list, or `alone`; or its `first` argument."""
 
-    __slots__ = ("alone", "made")
+    __slots__ = ("form", "made")
 
-    def __init__(self, made: tuple[Dense, ...], alone: bool) -> None:
+    def __init__(self, form: Callable[[list[Tensor | None]], object] | None, made: tuple[Dense | None, ...]) -> None:
+        self.form = form
         self.made = made
-        self.alone = alone
 
-    def new(self, args: tuple[Any, ...]) -> Any:
+    def new(self, args: tuple[object, ...]) -> object:
         """The results of one more call."""
-        if not self.made:
+        if self.form is None:
             return args[0]
-        found = [new_strided(size, stride, dtype=dtype, device=META) for size, stride, dtype in self.made]
-        return found[0] if self.alone else tuple(found)
+        return self.form(
+            [one and new_strided(one[0], one[1], dtype=one[2], device=META) for one in self.made]  # one is no tensor
+        )
 
 
-def shape_follows(plan: Plan, func: Any) -> bool:
-    """Whether an operator's results may follow from the shapes, dtypes and numbers of its arguments."""
+class Memory:
+    """The results of one operator, by its arguments; `numbers` says whether those decide what comes out."""
+
+    __slots__ = ("known", "numbers")
+
+    def __init__(self, plan: Plan) -> None:
+        self.known: dict[Hashable, Shapes | None] = {}
+        # The scalars of multi-tensor operators change with every step of an optimizer, and decide no shape.
+        self.numbers = not plan.name.startswith("aten::_foreach_")
+
+    def key(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Hashable:
+        """All of the arguments that shapes can depend on; None where one of them is not plain, or has values."""
+        key: list[object] = [default_dtype()]
+        if self._describe(key, args) and (not kwargs or self._describe(key, kwargs.items())):
+            return tuple(key)
+        return None
+
+    def _describe(self, key: list[object], values: Iterable[object]) -> bool:
+        for value in values:
+            kind = value.__class__
+            if kind is Tensor or kind is Parameter:
+                tensor: Tensor = value  # type: ignore[assignment]
+                if tensor.layout is not STRIDED or not is_physically_meta(tensor) or tensor.is_nested:
+                    return False
+                key += (tensor.shape, tensor.stride(), tensor.dtype)
+            elif kind is float and not self.numbers:
+                key.append(kind)
+            elif kind in PLAIN:
+                key += (kind, value)
+            elif kind is list or kind is tuple:
+                inner: list[object] = []
+                if not self._describe(inner, value):  # type: ignore[arg-type]
+                    return False
+                key.append(tuple(inner))
+            else:
+                return False
+        return True
+
+    def keep(self, key: Hashable, plan: Plan, args: tuple[object, ...], out: object) -> None:
+        """Remember what a call has given."""
+        if len(self.known) >= MOST:
+            self.known.clear()
+        self.known[key] = _shapes_of(plan, args, out)
+
+
+def alone(made: list[Tensor | None]) -> object:
+    """The one tensor that was made."""
+    return made[0]
+
+
+def nothing(made: list[Tensor | None]) -> object:
+    """What an operator returns that only writes."""
+    return None
+
+
+def memory_for(plan: Plan) -> Memory | None:
+    """Where an operator's results are remembered; None where they may not follow from its arguments."""
     if not plan.builtin or plan.view or plan.random or plan.resizes or plan.factory or plan.composite:
-        return False
-    if plan.mutated_keywords or not BY_VALUES.isdisjoint(func.tags):
-        return False
-    return plan.mutated == (() if plan.fresh else (0,))
+        return None
+    if plan.mutated_keywords or plan.name.startswith(SHAPED_BY_MEMORY) or not BY_VALUES.isdisjoint(plan.func.tags):
+        return None
+    return Memory(plan) if plan.mutated == (() if plan.fresh else (0,)) else None
 
 
-def signature_of(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """All of the arguments that shapes can depend on; None where one of them is not plain, or has values."""
-    key: list[Any] = [default_dtype()]
-    for value in args:
-        kind = value.__class__
-        if kind is Tensor or kind is Parameter:
-            if value.layout is not STRIDED or not is_physically_meta(value) or value.is_nested:
-                return None
-            key += (value.shape, value.stride(), value.dtype)
-        elif kind in PLAIN:
-            key += (kind, value)
-        elif kind is list or kind is tuple:
-            inner = signature_of(tuple(value))
-            if inner is None:
-                return None
-            key.append(inner)
-        else:
-            return None
-    return tuple(key)
-
-
-def shapes_of(plan: Plan, args: tuple[Any, ...], out: Any) -> Shapes | None:
+def _shapes_of(plan: Plan, args: tuple[object, ...], out: object) -> Shapes | None:
     """What to keep of an operator's results; None where they cannot be made again without its kernel."""
     if not plan.fresh:
-        return Shapes((), True) if out is args[0] else None
-    found = out if isinstance(out, tuple) else (out,)
-    if not found or not all(map(_is_new, found)):
+        return Shapes(nothing, ()) if out is None else Shapes(None, ()) if out is args[0] else None
+    form = out.__class__ if isinstance(out, (tuple, list)) else alone
+    results: Iterable[object] = out if isinstance(out, (tuple, list)) else (out,)
+    tensors = [one for one in results if isinstance(one, Tensor)]
+    if not all(one is None or (isinstance(one, Tensor) and _is_new(one)) for one in results):
         return None
-    if len({storage_of(tensor)._cdata for tensor in found}) < len(found):
+    if not tensors or len({storage_of(tensor)._cdata for tensor in tensors}) < len(tensors):
         return None
-    made = tuple((tuple(tensor.shape), tensor.stride(), tensor.dtype) for tensor in found)
-    return Shapes(made, not isinstance(out, tuple))
+    made = ((tuple(t.shape), t.stride(), t.dtype) if isinstance(t, Tensor) else None for t in results)
+    return Shapes(form, tuple(made))
 
 
-def _is_new(tensor: Any) -> bool:
+def _is_new(tensor: Tensor) -> bool:
     """Whether a result is a dense tensor in memory of its own, and of just the size that it needs."""
     if tensor.__class__ is not Tensor or tensor.layout is not STRIDED or tensor.is_nested:
         return False
@@ -95,4 +138,4 @@ def _is_new(tensor: Any) -> bool:
         return False
     storage = storage_of(tensor)
     fresh = new_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
-    return storage._us is HOST_TAG and storage.nbytes() == storage_of(fresh).nbytes()
+    return storage._us is HOST_TAG and bool(storage.nbytes() == storage_of(fresh).nbytes())
