@@ -113,9 +113,11 @@ def test_autocast_casts_before_and_grad_mode_after() -> None:
     with understudy.emulate("V100", no_data=True):
         x, w = torch.ones(4, 4, device="cuda"), torch.nn.Parameter(torch.ones(4, 4, device="cuda"))
         for _ in range(2):
-            assert (x @ w).requires_grad and (x @ w).dtype is torch.float32
+            assert (x @ w).requires_grad
+            assert (x @ w).dtype is torch.float32
             with torch.autocast("cuda", torch.float16), torch.no_grad():
-                assert not (x @ w).requires_grad and (x @ w).dtype is torch.float16
+                assert not (x @ w).requires_grad
+                assert (x @ w).dtype is torch.float16
             with torch.inference_mode():
                 assert (x + x).is_inference()
             assert not (x + x).is_inference()
@@ -134,7 +136,8 @@ def test_out_and_list_forms_return_what_they_are_to() -> None:
         x, out = torch.ones(4, device="cuda"), torch.empty(0, device="cuda")
         many = [torch.ones(n, device="cuda") for n in (2, 3)]
         for step in range(3):
-            assert torch.add(x, x, out=out) is out and out.shape == (4,)
+            assert torch.add(x, x, out=out) is out
+            assert out.shape == (4,)
             out.resize_(0)
             torch._foreach_mul_(many, 0.5 + step)
             assert [one.shape for one in torch._foreach_add(many, 1.0)] == [(2,), (3,)]

@@ -52,7 +52,7 @@ class Failure:
             dispatch = self.dispatch
             dispatch.handlers = _Broken(dispatch.handlers)
             for plan in dispatch.plans.values():
-                plan.handler = partial(_refuse, plan.handler)
+                plan.handler, plan.direct = partial(_refuse, plan.handler), False
         raise self.error()
 
     def error(self) -> RuntimeError:

@@ -104,6 +104,7 @@ class Dispatch(TorchDispatchMode):
         """The plan of an operator, made on its first use."""
         made = self.deviations.plan(func) if hasattr(func, "_schema") else HigherOrderPlan(func)
         plan = self.plans[id(func)] = made
+        plan.direct = False
         if plan.handler is not None:
             return plan
         plan.handler = self.handlers.get(func.name()) or self.handlers.get(plan.name)
@@ -114,6 +115,8 @@ class Dispatch(TorchDispatchMode):
         plan.memory = plan.row is not None or not silent(plan, func)
         special = plan.math or plan.blas or plan.memory or plan.synchronizes or plan.maskable
         plan.simple = plan.kernel and not special and plan.mutated in NONE_OR_FIRST and not plan.lists
+        plan.direct = plan.handler is None and not plan.factory and not plan.looks
+        plan.called = plan.random != 0 or not plan.builtin
         return plan
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -124,6 +127,8 @@ class Dispatch(TorchDispatchMode):
         plan = self.plans.get(id(func))
         if plan is None:
             plan = self.plan(func)
+        if plan.direct and not kwargs:
+            return self.plain(plan, func, args)
         if plan.handler is not None:
             return plan.handler(self, plan, func, args, kwargs or {})
         if plan.factory:
@@ -179,7 +184,7 @@ class Dispatch(TorchDispatchMode):
                 key.append(value)
         if device < 0:
             return self.general(plan, func, args, {})
-        if plan.random or not plan.builtin or self.room.near:
+        if plan.called or self.room.near:
             out = self.call(plan, func, args, {}, device)
         else:
             out = plan.run(*args)

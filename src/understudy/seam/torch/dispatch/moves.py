@@ -319,7 +319,7 @@ def local_scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...
     state = dispatch.state
     tensor = args[0]
     if tag_of(tensor).device >= 0 and asks_the_host():
-        fetch(state, tensor, plan.name)
+        fetch(state, tensor, plan.name, 1)
     elif state.late.pending:
         state.late.host_touch(tensor)
     return plan.run(*args, **kwargs)

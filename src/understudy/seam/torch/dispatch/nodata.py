@@ -80,7 +80,7 @@ class DatalessDispatch(Dispatch):
         plan = super().plan(func)
         if plan.handler is None and not plan.name.startswith(DECIDED_ELSEWHERE) and (memory := memory_for(plan)):
             self.memories[id(func)] = memory
-        plan.builtin = False
+        plan.builtin, plan.called = False, True
         return plan
 
     def create(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:

@@ -29,15 +29,18 @@ class Plan:
     writes. `resizes`: may change a storage's size. `composite`: has no kernel of its own, but is written in other
     operators. `handler`: replaces it all. `run`: what `func` calls, or a kernel of ours for it on a device.
     `lists`: takes lists of tensors. `simple`: launching its kernel is all that there is to it.
-    `tensorless`: neither takes nor makes tensors.
+    `tensorless`: neither takes nor makes tensors. `direct`: without keywords it is a plain operator, `called`: one that
+    needs more round it than `run` (random numbers, a library's kernel); `Dispatch` decides both.
     """
 
     __slots__ = (
         "attributes",
         "blas",
         "builtin",
+        "called",
         "composite",
         "convolves",
+        "direct",
         "empty",
         "exempt",
         "factory",
