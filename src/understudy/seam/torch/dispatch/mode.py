@@ -386,7 +386,8 @@ class Dispatch(TorchDispatchMode):
             return
         if key is None:
             key = [plan]
-            for tensor in tensors_in((*args, *kwargs.values(), out)):
+            alone = plan.factory and out.__class__ is Tensor
+            for tensor in (out,) if alone else tensors_in((*args, *kwargs.values(), out)):
                 key += (size_of(tensor), tensor.dtype)
             if plan.attributes:
                 key += [str(value) for value in args if next(tensors_in((value,)), None) is None]

@@ -75,7 +75,7 @@ class HostGuard:
         if isinstance(size, (list, tuple)):
             dtype = kwargs.get("dtype") or torch.get_default_dtype()
             needed = math.prod(size) * dtype.itemsize
-            device = self.core.device(index)
+            device = self.core.machine.devices[index]
             if needed >= EXABYTE:
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
             if needed > device.driver.total_bytes:
