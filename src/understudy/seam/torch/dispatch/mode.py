@@ -104,7 +104,6 @@ class Dispatch(TorchDispatchMode):
         """The plan of an operator, made on its first use."""
         made = self.deviations.plan(func) if hasattr(func, "_schema") else HigherOrderPlan(func)
         plan = self.plans[id(func)] = made
-        plan.direct = False
         if plan.handler is not None:
             return plan
         plan.handler = self.handlers.get(func.name()) or self.handlers.get(plan.name)
@@ -116,7 +115,6 @@ class Dispatch(TorchDispatchMode):
         special = plan.math or plan.blas or plan.memory or plan.synchronizes or plan.maskable
         plan.simple = plan.kernel and not special and plan.mutated in NONE_OR_FIRST and not plan.lists
         plan.direct = plan.handler is None and not plan.factory and not plan.looks
-        plan.called = plan.random != 0 or not plan.builtin
         return plan
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

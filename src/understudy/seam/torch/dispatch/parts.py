@@ -39,6 +39,7 @@ class HigherOrderPlan(Plan):
     def __init__(self, func: Any) -> None:
         self.func = func
         self.handler = higher_order
+        self.direct = False
 
 
 def higher_order(dispatch: Mode, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -81,7 +81,7 @@ class Plan:
         tensors = [i for i, argument in enumerate(arguments) if "Tensor" in str(argument.type)]
         self.factory = not tensors
         self.lists = any("Tensor" in str(arguments[i].type) and "List" in str(arguments[i].type) for i in tensors)
-        self.simple = False
+        self.simple = self.direct = False
         gives_tensors = any("Tensor" in str(r.type) for r in returns)
         self.tensorless = func.namespace in ("aten", "profiler") and not (tensors or gives_tensors)
         written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
@@ -115,6 +115,7 @@ class Plan:
             self.layout = partial(operands_layout, first)
         self.convolves = "conv" in name or "cudnn" in name
         self.builtin = func.namespace in tables.BUILT_IN
+        self.called = bool(self.random) or not self.builtin
         self.looks = self.view and self.builtin and not self.random and tensors == [0]
         kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key
         self.composite = kernel_for(func.name(), "CompositeImplicitAutograd") and not kernel_for(func.name(), "CPU")
