@@ -14,6 +14,7 @@ from understudy.machine.memory.blocks import DEFAULT_POOL
 from understudy.seam.torch.cuda.graph_memory import PoolBytes, bytes_of
 from understudy.seam.torch.dispatch.above import Above
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import HIDDEN_WRITES, NO_KERNEL
 from understudy.seam.torch.state.positions import Position
@@ -57,7 +58,7 @@ class Step(NamedTuple):
     """
 
     plan: Plan
-    func: Any
+    func: OpOverload
     args: Any
     kwargs: Any
     results: list[Slot]
@@ -87,7 +88,7 @@ class CaptureMode(Above):
         with self.dispatch, self:
             yield
 
-    def operator(self, plan: Plan, func: Any, args: Any, kwargs: Any) -> Any:
+    def operator(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
         """Write the operator down."""
         drawn = self._drawn(kwargs.get("generator") or self.generator) if plan.random else None
         if drawn is not None and kwargs.get("generator") is not None and drawn[1] not in self.places:
@@ -181,7 +182,9 @@ class CaptureMode(Above):
 
     # ------------------------------------------------------------------ the record
 
-    def _write_down(self, plan: Plan, func: Any, args: Any, kwargs: Any, out: Any, written: list[Tensor]) -> None:
+    def _write_down(
+        self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, out: Any, written: list[Tensor]
+    ) -> None:
         self._use_all(plan, args, kwargs, out, written)
         results = [self._slot(tensor) for tensor in tensors_in((out,))] if plan.fresh else []
         kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}

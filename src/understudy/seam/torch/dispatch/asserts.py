@@ -15,6 +15,7 @@ import torch
 
 from understudy.machine.stream import Stream
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import cuda_error
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import ASSERTING
@@ -67,9 +68,7 @@ class _Broken(dict[str, Any]):
         return partial(_refuse, super().get(name, default))
 
 
-def _refuse(
-    before: Any, dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _refuse(before: Any, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """An operator after the context was lost: what touches a device raises, except what only makes a view."""
     state = dispatch.state
     device = kwargs.get("device")
@@ -81,7 +80,7 @@ def _refuse(
     return dispatch.general(plan, func, args, kwargs)
 
 
-def guarded(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def guarded(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """An operator whose CUDA kernel asserts that indices are in range."""
     try:
         return dispatch.general(plan, func, args, kwargs) if kwargs else dispatch.plain(plan, func, args)
@@ -110,7 +109,7 @@ def fail(dispatch: Dispatch, plan: Plan, error: Exception, stream: Stream, epoch
         state.failure = Failure(dispatch, stream, epoch)
 
 
-def _anything(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _anything(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """A result of the right shape; what a kernel writes after an assert is undefined, zeros are as good as anything."""
     if plan.mutated:
         return args[plan.mutated[0]]

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from understudy.errors import UnsupportedError
+from understudy.seam.torch.operators.call import Arguments
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import HOST_TAG, Tag, is_physically_meta, tag_of
@@ -46,7 +47,7 @@ class Assumptions:
         self.known: WeakKeyDictionary[Tag, tuple[str, bool]] = WeakKeyDictionary()
         self.any_known = False  # whether anything ever was
 
-    def ran(self, plan: Plan, args: tuple[Any, ...], out: Any) -> None:
+    def ran(self, plan: Plan, args: Arguments, out: Any) -> None:
         """An operator was run on shapes: learn what is known of its result, forget what it wrote over."""
         if plan.name == UNSCALE:
             self.know(tag_of(args[1]), "overflow", False)
@@ -55,7 +56,7 @@ class Assumptions:
                 for tensor in tensors_in((args[position],)):
                     self.known.pop(tag_of(tensor), None)
 
-    def result(self, plan: Plan, args: tuple[Any, ...]) -> bool | None:
+    def result(self, plan: Plan, args: Arguments) -> bool | None:
         """What is known of an operator's result, the same for all its elements."""
         if plan.name in NEVER:
             return NEVER[plan.name]
@@ -116,7 +117,7 @@ def refusal(state: State, what: str, advice: str = GIVE_A_VALUE) -> str:
     return f"{what} at {site}, and a rehearsal without data has none: {advice}, or run with data"
 
 
-def selected(name: str, args: tuple[Any, ...]) -> Tensor | None:
+def selected(name: str, args: Arguments) -> Tensor | None:
     """The result of an operator that picks elements by their values, where it picks all; None of any other operator."""
     if name == "aten::nonzero":
         return torch.empty((args[0].numel(), args[0].dim()), dtype=torch.int64, device=META)

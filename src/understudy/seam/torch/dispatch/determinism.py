@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.tags import device_of
 
@@ -80,7 +81,7 @@ def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
 
 
 def _checked(
-    inner: Handler | None, dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    inner: Handler | None, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
 ) -> Any:
     if torch.are_deterministic_algorithms_enabled() and any(device_of(t) >= 0 for t in tensors_in(args)):
         only = ONLY_WHEN.get(plan.name)

@@ -15,6 +15,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import named
 
@@ -37,7 +38,7 @@ def patches(state: State) -> list[Patch]:
     def handler(args: Any) -> torch.device:
         return heard(stock_handler(args))
 
-    def dispatch(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatch(cls: Any, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None) -> Any:
         out = stock(cls, func, types, args, kwargs or {})
         return heard(out) if func is ASKED else out
 
@@ -60,7 +61,7 @@ def patches(state: State) -> list[Patch]:
     ]
 
 
-def run(state: State, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run(state: State, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """Run an operator on shapes; one that C++ wants on the CPU runs on the device that C++ took for it."""
     local = state.local
     wanted = kwargs.get("device")

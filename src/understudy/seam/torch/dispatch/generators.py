@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords
 from understudy.seam.torch.operators.plan import RANDOM_STATE, Plan, tensors_in
 from understudy.seam.torch.state.positions import MASK, UNROLL, Position
 from understudy.seam.torch.state.state import State
@@ -28,7 +29,7 @@ def patches(state: State) -> list[Patch]:
     return [Patch(torch, "Generator", generator_class)]
 
 
-def draw(state: State, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+def draw(state: State, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> Any:
     """Run an operator that draws random numbers, with the device's generator; with PyTorch's own on the host."""
     if device < 0:
         return func(*args, **kwargs)

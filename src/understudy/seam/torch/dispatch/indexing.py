@@ -18,6 +18,7 @@ import torch
 from understudy.seam.torch.dispatch.asserts import guarded
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.moves import move
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.operators.tables import MASKABLE
@@ -36,7 +37,7 @@ def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
 
 
 def _indexed(
-    inner: Handler, dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    inner: Handler, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
 ) -> Any:
     tensor, indices, *rest = args
     device = tag_of(tensor).device
@@ -47,7 +48,7 @@ def _indexed(
     return inner(dispatch, plan, func, args, kwargs)
 
 
-def brought(state: State, args: tuple[Any, ...], device: int) -> tuple[Any, ...]:
+def brought(state: State, args: Arguments, device: int) -> tuple[Any, ...]:
     """The arguments of an operator of `tables.MASKABLE` with what lay on the host copied to `device`.
 
     Raises:

@@ -19,6 +19,7 @@ from understudy.seam.torch.dispatch.generators import draw
 from understudy.seam.torch.dispatch.gradients import return_to_host
 from understudy.seam.torch.dispatch.parts import HigherOrderPlan, composite, tensorless
 from understudy.seam.torch.operators import messages
+from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Types
 from understudy.seam.torch.operators.plan import (
     Plan,
     common_device,
@@ -53,7 +54,7 @@ CPU_DEVICE = torch.device("cpu")
 NONE_OR_FIRST = ((), (0,))
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 get_mode = torch._C._get_dispatch_mode
-Handler = Callable[["Dispatch", Plan, Any, tuple[Any, ...], dict[str, Any]], Any]
+Handler = Callable[["Dispatch", Plan, Any, Arguments, Keywords], Any]
 
 
 class Recorder(Protocol):
@@ -100,7 +101,7 @@ class Dispatch(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def plan(self, func: Any) -> Plan:
+    def plan(self, func: OpOverload) -> Plan:
         """The plan of an operator, made on its first use."""
         made = self.deviations.plan(func) if hasattr(func, "_schema") else HigherOrderPlan(func)
         plan = self.plans[id(func)] = made
@@ -117,7 +118,9 @@ class Dispatch(TorchDispatchMode):
         plan.direct = plan.handler is None and not plan.factory and not plan.looks
         return plan
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> Any:
         if types and any(t.__torch_dispatch__ is not PLAIN for t in types):
             # Nothing happens on a device where shapes alone are traced. Other subclasses take themselves apart first:
             # what they are made of comes here again.
@@ -147,7 +150,7 @@ class Dispatch(TorchDispatchMode):
                     return out
         return self.plain(plan, func, args)
 
-    def plain(self, plan: Plan, func: Any, args: tuple[Any, ...]) -> Any:
+    def plain(self, plan: Plan, func: OpOverload, args: Arguments) -> Any:
         """Tensors of one device and numbers, without keywords; what turns out to be anything else is `general`."""
         key: list[Any] = [plan]
         device = NOWHERE
@@ -216,12 +219,12 @@ class Dispatch(TorchDispatchMode):
 
     # ------------------------------------------------------------------ the general case
 
-    def general(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
         """Any mixture of tensors, keywords, devices and subclasses."""
         with disable_torch_function():
             return self._general(plan, func, args, kwargs)
 
-    def _general(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
         device, floating = (NOWHERE, []) if plan.factory else self.scan(plan, func, args, kwargs)
         if plan.factory or "device" in kwargs or "pin_memory" in kwargs:
             return self.create(plan, func, args, kwargs, device)
@@ -236,7 +239,7 @@ class Dispatch(TorchDispatchMode):
             self.tag(tensor, device)
         return self.on_device(plan, func, args, kwargs, device)
 
-    def on_device(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+    def on_device(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Any:
         """Run an operator whose tensors live on `device`, tag its results and submit it."""
         out = self.call(plan, func, args, kwargs, device)
         if plan.view:
@@ -254,9 +257,7 @@ class Dispatch(TorchDispatchMode):
         self.submit(plan, func, args, kwargs, out, device, None)
         return out
 
-    def on_host(
-        self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], floating: list[Tensor]
-    ) -> Any:
+    def on_host(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, floating: list[Tensor]) -> Any:
         """Run an operator on host tensors; what floating tensors give floats as well."""
         late = self.state.late
         if late.pending:
@@ -273,7 +274,7 @@ class Dispatch(TorchDispatchMode):
                 self.float(tensor)
         return out
 
-    def scan(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, list[Tensor]]:
+    def scan(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> tuple[int, list[Tensor]]:
         """The device of an operator's tensors, and those among them that float; raises PyTorch's error on a mixture."""
         device = NOWHERE
         floating: list[Tensor] = []
@@ -297,7 +298,7 @@ class Dispatch(TorchDispatchMode):
             return_to_host(tensor)
         return device, floating
 
-    def create(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+    def create(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Any:
         """Run an operator that says where its result shall be."""
         kwargs = dict(kwargs)
         if get_mode(FAKE) is not None:
@@ -345,7 +346,7 @@ class Dispatch(TorchDispatchMode):
 
     # ------------------------------------------------------------------ pieces
 
-    def call(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+    def call(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> Any:
         """Compute the values: Python kernels see the physical device, random operators use the device's generator."""
         local = self.local
         if device >= 0 and self.room.near:
@@ -371,9 +372,9 @@ class Dispatch(TorchDispatchMode):
     def submit(
         self,
         plan: Plan,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        func: OpOverload,
+        args: Arguments,
+        kwargs: Keywords,
         out: Any,
         device: int,
         key: list[Any] | None,
@@ -470,7 +471,7 @@ class Dispatch(TorchDispatchMode):
             for part in parts_of(tensor) or [tensor]:
                 storage_of(part)._us = HOST_TAG
 
-    def resized(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def resized(self, args: Arguments, kwargs: Keywords) -> None:
         """Follow storages whose size an operator may have changed."""
         for tensor in tensors_in((*args, *kwargs.values())):
             if tensor.layout is not STRIDED:  # sparse ones get new parts

@@ -12,6 +12,7 @@ from understudy.machine.order import Access
 from understudy.machine.stream import Recording, Stream
 from understudy.seam.torch.dispatch import fake
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.scratch.copy_memory import between, staging
@@ -90,7 +91,7 @@ def _back(state: State, grad: Tensor | None, device: int) -> Tensor | None:
 # ---------------------------------------------------------------------------------------------- operators
 
 
-def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def to_copy(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """aten::_to_copy: a copy to the device that `move` names, or, when C++ asks, a conversion where the tensor is."""
     tensor = args[0]
     if not isinstance(tensor, Tensor):
@@ -162,7 +163,7 @@ def _page_locked(state: State, made: Tensor) -> Tensor:
     return made
 
 
-def copy_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def copy_(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """aten::copy_: within one device a kernel, between two a transfer."""
     destination, source = args[:2]
     if not isinstance(source, Tensor):  # a number, which the kernel takes as an argument
@@ -314,7 +315,7 @@ def _late(state: State, stream: Stream, destination: Tensor, value: Tensor | Non
     state.late.to_host(stream, destination, value, end, access)
 
 
-def local_scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def local_scalar(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """aten::_local_scalar_dense, what `.item()` calls: the host waits for the value."""
     state = dispatch.state
     tensor = args[0]
@@ -362,7 +363,7 @@ def _fetched(device: int, pinned: bool, cause: str, library: str) -> Signature:
     )
 
 
-def record_stream(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def record_stream(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """aten::record_stream: the block is kept until the stream is done with it."""
     tensor, stream = args
     tag = tag_of(tensor)
@@ -372,7 +373,7 @@ def record_stream(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ..
         dispatch.machine.devices[tag.device].allocator.record_stream(tag.block, stream._us.index)
 
 
-def is_pinned(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_pinned(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> bool:
     """aten::is_pinned."""
     tensor, tag = args[0], tag_of(args[0])
     registered = dispatch.state.memory.registered
@@ -381,7 +382,7 @@ def is_pinned(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], 
     )
 
 
-def pin_memory(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def pin_memory(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """aten::_pin_memory and aten::pin_memory: a copy in page-locked memory; the tensor itself when it is pinned."""
     tensor = args[0]
     tag = tag_of(tensor)
@@ -406,7 +407,7 @@ def _type_name(tensor: Tensor) -> str:
     return torch._C.TensorBase.type(tensor).rsplit(".", 1)[1]
 
 
-def set_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def set_(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """aten::set_: the tensor takes over another's storage, and so its tag."""
     target = args[0]
     before = tag_of(target)
@@ -424,7 +425,7 @@ def set_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
     return out
 
 
-def facts(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def facts(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """What a nested tensor knows of its parts: tensors on the host, on CUDA too; nothing is launched."""
     return func(*args, **kwargs)
 

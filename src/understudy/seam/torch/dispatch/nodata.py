@@ -25,6 +25,7 @@ from understudy.seam.torch.dispatch.deviations import Deviations
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.moves import fetch, local_scalar
 from understudy.seam.torch.dispatch.shapes import Memory, memory_for
+from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import (
@@ -75,7 +76,7 @@ class DatalessDispatch(Dispatch):
         other.memories = self.memories
         return other
 
-    def plan(self, func: Any) -> Plan:
+    def plan(self, func: OpOverload) -> Plan:
         """The plan of an operator; every one is run by `call`, where meta kernels see the physical device."""
         plan = super().plan(func)
         if plan.handler is None and not plan.name.startswith(DECIDED_ELSEWHERE) and (memory := memory_for(plan)):
@@ -83,7 +84,7 @@ class DatalessDispatch(Dispatch):
         plan.builtin, plan.called = False, True
         return plan
 
-    def create(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+    def create(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Any:
         """As with data; what C++ makes "on meta" inside a composite lives where its inputs do, or floats."""
         wanted = kwargs.get("device")
         if wanted is None or wanted.type != "meta" or self.local.explicit or named(kwargs):
@@ -98,7 +99,7 @@ class DatalessDispatch(Dispatch):
                 storage_of(tensor)._us = Tag(FLOATING, 0)
         return out
 
-    def call(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+    def call(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> Any:
         """Run an operator on a device without values, or one on the host with them."""
         if device < 0:
             return self._to_host(plan, func, args, kwargs)
@@ -118,7 +119,7 @@ class DatalessDispatch(Dispatch):
             memory.keep(key, plan, args, out)
         return out
 
-    def _computed(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+    def _computed(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> Any:
         """What an operator's kernel gives: that of meta tensors, or the CPU's where there are values."""
         if self.local.valued or _have_values((*args, *kwargs.values())):
             return super().call(plan, func, args, kwargs, device)
@@ -136,7 +137,7 @@ class DatalessDispatch(Dispatch):
             assumptions.learn(out, known)
         return out
 
-    def _on_shapes(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _on_shapes(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords) -> Any:
         """Run an operator's meta kernel; what masks select is all that there is."""
         local = self.local
         before = local.inner
@@ -169,7 +170,7 @@ class DatalessDispatch(Dispatch):
         """The answer that the user gave, for a copy that lands later."""
         return values(self.state, tensor)
 
-    def _to_host(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _to_host(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords) -> Any:
         if plan.name == "aten::_to_copy" and tag_of(args[0]).device >= 0 and is_physically_meta(args[0]):
             return values(self.state, args[0]).to(kwargs.get("dtype") or args[0].dtype)
         if plan.name == "aten::copy_" and tag_of(args[1]).device >= 0 and is_physically_meta(args[1]):
@@ -183,7 +184,7 @@ def values(state: State, tensor: Tensor) -> Tensor:
     return found
 
 
-def scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def scalar(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """aten::_local_scalar_dense: the answer that the user gave."""
     tensor = args[0]
     if tag_of(tensor).device < 0 or not is_physically_meta(tensor):
@@ -192,7 +193,7 @@ def scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwa
     return torch.tensor(dispatch.state.assumptions.value(tensor), dtype=tensor.dtype, device="cpu").item()
 
 
-def truth(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def truth(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """aten::equal and the like, which the host waits for: the answer that is assumed, as a truth."""
     tensor = next((t for t in args if isinstance(t, Tensor) and tag_of(t) is not HOST_TAG), None)
     if tensor is None or not is_physically_meta(tensor):
@@ -216,12 +217,12 @@ def _have_values(values: tuple[Any, ...]) -> bool:
     return not any(map(is_physically_meta, found)) and any(tag_of(tensor).device >= 0 for tensor in found)
 
 
-def _counts(name: str, kwargs: dict[str, Any]) -> bool:
+def _counts(name: str, kwargs: Keywords) -> bool:
     """Whether `repeat_interleave` by a tensor must add up how many elements there will be."""
     return name == "aten::repeat_interleave" and kwargs.get("output_size") is None
 
 
-def _masked(name: str, args: tuple[Any, ...]) -> bool:
+def _masked(name: str, args: Arguments) -> bool:
     """Whether an operator picks or writes elements through a mask."""
     if not name.startswith(("aten::index", "aten::_index_put", "aten::_unsafe_index")) or len(args) < 2:
         return False

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
 
 OBSERVER = "observer"
 
@@ -17,7 +18,9 @@ def observe(mode: Dispatch, around: Callable[..., Any]) -> None:
     class Observed(kind):  # type: ignore[misc, valid-type]
         observer = staticmethod(around)
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
+        ) -> Any:
             if func.namespace == "profiler":  # a range of the program's own, which begins or ends here
                 return super().__torch_dispatch__(func, types, args, kwargs)
             return around(super().__torch_dispatch__, func, types, args, kwargs)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
 
@@ -27,7 +28,7 @@ class Mode(Protocol):
     def parts(self) -> AbstractContextManager[Any]:
         """What to enter where an operator is run as others."""
 
-    def general(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
         """Run an operator whole."""
 
 
@@ -36,13 +37,13 @@ class HigherOrderPlan(Plan):
 
     __slots__ = ()
 
-    def __init__(self, func: Any) -> None:
+    def __init__(self, func: OpOverload) -> None:
         self.func = func
         self.handler = higher_order
         self.direct = False
 
 
-def higher_order(dispatch: Mode, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def higher_order(dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """Run a higher-order operator's kernel, `run_dtensor_rng_op` for one, under the mode."""
     kernel = next((func.py_kernels[key] for key in KERNELS if key in func.py_kernels), None)
     if kernel is None:
@@ -51,12 +52,12 @@ def higher_order(dispatch: Mode, plan: Plan, func: Any, args: tuple[Any, ...], k
         return kernel(*args, **kwargs)
 
 
-def tensorless(dispatch: Mode, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def tensorless(dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """Run an operator that neither takes nor makes tensors (`record_function`'s): nothing happens on a device."""
     return plan.run(*args, **kwargs)
 
 
-def composite(dispatch: Mode, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def composite(dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """Take a composite operator apart as autograd does; under `torch.inference_mode` it comes here whole.
 
     Strided nested tensors have kernels of their own for some of them.

@@ -19,6 +19,7 @@ from understudy.machine.order import knows
 from understudy.machine.stream import Stream
 from understudy.seam.torch.dispatch.above import Above
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import NO_KERNEL, WRITES_ONLY
 from understudy.seam.torch.state.order import current_node
@@ -43,7 +44,7 @@ class StaleMode(Above):
         self.state = dispatch.state
         self.writes: weakref.WeakKeyDictionary[Tag, list[Write]] = weakref.WeakKeyDictionary()
 
-    def operator(self, plan: Plan, func: Any, args: Any, kwargs: Any) -> Any:
+    def operator(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
         """Run it on the bytes that its stream may see, and keep those that it replaces."""
         if current_node() is not None:
             return func(*args, **kwargs)

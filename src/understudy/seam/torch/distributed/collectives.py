@@ -27,6 +27,7 @@ from understudy.seam.torch.distributed.values import (
     truth,
 )
 from understudy.seam.torch.distributed.work import CALLS, Queued
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.tags import CPU, FLOATING, is_physically_meta, tag_of
 
@@ -75,7 +76,7 @@ FUNCTIONAL = (
 """Functional collectives, which DTensor and tensor parallelism use (torch.distributed._functional_collectives)."""
 
 
-def run(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """A collective of all ranks of a group."""
     groups: Groups = dispatch.state.groups
     named = dict(zip(plan.names, args, strict=False)) | kwargs
@@ -145,7 +146,7 @@ def _dense(tensor: Tensor) -> bool:
 
 
 def _values(
-    dispatch: Dispatch, group: Group, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+    dispatch: Dispatch, group: Group, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
 ) -> Any:
     """Run it on gloo to its end; an average comes here as a sum, to be divided, a premultiplied sum as a plain one."""
     if group.nccl:
@@ -224,7 +225,7 @@ def _through_host(dispatch: Dispatch, group: Group, name: str, device: int, size
 # ---------------------------------------------------------------------------------------------- pairs
 
 
-def send(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """c10d::send: the sender's clock goes with the message."""
     groups: Groups = dispatch.state.groups
     tensors, boxed, peer, tag = args
@@ -249,7 +250,7 @@ def send(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
     return _pending(out, finish)
 
 
-def recv(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """c10d::recv_ and c10d::recv_any_source_: it ends when the sender's message, which has its clock, has arrived."""
     groups: Groups = dispatch.state.groups
     tensors, boxed = args[:2]
@@ -283,9 +284,7 @@ def recv(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
     return _pending(out, finish)
 
 
-def _message(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
-) -> Any:
+def _message(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Any:
     """Send or receive what one rank tells another; where that has no values, a token."""
     if lacks_values(args):
         return dispatch.call(plan, func, (token(), *args[1:]), kwargs, CPU)
@@ -314,7 +313,7 @@ def _pending(out: Any, finish: Callable[[], Any]) -> Any:
 # ---------------------------------------------------------------------------------------------- functional ones
 
 
-def functional(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """A functional collective: new tensors on the same device, ready after `wait_tensor`."""
     groups: Groups = dispatch.state.groups
     group = groups.of(args[-1] if "group_name" not in kwargs else kwargs["group_name"])
@@ -343,7 +342,7 @@ def functional(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...],
 
 
 def _functional_values(
-    dispatch: Dispatch, group: Group, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+    dispatch: Dispatch, group: Group, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
 ) -> Any:
     """Run it on gloo to its end; an average for NCCL is a sum, divided: not every version's gloo has averages."""
     dtype = next((tensor.dtype for tensor in tensors_in(args)), None)
@@ -368,7 +367,7 @@ def _functional_values(
     return out if dtype is None or not group.nccl else each(out, lambda tensor: delivered(tensor, dtype))
 
 
-def wait_tensor(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def wait_tensor(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """_c10d_functional::wait_tensor: the current stream waits for the collective that made the tensor."""
     groups: Groups = dispatch.state.groups
     queued = groups.pending.pop(id(tag_of(args[0])), None)
@@ -379,7 +378,7 @@ def wait_tensor(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...]
     return dispatch.call(plan, func, args, kwargs, max(CPU, tag_of(args[0]).device))
 
 
-def wrap(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def wrap(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """_c10d_functional::_wrap_tensor_autograd: the tensor again, for autograd; no kernel."""
     if is_physically_meta(args[0]):  # whose own kernel gives another tensor, and nobody would wait for it
         return AsyncCollectiveTensor(args[0])

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.operators.call import OpOverload
 from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.state.core import Local
 from understudy.seam.torch.state.state import State
@@ -47,7 +48,7 @@ def lacks_values(values: Iterable[Any]) -> bool:
     return any(map(is_physically_meta, tensors_in(values)))
 
 
-def answer(func: Any, written: Any) -> Any:
+def answer(func: OpOverload, written: Any) -> Any:
     """What the c10d operator `func` returns that has written `written`: that and a Work, or a Work alone."""
     done: Any = torch.futures.Future()
     done.set_result(list(tensors_in((written,))))

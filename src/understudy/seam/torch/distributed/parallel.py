@@ -13,6 +13,7 @@ import torch
 from torch._utils import _flatten_dense_tensors, _reorder_tensors_as, _take_tensors, _unflatten_dense_tensors
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.operators.call import Keywords
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU, device_of
@@ -280,7 +281,7 @@ def _checked(tensor: Tensor | None, device: torch.device, dtype: torch.dtype) ->
 def _remarking(state: State) -> Any:
     stock = torch.nn.DataParallel.scatter
 
-    def scatter(self: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any] | None, device_ids: Any) -> Any:
+    def scatter(self: Any, inputs: tuple[Any, ...], kwargs: Keywords | None, device_ids: Any) -> Any:
         batch = next((v for v in (*inputs, *(kwargs or {}).values()) if isinstance(v, Tensor) and v.dim()), None)
         if batch is not None and len(device_ids) > 1:
             site = state.machine.trace.sites[state.site()]

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from understudy.seam.torch.operators.call import Arguments
+
 Tensor = torch.Tensor
 
 FLOAT8: frozenset[torch.dtype] = frozenset(
@@ -121,7 +123,7 @@ def factor_of(options: Any) -> Any:
     return operation.__getstate__()[1] if operation == dist.ReduceOp.PREMUL_SUM else None
 
 
-def multiplied(arguments: tuple[Any, ...], reads: int, writes: int, factor: Any) -> tuple[Any, ...]:
+def multiplied(arguments: Arguments, reads: int, writes: int, factor: Any) -> tuple[Any, ...]:
     """The arguments of a collective with what it reads multiplied: in place where it writes there as well."""
     given = arguments[reads]
     if reads == writes:

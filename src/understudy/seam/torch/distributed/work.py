@@ -14,6 +14,7 @@ import torch.distributed as dist
 from understudy.machine.stream import Event
 from understudy.seam.torch.distributed.groups import Groups
 from understudy.seam.torch.distributed.values import factor_of
+from understudy.seam.torch.operators.call import Arguments
 
 METHODS = (
     "allreduce", "allreduce_coalesced", "broadcast", "allgather", "_allgather_base", "allgather_coalesced",
@@ -121,7 +122,7 @@ def _coalescing(groups: Groups, work_class: Any) -> dict[str, Callable[..., Any]
 
 
 @contextmanager
-def _as_sum(arguments: tuple[Any, ...]) -> Iterator[None]:
+def _as_sum(arguments: Arguments) -> Iterator[None]:
     """Ask for a sum where the program asks for an average or a premultiplied sum, which gloo has not.
 
     Gloo has averages in some versions of PyTorch alone.

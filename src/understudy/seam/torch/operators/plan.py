@@ -12,6 +12,7 @@ from torch.utils.flop_counter import flop_registry
 
 from understudy.machine.machine import Machine
 from understudy.seam.torch.operators import tables
+from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload
 from understudy.seam.torch.tags import NOWHERE, size_of, storage_of, tag_of
 from understudy.trace.operation import Signature
 
@@ -69,7 +70,7 @@ class Plan:
         "view",
     )  # fmt: skip
 
-    def __init__(self, func: torch._ops.OpOverload, run: Callable[..., Any] | None = None) -> None:
+    def __init__(self, func: OpOverload, run: Callable[..., Any] | None = None) -> None:
         self.func = func
         schema = func._schema
         self.run: Callable[..., Any] = func._op if run is None else run
@@ -122,7 +123,7 @@ class Plan:
         if not self.builtin and (key := python_kernel(func)) is not None:
             self.handler = partial(run_python, key)
 
-    def run_foreign(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_foreign(self, func: Kernel, args: Arguments, kwargs: Keywords) -> Any:
         """Call a library's kernel in C++, which makes its tensors where an argument says: on the CPU.
 
         No dispatch mode is there while an operator runs.
@@ -132,7 +133,7 @@ class Plan:
         return func(*moved, **kwargs)
 
 
-def python_kernel(func: torch._ops.OpOverload) -> Any:
+def python_kernel(func: OpOverload) -> Any:
     """The dispatch key of the kernel that a library wrote in Python for CUDA tensors, or None.
 
     `torch.library.custom_op` and `Library.impl` keep a list of them.
@@ -143,7 +144,7 @@ def python_kernel(func: torch._ops.OpOverload) -> Any:
     return None if name is None else getattr(torch._C.DispatchKey, name)
 
 
-def run_python(key: Any, dispatch: Any, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_python(key: Any, dispatch: Any, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """An operator of a library in Python: on a device what its kernel calls comes to the dispatch mode by itself."""
     given = (*args, *kwargs.values())
     on_device = any(tag_of(tensor).device >= 0 for tensor in tensors_in(given))
@@ -162,7 +163,7 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(value)
 
 
-def selects(args: tuple[Any, ...]) -> bool:
+def selects(args: Arguments) -> bool:
     """Whether an operator of `tables.MASKABLE` has a mask whose elements the host must count.
 
     Writing one number of the host through a mask needs no count, it is a `masked_fill` (`canDispatchToMaskedFill` in
@@ -190,9 +191,7 @@ def common_device(tensors: Any, key: list[Any]) -> int:
     return device
 
 
-def signature(
-    func: torch._ops.OpOverload, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, tf32: int
-) -> Signature:
+def signature(func: OpOverload, plan: Plan, args: Arguments, kwargs: Keywords, out: Any, tf32: int) -> Signature:
     """What the cost model needs to know of one call: shapes, dtypes, floating point operations and bytes.
 
     `tf32` is `State.tf32()` for an operator that it concerns, 0 for others.
@@ -246,12 +245,12 @@ def channels_last(tensor: torch.Tensor) -> bool:
     return bool(strides[1] == 1 and strides[3] == tensor.shape[1] > 1)
 
 
-def images_layout(args: tuple[Any, ...]) -> bool:
+def images_layout(args: Arguments) -> bool:
     """Whether the channels of a convolution's images or kernel come last."""
     return any(map(channels_last, tensors_in(args[:3])))
 
 
-def operands_layout(first: int, args: tuple[Any, ...]) -> tuple[str, ...]:
+def operands_layout(first: int, args: Arguments) -> tuple[str, ...]:
     """Which operands of a matrix product lie transposed in memory: their rows, not their columns, are contiguous."""
     return tuple(
         name
@@ -271,7 +270,7 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def numbers_as_tensors(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def numbers_as_tensors(func: OpOverload, args: Arguments) -> tuple[Any, ...]:
     """What TorchScript holds as tensors of one number comes to a mode as Python numbers, which few operators take.
 
     Source: `toPyObject` of torch/csrc/jit/python/pybind_utils.cpp; `should_allow_numbers_as_tensors` of
@@ -294,7 +293,7 @@ def bytes_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def flops_of(name: str, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+def flops_of(name: str, func: OpOverload, args: Arguments, kwargs: Keywords, out: Any) -> int:
     """Floating-point operations of one call as PyTorch's own counter has them; 0 where it has no rule.
 
     It has none for cuDNN's recurrent layers: every matrix is used once for each step and text, twice as often backward.
@@ -329,9 +328,7 @@ def _convolution_backward_flops(gradient: torch.Tensor, x: torch.Tensor, weight:
     return 2 * positions * prod(weight.shape[1:]) * sum(map(bool, mask[:2]))
 
 
-def on_cpu(
-    machine: Machine, plan: Plan, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
-) -> int:
+def on_cpu(machine: Machine, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, out: Any) -> int:
     """What an operator on host tensors takes the host, in nanoseconds (modelled)."""
     if not plan.kernel or not machine.installed:
         return 0

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from understudy.gpus.gpu import Gpu
+from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 
 
@@ -37,7 +38,7 @@ class Call:
 
     __slots__ = ("arguments", "gpu", "inputs", "name", "outputs")
 
-    def __init__(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, gpu: Gpu) -> None:
+    def __init__(self, plan: Plan, args: Arguments, kwargs: Keywords, out: Any, gpu: Gpu) -> None:
         self.name = plan.name
         self.arguments: dict[str, Any] = {**dict(zip(plan.names, args, strict=False)), **kwargs}
         self.inputs = list(tensors_in((*args, *kwargs.values())))

@@ -14,6 +14,7 @@ import torch
 
 from understudy.errors import HostMemoryError
 from understudy.seam.host_memory import LARGE, Boundless, Room
+from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.memory import Memory
@@ -49,7 +50,7 @@ class HostGuard:
         if self.room.look() < 0:
             raise self._error(index, size)
 
-    def before(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> None:
+    def before(self, plan: Plan, args: Arguments, kwargs: Keywords, index: int) -> None:
         """Refuse an operator on a device whose results the host cannot hold; asked while little is left."""
         size = self._fresh(plan, args, kwargs) + self._written(plan, args)
         if size >= LARGE:
@@ -69,7 +70,7 @@ class HostGuard:
         device.allocator.free(self.memory.take(device, size, self.core.local.streams[index].index))
         return self._error(index, size)
 
-    def expect(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], *, empty: bool) -> None:
+    def expect(self, index: int, args: Arguments, kwargs: Keywords, *, empty: bool) -> None:
         """Refuse a new tensor that no GPU of this model can hold, or whose values (unless `empty`) the host cannot."""
         size = args[0] if args else kwargs.get("size")
         if isinstance(size, (list, tuple)):
@@ -90,7 +91,7 @@ class HostGuard:
             if tag.size >= LARGE:
                 self.room.untouched[tag] = tag.size
 
-    def _written(self, plan: Plan, args: tuple[Any, ...]) -> int:
+    def _written(self, plan: Plan, args: Arguments) -> int:
         """The bytes of untouched pages that an operator is about to write."""
         size = 0
         if self.room.untouched:
@@ -103,7 +104,7 @@ class HostGuard:
                         del self.room.untouched[tag]
         return size
 
-    def _fresh(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    def _fresh(self, plan: Plan, args: Arguments, kwargs: Keywords) -> int:
         """The bytes of an operator's new tensors; of `empty` none."""
         if plan.view or plan.empty or not plan.fresh:
             return 0
@@ -116,7 +117,7 @@ class HostGuard:
             size = self._sizes[key] = self._by_meta(plan, args, kwargs)
         return size
 
-    def _by_meta(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    def _by_meta(self, plan: Plan, args: Arguments, kwargs: Keywords) -> int:
         local = self.core.local
         before, local.inner = local.inner, True
         given = {name: _to_meta(value) for name, value in kwargs.items()}

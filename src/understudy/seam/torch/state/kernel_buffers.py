@@ -14,6 +14,7 @@ import torch
 from understudy.machine.device import Device
 from understudy.machine.memory.oom_text import OutOfMemory
 from understudy.machine.stream import Stream
+from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.scratch.need import Call, Need, unknown
 
@@ -34,8 +35,8 @@ class KernelBuffers:
     def run(
         self,
         plan: Plan,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: Arguments,
+        kwargs: Keywords,
         out: Any,
         device: Device,
         stream: Stream,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from understudy.machine.order import Access, knows
+from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.tags import CPU, HOST_TAG, parts_of, storage_of
@@ -154,7 +155,7 @@ class Late:
 
     # ------------------------------------------------------------------ what the host does meanwhile
 
-    def host_operation(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def host_operation(self, plan: Plan, args: Arguments, kwargs: Keywords) -> None:
         """Called before an operator on host tensors runs: report what it reads too early or overwrites."""
         written = {id(t) for i in plan.mutated if i < len(args) for t in tensors_in((args[i],))}
         for tensor in tensors_in((*args, *kwargs.values())):

@@ -17,6 +17,7 @@ from understudy.machine.machine import Range
 from understudy.machine.order import Access, Accesses, freed
 from understudy.machine.overlap import Strided, strided
 from understudy.machine.stream import Stream
+from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import HIDDEN_WRITES, WRITES_ONLY
 from understudy.seam.torch.state.core import Core
@@ -150,9 +151,7 @@ class Order:
         self._left = self._window = max(0, min(WATCHED, WATCHED + submitted // SELDOM - self._spent))
         machine.watching = self._left > 0
 
-    def accesses(
-        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, stream: Stream, site: int
-    ) -> None:
+    def accesses(self, plan: Plan, args: Arguments, kwargs: Keywords, out: Any, stream: Stream, site: int) -> None:
         """Tell the machine what the operator just submitted reads and writes."""
         if not self.core.machine.concurrent:
             self._watched()

@@ -14,6 +14,7 @@ import torch.utils._device
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.moves import move
+from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.standins import Factory, StandIn, imported, public
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU, device_of, storage_of
@@ -77,7 +78,7 @@ def explicit(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
     return factory
 
 
-def _check_out(kwargs: dict[str, Any]) -> None:
+def _check_out(kwargs: Keywords) -> None:
     """The check that C++ makes of a factory's `device` beside its `out`; on a device the tensor alone says where."""
     if device_of(kwargs["out"]) >= 0:
         kind = kwargs.pop("device").type
@@ -216,14 +217,12 @@ def _nested(state: State) -> Callable[..., Any]:
     return nested_tensor
 
 
-def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def _values(args: Arguments, kwargs: Keywords) -> list[Any]:
     """What decides where a sparse tensor is: its values, the last tensor that its constructor takes."""
     return [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)][-1:]
 
 
-def _together(
-    state: State, args: tuple[Any, ...], kwargs: dict[str, Any], target: int, parts: int
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _together(state: State, args: Arguments, kwargs: Keywords, target: int, parts: int) -> tuple[Arguments, Keywords]:
     """A sparse tensor's parts on one device; lists beside tensors as well."""
     mixed = target >= 0 and bool(_values(args, kwargs))
 
@@ -236,7 +235,7 @@ def _together(
     return (*map(place, args[:parts]), *args[parts:]), kwargs | named
 
 
-def _build(state: State, marked: Any, args: Any, kwargs: dict[str, Any], data: Any, keeps: bool) -> torch.Tensor:
+def _build(state: State, marked: Any, args: Any, kwargs: Keywords, data: Any, keeps: bool) -> torch.Tensor:
     if not isinstance(data, torch.Tensor) or marked.__name__.startswith("sparse"):
         made: torch.Tensor = marked(*args, **kwargs, device="cpu")
         return made

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.jit_trace import TRACER, is_on, paused
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
 from understudy.seam.torch.operators.plan import numbers_as_tensors
 from understudy.seam.torch.state.state import State
 
@@ -45,7 +46,9 @@ class Paused(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> Any:
         if func is convolution and is_on():
             include, exclude = C._dispatch_tls_local_include_set(), C._dispatch_tls_local_exclude_set()
             pause = Paused()  # type: ignore[no-untyped-call]
