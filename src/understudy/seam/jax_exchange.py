@@ -30,10 +30,10 @@ def patches(place_of: Callable[[Any], int], index: Callable[[Any], int]) -> list
         lend(self.unsafe_buffer_pointer(), lent)
         return export(self, **options)
 
-    def shown_platform(self: Any) -> Any:
+    def shown_platform(self: object) -> Any:
         return "gpu" if place_of(self) >= 0 else platform(self)
 
-    def from_capsule(capsule: Any, device: Any, stream: Any, *rest: Any) -> Any:
+    def from_capsule(capsule: object, device: object, stream: object, *rest: object) -> Any:
         if index(device) < 0:
             return stock_import(capsule, device, stream, *rest)
         return stock_import(capsule, device, None, *rest[:1])

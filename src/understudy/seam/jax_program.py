@@ -163,7 +163,7 @@ class _Value:
 
     __slots__ = ("aval",)
 
-    def __init__(self, aval: Any) -> None:
+    def __init__(self, aval: object) -> None:
         self.aval = aval
 
 
@@ -175,7 +175,7 @@ def _called(params: dict[str, Any]) -> Any:
     return None
 
 
-def _repeated(jaxpr: Any, times: int) -> Program:
+def _repeated(jaxpr: object, times: int) -> Program:
     program = program_of(jaxpr)
     return program._replace(work=tuple(work._replace(times=work.times * times) for work in program.work))
 
@@ -312,7 +312,7 @@ def _library_flops(equation: _Equation) -> int:
     return max(out, largest)
 
 
-def _signature(name: str, inputs: tuple[Any, ...], outputs: tuple[Any, ...], flops: int) -> Signature:
+def _signature(name: str, inputs: tuple[object, ...], outputs: tuple[object, ...], flops: int) -> Signature:
     variables = (*inputs, *outputs)
     return Signature(
         name,
@@ -334,7 +334,7 @@ def _dtype(variable: Any) -> str:
     return str(getattr(variable.aval, "dtype", ""))
 
 
-def _elements(variable: Any) -> int:
+def _elements(variable: object) -> int:
     return math.prod(_shape(variable))
 
 

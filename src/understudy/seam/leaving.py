@@ -18,7 +18,7 @@ def patches(save: Callable[[], None]) -> list[Patch]:
 
 
 def _saving(stock: Callable[..., NoReturn], save: Callable[[], None]) -> Callable[..., Any]:
-    def leave(*args: Any, **kwargs: Any) -> Any:
+    def leave(*args: object, **kwargs: object) -> Any:
         save()
         return stock(*args, **kwargs)
 

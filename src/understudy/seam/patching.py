@@ -70,7 +70,7 @@ class Patches:
                     table[now] = table.pop(key)
         self._made.clear()
 
-    def _taken(self, names: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    def _taken(self, names: Mapping[Any, object]) -> list[tuple[Any, Any]]:
         """The names that hold a replacement of ours, each with what it gets instead."""
         found = []
         for name, value in names.items():
@@ -86,14 +86,14 @@ class Patches:
         return iter(self._undo)
 
 
-def _found(owner: Any, name: str) -> Any:
+def _found(owner: object, name: str) -> Any:
     # A function's defaults are an attribute that its __dict__ does not hold.
     if isinstance(owner, FunctionType):
         return getattr(owner, name)
     return vars(owner).get(name, _ABSENT)
 
 
-def _put(owner: Any, name: str, value: Any) -> None:
+def _put(owner: object, name: str, value: object) -> None:
     if isinstance(owner, type) and owner.__flags__ & IMMUTABLE:
         names: Any = gc.get_referents(vars(owner))[0]
         names[name] = value
@@ -102,8 +102,8 @@ def _put(owner: Any, name: str, value: Any) -> None:
         setattr(owner, name, value)
 
 
-def _looking(owner: Any, name: str) -> Callable[..., Any]:
-    def look(*args: Any, **kwargs: Any) -> Any:
+def _looking(owner: object, name: str) -> Callable[..., Any]:
+    def look(*args: object, **kwargs: object) -> Any:
         return getattr(owner, name)(*args, **kwargs)
 
     look.__name__ = name

@@ -111,8 +111,8 @@ class Devices:
 
         return devices
 
-    def _set_visible(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def set_visible_devices(context: Any, devices: Any, device_type: str | None = None) -> None:
+    def _set_visible(self, original: Callable[..., object]) -> Callable[..., Any]:
+        def set_visible_devices(context: Any, devices: object, device_type: str | None = None) -> None:
             wanted = devices if isinstance(devices, list | tuple) else [devices]
             gpus = [d for d in wanted if getattr(d, "device_type", None) == "GPU"]
             if device_type in (None, "GPU"):
@@ -127,11 +127,11 @@ class Devices:
 
     # ------------------------------------------------------------------ settings and numbers of one GPU
 
-    def _index(self, device: Any) -> int:
+    def _index(self, device: object) -> int:
         return self._physical.index(device) if device in self._physical else -1
 
-    def _for_gpu(self, original: Callable[..., Any], answer: Callable[[int], Any]) -> Callable[..., Any]:
-        def ask(context: Any, device: Any) -> Any:
+    def _for_gpu(self, original: Callable[..., object], answer: Callable[[int], object]) -> Callable[..., Any]:
+        def ask(context: object, device: object) -> Any:
             index = self._index(device)
             return answer(index) if index >= 0 else original(context, device)
 
@@ -141,8 +141,8 @@ class Devices:
         gpu = self.recorder.devices[index].gpu
         return {"compute_capability": tuple(gpu.compute_capability), "device_name": gpu.name}
 
-    def _set_growth(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def set_memory_growth(context: Any, device: Any, enable: bool) -> None:
+    def _set_growth(self, original: Callable[..., object]) -> Callable[..., Any]:
+        def set_memory_growth(context: Any, device: object, enable: bool) -> None:
             index = self._index(device)
             if index < 0:
                 original(context, device, enable)
@@ -172,8 +172,8 @@ class Devices:
     def _gpu_named(self, name: Any) -> int:
         return self.physical(gpu_index(to_cpu(getattr(name, "name", name))))
 
-    def _memory(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def get_memory_info(context: Any, device: Any) -> Any:
+    def _memory(self, original: Callable[..., object]) -> Callable[..., Any]:
+        def get_memory_info(context: object, device: object) -> Any:
             index = self._gpu_named(device)
             if index < 0:
                 return original(context, device)
@@ -183,8 +183,8 @@ class Devices:
 
         return get_memory_info
 
-    def _reset(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def reset_memory_stats(context: Any, device: Any) -> Any:
+    def _reset(self, original: Callable[..., object]) -> Callable[..., Any]:
+        def reset_memory_stats(context: object, device: object) -> Any:
             index = self._gpu_named(device)
             if index < 0:
                 return original(context, device)
@@ -195,16 +195,16 @@ class Devices:
 
         return reset_memory_stats
 
-    def _sync(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def sync_executors(context: Any) -> Any:
+    def _sync(self, original: Callable[..., object]) -> Callable[..., Any]:
+        def sync_executors(context: object) -> Any:
             for index in self.visible:
                 self.recorder.wait(index, "sync_executors")
             return original(context)
 
         return sync_executors
 
-    def _set_device(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def set_device(context: Any, name: Any, spec: Any) -> Any:
+    def _set_device(self, original: Callable[..., object]) -> Callable[..., Any]:
+        def set_device(context: object, name: object, spec: object) -> Any:
             return original(context, self.placed(name, context) if isinstance(name, str) else name, spec)
 
         return set_device

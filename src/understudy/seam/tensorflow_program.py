@@ -98,7 +98,7 @@ def is_known(tensor: Any) -> bool:
     return bool(tensor.shape.is_fully_defined())
 
 
-def read(graph: Any, function: Callable[[str], Any], batch: int) -> Graph:
+def read(graph: Any, function: Callable[[str], object], batch: int) -> Graph:
     """The steps of a FuncGraph; `function` gives the graph of a function that it calls, or None."""
     steps: list[Step] = []
     loops = shapes = 0

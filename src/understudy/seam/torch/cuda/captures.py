@@ -69,7 +69,7 @@ class Step(NamedTuple):
 class CaptureMode(Above):
     """Above the emulation's own mode while a graph is captured: lets it carry operators out, and writes them down."""
 
-    def __init__(self, dispatch: Dispatch, generator: Any, places: list[Position], pool: PoolBytes) -> None:
+    def __init__(self, dispatch: Dispatch, generator: object, places: list[Position], pool: PoolBytes) -> None:
         super().__init__(dispatch)
         self.generator = generator
         self.places = places
@@ -139,7 +139,7 @@ class CaptureMode(Above):
             with C._DisableTorchDispatch():
                 storage._us_graph = storage_of(bytes_in(storage).clone())
 
-    def _twins(self, out: Any, given: dict[int, Any], made: dict[int, Any]) -> Any:
+    def _twins(self, out: object, given: dict[int, Any], made: dict[int, Any]) -> Any:
         """Results in new memory, as tensors that may die: their bytes stay in the graph's private pool.
 
         `made` are the twins of memory that several results share.
@@ -183,7 +183,7 @@ class CaptureMode(Above):
     # ------------------------------------------------------------------ the record
 
     def _write_down(
-        self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, out: Any, written: list[Tensor]
+        self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, out: object, written: list[Tensor]
     ) -> None:
         self._use_all(plan, args, kwargs, out, written)
         results = [self._slot(tensor) for tensor in tensors_in((out,))] if plan.fresh else []
@@ -208,7 +208,7 @@ class CaptureMode(Above):
         if _has_storage(tensor) and tag_of(tensor).device >= 0:
             where[tag_of(tensor)] = None
 
-    def _slots(self, value: Any) -> Any:
+    def _slots(self, value: object) -> Any:
         if isinstance(value, Tensor):
             return self._slot(value)
         if isinstance(value, dict):
@@ -250,7 +250,7 @@ def _written(plan: Plan, args: Any, kwargs: Any) -> list[Tensor]:
     return [tensor for tensor in tensors_in(values) if _has_storage(tensor)]
 
 
-def tensors_of(value: Any) -> Any:
+def tensors_of(value: object) -> Any:
     """Slots as tensors again, in the shape of the arguments."""
     if isinstance(value, Slot):
         return value.tensor()

@@ -333,7 +333,7 @@ def _cuda_module(state: State) -> list[Patch]:
     version = ".".join(map(str, state.cuda_version))
     properties = functools.cache(DeviceProperties)  # one object a device
 
-    def mem_get_info(device: Any = None) -> tuple[int, int]:
+    def mem_get_info(device: object = None) -> tuple[int, int]:
         cuda._lazy_init()
         index = state.local.device if device is None else state.index(device)
         return state.memory.info(index)

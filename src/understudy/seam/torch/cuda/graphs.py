@@ -77,7 +77,9 @@ def _accelerator_graph(graph_class: type) -> list[Patch]:
     class Graph(graph_class):  # type: ignore[misc]
         """A graph of the accelerator that is there, here of CUDA; as a context it captures on the current stream."""
 
-        def __init__(self, keep_graph: bool = False, *, pool: Any = None, capture_error_mode: str = "default") -> None:
+        def __init__(
+            self, keep_graph: bool = False, *, pool: object = None, capture_error_mode: str = "default"
+        ) -> None:
             super().__init__(keep_graph)
             self.graph_pool, self.capture_error_mode = pool, capture_error_mode
 
@@ -111,7 +113,7 @@ class Graph:
         self._optimizer_steps = 0  # that the graph holds
 
     def capture_begin(
-        self, pool: Any = None, capture_error_mode: str = "global", check_input_liveness: bool = False
+        self, pool: object = None, capture_error_mode: str = "global", check_input_liveness: bool = False
     ) -> None:
         """Record what follows on the current stream, which must be a side stream."""
         state = self._state

@@ -97,7 +97,7 @@ def _preferred(kind: str) -> list[Patch]:
         return []  # older versions lack some
     chosen = [getattr(torch._C, get)()]
 
-    def choose(backend: Any) -> None:
+    def choose(backend: object) -> None:
         chosen[0] = backend
 
     return [Patch(torch._C, get, lambda: chosen[0]), Patch(torch._C, put, choose)]

@@ -37,7 +37,7 @@ class PoolContext:
 
     _active: ClassVar[list[Any]] = []
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: object) -> None:
         self._pool = pool
         self._active.append(pool)
 
@@ -92,7 +92,7 @@ def _functions(state: State) -> dict[str, Callable[..., Any]]:
     }
 
 
-def _refuse_checkpoint(*_: Any) -> NoReturn:
+def _refuse_checkpoint(*_: object) -> NoReturn:
     raise UnsupportedError(
         "the state of an allocator's private pool cannot be saved or restored here: only torch.compile's graph trees "
         "do that, and compiled functions run eagerly on emulated GPUs; leave the checkpoint out"
@@ -118,7 +118,7 @@ def _pool_class(state: State) -> type:
         """
 
         def __init__(
-            self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False, symmetric: bool = False
+            self, allocator: object = None, use_on_oom: bool = False, no_split: bool = False, symmetric: bool = False
         ) -> None:
             torch.cuda._lazy_init()
             self._allocator = allocator

@@ -40,13 +40,13 @@ def patches(state: State) -> list[Patch]:
     def wrap(stream: MachineStream) -> Any:
         return stream_class(stream_id=stream.index, device_index=stream.device, device_type=CUDA_TYPE)
 
-    def current_stream(device: Any = None) -> Any:
+    def current_stream(device: object = None) -> Any:
         cuda._lazy_init()
         index = _index(state, device)
         stream = state.local.streams[index]
         return wrap(state.order.current(index, stream) if state.machine.concurrent else stream)
 
-    def default_stream(device: Any = None) -> Any:
+    def default_stream(device: object = None) -> Any:
         cuda._lazy_init()
         return wrap(state.device(_index(state, device)).default_stream)
 
@@ -55,7 +55,7 @@ def patches(state: State) -> list[Patch]:
             state.set_stream(stream_of(state, stream))
             state.local.device = stream.device_index
 
-    def from_external(data_ptr: int, device: Any = None) -> Any:
+    def from_external(data_ptr: int, device: object = None) -> Any:
         cuda._lazy_init()
         return external_class(data_ptr, device)
 
@@ -76,7 +76,7 @@ def patches(state: State) -> list[Patch]:
     ]
 
 
-def _index(state: State, device: Any) -> int:
+def _index(state: State, device: object) -> int:
     if device is None:
         return state.local.device
     index = state.index(device.idx if isinstance(device, torch.cuda.device) else device)
@@ -142,7 +142,7 @@ class StreamMethods:
         torch.cuda.set_stream(cast(Any, self))
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         torch.cuda.set_stream(self._previous.pop())
         self._state.local.device = self._devices.pop()
 
@@ -186,7 +186,7 @@ class EventMethods:
     def _as_parameter_(self) -> Any:
         return ctypes.c_void_p(self.cuda_event)
 
-    def record(self, stream: Any = None) -> None:
+    def record(self, stream: object = None) -> None:
         found = (
             self._state.local.streams[self._state.local.device] if stream is None else stream_of(self._state, stream)
         )
@@ -196,7 +196,7 @@ class EventMethods:
         self._state.machine.record(self._state.host(), self._us, found, self._state.site())
         self._state.gpu_trace.recorded(self, handle(found), first)
 
-    def wait(self, stream: Any = None) -> None:
+    def wait(self, stream: object = None) -> None:
         found = (
             self._state.local.streams[self._state.local.device] if stream is None else stream_of(self._state, stream)
         )
@@ -227,7 +227,7 @@ class EventMethods:
         return float((end_event._us.time_ns - self._us.time_ns) / 1e6)
 
     @classmethod
-    def from_ipc_handle(cls, device: Any, handle: bytes) -> Any:
+    def from_ipc_handle(cls, device: object, handle: bytes) -> Any:
         raise RuntimeError("understudy cannot open CUDA IPC event handles: the processes share no emulated device.")
 
     def ipc_handle(self) -> bytes:
@@ -245,7 +245,7 @@ def _stream_classes(state: State, generic: Any) -> tuple[Any, Any]:
 
         _state = state
 
-        def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
+        def __new__(cls, device: object = None, priority: int = 0, **kwargs: object) -> Any:
             torch.cuda._lazy_init()
             if "stream_id" not in kwargs:
                 index = _index(state, device)
@@ -254,19 +254,19 @@ def _stream_classes(state: State, generic: Any) -> tuple[Any, Any]:
                 kwargs = {"stream_id": made.index, "device_index": index}
             return TorchStream.__new__(cls, **{"device_type": CUDA_TYPE, **kwargs})
 
-        def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+        def __init__(self, device: object = None, priority: int = 0, **kwargs: object) -> None:
             self._us = stream_of(state, self)
 
     class ExternalStream(Stream):
         """A stream that another library made (torch.cuda.ExternalStream); it waits for the default stream."""
 
-        def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> Any:
+        def __new__(cls, stream_ptr: int, device: object = None, **kwargs: object) -> Any:
             torch.cuda._lazy_init()
             index = _index(state, device)
             found = state.external_stream(index, stream_ptr, HANDLE_BASE)
             return Stream.__new__(cls, stream_id=found.index, device_index=index)
 
-        def __init__(self, stream_ptr: int, device: Any = None, **kwargs: Any) -> None:
+        def __init__(self, stream_ptr: int, device: object = None, **kwargs: object) -> None:
             super().__init__()
             self._pointer = stream_ptr
 
@@ -316,7 +316,7 @@ def _generic(stock: Any) -> Any:
         def __subclasscheck__(cls, subclass: Any) -> bool:
             return issubclass(subclass, stock) if cls is Generic else super().__subclasscheck__(subclass)
 
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        def __call__(cls, *args: object, **kwargs: object) -> Any:
             return make(*args, **kwargs) if cls is Generic else super().__call__(*args, **kwargs)
 
     class Generic(stock, metaclass=Meta):  # type: ignore[misc]

@@ -30,7 +30,7 @@ def patches(state: State) -> list[Patch]:
     values = dict(DEFAULTS)
 
     def setting(name: str) -> Any:
-        def put(value: Any) -> None:
+        def put(value: object) -> None:
             values[name] = value
 
         return put

@@ -64,7 +64,7 @@ class Failure:
 class _Broken(dict[str, Any]):
     """Handlers of a process whose context is lost: every operator is looked at first."""
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         return partial(_refuse, super().get(name, default))
 
 
@@ -122,7 +122,7 @@ def _anything(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments,
     return _zeros(shaped)
 
 
-def _shapes(value: Any) -> Any:
+def _shapes(value: object) -> Any:
     if isinstance(value, Tensor):
         if value.dtype is torch.bool:  # a mask among indices: the shape depends on how many are true
             return value.nonzero().squeeze(1).to("meta") if value.dim() == 1 else value

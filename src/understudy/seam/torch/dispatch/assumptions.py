@@ -47,7 +47,7 @@ class Assumptions:
         self.known: WeakKeyDictionary[Tag, tuple[str, bool]] = WeakKeyDictionary()
         self.any_known = False  # whether anything ever was
 
-    def ran(self, plan: Plan, args: Arguments, out: Any) -> None:
+    def ran(self, plan: Plan, args: Arguments, out: object) -> None:
         """An operator was run on shapes: learn what is known of its result, forget what it wrote over."""
         if plan.name == UNSCALE:
             self.know(tag_of(args[1]), "overflow", False)
@@ -71,7 +71,7 @@ class Assumptions:
                 return CARRYING[plan.name](*values)
         return None
 
-    def learn(self, out: Any, value: bool) -> None:
+    def learn(self, out: object, value: bool) -> None:
         """The elements of a new tensor are known."""
         if isinstance(out, Tensor) and (tag := tag_of(out)) is not HOST_TAG:
             self.know(tag, "finite", value)

@@ -35,10 +35,12 @@ def patches(state: State) -> list[Patch]:
         local.fake_device = device
         return CPU_DEVICE
 
-    def handler(args: Any) -> torch.device:
+    def handler(args: object) -> torch.device:
         return heard(stock_handler(args))
 
-    def dispatch(cls: Any, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None) -> Any:
+    def dispatch(
+        cls: object, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> Any:
         out = stock(cls, func, types, args, kwargs or {})
         return heard(out) if func is ASKED else out
 

@@ -77,7 +77,7 @@ class Emulated(torch._C.Generator):
             state.positions[self._cdata] = Position(DEFAULT_SEED)
         return self
 
-    def __init__(self, device: Any = "cpu") -> None:
+    def __init__(self, device: object = "cpu") -> None:
         pass
 
     @property
@@ -179,7 +179,7 @@ def _bytes_of(position: Position) -> torch.Tensor:
     return torch.tensor(list(STATE.pack(position.seed, position.offset)), dtype=torch.uint8, device="cpu")
 
 
-def _place_in(saved: Any) -> tuple[int, int]:
+def _place_in(saved: object) -> tuple[int, int]:
     if not isinstance(saved, torch.Tensor) or saved.dtype != torch.uint8 or saved.device.type != "cpu":
         raise TypeError("RNG state must be a torch.ByteTensor")
     if saved.numel() != STATE.size:

@@ -78,7 +78,7 @@ def _vmapped() -> bool:
     return False
 
 
-def _value(state: State, indices: Any, rest: list[Any], device: int) -> Tensor:
+def _value(state: State, indices: object, rest: list[Any], device: int) -> Tensor:
     value: Tensor = rest[0]
     if tag_of(value).device != CPU:
         return value

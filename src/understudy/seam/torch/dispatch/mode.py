@@ -429,7 +429,7 @@ class Dispatch(TorchDispatchMode):
             machine.synchronize_stream(local.host, stream, plan.name, state.site())
             state.synchronized(plan.name, stream)
 
-    def tag_new(self, out: Any, device: int) -> None:
+    def tag_new(self, out: object, device: int) -> None:
         """The same as `tag`, quick where the result is one dense tensor."""
         if out.__class__ is Tensor and out.layout is STRIDED:
             storage = storage_of(out)
@@ -439,7 +439,7 @@ class Dispatch(TorchDispatchMode):
         else:
             self.tag(out, device)
 
-    def tag(self, out: Any, device: int) -> None:
+    def tag(self, out: object, device: int) -> None:
         """Give every new storage in a result memory on `device`."""
         for tensor in tensors_in((out,)):
             try:
@@ -451,7 +451,7 @@ class Dispatch(TorchDispatchMode):
             if tag is HOST_TAG or tag.device == FLOATING:
                 self.state.place(storage, device)
 
-    def tag_parts(self, value: Any, device: int) -> None:
+    def tag_parts(self, value: object, device: int) -> None:
         """The same for sparse tensors, which get new parts where dense ones make a view or write in place."""
         if isinstance(value, Tensor) and value.layout is not STRIDED:
             self.tag(value, device)

@@ -211,7 +211,7 @@ DATALESS_HANDLERS: dict[str, Handler] = {
 }
 
 
-def _have_values(values: tuple[Any, ...]) -> bool:
+def _have_values(values: tuple[object, ...]) -> bool:
     """Whether all tensors have values and one of them is on a device: what PyTorch computes with itself."""
     found = list(tensors_in(values))
     return not any(map(is_physically_meta, found)) and any(tag_of(tensor).device >= 0 for tensor in found)
@@ -230,7 +230,7 @@ def _masked(name: str, args: Arguments) -> bool:
     return any(isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8) for t in indices)
 
 
-def _to_meta(value: Any) -> Any:
+def _to_meta(value: object) -> Any:
     if isinstance(value, Tensor):
         return value.to(META) if value.device.type == "cpu" else value
     if isinstance(value, (list, tuple)):

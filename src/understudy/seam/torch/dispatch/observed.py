@@ -11,7 +11,7 @@ from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 OBSERVER = "observer"
 
 
-def observe(mode: Dispatch, around: Callable[..., Any]) -> None:
+def observe(mode: Dispatch, around: Callable[..., object]) -> None:
     """Let `around(dispatch, func, types, args, kwargs)` call the mode for each operator, but those of a profiler."""
     kind = type(mode)
 

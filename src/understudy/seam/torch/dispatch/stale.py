@@ -101,7 +101,7 @@ class StaleMode(Above):
         self.writes.setdefault(tag, []).append(Write(stream.agent, stream.epoch, before))
 
 
-def _storages(values: Iterable[Any]) -> dict[Tag, Any]:
+def _storages(values: Iterable[object]) -> dict[Tag, Any]:
     """The memory on devices that arguments cover, by tag."""
     found: dict[Tag, Any] = {}
     for tensor in tensors_in(values):
@@ -112,6 +112,6 @@ def _storages(values: Iterable[Any]) -> dict[Tag, Any]:
     return found
 
 
-def _bytes(storage: Any) -> Tensor:
+def _bytes(storage: object) -> Tensor:
     with torch._C._DisableTorchDispatch():
         return bytes_in(storage)

@@ -21,7 +21,7 @@ SEAM = os.path.join(OURS, "seam") + os.sep
 PATIENCE_S, PAUSE_S = 2.0, 0.0005
 
 
-def _plain(self: Any, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None) -> Any:
+def _plain(self: object, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None) -> Any:
     """The dispatch of a mode whose emulation has ended: the operator as it is."""
     return func(*args, **(kwargs or {}))
 
@@ -53,7 +53,7 @@ class Threads:
                 self._us_host = None
                 machine.join(state.host(), child)
 
-        def bootstrap(self: Any) -> None:
+        def bootstrap(self: object) -> None:
             child = getattr(self, "_us_host", None)
             if child is None:
                 stock_run(self)

@@ -111,7 +111,7 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def place(dispatch: Dispatch, group: Group, args: Iterable[Any]) -> int:
+def place(dispatch: Dispatch, group: Group, args: Iterable[object]) -> int:
     """The device of a collective's tensors; raises NCCL's errors for tensors that it does not take."""
     device: int | None = None
     floating = []

@@ -43,12 +43,12 @@ def with_values(local: Local) -> Iterator[None]:
         local.valued = before
 
 
-def lacks_values(values: Iterable[Any]) -> bool:
+def lacks_values(values: Iterable[object]) -> bool:
     """Whether some tensor among arguments has no values."""
     return any(map(is_physically_meta, tensors_in(values)))
 
 
-def answer(func: OpOverload, written: Any) -> Any:
+def answer(func: OpOverload, written: object) -> Any:
     """What the c10d operator `func` returns that has written `written`: that and a Work, or a Work alone."""
     done: Any = torch.futures.Future()
     done.set_result(list(tensors_in((written,))))
@@ -97,12 +97,12 @@ def modules(state: State) -> dict[str, Callable[[Any], list[Patch]]]:
     }
 
 
-def _keeping(state: State, owner: Any, names: Iterable[str]) -> list[Patch]:
+def _keeping(state: State, owner: object, names: Iterable[str]) -> list[Patch]:
     """The functions of `owner`, not all of which every version of PyTorch has, whose device tensors keep values."""
 
-    def kept(stock: Callable[..., Any]) -> Callable[..., Any]:
+    def kept(stock: Callable[..., object]) -> Callable[..., Any]:
         @functools.wraps(stock)
-        def function(*args: Any, **kwargs: Any) -> Any:
+        def function(*args: object, **kwargs: object) -> Any:
             with with_values(state.local):
                 return stock(*args, **kwargs)
 

@@ -107,7 +107,7 @@ def scatter(
     devices: Sequence[int],
     chunk_sizes: Sequence[int] | None = None,
     dim: int = 0,
-    streams: Sequence[Any] | None = None,
+    streams: Sequence[object] | None = None,
 ) -> list[Tensor]:
     """The pieces of `tensor` along `dim`, each on its device; copied on `streams` where those are given."""
     if not devices:
@@ -129,7 +129,7 @@ def scatter(
 
 
 def scatter_out(
-    tensor: Tensor, out: Sequence[Tensor], dim: int = 0, streams: Sequence[Any] | None = None
+    tensor: Tensor, out: Sequence[Tensor], dim: int = 0, streams: Sequence[object] | None = None
 ) -> Sequence[Tensor]:
     """Copy the pieces of `tensor` along `dim` into `out`, whose sizes say how large they are."""
     if not out:

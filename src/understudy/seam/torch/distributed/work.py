@@ -64,7 +64,7 @@ class Queued:
     """
 
     def __init__(
-        self, event: Event | None, finish: Callable[[], Event | None] | None = None, tensors: Sequence[Any] = ()
+        self, event: Event | None, finish: Callable[[], Event | None] | None = None, tensors: Sequence[object] = ()
     ) -> None:
         self.event = event
         self.finish = finish
@@ -84,7 +84,7 @@ def methods(groups: Groups) -> dict[str, Callable[..., Any]]:
         stock = getattr(owner, name)
 
         @functools.wraps(stock)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def method(self: object, *args: object, **kwargs: object) -> Any:
             with CALLS.watched() as found, _as_sum((*args, *kwargs.values())):
                 work = stock(self, *args, **kwargs)
             queued = found[0]
@@ -143,7 +143,7 @@ def _as_sum(arguments: Arguments) -> Iterator[None]:
             asked.reduceOp = operation
 
 
-def _is_reduction(value: Any) -> bool:
+def _is_reduction(value: object) -> bool:
     return isinstance(value, (dist.ReduceOp, dist.ReduceOp.RedOpType))
 
 
@@ -155,7 +155,7 @@ class Waiting:
     _queued: Queued
     _others: Sequence[Any]
 
-    def wait(self, timeout: Any = None) -> bool:
+    def wait(self, timeout: object = None) -> bool:
         """Make the current stream wait; for a barrier, and for tensors of the host, the host waits."""
         for other in self._others:
             other.wait(timeout)
@@ -227,7 +227,7 @@ def _work_class(groups: Groups) -> Any:
     class Work(Waiting, dist.Work):
         """torch.distributed.Work of a collective on emulated devices."""
 
-        def __init__(self, inner: Any, queued: Queued, others: Sequence[Any] = ()) -> None:
+        def __init__(self, inner: object, queued: Queued, others: Sequence[object] = ()) -> None:
             dist.Work.__init__(self)
             self._groups = groups
             self._inner = inner

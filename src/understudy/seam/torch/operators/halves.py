@@ -11,12 +11,12 @@ HALVES = (torch.float16, torch.bfloat16)
 cast: Any = torch.ops.aten._to_copy.default._op
 
 
-def wide(value: Any) -> Any:
+def wide(value: object) -> Any:
     """A half precision tensor in float32; anything else as it is."""
     return cast(value, dtype=torch.float32) if isinstance(value, torch.Tensor) and value.dtype in HALVES else value
 
 
-def narrow(value: Any, dtype: torch.dtype) -> Any:
+def narrow(value: object, dtype: torch.dtype) -> Any:
     """A float32 tensor, or those of a tuple, in `dtype`; anything else as it is."""
     if isinstance(value, tuple):
         return tuple(narrow(part, dtype) for part in value)

@@ -70,7 +70,7 @@ class Plan:
         "view",
     )  # fmt: skip
 
-    def __init__(self, func: OpOverload, run: Callable[..., Any] | None = None) -> None:
+    def __init__(self, func: OpOverload, run: Callable[..., object] | None = None) -> None:
         self.func = func
         schema = func._schema
         self.run: Callable[..., Any] = func._op if run is None else run
@@ -191,7 +191,7 @@ def common_device(tensors: Any, key: list[Any]) -> int:
     return device
 
 
-def signature(func: OpOverload, plan: Plan, args: Arguments, kwargs: Keywords, out: Any, tf32: int) -> Signature:
+def signature(func: OpOverload, plan: Plan, args: Arguments, kwargs: Keywords, out: object, tf32: int) -> Signature:
     """What the cost model needs to know of one call: shapes, dtypes, floating point operations and bytes.
 
     `tf32` is `State.tf32()` for an operator that it concerns, 0 for others.
@@ -259,12 +259,12 @@ def operands_layout(first: int, args: Arguments) -> tuple[str, ...]:
     )
 
 
-def _plain(value: Any) -> str | int:
+def _plain(value: object) -> str | int:
     """A value of a call as a signature keeps it: truth values as 0 and 1, since the word "False" would be true."""
     return int(value) if isinstance(value, bool) else str(value)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     return isinstance(value, (int, float)) or (
         isinstance(value, (list, tuple)) and next(tensors_in(value), None) is None
     )
@@ -293,7 +293,7 @@ def bytes_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def flops_of(name: str, func: OpOverload, args: Arguments, kwargs: Keywords, out: Any) -> int:
+def flops_of(name: str, func: OpOverload, args: Arguments, kwargs: Keywords, out: object) -> int:
     """Floating-point operations of one call as PyTorch's own counter has them; 0 where it has no rule.
 
     It has none for cuDNN's recurrent layers: every matrix is used once for each step and text, twice as often backward.
@@ -328,7 +328,7 @@ def _convolution_backward_flops(gradient: torch.Tensor, x: torch.Tensor, weight:
     return 2 * positions * prod(weight.shape[1:]) * sum(map(bool, mask[:2]))
 
 
-def on_cpu(machine: Machine, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, out: Any) -> int:
+def on_cpu(machine: Machine, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, out: object) -> int:
     """What an operator on host tensors takes the host, in nanoseconds (modelled)."""
     if not plan.kernel or not machine.installed:
         return 0

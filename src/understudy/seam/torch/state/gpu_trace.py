@@ -66,7 +66,7 @@ class GpuTrace:
             callbacks.EventSynchronizationCallbacks.fire_callbacks(event.cuda_event)
 
 
-def _placed(storage: Any, index: int, tag: Tag) -> None:
+def _placed(storage: object, index: int, tag: Tag) -> None:
     if tag.block is not None:
         callbacks.MemoryAllocationCallbacks.fire_callbacks(tag.block.address)
 

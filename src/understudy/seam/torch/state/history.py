@@ -91,7 +91,7 @@ class History:
         compile_context: bool = False,
         annotations: bool = False,
         skip_actions: Any = (),
-        *host: Any,
+        *host: object,
     ) -> None:
         """`torch._C._cuda_record_memory_history`: None ends it, "state" keeps one event.
 
@@ -123,7 +123,7 @@ class History:
         record_context: bool = True,
         max_entries: int = 1,
         alloc_context: bool = False,
-        *others: Any,
+        *others: object,
     ) -> None:
         """The older signature of the same."""
         context = "all" if alloc_context else "state" if record_context else None
@@ -189,7 +189,7 @@ class History:
 
         return act
 
-    def _died(self, device: Device, block: Any) -> None:
+    def _died(self, device: Device, block: object) -> None:
         # The storage may die anywhere, also while the history is being written.
         self._given[id(block)] = self._now()
 
@@ -273,7 +273,7 @@ class History:
         value = rows.get(row, CATEGORY_COLUMN) & ~255 | CATEGORIES[category]
         rows.put(row, CATEGORY_COLUMN, value)
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: Any, args: object, kwargs: object) -> None:
         self._stepping = True
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -281,7 +281,7 @@ class History:
                 if parameter.grad is not None:
                     self.mark_tensor(parameter.grad, "gradient")
 
-    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: Any, args: object, kwargs: object) -> None:
         for device in self.core.machine.devices:
             self.core.drain(device)
         self._stepping = False

@@ -84,7 +84,7 @@ class HostGuard:
             if needed >= LARGE and not empty:
                 self.asked(index, needed)
 
-    def made_empty(self, out: Any) -> None:
+    def made_empty(self, out: object) -> None:
         """Large memory was made of which no page is written yet."""
         for tensor in tensors_in((out,)):
             tag = tag_of(tensor)
@@ -158,7 +158,7 @@ def _shapes(values: Any) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _to_meta(value: Any) -> Any:
+def _to_meta(value: object) -> Any:
     """An argument without values; the copy to meta draws nothing and copies nothing."""
     if isinstance(value, Tensor):
         return torch.ops.aten.empty_strided.default(value.shape, value.stride(), dtype=value.dtype, device=META)

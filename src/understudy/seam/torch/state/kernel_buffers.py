@@ -37,10 +37,10 @@ class KernelBuffers:
         plan: Plan,
         args: Arguments,
         kwargs: Keywords,
-        out: Any,
+        out: object,
         device: Device,
         stream: Stream,
-        key: tuple[Any, ...],
+        key: tuple[object, ...],
     ) -> None:
         """Account for one call of an operator that has a row, or of one that is not known."""
         row = plan.row

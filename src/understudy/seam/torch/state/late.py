@@ -61,7 +61,7 @@ class Place(NamedTuple):
             return None
         return _over(storage, self.dtype, self.offset, self.shape, self.stride)
 
-    def lies_in(self, tag: Any) -> bool:
+    def lies_in(self, tag: object) -> bool:
         """Whether a storage's tag is that of this place."""
         storage = self.storage()
         return storage is not None and storage._us is tag
@@ -138,7 +138,7 @@ class Late:
                     destination.copy_(landing.value)
                 storage_of(destination)._us.late -= 1
 
-    def finish(self, tag: Any = None) -> None:
+    def finish(self, tag: object = None) -> None:
         """Write everything that is on its way into one storage (or all): a device is about to read it."""
         done = [item for item in self.landings if tag is None or item.destination.lies_in(tag)]
         self._write(done, [item for item in self.landings if tag is not None and not item.destination.lies_in(tag)])

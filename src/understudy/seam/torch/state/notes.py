@@ -52,7 +52,7 @@ class Notes:
 
     # ------------------------------------------------------------------ optimizers
 
-    def _before_step(self, optimizer: Any, *_: Any) -> None:
+    def _before_step(self, optimizer: object, *_: object) -> None:
         self._rows_before_step = len(self.core.machine.trace.rows)
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
@@ -82,7 +82,7 @@ class Notes:
 
     # ------------------------------------------------------------------ devices by name
 
-    def device_named(self, device: Any) -> None:
+    def device_named(self, device: object) -> None:
         """A device was named by a string or a number: was it written out, and was it asked for before?"""
         number = str(device).rpartition(":")[2]
         index = int(number) if number.isdecimal() else 0

@@ -70,7 +70,7 @@ class Observers:
             else:
                 device.frees.__dict__.pop("append", None)
 
-    def _dies(self, device: Device, block: Any) -> None:
+    def _dies(self, device: Device, block: object) -> None:
         for told in self._died:
             told(device, block)
         deque.append(device.frees, block)

@@ -151,7 +151,7 @@ class Order:
         self._left = self._window = max(0, min(WATCHED, WATCHED + submitted // SELDOM - self._spent))
         machine.watching = self._left > 0
 
-    def accesses(self, plan: Plan, args: Arguments, kwargs: Keywords, out: Any, stream: Stream, site: int) -> None:
+    def accesses(self, plan: Plan, args: Arguments, kwargs: Keywords, out: object, stream: Stream, site: int) -> None:
         """Tell the machine what the operator just submitted reads and writes."""
         if not self.core.machine.concurrent:
             self._watched()

@@ -81,8 +81,8 @@ def _check(options: dict[str, Any]) -> None:
 # ---------------------------------------------------------------------------------------------- torch.jit
 
 
-def _find_builtin(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def _find_builtin(fn: Any) -> Any:
+def _find_builtin(stock: Callable[[Any], object]) -> Callable[[Any], Any]:
+    def _find_builtin(fn: object) -> Any:
         found = stock(fn)
         return stock(fn.__wrapped__) if found is None and hasattr(fn, "__wrapped__") else found
 
@@ -93,9 +93,9 @@ def _tensors(module: Any) -> dict[str, torch.Tensor]:
     return dict([*module.named_parameters(), *module.named_buffers()])
 
 
-def _saving(stock: Callable[..., Any]) -> Callable[..., Any]:
+def _saving(stock: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(stock)
-    def save(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def save(self: object, *args: object, **kwargs: Any) -> Any:
         devices = {name: device_of(tensor) for name, tensor in _tensors(self).items() if device_of(tensor) >= 0}
         if devices:
             given = kwargs.get("_extra_files") or {}

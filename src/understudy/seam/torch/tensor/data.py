@@ -25,11 +25,11 @@ NAME = "DataLoader"
 class Fetched:
     """A batch on its way from a worker, with what it took there in nanoseconds."""
 
-    def __init__(self, data: Any, duration_ns: int) -> None:
+    def __init__(self, data: object, duration_ns: int) -> None:
         self.data = data
         self.duration_ns = duration_ns
 
-    def pin_memory(self, device: Any = None) -> Fetched:
+    def pin_memory(self, device: object = None) -> Fetched:
         """The same with its tensors page-locked: what the loader's pinning thread asks of objects that it meets."""
         pin: Any = _utils.pin_memory.pin_memory
         return Fetched(pin(self.data) if device is None else pin(self.data, device), self.duration_ns)

@@ -58,12 +58,12 @@ def patches(state: State) -> list[Patch]:
     return [*found, *imported(before)]
 
 
-def explicit(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
+def explicit(state: State, stock: Callable[..., object]) -> Callable[..., Any]:
     """A constructor that says no `pin_memory`: what it makes on the CPU for the program stays there."""
     local = state.local
 
     @functools.wraps(stock)
-    def factory(*args: Any, **kwargs: Any) -> Any:
+    def factory(*args: object, **kwargs: Any) -> Any:
         before = local.explicit
         local.explicit = True
         if isinstance(kwargs.get("device"), (int, str)):
@@ -106,7 +106,7 @@ def _device_class(state: State) -> Any:
     stock: Any = torch.device
 
     class Meta(type):
-        def __instancecheck__(cls, instance: Any) -> bool:
+        def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, stock)
 
         def __subclasscheck__(cls, subclass: Any) -> bool:
@@ -122,7 +122,7 @@ def _device_class(state: State) -> Any:
     class device(metaclass=Meta):  # noqa: N801 - PyTorch's own name
         """torch.device."""
 
-        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        def __new__(cls, *args: object, **kwargs: object) -> Any:
             if len(args) == 1 and isinstance(args[0], int) and not isinstance(args[0], bool):
                 state.notes.device_named(args[0])
                 return stock("cuda", args[0])
@@ -150,9 +150,9 @@ def _parse_to(stock: Callable[..., Any]) -> Callable[..., Any]:
     return parse_to
 
 
-def _new(stock: Callable[..., Any]) -> Callable[..., Any]:
+def _new(stock: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(stock)
-    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def method(self: torch.Tensor, *args: object, **kwargs: object) -> Any:
         if "device" in kwargs and isinstance(kwargs["device"], (int, str)):
             kwargs["device"] = torch.device(kwargs["device"])
         return stock(self, *args, **kwargs)
@@ -160,7 +160,7 @@ def _new(stock: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _from_data(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
+def _from_data(state: State, stock: Callable[..., object]) -> Callable[..., Any]:
     marked = explicit(state, stock)
     keeps = stock.__name__ in ("as_tensor", "asarray")
     sparse = stock.__name__.startswith("sparse")
@@ -202,7 +202,7 @@ def _nested(state: State) -> Callable[..., Any]:
     stock = NESTED.nested_tensor
 
     def nested_tensor(
-        data: Any, *, device: Any = None, requires_grad: bool = False, pin_memory: bool = False, **kwargs: Any
+        data: Any, *, device: object = None, requires_grad: bool = False, pin_memory: bool = False, **kwargs: object
     ) -> Any:
         first = next((device_of(part) for part in data if isinstance(part, torch.Tensor)), CPU)
         target = first if device is None else state.index(device)
@@ -226,7 +226,7 @@ def _together(state: State, args: Arguments, kwargs: Keywords, target: int, part
     """A sparse tensor's parts on one device; lists beside tensors as well."""
     mixed = target >= 0 and bool(_values(args, kwargs))
 
-    def place(value: Any) -> Any:
+    def place(value: object) -> Any:
         if isinstance(value, torch.Tensor):
             return move(state, value, target)
         return torch.tensor(value, device=state.cuda_devices[target]) if mixed else value
@@ -247,7 +247,7 @@ def _build(state: State, marked: Any, args: Any, kwargs: Keywords, data: Any, ke
     return out if dtype is None else out.to(dtype)
 
 
-def _default(state: State, data: Any, args: Any, keeps: bool) -> int:
+def _default(state: State, data: object, args: Any, keeps: bool) -> int:
     for value in args:
         if isinstance(value, torch.Tensor):
             return max(CPU, device_of(value))

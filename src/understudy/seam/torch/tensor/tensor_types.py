@@ -24,7 +24,7 @@ def patches(state: State) -> list[Patch]:
     host = {name: _host_type(state, getattr(torch, name)) for name in names}
     stock_default = torch._C._set_default_tensor_type
 
-    def set_default(t: Any) -> None:
+    def set_default(t: object) -> None:
         stock_default(getattr(t, "_us_stock", t))
 
     return [
@@ -37,7 +37,7 @@ def patches(state: State) -> list[Patch]:
 
 
 def _set_default(stock: Callable[[Any], None], default: list[str]) -> Callable[[Any], None]:
-    def set_default_tensor_type(t: Any) -> None:
+    def set_default_tensor_type(t: object) -> None:
         name = t if isinstance(t, str) else getattr(t, "_us_name", "")
         if not name.startswith("torch.cuda."):
             torch.set_default_device(None)
@@ -69,7 +69,7 @@ def _host_type(state: State, stock: Any) -> Any:
         def __subclasscheck__(cls, subclass: Any) -> bool:
             return super().__subclasscheck__(subclass) or issubclass(subclass, stock)
 
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        def __call__(cls, *args: object, **kwargs: object) -> Any:
             return make(*args, **kwargs)
 
         def __getattr__(cls, name: str) -> Any:
@@ -84,7 +84,7 @@ def _host_type(state: State, stock: Any) -> Any:
 
 def _tensor_type(name: str, dtype: torch.dtype, warned: list[bool]) -> Any:
     class Meta(type):
-        def __instancecheck__(cls, instance: Any) -> bool:
+        def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, torch.Tensor) and device_of(instance) >= 0 and instance.dtype is dtype
 
         def __repr__(cls) -> str:

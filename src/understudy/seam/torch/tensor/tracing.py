@@ -65,9 +65,9 @@ def _switches() -> tuple[bool, ...]:
     return cudnn.benchmark, cudnn.deterministic, cudnn.enabled, cudnn.allow_tf32
 
 
-def _tracing(stock: Callable[..., Any]) -> Callable[..., Any]:
+def _tracing(stock: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(stock)
-    def traced(*args: Any, **kwargs: Any) -> Any:
+    def traced(*args: object, **kwargs: object) -> Any:
         with Paused():  # type: ignore[no-untyped-call]
             return stock(*args, **kwargs)
 
