@@ -218,7 +218,7 @@ def patches(machine: Machine, cuda_version: tuple[int, int]) -> list[Patch]:
         else:
             open_library(self, name, *args, **kwargs)
 
-    def found(self: Any, name: Any) -> Any:
+    def found(self: Any, name: Any) -> object:
         return driver.function(name) if self._handle == HANDLE else find(self, name)
 
     return [Patch(library, "__init__", opened), Patch(library, "__getitem__", found)]

@@ -84,7 +84,7 @@ class _Seam:
 
     # ------------------------------------------------------------------ the client
 
-    def client(self) -> Any:
+    def client(self) -> object:
         """The CPU client that stands in for the GPUs, made when it is first needed."""
         from jax._src import distributed  # type: ignore[import-untyped, unused-ignore]
         from jax._src.lib import xla_client  # type: ignore[import-untyped, unused-ignore]
@@ -166,7 +166,7 @@ class _Seam:
         def of(name: str, answer: Callable[[int], object], default: object = None) -> Patch:
             before = cls.__dict__.get(name)
 
-            def read(device: object) -> Any:
+            def read(device: object) -> object:
                 index = self.index(device)
                 if index >= 0:
                     return answer(index)
@@ -223,8 +223,8 @@ class _Seam:
 
     # ------------------------------------------------------------------ programs
 
-    def _backend(self, original: Callable[..., object]) -> Callable[..., Any]:
-        def get_backend(context: Any, *args: object, **options: object) -> Any:
+    def _backend(self, original: Callable[..., object]) -> Callable[..., object]:
+        def get_backend(context: Any, *args: object, **options: object) -> object:
             # Programs are lowered for the CPU that computes them, under a client that calls itself a GPU's.
             if self._client is not None and context.backend is self._client:
                 return self._client
@@ -232,8 +232,8 @@ class _Seam:
 
         return get_backend
 
-    def _lower(self, original: Callable[..., object]) -> Callable[..., Any]:
-        def resolve_and_lower(args: object, jaxpr: object, *rest: object, **options: object) -> Any:
+    def _lower(self, original: Callable[..., object]) -> Callable[..., object]:
+        def resolve_and_lower(args: object, jaxpr: object, *rest: object, **options: object) -> object:
             computation = original(args, jaxpr, *rest, **options)
             if computation not in self.lowered:
                 self.lowered[computation] = program_of(jaxpr)
@@ -241,8 +241,8 @@ class _Seam:
 
         return resolve_and_lower
 
-    def _compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def compile(computation: Any, *args: Any, **options: Any) -> Any:
+    def _compile(self, original: Callable[..., Any]) -> Callable[..., object]:
+        def compile(computation: Any, *args: Any, **options: Any) -> object:
             executable = original(computation, *args, **options)
             program = self.lowered.get(computation)
             if program is not None:
@@ -251,8 +251,8 @@ class _Seam:
 
         return compile
 
-    def _execute(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def execute(call: Any, *args: Any) -> Any:
+    def _execute(self, original: Callable[..., Any]) -> Callable[..., object]:
+        def execute(call: Any, *args: Any) -> object:
             places = [self.index(device) for device in call._local_devices]
             if min(places, default=-1) < 0:
                 return original(call, *args)
@@ -300,8 +300,8 @@ class _Seam:
 
     # ------------------------------------------------------------------ transfers
 
-    def _put(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def batched_device_put(aval: Any, sharding: Any, xs: Any, devices: Any, *rest: Any, **options: Any) -> Any:
+    def _put(self, original: Callable[..., Any]) -> Callable[..., object]:
+        def batched_device_put(aval: Any, sharding: Any, xs: Any, devices: Any, *rest: Any, **options: Any) -> object:
             targets = [self.index(device) for device in devices]
             sources = [self.places(x)[0] for x in xs]
             size = _shard_bytes(aval, sharding)
@@ -320,8 +320,8 @@ class _Seam:
 
         return batched_device_put
 
-    def _reuse(self, original: Callable[..., object]) -> Callable[..., Any]:
-        def batched_device_put(aval: object, sharding: object, xs: Any, *rest: object, **options: object) -> Any:
+    def _reuse(self, original: Callable[..., object]) -> Callable[..., object]:
+        def batched_device_put(aval: object, sharding: object, xs: Any, *rest: object, **options: object) -> object:
             result = original(aval, sharding, xs, *rest, **options)
             if not hasattr(result, "_us"):
                 _tag(result, [holding for x in xs for holding in getattr(x, "_us", ())])
@@ -341,7 +341,7 @@ class _Seam:
 
         return property(value)
 
-    def _delete(self, original: Callable[..., object]) -> Callable[..., Any]:
+    def _delete(self, original: Callable[..., object]) -> Callable[..., object]:
         def delete(array: object) -> Any:
             result = original(array)
             _tag(array, ())
@@ -349,15 +349,15 @@ class _Seam:
 
         return delete
 
-    def _block(self, original: Callable[..., object]) -> Callable[..., Any]:
-        def block_until_ready(array: object) -> Any:
+    def _block(self, original: Callable[..., object]) -> Callable[..., object]:
+        def block_until_ready(array: object) -> object:
             self._wait([array])
             return original(array)
 
         return block_until_ready
 
-    def _block_all(self, original: Callable[..., object]) -> Callable[..., Any]:
-        def batched_block_until_ready(arrays: object) -> Any:
+    def _block_all(self, original: Callable[..., object]) -> Callable[..., object]:
+        def batched_block_until_ready(arrays: object) -> object:
             self._wait(arrays)
             return original(arrays)
 
@@ -373,8 +373,8 @@ def _tag(array: Any, held: Sequence[Holding]) -> None:
     array._us = tuple(held)
 
 
-def _keep(original: Callable[..., object]) -> Callable[..., Any]:
-    def result_handler(deferred: object, placed: object) -> Any:
+def _keep(original: Callable[..., object]) -> Callable[..., object]:
+    def result_handler(deferred: object, placed: object) -> object:
         result = original(deferred, placed)
         if not hasattr(result, "_us"):
             _tag(result, getattr(placed, "_us", ()))

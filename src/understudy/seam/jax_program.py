@@ -167,7 +167,7 @@ class _Value:
         self.aval = aval
 
 
-def _called(params: dict[str, Any]) -> Any:
+def _called(params: dict[str, Any]) -> object:
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         value = params.get(key)
         if value is not None and hasattr(getattr(value, "jaxpr", value), "eqns"):

@@ -305,7 +305,7 @@ class _Seam:
 
     # ------------------------------------------------------------------ hybridized blocks
 
-    def _hybridized(self, original: Callable[..., object]) -> Callable[..., Any]:
+    def _hybridized(self, original: Callable[..., object]) -> Callable[..., object]:
         def init(cached: Any, symbol: Any, flags: object = ()) -> None:
             original(cached, symbol, flags)
             self.symbols[cached.handle.value] = symbol

@@ -122,7 +122,7 @@ class _Library:
         self._host = host
         self._users = 0
 
-    def function(self, name: str) -> Callable[..., Any]:
+    def function(self, name: str) -> Callable[..., object]:
         """The C function of that name, whatever its version suffix."""
         plain = name.rsplit("_v", 1)[0]
         if plain == "nvmlErrorString":
@@ -161,7 +161,7 @@ class _Library:
         return 0
 
 
-def _target(argument: object) -> Any:
+def _target(argument: object) -> object:
     """The object behind `byref(object)`, or the argument itself."""
     return getattr(argument, "_obj", argument)
 

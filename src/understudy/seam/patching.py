@@ -81,12 +81,12 @@ class Patches:
                 found.append((name, now if inner is value else staticmethod(now)))
         return found
 
-    def __iter__(self) -> Iterator[tuple[Any, str, Any]]:
+    def __iter__(self) -> Iterator[tuple[object, str, object]]:
         """What is replaced: (owner, name, what stood there)."""
         return iter(self._undo)
 
 
-def _found(owner: object, name: str) -> Any:
+def _found(owner: object, name: str) -> object:
     # A function's defaults are an attribute that its __dict__ does not hold.
     if isinstance(owner, FunctionType):
         return getattr(owner, name)
@@ -102,8 +102,8 @@ def _put(owner: object, name: str, value: object) -> None:
         setattr(owner, name, value)
 
 
-def _looking(owner: object, name: str) -> Callable[..., Any]:
-    def look(*args: object, **kwargs: object) -> Any:
+def _looking(owner: object, name: str) -> Callable[..., object]:
+    def look(*args: object, **kwargs: object) -> object:
         return getattr(owner, name)(*args, **kwargs)
 
     look.__name__ = name

@@ -106,7 +106,7 @@ class _Seam:
         if context._thread_local_data.device_name == _DEFAULT.format(1):
             context._set_device("", self.spec(""))
 
-    def spec(self, name: str) -> Any:
+    def spec(self, name: str) -> object:
         """TensorFlow's parsed form of a device name."""
         from tensorflow.python.framework import device  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
@@ -148,7 +148,7 @@ class _Seam:
 
     # ------------------------------------------------------------------ names on their way in
 
-    def _scope(self, original: Callable[..., object]) -> Callable[..., Any]:
+    def _scope(self, original: Callable[..., object]) -> Callable[..., object]:
         def init(scope: object, context: object, device_name: object) -> None:
             if isinstance(device_name, str):
                 device_name = self.devices.placed(device_name, context)
@@ -158,7 +158,7 @@ class _Seam:
 
         return init
 
-    def _graph_scope(self, original: Callable[..., object]) -> Callable[..., Any]:
+    def _graph_scope(self, original: Callable[..., object]) -> Callable[..., object]:
         def init(spec: object, wish: object) -> None:
             if hasattr(wish, "to_string"):
                 wish = wish.to_string()
@@ -168,14 +168,14 @@ class _Seam:
 
         return init
 
-    def _thread(self, original: Callable[..., object]) -> Callable[..., Any]:
-        def bootstrap(thread: object) -> Any:
+    def _thread(self, original: Callable[..., object]) -> Callable[..., object]:
+        def bootstrap(thread: object) -> object:
             self.enter_thread()
             return original(thread)
 
         return bootstrap
 
-    def _function(self, original: Callable[..., object]) -> Callable[..., Any]:
+    def _function(self, original: Callable[..., object]) -> Callable[..., object]:
         def init(function: Any, *args: object, **options: object) -> None:
             original(function, *args, **options)
             self.functions[_text(function.name)] = function
@@ -230,7 +230,7 @@ class _Seam:
             known = self.graphs[function] = (self.batch, read(function.graph, self._graph_named, self.batch))
         return known[1]
 
-    def _graph_named(self, name: str) -> Any:
+    def _graph_named(self, name: str) -> object:
         function = self.functions.get(name)
         return None if function is None else function.graph
 
@@ -292,8 +292,8 @@ class _Seam:
         ).replace(", ", ",")
         return errors_impl.ResourceExhaustedError(None, None, text)  # type: ignore[no-any-return, unused-ignore]
 
-    def _fast_path(self, original: Callable[..., object]) -> Callable[..., Any]:
-        def execute(context: object, op: object, name: object, *args: object) -> Any:
+    def _fast_path(self, original: Callable[..., object]) -> Callable[..., object]:
+        def execute(context: object, op: object, name: object, *args: object) -> object:
             if op == "Fill":
                 self._check_fill(args[0], args[1])
             return original(context, op, name, *args)
@@ -316,8 +316,8 @@ class _Seam:
 
     # ------------------------------------------------------------------ transfers
 
-    def _constant(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def convert(value: Any, context: Any, dtype: Any = None) -> Any:
+    def _constant(self, original: Callable[..., Any]) -> Callable[..., object]:
+        def convert(value: Any, context: Any, dtype: Any = None) -> object:
             tensor = original(value, context, dtype)
             if tensor is not value and not hasattr(tensor, "_us"):
                 place = self.place(tensor)
@@ -327,7 +327,7 @@ class _Seam:
 
         return convert
 
-    def _arrived(self, tensor: object, place: int) -> Any:
+    def _arrived(self, tensor: object, place: int) -> object:
         try:
             holding = self.recorder.hold(place, size_of(tensor))
         except OutOfMemory as error:
@@ -336,7 +336,7 @@ class _Seam:
         return holding
 
     def _numpy(self, original: Callable[..., object]) -> Callable[..., Any]:
-        def numpy(tensor: Any) -> Any:
+        def numpy(tensor: Any) -> object:
             place = self.place(tensor)
             if place >= 0 and tensor.dtype.name not in ON_HOST:
                 self.recorder.copy(place, -1, size_of(tensor), blocking=True)
@@ -344,8 +344,8 @@ class _Seam:
 
         return numpy
 
-    def _copy(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def copy_nograd(tensor: Any, context: Any = None, device_name: Any = None) -> Any:
+    def _copy(self, original: Callable[..., Any]) -> Callable[..., object]:
+        def copy_nograd(tensor: Any, context: Any = None, device_name: Any = None) -> object:
             source = self.place(tensor)
             result = original(tensor, context, to_cpu(device_name) if device_name else device_name)
             place = self.place(result)
@@ -362,26 +362,26 @@ def _shown(raw: Any) -> property:
     return property(lambda owner: to_gpu(raw.__get__(owner)))
 
 
-def _array(original: Callable[..., object]) -> Callable[..., Any]:
+def _array(original: Callable[..., object]) -> Callable[..., object]:
     import numpy
 
-    def array(tensor: object, dtype: object = None, copy: bool | None = None) -> Any:
+    def array(tensor: object, dtype: object = None, copy: bool | None = None) -> object:
         # A scalar's value is a NumPy scalar, which the buffer interface used to hide; NumPy 2 asks for `copy`.
         return numpy.array(original(tensor, dtype), copy=bool(copy)) if copy else numpy.asarray(original(tensor, dtype))
 
     return array
 
 
-def _answered(original: Callable[[], object]) -> Callable[[], Any]:
-    def answer() -> Any:
+def _answered(original: Callable[[], object]) -> Callable[[], object]:
+    def answer() -> object:
         name = original()
         return to_gpu(name) if isinstance(name, str) else name
 
     return answer
 
 
-def _mapped(original: Callable[..., object]) -> Callable[..., Any]:
-    def set_device(op: object, device: str) -> Any:
+def _mapped(original: Callable[..., object]) -> Callable[..., object]:
+    def set_device(op: object, device: str) -> object:
         return original(op, to_cpu(device))
 
     return set_device

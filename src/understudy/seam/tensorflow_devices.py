@@ -55,7 +55,7 @@ class Devices:
 
         return list_local_devices
 
-    def _attributes(self, message: Any, logical: int) -> Any:
+    def _attributes(self, message: Any, logical: int) -> object:
         index = self.physical(logical)
         gpu = self.recorder.devices[index].gpu
         capability = ".".join(str(part) for part in gpu.compute_capability)
@@ -97,7 +97,7 @@ class Devices:
     def _seen(self) -> list[Any]:
         return [self._physical[i] for i in self.visible]
 
-    def _logical(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _logical(self, original: Callable[..., Any]) -> Callable[..., object]:
         def list_logical_devices(context: Any, device_type: str | None = None) -> list[Any]:
             first = original(context, "CPU")[:1]
             gpus = [self._logical_type(f"/device:GPU:{i}", "GPU") for i in range(len(self.visible))]
@@ -105,13 +105,13 @@ class Devices:
 
         return list_logical_devices
 
-    def _names(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _names(self, original: Callable[..., Any]) -> Callable[..., object]:
         def devices(context: Any) -> list[str]:
             return [to_gpu(name) for name in original(context)[: len(self.visible) + 1]]
 
         return devices
 
-    def _set_visible(self, original: Callable[..., object]) -> Callable[..., Any]:
+    def _set_visible(self, original: Callable[..., object]) -> Callable[..., object]:
         def set_visible_devices(context: Any, devices: object, device_type: str | None = None) -> None:
             wanted = devices if isinstance(devices, list | tuple) else [devices]
             gpus = [d for d in wanted if getattr(d, "device_type", None) == "GPU"]
@@ -130,8 +130,8 @@ class Devices:
     def _index(self, device: object) -> int:
         return self._physical.index(device) if device in self._physical else -1
 
-    def _for_gpu(self, original: Callable[..., object], answer: Callable[[int], object]) -> Callable[..., Any]:
-        def ask(context: object, device: object) -> Any:
+    def _for_gpu(self, original: Callable[..., object], answer: Callable[[int], object]) -> Callable[..., object]:
+        def ask(context: object, device: object) -> object:
             index = self._index(device)
             return answer(index) if index >= 0 else original(context, device)
 
@@ -141,7 +141,7 @@ class Devices:
         gpu = self.recorder.devices[index].gpu
         return {"compute_capability": tuple(gpu.compute_capability), "device_name": gpu.name}
 
-    def _set_growth(self, original: Callable[..., object]) -> Callable[..., Any]:
+    def _set_growth(self, original: Callable[..., object]) -> Callable[..., object]:
         def set_memory_growth(context: Any, device: object, enable: bool) -> None:
             index = self._index(device)
             if index < 0:
@@ -153,7 +153,7 @@ class Devices:
 
         return set_memory_growth
 
-    def _limit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _limit(self, original: Callable[..., Any]) -> Callable[..., object]:
         def set_logical_device_configuration(context: Any, device: Any, parts: Any) -> None:
             index = self._index(device)
             if index < 0:
@@ -173,7 +173,7 @@ class Devices:
         return self.physical(gpu_index(to_cpu(getattr(name, "name", name))))
 
     def _memory(self, original: Callable[..., object]) -> Callable[..., Any]:
-        def get_memory_info(context: object, device: object) -> Any:
+        def get_memory_info(context: object, device: object) -> object:
             index = self._gpu_named(device)
             if index < 0:
                 return original(context, device)
@@ -183,8 +183,8 @@ class Devices:
 
         return get_memory_info
 
-    def _reset(self, original: Callable[..., object]) -> Callable[..., Any]:
-        def reset_memory_stats(context: object, device: object) -> Any:
+    def _reset(self, original: Callable[..., object]) -> Callable[..., object]:
+        def reset_memory_stats(context: object, device: object) -> object:
             index = self._gpu_named(device)
             if index < 0:
                 return original(context, device)
@@ -195,16 +195,16 @@ class Devices:
 
         return reset_memory_stats
 
-    def _sync(self, original: Callable[..., object]) -> Callable[..., Any]:
-        def sync_executors(context: object) -> Any:
+    def _sync(self, original: Callable[..., object]) -> Callable[..., object]:
+        def sync_executors(context: object) -> object:
             for index in self.visible:
                 self.recorder.wait(index, "sync_executors")
             return original(context)
 
         return sync_executors
 
-    def _set_device(self, original: Callable[..., object]) -> Callable[..., Any]:
-        def set_device(context: object, name: object, spec: object) -> Any:
+    def _set_device(self, original: Callable[..., object]) -> Callable[..., object]:
+        def set_device(context: object, name: object, spec: object) -> object:
             return original(context, self.placed(name, context) if isinstance(name, str) else name, spec)
 
         return set_device

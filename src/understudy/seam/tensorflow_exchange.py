@@ -27,7 +27,7 @@ def patches(place_of: Callable[[Any], int]) -> list[Patch]:
         pointer: int = values(tensor).__array_interface__["data"][0]
         return pointer
 
-    def dlpack(self: Any, *, stream: Any = None, **options: Any) -> Any:
+    def dlpack(self: Any, *, stream: Any = None, **options: Any) -> object:
         place = place_of(self)
         if place < 0:
             return export(self, stream=stream, **options)

@@ -32,7 +32,7 @@ class StandIn:
         self.function = function
         self._hash = hash(stock)
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         return self.function(*args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
@@ -70,7 +70,7 @@ class Factory(StandIn):
         super().__init__(stock, stock)
         self.check_out = check_out
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         if "device" in kwargs:
             device = kwargs["device"]
             if isinstance(device, (int, str)):

@@ -179,7 +179,7 @@ def in_meta_kernel() -> bool:
     return bool(torch._C._meta_in_tls_dispatch_include())
 
 
-def _tag_without_storage(tensor: torch.Tensor) -> Any:
+def _tag_without_storage(tensor: torch.Tensor) -> object:
     while functorch.is_functorch_wrapped_tensor(tensor):  # inside torch.func's transforms
         tensor = functorch.get_unwrapped(tensor)
     with disable_torch_function():

@@ -88,7 +88,7 @@ class CaptureMode(Above):
         with self.dispatch, self:
             yield
 
-    def operator(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+    def operator(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         """Write the operator down."""
         drawn = self._drawn(kwargs.get("generator") or self.generator) if plan.random else None
         if drawn is not None and kwargs.get("generator") is not None and drawn[1] not in self.places:
@@ -139,7 +139,7 @@ class CaptureMode(Above):
             with C._DisableTorchDispatch():
                 storage._us_graph = storage_of(bytes_in(storage).clone())
 
-    def _twins(self, out: object, given: dict[int, Any], made: dict[int, Any]) -> Any:
+    def _twins(self, out: object, given: dict[int, Any], made: dict[int, Any]) -> object:
         """Results in new memory, as tensors that may die: their bytes stay in the graph's private pool.
 
         `made` are the twins of memory that several results share.
@@ -234,7 +234,7 @@ def _has_storage(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_meta
 
 
-def _in_pool(storage: Any, block: Any) -> Any:
+def _in_pool(storage: Any, block: Any) -> object:
     """A storage with the same bytes where its block lies, unless they are more than CUDA's counterpart has."""
     if block is None or block.pool_id == DEFAULT_POOL or storage.nbytes() > block.size:
         return storage

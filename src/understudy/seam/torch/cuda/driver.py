@@ -151,7 +151,7 @@ def _workspace_sizes(state: State) -> dict[str, Any]:
     """What `torch.backends.cuda.cublas_workspace_size` asks and sets; handles that have a workspace keep theirs."""
     memory = state.memory
 
-    def set_size(name: str) -> Any:
+    def set_size(name: str) -> object:
         return lambda size: memory.workspace_sizes.__setitem__(name, int(size))
 
     return {
@@ -183,7 +183,7 @@ def _accelerator(state: State) -> dict[str, Any]:
     def capability(index: int) -> dict[str, Any]:
         return {"supported_dtypes": set(SUPPORTED_DTYPES)}
 
-    def current(index: int) -> Any:
+    def current(index: int) -> object:
         torch.cuda._lazy_init()
         return state.wrap_stream(local.streams[local.device if index is None else index])
 
@@ -302,28 +302,28 @@ class Cudart:
         """The text of an error code."""
         return ERRORS.get(int(error), "unrecognized error code")
 
-    def cudaProfilerStart(self) -> Any:
+    def cudaProfilerStart(self) -> object:
         """Nothing to start: the emulation always records."""
         return self.cudaError(0)
 
     cudaProfilerStop = cudaProfilerStart
 
-    def cudaHostRegister(self, pointer: int, size: int, flags: int) -> Any:
+    def cudaHostRegister(self, pointer: int, size: int, flags: int) -> object:
         """Page-lock memory that the program owns."""
         self._state.memory.registered[pointer] = size
         return self.cudaError(0)
 
-    def cudaHostUnregister(self, pointer: int) -> Any:
+    def cudaHostUnregister(self, pointer: int) -> object:
         """Undo `cudaHostRegister`; 1 (invalid argument) for memory that was not registered."""
         return self.cudaError(0 if self._state.memory.registered.pop(pointer, None) is not None else 1)
 
-    def cudaStreamCreate(self, pointer: int) -> Any:
+    def cudaStreamCreate(self, pointer: int) -> object:
         """A blocking stream: `pointer` gets its handle, of use to `torch.cuda.ExternalStream` and nothing else."""
         self._streams += 1
         ctypes.c_void_p.from_address(pointer).value = RAW_STREAM_BASE + self._streams * 16
         return self.cudaError(0)
 
-    def cudaStreamDestroy(self, handle: int) -> Any:
+    def cudaStreamDestroy(self, handle: int) -> object:
         """Give a stream of `cudaStreamCreate` up; its work goes on."""
         return self.cudaError(0 if RAW_STREAM_BASE < handle <= RAW_STREAM_BASE + self._streams * 16 else 400)
 

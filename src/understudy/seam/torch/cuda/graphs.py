@@ -249,7 +249,7 @@ class Graph:
         self._captured = False
         self._mode = self._capture = None
 
-    def pool(self) -> Any:
+    def pool(self) -> object:
         """The id of the graph's memory pool."""
         if not self._captured:
             raise RuntimeError(NOT_CAPTURED.format("pool()"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.backends.cudnn.rnn
 
@@ -117,7 +115,7 @@ def _find_engine(dispatch: Dispatch, tensor: torch.Tensor, benchmark: bool) -> N
         raise RuntimeError(f"{way} was unable to find an engine to execute this computation")
 
 
-def convolution(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def convolution(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::cudnn_convolution, called by name: the convolution that it is."""
     tensor, weight, padding, stride, dilation, groups = args[:6]
     _find_engine(dispatch, tensor, args[6])
@@ -127,7 +125,7 @@ def convolution(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Argument
         )
 
 
-def transposed(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def transposed(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::cudnn_convolution_transpose, called by name."""
     tensor, weight, padding, output_padding, stride, dilation, groups = args[:7]
     _find_engine(dispatch, tensor, args[7])
@@ -137,13 +135,13 @@ def transposed(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments
         )
 
 
-def sampled(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def sampled(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::cudnn_grid_sampler, called by name: bilinear, zeros outside, corners aligned."""
     with dispatch.parts:
         return torch.ops.aten.grid_sampler.default(*args, 0, 0, True)
 
 
-def sampled_backward(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def sampled_backward(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::cudnn_grid_sampler_backward."""
     tensor, grid, gradient = args
     with dispatch.parts:

@@ -42,7 +42,7 @@ class PoolContext:
         self._active.append(pool)
 
     @staticmethod
-    def active_pool() -> Any:
+    def active_pool() -> object:
         """The pool of the newest context that lives; None without one."""
         return PoolContext._active[-1] if PoolContext._active else None
 
@@ -141,7 +141,7 @@ def _pool_class(state: State) -> type:
             """How many users the pool has: this object, and the scopes that are open."""
             return self._device.allocator.pool_use_count(self._id)
 
-        def snapshot(self, include_traces: bool = True) -> Any:
+        def snapshot(self, include_traces: bool = True) -> object:
             """The segments of this pool."""
             return state.history.snapshot((*self._id, include_traces))["segments"]
 

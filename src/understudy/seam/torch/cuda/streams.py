@@ -112,7 +112,7 @@ class StreamMethods:
         return self.cuda_stream
 
     @property
-    def _as_parameter_(self) -> Any:
+    def _as_parameter_(self) -> object:
         return ctypes.c_void_p(self.cuda_stream)
 
     def wait_event(self, event: Any) -> None:
@@ -136,7 +136,7 @@ class StreamMethods:
     def is_capturing(self) -> bool:
         return self._state.capturing(self._us)
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> object:
         self._previous = [*getattr(self, "_previous", []), torch.cuda.current_stream(self.device_index)]
         self._devices = [*getattr(self, "_devices", []), self._state.local.device]
         torch.cuda.set_stream(cast(Any, self))
@@ -183,7 +183,7 @@ class EventMethods:
         return self.cuda_event
 
     @property
-    def _as_parameter_(self) -> Any:
+    def _as_parameter_(self) -> object:
         return ctypes.c_void_p(self.cuda_event)
 
     def record(self, stream: object = None) -> None:
@@ -227,7 +227,7 @@ class EventMethods:
         return float((end_event._us.time_ns - self._us.time_ns) / 1e6)
 
     @classmethod
-    def from_ipc_handle(cls, device: object, handle: bytes) -> Any:
+    def from_ipc_handle(cls, device: object, handle: bytes) -> object:
         raise RuntimeError("understudy cannot open CUDA IPC event handles: the processes share no emulated device.")
 
     def ipc_handle(self) -> bytes:
@@ -316,13 +316,13 @@ def _generic(stock: Any) -> Any:
         def __subclasscheck__(cls, subclass: Any) -> bool:
             return issubclass(subclass, stock) if cls is Generic else super().__subclasscheck__(subclass)
 
-        def __call__(cls, *args: object, **kwargs: object) -> Any:
+        def __call__(cls, *args: object, **kwargs: object) -> object:
             return make(*args, **kwargs) if cls is Generic else super().__call__(*args, **kwargs)
 
     class Generic(stock, metaclass=Meta):  # type: ignore[misc]
         _cuda_class: ClassVar[Any] = None
 
-    def make(device: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def make(device: Any = None, *args: Any, **kwargs: Any) -> object:
         if "stream_id" in kwargs or (device is not None and torch.device(device).type != "cuda"):
             return stock(device, *args, **kwargs) if device is not None else stock(*args, **kwargs)
         return (

@@ -29,7 +29,7 @@ def patches(state: State) -> list[Patch]:
     """What `torch/cuda/tunable.py` calls."""
     values = dict(DEFAULTS)
 
-    def setting(name: str) -> Any:
+    def setting(name: str) -> object:
         def put(value: object) -> None:
             values[name] = value
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,7 +28,7 @@ class Above(TorchDispatchMode, ABC):
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
-    ) -> Any:
+    ) -> object:
         if types and any(kind.__torch_dispatch__ is not PLAIN for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
@@ -41,5 +40,5 @@ class Above(TorchDispatchMode, ABC):
         return func(*args, **kwargs) if plan.view else self.operator(plan, func, args, kwargs)
 
     @abstractmethod
-    def operator(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+    def operator(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         """Carry an operator out by calling `func`, and do what the mode is for."""

@@ -68,7 +68,7 @@ class _Broken(dict[str, Any]):
         return partial(_refuse, super().get(name, default))
 
 
-def _refuse(before: Any, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def _refuse(before: Any, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """An operator after the context was lost: what touches a device raises, except what only makes a view."""
     state = dispatch.state
     device = kwargs.get("device")
@@ -80,7 +80,7 @@ def _refuse(before: Any, dispatch: Dispatch, plan: Plan, func: OpOverload, args:
     return dispatch.general(plan, func, args, kwargs)
 
 
-def guarded(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def guarded(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """An operator whose CUDA kernel asserts that indices are in range."""
     try:
         return dispatch.general(plan, func, args, kwargs) if kwargs else dispatch.plain(plan, func, args)
@@ -109,7 +109,7 @@ def fail(dispatch: Dispatch, plan: Plan, error: Exception, stream: Stream, epoch
         state.failure = Failure(dispatch, stream, epoch)
 
 
-def _anything(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def _anything(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """A result of the right shape; what a kernel writes after an assert is undefined, zeros are as good as anything."""
     if plan.mutated:
         return args[plan.mutated[0]]

@@ -82,7 +82,7 @@ def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
 
 def _checked(
     inner: Handler | None, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
-) -> Any:
+) -> object:
     if torch.are_deterministic_algorithms_enabled() and any(device_of(t) >= 0 for t in tensors_in(args)):
         only = ONLY_WHEN.get(plan.name)
         if only is None or only(dict(zip(plan.names, args, strict=False)) | kwargs):

@@ -28,7 +28,7 @@ READ: dict[str, Callable[[Arguments, Keywords], Any]] = {
 """By name and overload, the tensor of which one value is read; None where none is."""
 
 
-def reading(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def reading(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """An operator of `READ`."""
     value = READ[func.name()](args, kwargs)
     if value is not None and device_of(value) >= 0:

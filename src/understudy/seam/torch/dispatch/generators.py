@@ -29,7 +29,7 @@ def patches(state: State) -> list[Patch]:
     return [Patch(torch, "Generator", generator_class)]
 
 
-def draw(state: State, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> Any:
+def draw(state: State, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> object:
     """Run an operator that draws random numbers, with the device's generator; with PyTorch's own on the host."""
     if device < 0:
         return func(*args, **kwargs)

@@ -38,7 +38,7 @@ def _unnoticed(module: object) -> list[Patch]:
     if stock is None:
         return []
 
-    def _get_current_dispatch_mode() -> Any:
+    def _get_current_dispatch_mode() -> object:
         mode = stock()
         return None if type(mode).__module__.startswith("understudy.") else mode
 

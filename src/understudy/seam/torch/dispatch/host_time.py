@@ -8,7 +8,6 @@ what the modelled dispatch of an operator covers already (its Python call) is no
 from __future__ import annotations
 
 from time import thread_time_ns
-from typing import Any
 
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
@@ -22,7 +21,7 @@ class MeasuredDispatch(Dispatch):
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
-    ) -> Any:
+    ) -> object:
         local = self.local
         host = self.state.host()
         before_ns = host.now_ns

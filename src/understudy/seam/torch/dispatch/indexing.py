@@ -38,7 +38,7 @@ def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
 
 def _indexed(
     inner: Handler, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
-) -> Any:
+) -> object:
     tensor, indices, *rest = args
     device = tag_of(tensor).device
     given = [value for value in (*indices, *rest[:1]) if value is not None]

@@ -120,7 +120,7 @@ class Dispatch(TorchDispatchMode):
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
-    ) -> Any:
+    ) -> object:
         if types and any(t.__torch_dispatch__ is not PLAIN for t in types):
             # Nothing happens on a device where shapes alone are traced. Other subclasses take themselves apart first:
             # what they are made of comes here again.
@@ -150,7 +150,7 @@ class Dispatch(TorchDispatchMode):
                     return out
         return self.plain(plan, func, args)
 
-    def plain(self, plan: Plan, func: OpOverload, args: Arguments) -> Any:
+    def plain(self, plan: Plan, func: OpOverload, args: Arguments) -> object:
         """Tensors of one device and numbers, without keywords; what turns out to be anything else is `general`."""
         key: list[Any] = [plan]
         device = NOWHERE
@@ -224,7 +224,7 @@ class Dispatch(TorchDispatchMode):
         with disable_torch_function():
             return self._general(plan, func, args, kwargs)
 
-    def _general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+    def _general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         device, floating = (NOWHERE, []) if plan.factory else self.scan(plan, func, args, kwargs)
         if plan.factory or "device" in kwargs or "pin_memory" in kwargs:
             return self.create(plan, func, args, kwargs, device)
@@ -239,7 +239,7 @@ class Dispatch(TorchDispatchMode):
             self.tag(tensor, device)
         return self.on_device(plan, func, args, kwargs, device)
 
-    def on_device(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Any:
+    def on_device(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> object:
         """Run an operator whose tensors live on `device`, tag its results and submit it."""
         out = self.call(plan, func, args, kwargs, device)
         if plan.view:
@@ -257,7 +257,9 @@ class Dispatch(TorchDispatchMode):
         self.submit(plan, func, args, kwargs, out, device, None)
         return out
 
-    def on_host(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, floating: list[Tensor]) -> Any:
+    def on_host(
+        self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, floating: list[Tensor]
+    ) -> object:
         """Run an operator on host tensors; what floating tensors give floats as well."""
         late = self.state.late
         if late.pending:

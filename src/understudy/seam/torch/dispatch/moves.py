@@ -425,7 +425,7 @@ def set_(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
     return out
 
 
-def facts(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def facts(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """What a nested tensor knows of its parts: tensors on the host, on CUDA too; nothing is launched."""
     return func(*args, **kwargs)
 

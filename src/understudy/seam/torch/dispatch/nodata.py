@@ -119,7 +119,7 @@ class DatalessDispatch(Dispatch):
             memory.keep(key, plan, args, out)
         return out
 
-    def _computed(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> Any:
+    def _computed(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> object:
         """What an operator's kernel gives: that of meta tensors, or the CPU's where there are values."""
         if self.local.valued or _have_values((*args, *kwargs.values())):
             return super().call(plan, func, args, kwargs, device)
@@ -137,7 +137,7 @@ class DatalessDispatch(Dispatch):
             assumptions.learn(out, known)
         return out
 
-    def _on_shapes(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords) -> Any:
+    def _on_shapes(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords) -> object:
         """Run an operator's meta kernel; what masks select is all that there is."""
         local = self.local
         before = local.inner
@@ -184,7 +184,7 @@ def values(state: State, tensor: Tensor) -> Tensor:
     return found
 
 
-def scalar(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def scalar(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::_local_scalar_dense: the answer that the user gave."""
     tensor = args[0]
     if tag_of(tensor).device < 0 or not is_physically_meta(tensor):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
@@ -20,7 +19,7 @@ def observe(mode: Dispatch, around: Callable[..., object]) -> None:
 
         def __torch_dispatch__(
             self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
-        ) -> Any:
+        ) -> object:
             if func.namespace == "profiler":  # a range of the program's own, which begins or ends here
                 return super().__torch_dispatch__(func, types, args, kwargs)
             return around(super().__torch_dispatch__, func, types, args, kwargs)

@@ -43,7 +43,7 @@ class HigherOrderPlan(Plan):
         self.direct = False
 
 
-def higher_order(dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def higher_order(dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Run a higher-order operator's kernel, `run_dtensor_rng_op` for one, under the mode."""
     kernel = next((func.py_kernels[key] for key in KERNELS if key in func.py_kernels), None)
     if kernel is None:
@@ -52,12 +52,12 @@ def higher_order(dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, 
         return kernel(*args, **kwargs)
 
 
-def tensorless(dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def tensorless(dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Run an operator that neither takes nor makes tensors (`record_function`'s): nothing happens on a device."""
     return plan.run(*args, **kwargs)
 
 
-def composite(dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def composite(dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Take a composite operator apart as autograd does; under `torch.inference_mode` it comes here whole.
 
     Strided nested tensors have kernels of their own for some of them.
@@ -68,7 +68,7 @@ def composite(dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, kwa
         return func._op_dk(COMPOSITE, *args, **kwargs)
 
 
-def as_on_the_way(state: State) -> AbstractContextManager[Any]:
+def as_on_the_way(state: State) -> AbstractContextManager[object]:
     """Let operators see to conjugate and negative views, to zero tensors and to autocast again, as before they came."""
     include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     for key in LAZY:

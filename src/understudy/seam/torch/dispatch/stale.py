@@ -44,7 +44,7 @@ class StaleMode(Above):
         self.state = dispatch.state
         self.writes: weakref.WeakKeyDictionary[Tag, list[Write]] = weakref.WeakKeyDictionary()
 
-    def operator(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+    def operator(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         """Run it on the bytes that its stream may see, and keep those that it replaces."""
         if current_node() is not None:
             return func(*args, **kwargs)

@@ -147,7 +147,7 @@ def _dense(tensor: Tensor) -> bool:
 
 def _values(
     dispatch: Dispatch, group: Group, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> Any:
+) -> object:
     """Run it on gloo to its end; an average comes here as a sum, to be divided, a premultiplied sum as a plain one."""
     if group.nccl:
         args = tuple(each(value, carried) for value in args)
@@ -225,7 +225,7 @@ def _through_host(dispatch: Dispatch, group: Group, name: str, device: int, size
 # ---------------------------------------------------------------------------------------------- pairs
 
 
-def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """c10d::send: the sender's clock goes with the message."""
     groups: Groups = dispatch.state.groups
     tensors, boxed, peer, tag = args
@@ -243,7 +243,7 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         size = sum(map(_bytes, tensors))
         dispatch.machine.collective(dispatch.local.host, stream, "nccl:send", size, 2, site)
 
-    def finish() -> Any:
+    def finish() -> object:
         ticket.wait()
         return None if stream is None else groups.mark(stream, 0)
 
@@ -267,7 +267,7 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         # Asked for at once where the sender is known: the sender's `wait` may depend on it.
         ticket = group.carrier.recv([clock], args[2], args[-1] + CLOCK_TAG) if len(args) > 3 else None
 
-    def finish() -> Any:
+    def finish() -> object:
         with torch._C._DisableTorchDispatch():
             (ticket or group.carrier.recv([clock], work._source_rank(), args[-1] + CLOCK_TAG)).wait()
             sent = int(clock.item())
@@ -301,7 +301,7 @@ def _ready(dispatch: Dispatch, group: Group, device: int) -> tuple[Stream | None
     return stream, max(stream.ready_ns, dispatch.local.host.now_ns)
 
 
-def _pending(out: Any, finish: Callable[[], Any]) -> Any:
+def _pending(out: Any, finish: Callable[[], Any]) -> object:
     if CALLS.depth:
         CALLS.queued = Queued(None, finish)
     else:
@@ -313,7 +313,7 @@ def _pending(out: Any, finish: Callable[[], Any]) -> Any:
 # ---------------------------------------------------------------------------------------------- functional ones
 
 
-def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """A functional collective: new tensors on the same device, ready after `wait_tensor`."""
     groups: Groups = dispatch.state.groups
     group = groups.of(args[-1] if "group_name" not in kwargs else kwargs["group_name"])
@@ -343,7 +343,7 @@ def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments
 
 def _functional_values(
     dispatch: Dispatch, group: Group, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> Any:
+) -> object:
     """Run it on gloo to its end; an average for NCCL is a sum, divided: not every version's gloo has averages."""
     dtype = next((tensor.dtype for tensor in tensors_in(args)), None)
     mean = False

@@ -29,13 +29,13 @@ def functions(groups: Groups) -> list[Patch]:
     stock_run, stock_collect = reducer._run_allreduce_hook, torch._C._collect_all
     stock_register = dist._register_comm_hook  # type: ignore[attr-defined]
 
-    def run_allreduce_hook(self: object, bucket: object) -> Any:
+    def run_allreduce_hook(self: object, bucket: object) -> object:
         with CALLS.watched() as found:
             future = stock_run(self, bucket)
         queued = found[0]
         return future if queued is None or queued.event is None else groups.future(future.value(), queued.event)
 
-    def collect_all(futures: list[Any]) -> Any:
+    def collect_all(futures: list[Any]) -> object:
         for future in futures:
             if isinstance(future, groups.future):
                 future.arrive()
@@ -52,11 +52,11 @@ def functions(groups: Groups) -> list[Patch]:
     ]
 
 
-def _awaited(hook: Callable[..., object], groups: Groups) -> Callable[..., Any]:
+def _awaited(hook: Callable[..., object], groups: Groups) -> Callable[..., object]:
     """A communication hook whose future is waited for when backward ends, as C++'s reducer does."""
 
     @functools.wraps(hook)
-    def awaited(state: object, bucket: object) -> Any:
+    def awaited(state: object, bucket: object) -> object:
         future = hook(state, bucket)
         if isinstance(future, groups.future):
             if torch._C._current_autograd_node() is None:  # a static graph's first step: the reducer waits next

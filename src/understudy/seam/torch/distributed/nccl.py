@@ -36,7 +36,7 @@ def patches(state: State) -> list[Patch]:
     def version() -> int:
         return NCCL_VERSION[0] << 32 | NCCL_VERSION[1] << 16 | NCCL_VERSION[2]
 
-    def init_rank(ranks: int, uid: bytes, rank: int) -> Any:
+    def init_rank(ranks: int, uid: bytes, rank: int) -> object:
         raise UnsupportedError(
             "understudy has no raw NCCL communicators (torch.cuda.nccl.init_rank): use torch.distributed"
         )

@@ -48,7 +48,7 @@ def lacks_values(values: Iterable[object]) -> bool:
     return any(map(is_physically_meta, tensors_in(values)))
 
 
-def answer(func: OpOverload, written: object) -> Any:
+def answer(func: OpOverload, written: object) -> object:
     """What the c10d operator `func` returns that has written `written`: that and a Work, or a Work alone."""
     done: Any = torch.futures.Future()
     done.set_result(list(tensors_in((written,))))
@@ -100,9 +100,9 @@ def modules(state: State) -> dict[str, Callable[[Any], list[Patch]]]:
 def _keeping(state: State, owner: object, names: Iterable[str]) -> list[Patch]:
     """The functions of `owner`, not all of which every version of PyTorch has, whose device tensors keep values."""
 
-    def kept(stock: Callable[..., object]) -> Callable[..., Any]:
+    def kept(stock: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(stock)
-        def function(*args: object, **kwargs: object) -> Any:
+        def function(*args: object, **kwargs: object) -> object:
             with with_values(state.local):
                 return stock(*args, **kwargs)
 

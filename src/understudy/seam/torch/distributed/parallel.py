@@ -278,7 +278,7 @@ def _checked(tensor: Tensor | None, device: torch.device, dtype: torch.dtype) ->
     return tensor
 
 
-def _remarking(state: State) -> Any:
+def _remarking(state: State) -> object:
     stock = torch.nn.DataParallel.scatter
 
     def scatter(self: Any, inputs: tuple[Any, ...], kwargs: Keywords | None, device_ids: Any) -> Any:

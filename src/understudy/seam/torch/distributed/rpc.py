@@ -33,7 +33,7 @@ def _pickling(module: ModuleType) -> list[Patch]:
     stock = pickler._tensor_reducer
 
     @functools.wraps(stock)
-    def reduce(tensor: object) -> Any:
+    def reduce(tensor: object) -> object:
         _check(tensor)
         return stock(tensor)
 
@@ -44,9 +44,9 @@ def _pickling(module: ModuleType) -> list[Patch]:
 def _builtin(module: ModuleType) -> list[Patch]:
     """The arguments of PyTorch's own operators, which are not pickled."""
 
-    def checked(stock: Callable[..., object]) -> Callable[..., Any]:
+    def checked(stock: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(stock)
-        def invoke(*args: object, **kwargs: object) -> Any:
+        def invoke(*args: object, **kwargs: object) -> object:
             for tensor in tensors_in((*args, *kwargs.values())):
                 _check(tensor)
             return stock(*args, **kwargs)

@@ -86,7 +86,7 @@ def _check_flat(name: str, read: Tensor, write: Tensor, ranks: int) -> None:
         raise ValueError("input tensor must be the same size as output size times world size")
 
 
-def each(values: object, change: Callable[[Tensor], Tensor]) -> Any:
+def each(values: object, change: Callable[[Tensor], Tensor]) -> object:
     """`values`, nested lists of tensors, with every tensor changed."""
     if isinstance(values, (list, tuple)):
         return type(values)(each(value, change) for value in values)
@@ -117,13 +117,13 @@ def divided(tensor: Tensor, ranks: int) -> None:
     tensor.div_(ranks, rounding_mode=None if tensor.is_floating_point() else "trunc")
 
 
-def factor_of(options: object) -> Any:
+def factor_of(options: object) -> object:
     """The factor of the reduction `PREMUL_SUM`, a number or a tensor; None of any other reduction."""
     operation: Any = getattr(options, "reduceOp", None)
     return operation.__getstate__()[1] if operation == dist.ReduceOp.PREMUL_SUM else None
 
 
-def multiplied(arguments: Arguments, reads: int, writes: int, factor: Any) -> tuple[Any, ...]:
+def multiplied(arguments: Arguments, reads: int, writes: int, factor: Any) -> tuple[object, ...]:
     """The arguments of a collective with what it reads multiplied: in place where it writes there as well."""
     given = arguments[reads]
     if reads == writes:
@@ -139,7 +139,7 @@ def is_composed(name: str, arguments: dict[str, Any]) -> bool:
     return name in COMPOSED
 
 
-def composed(name: str, carrier: object, rank: int, operation: object, arguments: dict[str, Any]) -> Any:
+def composed(name: str, carrier: object, rank: int, operation: object, arguments: dict[str, Any]) -> object:
     """Write a collective's values into its outputs, and return what its operator returns.
 
     `carrier` is a gloo backend, `operation` the reduction if it has one.

@@ -112,7 +112,7 @@ def _coalescing(groups: Groups, work_class: Any) -> dict[str, Callable[..., Any]
         else:
             CALLS.together = []
 
-    def end(self: Any, device: torch.device) -> Any:
+    def end(self: Any, device: torch.device) -> object:
         if CALLS.together is None:
             return stock_end(self, device)
         works, CALLS.together = CALLS.together, None
@@ -195,7 +195,7 @@ class Waiting:
         """Whether it is done without an error."""
         return self.is_completed()
 
-    def exception(self) -> Any:
+    def exception(self) -> object:
         """The error that ended it; None here, since errors are raised where the collective is called."""
         return None
 
@@ -217,7 +217,7 @@ class Waiting:
             return self._inner.get_future()
         return self._groups.future(self._inner.get_future().value(), self._queued.event)
 
-    def get_future_result(self) -> Any:
+    def get_future_result(self) -> object:
         """A future of the outcome."""
         self.wait()
         return self._inner.get_future_result()

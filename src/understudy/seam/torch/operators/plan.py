@@ -123,7 +123,7 @@ class Plan:
         if not self.builtin and (key := python_kernel(func)) is not None:
             self.handler = partial(run_python, key)
 
-    def run_foreign(self, func: Kernel, args: Arguments, kwargs: Keywords) -> Any:
+    def run_foreign(self, func: Kernel, args: Arguments, kwargs: Keywords) -> object:
         """Call a library's kernel in C++, which makes its tensors where an argument says: on the CPU.
 
         No dispatch mode is there while an operator runs.
@@ -133,7 +133,7 @@ class Plan:
         return func(*moved, **kwargs)
 
 
-def python_kernel(func: OpOverload) -> Any:
+def python_kernel(func: OpOverload) -> object:
     """The dispatch key of the kernel that a library wrote in Python for CUDA tensors, or None.
 
     `torch.library.custom_op` and `Library.impl` keep a list of them.
@@ -270,7 +270,7 @@ def _is_plain(value: object) -> bool:
     )
 
 
-def numbers_as_tensors(func: OpOverload, args: Arguments) -> tuple[Any, ...]:
+def numbers_as_tensors(func: OpOverload, args: Arguments) -> tuple[object, ...]:
     """What TorchScript holds as tensors of one number comes to a mode as Python numbers, which few operators take.
 
     Source: `toPyObject` of torch/csrc/jit/python/pybind_utils.cpp; `should_allow_numbers_as_tensors` of

@@ -73,7 +73,7 @@ class MemoryEvent(HostEvent):
         """The block's size; negative when it was given back."""
         return self._sign * self.taken.size_bytes
 
-    def device_type(self) -> Any:
+    def device_type(self) -> object:
         """CUDA."""
         return DeviceType.CUDA
 

@@ -30,7 +30,7 @@ class Profiler:
         self.legacy = False
         self.nvtx = False
 
-    def config(self, kind: object, *args: object, **kwargs: object) -> Any:
+    def config(self, kind: object, *args: object, **kwargs: object) -> object:
         """`ProfilerConfig`: the kinds that need a driver are remembered and become Kineto's."""
         self.legacy = kind == ProfilerState.KINETO_GPU_FALLBACK
         self.nvtx = kind == ProfilerState.NVTX
@@ -57,7 +57,7 @@ class Profiler:
             raise
         self.recordings.append(made)
 
-    def disable(self) -> Any:
+    def disable(self) -> object:
         """`_disable_profiler`: a window ends; returns what happened in it."""
         if self.nvtx:
             self.nvtx = False

@@ -73,7 +73,7 @@ class Recording:
         if on == bool(len(self.off) % 2):
             self.off.append(len(self.state.machine.trace.rows))
 
-    def marked(self, call: Callable[..., object], *args: object, **kwargs: object) -> Any:
+    def marked(self, call: Callable[..., object], *args: object, **kwargs: object) -> object:
         """Do something of the emulation between two marks; what it does inside needs none of its own."""
         local = self.state.local
         if not self._active or local.marked:

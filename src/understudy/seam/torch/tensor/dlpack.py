@@ -21,8 +21,8 @@ def patches(_: State) -> list[Patch]:
     """The functions that make capsules and read them."""
     pointer = torch._C.StorageBase.data_ptr  # type: ignore[attr-defined]
 
-    def exporting(stock: Any) -> Any:
-        def to_dlpack(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def exporting(stock: Any) -> object:
+        def to_dlpack(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> object:
             storage = storage_of(tensor)
             if storage._us is not HOST_TAG:
                 lend(pointer(storage), storage._us)
@@ -79,7 +79,7 @@ class OnDevice:
         self._capsule = capsule
         self._index = index
 
-    def __dlpack__(self, **kwargs: object) -> Any:
+    def __dlpack__(self, **kwargs: object) -> object:
         return self._capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -86,7 +86,7 @@ def _check_out(kwargs: Keywords) -> None:
             raise RuntimeError(f"device type {kind} does not match device type of out parameter (cuda)")
 
 
-def _legacy(state: State) -> Callable[..., Any]:
+def _legacy(state: State) -> Callable[..., object]:
     """`torch.Tensor(2, 3)`: a CPU tensor; of a subclass, made where no dispatch mode gives it a class before that."""
     stock = torch._C.TensorBase.__new__
     plain = explicit(state, stock)
@@ -135,9 +135,9 @@ def _device_class(state: State) -> Any:
     return device
 
 
-def _parse_to(stock: Callable[..., Any]) -> Callable[..., Any]:
+def _parse_to(stock: Callable[..., Any]) -> Callable[..., object]:
     @functools.wraps(stock)
-    def parse_to(*args: Any, **kwargs: Any) -> Any:
+    def parse_to(*args: Any, **kwargs: Any) -> object:
         if args and isinstance(args[0], int) and not isinstance(args[0], bool):
             args = (torch.device(args[0]), *args[1:])
         elif args and isinstance(args[0], torch.Tensor):
@@ -150,7 +150,7 @@ def _parse_to(stock: Callable[..., Any]) -> Callable[..., Any]:
     return parse_to
 
 
-def _new(stock: Callable[..., object]) -> Callable[..., Any]:
+def _new(stock: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(stock)
     def method(self: torch.Tensor, *args: object, **kwargs: object) -> Any:
         if "device" in kwargs and isinstance(kwargs["device"], (int, str)):
@@ -160,14 +160,14 @@ def _new(stock: Callable[..., object]) -> Callable[..., Any]:
     return method
 
 
-def _from_data(state: State, stock: Callable[..., object]) -> Callable[..., Any]:
+def _from_data(state: State, stock: Callable[..., object]) -> Callable[..., object]:
     marked = explicit(state, stock)
     keeps = stock.__name__ in ("as_tensor", "asarray")
     sparse = stock.__name__.startswith("sparse")
     parts = 2 if stock.__name__ == "sparse_coo_tensor" else 3
 
     @functools.wraps(stock)
-    def constructor(*args: Any, **kwargs: Any) -> Any:
+    def constructor(*args: Any, **kwargs: Any) -> object:
         if function_modes():
             return stock(*args, **kwargs)  # C++ hands the call to the innermost mode, which calls this again
         device = kwargs.get("device")
@@ -197,13 +197,13 @@ def _from_data(state: State, stock: Callable[..., object]) -> Callable[..., Any]
     return constructor
 
 
-def _nested(state: State) -> Callable[..., Any]:
+def _nested(state: State) -> Callable[..., object]:
     """The strided nested tensor's constructor, which reads its parts below the dispatch mode."""
     stock = NESTED.nested_tensor
 
     def nested_tensor(
         data: Any, *, device: object = None, requires_grad: bool = False, pin_memory: bool = False, **kwargs: object
-    ) -> Any:
+    ) -> object:
         first = next((device_of(part) for part in data if isinstance(part, torch.Tensor)), CPU)
         target = first if device is None else state.index(device)
         out = stock(data, device="cpu", **kwargs)
@@ -260,7 +260,7 @@ def _new_tensor(
     return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
 
-def _legacy_new(state: State) -> Callable[..., Any]:
+def _legacy_new(state: State) -> Callable[..., object]:
     stock = torch._C.TensorBase.new
     on_host = explicit(state, stock)
 

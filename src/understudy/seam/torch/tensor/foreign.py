@@ -46,7 +46,7 @@ def _extension(module: ModuleType) -> list[Patch]:
     stock: Callable[..., Any] = module._jit_compile
     is_cuda: Callable[[str], bool] = module._is_cuda_file
 
-    def compile(name: str, sources: str | Sequence[str], *args: object, **kwargs: object) -> Any:
+    def compile(name: str, sources: str | Sequence[str], *args: object, **kwargs: object) -> object:
         paths = [sources] if isinstance(sources, str) else list(sources)
         found = [path for path in paths if is_cuda(path)]
         if found:

@@ -91,7 +91,7 @@ def _sharing(state: State) -> list[Patch]:
         attach(made, Tag(state.index(torch.device("cuda", device)), size))
         return made
 
-    def release(cls: type, *args: object, **kwargs: object) -> None:
+    def release(cls: type, /, *args: object, **kwargs: object) -> None:
         pass
 
     return [

@@ -85,7 +85,7 @@ def _moving(state: State) -> list[Patch]:
             return self
         return _copy_to(self, index, non_blocking)
 
-    def _copy_to(self: Any, index: int, non_blocking: bool) -> Any:
+    def _copy_to(self: Any, index: int, non_blocking: bool) -> object:
         refuse_meta(self)
         made = Storage(self.nbytes())
         if index >= 0:
@@ -108,7 +108,7 @@ def _moving(state: State) -> list[Patch]:
     def cuda(self: object, device: object = None, non_blocking: bool = False) -> Any:
         return moved(self, state.index(torch.device("cuda") if device is None else device), non_blocking)
 
-    def cpu(self: object) -> Any:
+    def cpu(self: object) -> object:
         return moved(self, CPU)
 
     def clone(self: object) -> Any:
@@ -129,7 +129,7 @@ def _moving(state: State) -> list[Patch]:
             return self
         return state.pinned_copy(self)
 
-    def _write_file(self: object, *args: object) -> Any:
+    def _write_file(self: object, *args: object) -> object:
         refuse_meta(self)
         return stock_write(self, *args)
 
@@ -141,7 +141,7 @@ def _moving(state: State) -> list[Patch]:
 def _resizing(state: State) -> list[Patch]:
     stock = Storage.resize_
 
-    def resize_(self: Any, size: int) -> Any:
+    def resize_(self: Any, size: int) -> object:
         out = stock(self, size)
         tag = self._us
         if tag is not HOST_TAG and tag.device >= 0 and tag.size != self.nbytes():

@@ -40,7 +40,7 @@ def patches(state: State) -> list[Patch]:
     return [*found, Patch(mixin, "_allowed_methods", allowed)]
 
 
-def overridable(public: Callable[..., object]) -> Callable[..., Any]:
+def overridable(public: Callable[..., object]) -> Callable[..., object]:
     """Let tensor subclasses see the call, as PyTorch's own methods do."""
 
     def method(self: Tensor, *args: object, **kwargs: object) -> Any:
@@ -51,7 +51,7 @@ def overridable(public: Callable[..., object]) -> Callable[..., Any]:
     return named_as_pytorch(method, public.__name__)
 
 
-def named_as_pytorch(method: Callable[..., object], name: str) -> Callable[..., Any]:
+def named_as_pytorch(method: Callable[..., object], name: str) -> Callable[..., object]:
     """Give a method the name and the text of PyTorch's own."""
     method.__name__ = name
     method.__qualname__ = f"Tensor.{name}"
@@ -188,7 +188,7 @@ def _looking(state: State) -> list[Patch]:
                 "Use Tensor.cpu() to copy the tensor to host memory first."
             )
 
-    def numpy(self: Tensor, *, force: bool = False) -> Any:
+    def numpy(self: Tensor, *, force: bool = False) -> object:
         if force:
             self = move(state, self.detach(), CPU)
         refuse_device(self)
@@ -196,7 +196,7 @@ def _looking(state: State) -> list[Patch]:
             state.late.host_touch(self)
         return base.numpy(self, force=force)
 
-    def tolist(self: Tensor) -> Any:
+    def tolist(self: Tensor) -> object:
         index = device_of(self)
         if index >= 0:
             if not state.local.reason:
@@ -227,13 +227,13 @@ def _looking(state: State) -> list[Patch]:
 
 
 def _exporting(state: State) -> list[Patch]:
-    def array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Any:
+    def array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> object:
         if has_torch_function_unary(self):
             return handle_torch_function(Tensor.__array__, (self,), self, dtype=dtype)
         out = self.numpy()
         return out if dtype is None else out.astype(dtype, copy=False)
 
-    def dlpack_device(self: Tensor) -> tuple[Any, int]:
+    def dlpack_device(self: Tensor) -> tuple[object, int]:
         index = device_of(self)
         if index >= 0:
             from torch.utils.dlpack import DLDeviceType
@@ -252,14 +252,14 @@ DEVICE_PLACE = 7
 """Where `_make_wrapper_subclass` takes the device: after class, sizes, strides, offset, format, dtype and layout."""
 
 
-def _wrapper_maker(state: State) -> Callable[..., Any]:
+def _wrapper_maker(state: State) -> Callable[..., object]:
     """`Tensor._make_wrapper_subclass`, which makes tensors around tensors: physically on the host, as their parts are.
 
     C++ asks a tensor's device for its streams as soon as autograd meets it, and aborts where there is no driver.
     """
     stock: Any = base._make_wrapper_subclass
 
-    def make(*args: object, **kwargs: object) -> Any:
+    def make(*args: object, **kwargs: object) -> object:
         by_place = len(args) > DEVICE_PLACE
         named = args[DEVICE_PLACE] if by_place else kwargs.get("device")
         index = CPU if state.local.inner else state.index(named)
@@ -311,7 +311,7 @@ def _sharing(state: State) -> list[Patch]:
     def share_memory_(self: Tensor) -> Tensor:
         return self if device_of(self) >= 0 else stock_share(self)
 
-    def deepcopy(self: Tensor, memo: dict[int, Any]) -> Any:
+    def deepcopy(self: Tensor, memo: dict[int, Any]) -> object:
         out = stock_deepcopy(self, memo)
         _follow(self, out)
         return out

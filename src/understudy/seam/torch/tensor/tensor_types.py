@@ -58,7 +58,7 @@ NOT_RECOMMENDED = (
 """torch/csrc/tensor/python_tensor.cpp; said once."""
 
 
-def _host_type(state: State, stock: Any) -> Any:
+def _host_type(state: State, stock: Any) -> object:
     """PyTorch's own type object, for which a tensor on a device is none of its own: they are CPU tensors underneath."""
     make = explicit(state, stock)
 
@@ -69,10 +69,10 @@ def _host_type(state: State, stock: Any) -> Any:
         def __subclasscheck__(cls, subclass: Any) -> bool:
             return super().__subclasscheck__(subclass) or issubclass(subclass, stock)
 
-        def __call__(cls, *args: object, **kwargs: object) -> Any:
+        def __call__(cls, *args: object, **kwargs: object) -> object:
             return make(*args, **kwargs)
 
-        def __getattr__(cls, name: str) -> Any:
+        def __getattr__(cls, name: str) -> object:
             return getattr(stock, name)
 
         def __repr__(cls) -> str:

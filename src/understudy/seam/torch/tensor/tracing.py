@@ -48,7 +48,7 @@ class Paused(TorchDispatchMode):
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
-    ) -> Any:
+    ) -> object:
         if func is convolution and is_on():
             include, exclude = C._dispatch_tls_local_include_set(), C._dispatch_tls_local_exclude_set()
             pause = Paused()  # type: ignore[no-untyped-call]
@@ -65,9 +65,9 @@ def _switches() -> tuple[bool, ...]:
     return cudnn.benchmark, cudnn.deterministic, cudnn.enabled, cudnn.allow_tf32
 
 
-def _tracing(stock: Callable[..., object]) -> Callable[..., Any]:
+def _tracing(stock: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(stock)
-    def traced(*args: object, **kwargs: object) -> Any:
+    def traced(*args: object, **kwargs: object) -> object:
         with Paused():  # type: ignore[no-untyped-call]
             return stock(*args, **kwargs)
 
