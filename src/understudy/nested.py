@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 
-def tensors_in(x: Any) -> Iterator[torch.Tensor]:
+def tensors_in(x: object) -> Iterator[torch.Tensor]:
     """Every tensor of a nested batch or a module, in order."""
     if isinstance(x, torch.Tensor):
         yield x
@@ -33,7 +33,7 @@ def tensors_in(x: Any) -> Iterator[torch.Tensor]:
 
 
 def map_tensors(
-    function: Callable[[torch.Tensor], torch.Tensor], x: Any, modules: Callable[[nn.Module], nn.Module] | None = None
+    function: Callable[[torch.Tensor], torch.Tensor], x: object, modules: Callable[[nn.Module], nn.Module] | None = None
 ) -> Any:
     """The nested batch `x` with `function` applied to its tensors; `x` itself where that changes nothing.
 
@@ -73,7 +73,7 @@ def _mapped_parts(function: Callable[[torch.Tensor], torch.Tensor], x: Any, modu
     return x
 
 
-def _with_values(x: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
+def _with_values(x: Mapping[Any, object], values: dict[Any, Any]) -> Any:
     """A mapping of the class of `x`, with what else it carries (a defaultdict its factory), and other values."""
     if not isinstance(x, MutableMapping):
         return values
@@ -82,7 +82,7 @@ def _with_values(x: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
     return changed
 
 
-def _with_fields(function: Callable[[torch.Tensor], torch.Tensor], x: Any, modules: Any) -> Any:
+def _with_fields(function: Callable[[torch.Tensor], torch.Tensor], x: Any, modules: object) -> Any:
     """A dataclass with other values. It is copied, not made anew: `__init__` and `__post_init__` have run already."""
     changed = None
     for field in fields(x):

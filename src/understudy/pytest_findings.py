@@ -121,7 +121,7 @@ class Collected:
     def __init__(self) -> None:
         self.findings: list[Finding] = []
 
-    def add(self, report: Any) -> None:
+    def add(self, report: object) -> None:
         """Take up what a report brings."""
         self.findings += unpack(getattr(report, ATTRIBUTE, ()))
 

@@ -311,7 +311,7 @@ def _alloc_settings() -> Settings:
 
 
 @contextmanager
-def emulate(gpus: str | int = "2", **options: Any) -> Iterator[Session]:
+def emulate(gpus: str | int = "2", **options: object) -> Iterator[Session]:
     """Emulate GPUs for what runs inside the `with` block, and in the Pythons that it starts.
 
     Args:

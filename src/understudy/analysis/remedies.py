@@ -19,7 +19,7 @@ SETTINGS = (
 
 
 def replays(
-    snapshot: Mapping[str, Any], memory_bytes: Mapping[int, int], settings: Iterable[str] = SETTINGS
+    snapshot: Mapping[str, object], memory_bytes: Mapping[int, int], settings: Iterable[str] = SETTINGS
 ) -> list[dict[str, Any]]:
     """The history of a memory snapshot under each of `settings`, and under its own.
 

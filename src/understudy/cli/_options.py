@@ -185,7 +185,7 @@ FIELDS = {
 }
 
 
-def emulation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def emulation_options(command: Callable[..., object]) -> Callable[..., Any]:
     """Add all options that describe an emulation to a command."""
     for option in reversed(EMULATION):
         command = option(command)

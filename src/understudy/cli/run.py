@@ -53,7 +53,7 @@ TORCHRUN = (*TORCHRUN_SHOWN, *TORCHRUN_HIDDEN)
 RENDEZVOUS = {"nnodes", "master-addr", "master-port", "rdzv-backend", "rdzv-endpoint", "node-rank"}
 
 
-def torchrun_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def torchrun_options(command: Callable[..., object]) -> Callable[..., Any]:
     """Add torchrun's options to a command."""
     command = click.option("--standalone", is_flag=True, help="A rendezvous of this machine alone (the default).")(
         command

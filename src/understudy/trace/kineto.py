@@ -56,7 +56,7 @@ def stream_name(device: int, stream: int) -> Event:
     return meta("thread_name", device, stream_number(stream), name=f"stream {stream_number(stream)}")
 
 
-def meta(name: str, pid: int, tid: int, /, **args: Any) -> Event:
+def meta(name: str, pid: int, tid: int, /, **args: object) -> Event:
     """An event that describes a lane."""
     return {"ph": "M", "name": name, "ts": 0, "pid": pid, "tid": tid, "args": args}
 

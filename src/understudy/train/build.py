@@ -131,7 +131,7 @@ def _has_sparse_gradients(model: nn.Module) -> bool:
     return any(getattr(module, "sparse", False) is True for module in model.modules())
 
 
-def _fast_options(maker: Any, parameters: list[torch.Tensor], device: torch.device, graph: bool) -> dict[str, bool]:
+def _fast_options(maker: object, parameters: list[torch.Tensor], device: torch.device, graph: bool) -> dict[str, bool]:
     """Options for speed of PyTorch's own optimizers, where the user has not chosen and the parameters allow it."""
     chosen = maker.keywords if isinstance(maker, functools.partial) else {}
     cls = maker.func if isinstance(maker, functools.partial) else maker

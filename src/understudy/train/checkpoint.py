@@ -36,7 +36,7 @@ class Encoder:
         self.tensors: dict[str, torch.Tensor] = {}
         self._names: dict[int, str] = {}
 
-    def encode(self, value: Any, path: str) -> Any:
+    def encode(self, value: object, path: str) -> Any:
         """`value` as JSON. Raises UsageError where it holds what only pickle could keep."""
         if value is None or isinstance(value, bool | int | str):
             return value
@@ -64,7 +64,7 @@ class Encoder:
         )
 
 
-def decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+def decode(value: object, tensors: Mapping[str, torch.Tensor]) -> Any:
     """The inverse of `Encoder.encode`."""
     if isinstance(value, list):
         return [decode(item, tensors) for item in value]
@@ -198,7 +198,7 @@ def read_checkpoint(folder: str | Path) -> dict[str, Any]:
     return {"model": decode(state["model"], model)} | dict(decode(state["rest"], rest))
 
 
-def _canonical(content: Any) -> bytes:
+def _canonical(content: object) -> bytes:
     return json.dumps(content, sort_keys=False, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -219,7 +219,7 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_small(path: Path, content: Any) -> None:
+def write_small(path: Path, content: object) -> None:
     """Replace a small JSON file atomically."""
     draft = path.with_name(f".draft-{path.name}-{os.getpid()}")
     draft.write_bytes(_canonical(content))

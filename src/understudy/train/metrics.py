@@ -107,7 +107,7 @@ class Metrics:
         if len(self._values) >= self.every:
             self.flush()
 
-    def update(self, outputs: Any, target: Any, weight: float) -> None:
+    def update(self, outputs: object, target: object, weight: float) -> None:
         """Apply all functions and objects to a batch of `weight` samples; 0 samples count for nothing.
 
         With `gather` every process calls it for every batch.
@@ -229,7 +229,7 @@ class Metrics:
                 load_state(name, self._objects[name], kept, self._device)
 
 
-def _detached(nested: Any) -> Any:
+def _detached(nested: object) -> Any:
     return us.map_tensors(torch.Tensor.detach, nested)
 
 

@@ -536,7 +536,7 @@ class CachingAllocator:
         """
         return snapshot.describe(self._heap, pool_id, frames)
 
-    def restore(self, segments: Iterable[Mapping[str, Any]]) -> dict[int, Block]:
+    def restore(self, segments: Iterable[Mapping[str, object]]) -> dict[int, Block]:
         """Start from the segments of a snapshot, at their addresses; the allocated blocks by address.
 
         The allocator must be empty. Blocks that wait for other streams count as allocated.
