@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.kernels import attention_choice as choice
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.positions import MASK, MIXER
 from understudy.seam.torch.state.state import State
@@ -32,7 +33,7 @@ LSE_ALIGNMENT = 32
 
 def composite(
     state: State,
-    func: Any,
+    func: OpOverload,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -123,7 +124,7 @@ def _prepared(mask: Tensor | None, query: Tensor, key: Tensor, backend: int) -> 
 # ---------------------------------------------------------------------------------------------- the operators
 
 
-def chosen(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def chosen(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """aten::_fused_sdp_choice: which kernel it would be."""
     index = device_of(args[0])
     if index < 0:
@@ -135,14 +136,12 @@ def chosen(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwa
     return _choose(dispatch.state, index, query, key, value, given.get("attn_mask"), p, causal, shared)
 
 
-def fused(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def fused(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """A fused operator, forward or backward."""
     return run(dispatch, plan, func, args, kwargs, values)
 
 
-def run(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], compute: Values
-) -> Any:
+def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, compute: Values) -> Any:
     """An operator without a kernel for the CPU: values from `compute`, shapes and layout from its meta kernel."""
     device, floating = dispatch.scan(plan, func, args, kwargs)
     if device < 0:
@@ -156,14 +155,14 @@ def run(
 
 
 def values(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
 ) -> tuple[Any, ...]:
     """What a fused operator gives, computed on the CPU; without data, shapes alone."""
     return computed(dispatch, plan, func, args, kwargs, device, _computed)
 
 
 def computed(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int,
+    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int,
     compute: Values,
 ) -> tuple[Any, ...]:  # fmt: skip
     """What `compute` gives, below the emulation; without data, shapes alone."""
@@ -179,7 +178,7 @@ def computed(
 
 
 def _computed(
-    state: State, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+    state: State, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
 ) -> tuple[Any, ...]:
     given: dict[str, Any] = {**dict(zip(plan.names, args, strict=False)), **kwargs}
     out = empty(state, func, args, kwargs)
@@ -305,7 +304,7 @@ def all_heads(tensor: Tensor, query: Tensor) -> Tensor:
     return tensor.repeat_interleave(shared, 1) if shared > 1 else tensor
 
 
-def empty(state: State, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def empty(state: State, func: OpOverload, args: Arguments, kwargs: Keywords) -> list[Any]:
     """Results to fill, in the shapes and layouts that the operator's meta kernel gives to these arguments."""
     given = (*args, *kwargs.values())
     key = (func, *((t.shape, t.stride(), t.dtype) if isinstance(t, Tensor) else str(t) for t in given))

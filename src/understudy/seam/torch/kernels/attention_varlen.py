@@ -19,6 +19,7 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.kernels import attention
 from understudy.seam.torch.kernels import attention_choice as choice
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of
@@ -54,20 +55,20 @@ def _asking(state: State, stock: Any, kernel: int) -> Any:
     return can_use
 
 
-def run(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """One of these operators, forward or backward."""
     return attention.run(dispatch, plan, func, args, kwargs, values)
 
 
 def values(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
 ) -> tuple[Any, ...]:
     """What such an operator gives, computed on the CPU; without data, shapes alone."""
     return attention.computed(dispatch, plan, func, args, kwargs, device, _computed)
 
 
 def _computed(
-    state: State, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+    state: State, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
 ) -> tuple[Any, ...]:
     given: dict[str, Any] = {**dict(zip(plan.names, args, strict=False)), **kwargs}
     for name in NOT_EMULATED:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.halves import HALVES, wide
 from understudy.seam.torch.operators.plan import Plan
 
@@ -115,9 +116,7 @@ def _spread(values: Tensor, like: Tensor) -> Tensor:
     return values.reshape(1, -1, *[1] * (like.dim() - 2))
 
 
-def values(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
-) -> Any:
+def values(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Any:
     """What one of the operators gives, or puts into `out`."""
     kwargs = dict(kwargs)
     into = kwargs.pop("out", None)
@@ -125,7 +124,7 @@ def values(
     return found if into is None else into.copy_(found)
 
 
-def handle(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def handle(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """Compute and submit one of the operators."""
     device, _ = dispatch.scan(plan, func, args, kwargs)
     if device < 0:

@@ -10,6 +10,7 @@ from typing import Any
 
 from understudy.seam.torch.dispatch.asserts import guarded
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.dtypes import INTEGERS, REAL, refusal
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.tags import device_of
@@ -19,7 +20,7 @@ SUMS = ("add", "sum")
 """What `reduce` is called for a sum in `scatter` and in `scatter_reduce`."""
 
 
-def combined(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def combined(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """An operator that scatters, which may be told how to combine."""
     given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
     kind, target = given.get("reduce"), args[0]

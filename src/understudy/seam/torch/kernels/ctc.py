@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of
@@ -25,7 +26,7 @@ LONGEST_TARGET = 255
 
 
 def of_tensors(
-    state: State, func: Any, log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor,
+    state: State, func: OpOverload, log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor,
     blank: int = 0, reduction: int = MEAN, zero_infinity: bool = False,
 ) -> Any:  # fmt: skip
     """torch.nn.functional.ctc_loss with lengths in tensors; the host reads them."""
@@ -44,7 +45,8 @@ def of_tensors(
 
 
 def of_lists(
-    state: State, func: Any, log_probs: Tensor, targets: Tensor, input_lengths: list[int], target_lengths: list[int],
+    state: State, func: OpOverload, log_probs: Tensor, targets: Tensor,
+    input_lengths: list[int], target_lengths: list[int],
     blank: int = 0, reduction: int = MEAN, zero_infinity: bool = False,
 ) -> Any:  # fmt: skip
     """The same with lengths in lists: cuDNN then wants targets on the host, and inputs of full length."""
@@ -71,9 +73,7 @@ def _reduced(loss: Tensor, target_lengths: Tensor, reduction: int) -> Tensor:
     return loss.sum() if reduction == SUM else loss
 
 
-def values(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
-) -> Any:
+def values(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Any:
     """Losses of shape (batch,) and their gradient, of the shape of the log-probabilities."""
     return dispatch.call(plan, _computed, args, kwargs, device)
 
@@ -93,7 +93,7 @@ def _computed(
     return torch.where(torch.isinf(loss), 0, loss), gradient
 
 
-def handle(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def handle(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """aten::_cudnn_ctc_loss, for which the CPU has no kernel."""
     device = device_of(args[0])
     if device < 0:

@@ -16,6 +16,7 @@ import torch
 
 from understudy.seam.torch.dispatch.parts import COMPOSITE
 from understudy.seam.torch.kernels.substitutes import Kernel, substituted
+from understudy.seam.torch.operators.call import Arguments, OpOverload
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of
 
@@ -27,7 +28,7 @@ BACKWARD = ("aten::_softmax_backward_data", "aten::_log_softmax_backward_data")
 
 
 def _normalizing(kernel: Any) -> Callable[..., Any]:
-    def normalized(state: State, func: Any, input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+    def normalized(state: State, func: OpOverload, input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
         """`softmax` or `log_softmax`."""
         if dtype is torch.float32 and input.dtype is torch.float16 and device_of(input) >= 0:
             return kernel(input, dim, True)
@@ -36,7 +37,7 @@ def _normalizing(kernel: Any) -> Callable[..., Any]:
     return normalized
 
 
-def one_hot(state: State, func: Any, input: Tensor, num_classes: int = -1) -> Any:
+def one_hot(state: State, func: OpOverload, input: Tensor, num_classes: int = -1) -> Any:
     """torch.nn.functional.one_hot, which waits for the device only where it must find the number of classes."""
     device = device_of(input)
     if device < 0 or input.dtype is not torch.int64 or not input.numel():
@@ -61,12 +62,12 @@ class Converting(Kernel):
         return self.func(first, *rest[:-1], first.dtype).to(rest[-1])
 
 
-def _kernel(func: Any, args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+def _kernel(func: OpOverload, args: Arguments, _: dict[str, Any]) -> Any:
     converts = args[2] is True if len(args) == 3 else args[0].dtype != args[3]
     return Converting(func) if converts else func
 
 
-def dropout(state: State, func: Any, input: Tensor, p: float, train: bool) -> Any:
+def dropout(state: State, func: OpOverload, input: Tensor, p: float, train: bool) -> Any:
     """C++'s dropout: on CUDA one kernel that keeps a mask of one byte an element; its input where it drops nothing.
 
     Source: `_dropout_impl` of aten/src/ATen/native/Dropout.cpp.
@@ -78,7 +79,7 @@ def dropout(state: State, func: Any, input: Tensor, p: float, train: bool) -> An
     return func.decompose(input, p, train)
 
 
-def group_norm(state: State, func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+def group_norm(state: State, func: OpOverload, input: Tensor, *args: Any, **kwargs: Any) -> Any:
     """torch.nn.functional.group_norm: CUDA's kernel takes and gives contiguous tensors, channels last or not.
 
     Source: group_norm in aten/src/ATen/native/group_norm.cpp.

@@ -12,6 +12,7 @@ import torch
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.moves import fetch
 from understudy.seam.torch.kernels.substitutes import Kernel, substituted
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.dtypes import INTEGERS, WIDE
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.tags import device_of
@@ -28,7 +29,7 @@ class OfIntegers(Kernel):
         return counts if out is None else out.resize_(counts.shape).copy_(counts)
 
 
-def _kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     tensor = args[0]
     return func if tensor.is_floating_point() or tensor.is_meta else OfIntegers(func)
 
@@ -36,7 +37,7 @@ def _kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 _counting, VALUES = substituted([NAME], _kernel)
 
 
-def histc(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def histc(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """aten::histc, which waits for the least and the greatest value where it is given no bounds."""
     given = {**dict(zip(plan.names, args, strict=False)), **kwargs}
     tensor = given["self"]

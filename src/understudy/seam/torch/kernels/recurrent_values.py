@@ -11,6 +11,7 @@ import torch
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.parts import COMPOSITE
 from understudy.seam.torch.kernels.recurrent_space import RNN_MODES, pieces, reserve_bytes
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.positions import MASK, MIXER
 from understudy.seam.torch.tags import disable_torch_function
@@ -26,13 +27,13 @@ AUTOGRAD = tuple(getattr(C.DispatchKey, name) for name in KEYS)
 """What PyTorch leaves out below its autograd, where the dispatch mode is called."""
 
 
-def named(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def named(plan: Plan, args: Arguments, kwargs: Keywords) -> dict[str, Any]:
     """An operator's arguments by name."""
     return {**dict(zip(plan.names, args, strict=False)), **kwargs}
 
 
 def forward_values(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
 ) -> tuple[Any, ...]:
     """What the operator gives, computed on the CPU; without data, shapes alone."""
     given = named(plan, args, kwargs)
@@ -62,7 +63,7 @@ def forward_values(
 
 
 def backward_values(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
 ) -> tuple[Any, ...]:
     """The same of the backward operator. All gradients of weights are pieces of one buffer, as cuDNN's are."""
     given = named(plan, args, kwargs)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.tags import device_of
@@ -16,7 +17,7 @@ LENGTHS = "'lengths' argument should be a 1D CPU int64 tensor, but got {}D {} {}
 """aten/src/ATen/native/PackedSequence.cpp."""
 
 
-def pack(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def pack(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """aten::_pack_padded_sequence, for torch.nn.utils.rnn.pack_padded_sequence: (values, batch sizes)."""
     if dispatch.state.no_data and device_of(args[0]) >= 0:
         return _pack_without_data(dispatch, plan, func, args, kwargs)
@@ -24,7 +25,7 @@ def pack(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
     return pad(dispatch, plan, func, args, kwargs)
 
 
-def _pack_without_data(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _pack_without_data(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """The same in a rehearsal without data: the lengths have values, which decide the shape."""
     padded, lengths = args[:2]
     device = device_of(padded)
@@ -36,7 +37,7 @@ def _pack_without_data(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[An
     return values, batch_sizes
 
 
-def pad(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def pad(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     """aten::_pad_packed_sequence, for torch.nn.utils.rnn.pad_packed_sequence: (padded values, lengths on the host).
 
     Of what either operator returns the first lives on the device.
