@@ -70,7 +70,7 @@ def composite(
 
 
 def _choose(
-    state: State, index: int, query: Tensor, key: Tensor, value: Tensor, mask: Any, p: float, causal: bool, gqa: bool
+    state: State, index: int, query: Tensor, key: Tensor, value: Tensor, mask: object, p: float, causal: bool, gqa: bool
 ) -> int:
     with disable_torch_function():
         if not gqa and len({t.shape[1] for t in (query, key, value) if t.dim() == 4}) > 1:
@@ -124,7 +124,7 @@ def _prepared(mask: Tensor | None, query: Tensor, key: Tensor, backend: int) -> 
 # ---------------------------------------------------------------------------------------------- the operators
 
 
-def chosen(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def chosen(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::_fused_sdp_choice: which kernel it would be."""
     index = device_of(args[0])
     if index < 0:
@@ -136,12 +136,12 @@ def chosen(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kw
     return _choose(dispatch.state, index, query, key, value, given.get("attn_mask"), p, causal, shared)
 
 
-def fused(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def fused(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """A fused operator, forward or backward."""
     return run(dispatch, plan, func, args, kwargs, values)
 
 
-def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, compute: Values) -> Any:
+def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, compute: Values) -> object:
     """An operator without a kernel for the CPU: values from `compute`, shapes and layout from its meta kernel."""
     device, floating = dispatch.scan(plan, func, args, kwargs)
     if device < 0:
@@ -156,7 +156,7 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
 
 def values(
     dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     """What a fused operator gives, computed on the CPU; without data, shapes alone."""
     return computed(dispatch, plan, func, args, kwargs, device, _computed)
 
@@ -164,7 +164,7 @@ def values(
 def computed(
     dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int,
     compute: Values,
-) -> tuple[Any, ...]:  # fmt: skip
+) -> tuple[object, ...]:  # fmt: skip
     """What `compute` gives, below the emulation; without data, shapes alone."""
     if dispatch.state.no_data:
         shapes: tuple[Any, ...] = dispatch.call(plan, func, args, kwargs, device)
@@ -179,7 +179,7 @@ def computed(
 
 def _computed(
     state: State, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     given: dict[str, Any] = {**dict(zip(plan.names, args, strict=False)), **kwargs}
     out = empty(state, func, args, kwargs)
     if plan.name.endswith("_backward"):
@@ -221,7 +221,7 @@ def drawn(state: State, device: int, shape: Any, keys: int) -> int:
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, bias: Any, p: float, causal: bool, scale: float | None, seed: int
+    query: Tensor, key: Tensor, value: Tensor, bias: object, p: float, causal: bool, scale: float | None, seed: int
 ) -> tuple[Tensor, Tensor]:
     key, value = (all_heads(t, query) for t in (key, value))
     if not p and query.shape[-1] == value.shape[-1]:
@@ -316,7 +316,7 @@ def empty(state: State, func: OpOverload, args: Arguments, kwargs: Keywords) -> 
     return [_made(*shape) if isinstance(shape, tuple) else shape for shape in shapes]
 
 
-def _to_meta(value: Any) -> Any:
+def _to_meta(value: object) -> object:
     return value.to("meta") if isinstance(value, Tensor) else value
 
 

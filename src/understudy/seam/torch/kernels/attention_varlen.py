@@ -40,7 +40,7 @@ def patches(state: State) -> list[Patch]:
     return [Patch(torch._C, name, _asking(state, getattr(torch._C, name), kernel)) for name, kernel in ASKED.items()]
 
 
-def _asking(state: State, stock: Any, kernel: int) -> Any:
+def _asking(state: State, stock: Any, kernel: int) -> object:
     def can_use(params: Any, debug: bool = False) -> bool:
         query = params.query
         index = device_of(query)
@@ -55,21 +55,21 @@ def _asking(state: State, stock: Any, kernel: int) -> Any:
     return can_use
 
 
-def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """One of these operators, forward or backward."""
     return attention.run(dispatch, plan, func, args, kwargs, values)
 
 
 def values(
     dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     """What such an operator gives, computed on the CPU; without data, shapes alone."""
     return attention.computed(dispatch, plan, func, args, kwargs, device, _computed)
 
 
 def _computed(
     state: State, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     given: dict[str, Any] = {**dict(zip(plan.names, args, strict=False)), **kwargs}
     for name in NOT_EMULATED:
         if given.get(name) is not None:

@@ -109,7 +109,7 @@ class Autocast:
         apart = not of_cuda and _has(func.name(), "CompositeImplicitAutograd")
         below = C.DispatchKeySet(C.DispatchKey.AutogradCPU)
 
-        def kernel(*args: Any, **kwargs: Any) -> Any:
+        def kernel(*args: object, **kwargs: object) -> object:
             found = [t for t in tensors_in((*args, *kwargs.values())) if t.is_floating_point()]
             on_device = any(device_of(t) >= 0 for t in found)
             if on_device and apart:
@@ -123,7 +123,7 @@ class Autocast:
 
         return kernel
 
-    def cast(self, value: Any, dtype: torch.dtype) -> Any:
+    def cast(self, value: object, dtype: torch.dtype) -> object:
         """A floating tensor (not float64) as `dtype`; leaves that need gradients are cast once a region."""
         if isinstance(value, (list, tuple)):
             return type(value)(self.cast(item, dtype) for item in value)
@@ -159,16 +159,16 @@ class Autocast:
         self.owner.clear()
 
 
-def _lower(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> Any:
+def _lower(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
     kwargs = {name: cast(value, dtype) for name, value in kwargs.items()}
     return func(*[cast(value, dtype) for value in args], **kwargs)
 
 
-def _float32(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> Any:
+def _float32(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
     return _lower(cast, func, args, kwargs, torch.float32)
 
 
-def _result(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> Any:
+def _result(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
     names = [argument.name for argument in func._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
     low = any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors_in(args))
@@ -180,7 +180,7 @@ def _result(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dty
     return func(*args, **kwargs)
 
 
-def _appended(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> Any:
+def _appended(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
     other = lists.APPENDED.get(f"{func._opname}.{func._overloadname}")
     if other is None or args[0].dtype == torch.float64:
         return func(*args, **kwargs)
@@ -189,12 +189,12 @@ def _appended(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, d
     return getattr(func.overloadpacket, other)(*whole, dtype=torch.float32)
 
 
-def _promote(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> Any:
+def _promote(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
     wide = any(t.dtype == torch.float32 for t in tensors_in((*args, *kwargs.values())))
     return _lower(cast, func, args, kwargs, torch.float32 if wide else dtype)
 
 
-def _ban(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> Any:
+def _ban(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
     raise RuntimeError(lists.BANNED_TEXT)
 
 

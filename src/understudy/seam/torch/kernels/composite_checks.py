@@ -19,7 +19,7 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
-def transform(state: State, func: OpOverload, *args: Any, **kwargs: Any) -> Any:
+def transform(state: State, func: OpOverload, *args: Any, **kwargs: Any) -> object:
     """A short-time Fourier transform, whose window lies where its input does."""
     tensor, window = args[0], args[4] if len(args) > 4 else kwargs.get("window")
     place = device_of(tensor)

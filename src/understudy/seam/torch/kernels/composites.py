@@ -32,7 +32,7 @@ Composite = Callable[..., Any]
 def handlers(composites: Mapping[OpOverload, Composite]) -> dict[str, Handler]:
     """The same in inference mode, where a composite arrives whole."""
 
-    def whole(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+    def whole(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         known = composites.get(func)
         if known is None:  # another overload: `softmax.int_out` has a kernel of its own
             whole_or_apart = apart if plan.composite else Dispatch.general
@@ -65,7 +65,7 @@ class Composites:
     def _kernel(self, func: OpOverload, composite: Composite) -> Callable[..., Any]:
         states = self.states
 
-        def kernel(*args: Any, **kwargs: Any) -> Any:
+        def kernel(*args: object, **kwargs: object) -> object:
             if args[0].__class__ in TRACED:
                 return func._op_dk(COMPOSITE, *args, **kwargs)
             if not jit_trace.is_on():

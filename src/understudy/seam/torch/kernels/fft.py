@@ -41,11 +41,11 @@ def patches(state: State) -> list[Patch]:
     return [p for name, f in found.items() for p in public(torch.fft, name, StandIn(f, _halves(state, f)))]
 
 
-def _halves(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
+def _halves(state: State, stock: Callable[..., Any]) -> Callable[..., object]:
     local = state.local
 
     @functools.wraps(stock)
-    def transformed(input: Any, *args: Any, **kwargs: Any) -> Any:
+    def transformed(input: Any, *args: Any, **kwargs: Any) -> object:
         if not (isinstance(input, torch.Tensor) and input.dtype in HALVES and device_of(input) >= 0):
             return stock(input, *args, **kwargs)
         given = kwargs.pop("out", None)
@@ -89,7 +89,7 @@ def clear(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwa
     _cache(dispatch, args[0]).clear()
 
 
-def transform(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def transform(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """A Fourier transform: on a device it looks its plan up, by geometry and precision as cuFFT's key does."""
     tensor, dimensions = args[:2]
     device = tag_of(tensor).device
@@ -112,7 +112,7 @@ def transform(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments,
     return dispatch.general(plan, func, args, kwargs)
 
 
-def primitive(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def primitive(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """prims::fft_c2c and the like, in which PyTorch's references are written."""
     if device_of(args[0]) >= 0 and args[0].dtype in HALVES:
         _check_sizes(args[0], kwargs["dim"], kwargs.get("last_dim_size"))

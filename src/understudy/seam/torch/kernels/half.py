@@ -57,7 +57,7 @@ class Widened(Kernel):
         super().__init__(func)
         self.dtype = dtype
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
         widened = [wide(value) for value in args]
         out = self.func(*widened, **{name: wide(value) for name, value in kwargs.items()})
         for value, given, argument in zip(widened, args, self.func._schema.arguments, strict=False):
@@ -72,7 +72,7 @@ def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
     return func if half is None or func in PLAIN else Widened(func, half.dtype)
 
 
-def exponential(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def exponential(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::exponential_: CUDA's never gives zero, the CPU's rounds small numbers to it in half precision."""
     out = dispatch.general(plan, func, args, kwargs)
     if out.dtype in HALVES and device_of(out) >= 0 and not out.is_meta:

@@ -24,7 +24,7 @@ NAME = "aten::histc"
 class OfIntegers(Kernel):
     """`histc` of integers, counted in float64, where each is exact."""
 
-    def __call__(self, tensor: Tensor, *args: Any, out: Tensor | None = None, **kwargs: Any) -> Any:
+    def __call__(self, tensor: Tensor, *args: object, out: Tensor | None = None, **kwargs: object) -> object:
         counts = torch.ops.aten.histc.default(tensor.double(), *args, **kwargs).to(tensor.dtype)
         return counts if out is None else out.resize_(counts.shape).copy_(counts)
 
@@ -37,7 +37,7 @@ def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
 _counting, VALUES = substituted([NAME], _kernel)
 
 
-def histc(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def histc(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::histc, which waits for the least and the greatest value where it is given no bounds."""
     given = {**dict(zip(plan.names, args, strict=False)), **kwargs}
     tensor = given["self"]

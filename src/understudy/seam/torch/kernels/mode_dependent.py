@@ -36,13 +36,13 @@ MAKING_VIEWS = ("aten::linalg_pinv", "aten::linalg_lstsq")
 RANK = aten.linalg_matrix_rank
 
 
-def with_views(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def with_views(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Run an operator of `MAKING_VIEWS` as it runs where there is no mode."""
     with as_on_the_way(dispatch.state):
         return dispatch.general(plan, func, args, kwargs)
 
 
-def placed(state: State, func: OpOverload, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+def placed(state: State, func: OpOverload, input: Tensor, *args: object, **kwargs: object) -> object:
     """A function whose result lies where its input does, also when C++ makes it of nothing."""
     result = func._op_dk(COMPOSITE, input, *args, **kwargs)
     device = device_of(input)
@@ -51,8 +51,8 @@ def placed(state: State, func: OpOverload, input: Tensor, *args: Any, **kwargs: 
     return result
 
 
-def _rank_into(functional: Any) -> Callable[..., Any]:
-    def written(state: State, func: OpOverload, input: Tensor, *args: Any, out: Tensor, **kwargs: Any) -> Any:
+def _rank_into(functional: Any) -> Callable[..., object]:
+    def written(state: State, func: OpOverload, input: Tensor, *args: Any, out: Tensor, **kwargs: Any) -> object:
         """torch.linalg.matrix_rank with `out`; raises as `checkLinalgCompatibleDtype` does."""
         if not torch.can_cast(torch.int64, out.dtype):
             raise RuntimeError(
@@ -70,17 +70,17 @@ def differentiated(input: Tensor) -> bool:
     return (torch.is_grad_enabled() and input.requires_grad) or unpack_dual(input).tangent is not None
 
 
-def svdvals(state: State, func: OpOverload, input: Tensor, *, driver: str | None = None) -> Any:
+def svdvals(state: State, func: OpOverload, input: Tensor, *, driver: str | None = None) -> object:
     """torch.linalg.svdvals."""
     return aten._linalg_svd.default(input, False, differentiated(input), driver=driver)[1]
 
 
-def eigvalsh(state: State, func: OpOverload, input: Tensor, uplo: str = "L") -> Any:
+def eigvalsh(state: State, func: OpOverload, input: Tensor, uplo: str = "L") -> object:
     """torch.linalg.eigvalsh."""
     return aten._linalg_eigh.default(input, uplo, differentiated(input))[0]
 
 
-def eigvals(state: State, func: OpOverload, input: Tensor) -> Any:
+def eigvals(state: State, func: OpOverload, input: Tensor) -> object:
     """torch.linalg.eigvals."""
     return aten.linalg_eig.default(input)[0] if differentiated(input) else aten._linalg_eigvals.default(input)
 

@@ -45,7 +45,7 @@ TRAINING = "cudnn RNN backward can only be called in training mode"
 # ---------------------------------------------------------------------------------------------- the composites
 
 
-def layers(state: State, func: OpOverload, *args: Any, **kwargs: Any) -> Any:
+def layers(state: State, func: OpOverload, *args: Any, **kwargs: Any) -> object:
     """aten::lstm, gru, rnn_tanh and rnn_relu, taken apart as on CUDA where cuDNN takes them."""
     given = dict(zip([argument.name for argument in func._schema.arguments], args, strict=False)) | kwargs
     packed = func._overloadname == "data"
@@ -149,7 +149,7 @@ def _dropout_state(state: State, device: int, dropout: float, train: bool) -> Te
     return None if known is None else known[1]
 
 
-def autocast_rule(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> Any:
+def autocast_rule(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
     """Autocast of aten::_cudnn_rnn: float16 always, with the weights in one new buffer each time."""
     half = torch.float16
     tensor, weights, stride, buffer, hx, cx, mode, units = args[:8]
@@ -171,7 +171,7 @@ def autocast_rule(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keyword
 # ---------------------------------------------------------------------------------------------- the operators
 
 
-def forward(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def forward(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::_cudnn_rnn: (output, hidden state, cell state, reserve space, weights in one buffer)."""
     given = named(plan, args, kwargs)
     tensor, weights, hx, cx = given["input"], given["weight"], given["hx"], given["cx"]
@@ -190,7 +190,7 @@ def forward(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, k
     return out
 
 
-def backward(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def backward(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::_cudnn_rnn_backward: gradients of input, hidden state, cell state and weights."""
     given = named(plan, args, kwargs)
     device = device_of(given["input"])
@@ -214,7 +214,7 @@ def backward(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, 
     return out
 
 
-def dropout_state(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def dropout_state(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::_cudnn_init_dropout_state: the random states of all threads, here the seed and how often it was used."""
     state = dispatch.state
     device = state.index(kwargs.get("device"))
@@ -230,7 +230,7 @@ def dropout_state(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Argume
     return out
 
 
-def flatten_weights(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def flatten_weights(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::_cudnn_rnn_flatten_weight: all weights of a recurrent layer become pieces of one new buffer."""
     given = named(plan, args, kwargs)
     weights = given["weight_arr"]

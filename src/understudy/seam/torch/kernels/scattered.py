@@ -26,7 +26,7 @@ IN_PLACE: dict[str, Any] = {
 }
 
 
-def scattered(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def scattered(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Add into the fresh zeros themselves where autograd asks for a copy of them."""
     node = torch._C._current_autograd_node()
     if node is None or torch.is_grad_enabled() or node.name() not in SCATTERING:

@@ -25,7 +25,7 @@ class Kernel:
 def substituted(names: Iterable[str], choose: Choose) -> tuple[dict[str, Handler], dict[str, Values]]:
     """(handlers, what computes them in a replay) of operators; `choose` gives the kernel for one call on a device."""
 
-    def called(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+    def called(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         chosen = choose(func, args, kwargs)
         if chosen is func and not kwargs:
             return dispatch.plain(plan, func, args)
@@ -34,7 +34,7 @@ def substituted(names: Iterable[str], choose: Choose) -> tuple[dict[str, Handler
 
     def replayed(
         dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-    ) -> Any:
+    ) -> object:
         return dispatch.call(plan, choose(func, args, kwargs), args, kwargs, device)
 
     names = tuple(names)
