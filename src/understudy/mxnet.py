@@ -101,7 +101,7 @@ def visible_devices() -> list[str]:
     return vocabulary.visible_devices(num_gpus())
 
 
-def _contexts(x: object) -> Iterator[Any]:
+def _contexts(x: object) -> Iterator[object]:
     if isinstance(x, mx.nd.NDArray):
         yield x.ctx
     elif isinstance(x, mx.gluon.Block):
@@ -154,7 +154,7 @@ def _size_bytes(array: Any) -> int:
     return int(array.size * np.dtype(array.dtype).itemsize)
 
 
-def _mapped(function: Callable[[Any], object], x: object) -> Any:
+def _mapped(function: Callable[[object], object], x: object) -> Any:
     if isinstance(x, mx.nd.NDArray):
         return function(x)
     if isinstance(x, Mapping):

@@ -73,7 +73,7 @@ def _mapped_parts(function: Callable[[torch.Tensor], torch.Tensor], x: Any, modu
     return x
 
 
-def _with_values(x: Mapping[Any, object], values: dict[Any, Any]) -> Any:
+def _with_values(x: Mapping[Any, object], values: dict[object, object]) -> Any:
     """A mapping of the class of `x`, with what else it carries (a defaultdict its factory), and other values."""
     if not isinstance(x, MutableMapping):
         return values

@@ -404,7 +404,7 @@ def running() -> Session | None:
 _RUNNING: list[Session] = []
 
 
-def _totals(device: Device) -> dict[str, Any]:
+def _totals(device: Device) -> dict[str, object]:
     device.drain()
     run = device.allocator.statistics.whole_run()
     upper_bytes, upper_name = device.most()

@@ -89,7 +89,7 @@ def _depth_of_caller() -> int:
     return level
 
 
-def _lending(x: object) -> AbstractContextManager[Any]:
+def _lending(x: object) -> AbstractContextManager[object]:
     """What its framework wants in force while `x` is exported: PyTorch, that its device is the current one."""
     if type(x).__module__.split(".")[0] != "torch":
         return nullcontext()

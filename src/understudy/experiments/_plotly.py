@@ -17,7 +17,7 @@ def figure(result: Result, plot: Plot | Timeline) -> dict[str, Any]:
     return _timeline(plot) if isinstance(plot, Timeline) else _plot(result, plot)
 
 
-def _plot(result: Result, plot: Plot) -> dict[str, Any]:
+def _plot(result: Result, plot: Plot) -> dict[str, object]:
     data = []
     for series in plot.series:
         texts = [words(y, plot.y.unit) for y in series.ys]
@@ -47,7 +47,7 @@ def _mark(value: float, unit: Unit) -> str:
     return words(int(value) if value.is_integer() and not unit else value, unit)
 
 
-def _axis(axis: Axis, plot: Plot, which: str) -> dict[str, Any]:
+def _axis(axis: Axis, plot: Plot, which: str) -> dict[str, object]:
     numbers = [n for series in plot.series for n in getattr(series, which) if isinstance(n, int | float)]
     made: dict[str, Any] = {"title": {"text": axis.label}}
     positive = [number for number in numbers if number > 0]

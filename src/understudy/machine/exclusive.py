@@ -26,9 +26,9 @@ class Turns:
 
     def __init__(self, make_lock: Callable[[], AbstractContextManager[object]] | None = None) -> None:
         self._make_lock = make_lock
-        self.lock: AbstractContextManager[Any] = nullcontext()
+        self.lock: AbstractContextManager[object] = nullcontext()
         self.shared = False
-        self._guarded: list[Any] = []
+        self._guarded: list[object] = []
         self._watching: dict[tuple[int, str], list[Around]] = {}  # by a part's identity and a verb
 
     def guard(self, *parts: object) -> None:
@@ -75,7 +75,7 @@ class Turns:
 
     def _dress(self, part: object, name: str) -> None:
         """Put round a verb what belongs there now."""
-        verb: Callable[..., Any] = getattr(type(part), name).__get__(part)
+        verb: Callable[..., object] = getattr(type(part), name).__get__(part)
         watching = self._watching.get((id(part), name), ())
         for around in watching:
             verb = partial(around, verb)
@@ -86,7 +86,7 @@ class Turns:
         else:
             delattr(part, name)
 
-    def _taking_turns(self, verb: Callable[..., object]) -> Callable[..., Any]:
+    def _taking_turns(self, verb: Callable[..., object]) -> Callable[..., object]:
         @wraps(verb)
         def alone(*args: object, **kwargs: object) -> Any:
             with self.lock:

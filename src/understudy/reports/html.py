@@ -82,7 +82,7 @@ def code(text: str) -> Any:
     return markupsafe.Markup("".join(marked))
 
 
-def _waits(devices: Sequence[Device]) -> list[dict[str, Any]]:
+def _waits(devices: Sequence[Device]) -> list[dict[str, object]]:
     rows: list[dict[str, Any]] = [
         {"device": device.index, "line": short(wait.site), "name": wait.name, "times": wait.times, "ns": wait.wait_ns}
         for device in devices

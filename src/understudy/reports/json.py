@@ -44,7 +44,7 @@ def as_dict(trace: Trace, findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
-def _samples(summary: Summary) -> dict[str, Any]:
+def _samples(summary: Summary) -> dict[str, object]:
     samples, step_ns = summary.samples, summary.timing.step_ns
     if samples is None:
         return {"samples": None}
@@ -56,7 +56,7 @@ def _samples(summary: Summary) -> dict[str, Any]:
     return {"samples": known | (_site(samples.site) or {})}
 
 
-def _timing(timing: Timing) -> dict[str, Any]:
+def _timing(timing: Timing) -> dict[str, object]:
     return {
         "steps": timing.steps,
         "step_ns": timing.step_ns,
@@ -160,7 +160,7 @@ def _device(device: Device) -> dict[str, Any]:
     }
 
 
-def _peak(peak: Peak) -> dict[str, Any]:
+def _peak(peak: Peak) -> dict[str, object]:
     return {
         "time_ns": peak.time_ns,
         "allocated_bytes": peak.allocated_bytes,
@@ -178,7 +178,7 @@ def _peak(peak: Peak) -> dict[str, Any]:
     }
 
 
-def _steps(summary: Summary) -> list[dict[str, Any]]:
+def _steps(summary: Summary) -> list[dict[str, object]]:
     return [_step(step) for step in summary.steps]
 
 

@@ -133,5 +133,5 @@ def _segment(
     }
 
 
-def _block(address: int, size_bytes: int, state: str, frames: Frames) -> dict[str, Any]:
+def _block(address: int, size_bytes: int, state: str, frames: Frames) -> dict[str, object]:
     return {"address": address, "size": size_bytes, "requested_size": size_bytes, "state": state, "frames": frames}

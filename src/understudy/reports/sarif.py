@@ -73,7 +73,7 @@ def _script(trace: Trace) -> Site | None:
     return Site(name, 1) if name.endswith(".py") else None
 
 
-def _notice(finding: Finding) -> dict[str, Any]:
+def _notice(finding: Finding) -> dict[str, object]:
     return {
         "descriptor": {"id": finding.code},
         "level": LEVELS[finding.severity],
@@ -81,7 +81,7 @@ def _notice(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, codes: Sequence[str], script: Site | None) -> dict[str, Any]:
+def _result(finding: Finding, codes: Sequence[str], script: Site | None) -> dict[str, object]:
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": codes.index(finding.code),

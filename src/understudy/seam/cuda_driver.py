@@ -173,7 +173,7 @@ def _memory(driver: Driver, free: object, total: object) -> None:
     _write(total, ctypes.c_size_t(info.total))
 
 
-def _said(part: int) -> Callable[[Driver, Any, Any], None]:
+def _said(part: int) -> Callable[[Driver, object, object], None]:
     def say(driver: Driver, code: object, out: object) -> None:
         pair = ERRORS.get(_number(code))
         if pair is None:

@@ -78,7 +78,7 @@ class _Seam:
         self.recorder = Recorder(session, _limit)
         self.old_api = getattr(getattr(session, "options", None), "compat", None) == "d2l"
         self.programs: weakref.WeakKeyDictionary[Any, Program] = weakref.WeakKeyDictionary()
-        self.lowered: weakref.WeakKeyDictionary[Any, Program] = weakref.WeakKeyDictionary()
+        self.lowered: weakref.WeakKeyDictionary[object, Program] = weakref.WeakKeyDictionary()
         self.collectives: weakref.WeakKeyDictionary[Any, list[tuple[str, int]]] = weakref.WeakKeyDictionary()
         self._client: Any = None
 
@@ -300,7 +300,7 @@ class _Seam:
 
     # ------------------------------------------------------------------ transfers
 
-    def _put(self, original: Callable[..., Any]) -> Callable[..., object]:
+    def _put(self, original: Callable[..., object]) -> Callable[..., object]:
         def batched_device_put(aval: Any, sharding: Any, xs: Any, devices: Any, *rest: Any, **options: Any) -> object:
             targets = [self.index(device) for device in devices]
             sources = [self.places(x)[0] for x in xs]
@@ -389,7 +389,7 @@ def _fresh(x: Any, result: Any) -> bool:
     return one and not x.is_deleted() and x.unsafe_buffer_pointer() != result.unsafe_buffer_pointer()
 
 
-def _outputs(handler: Any) -> list[tuple[Any, Any]]:
+def _outputs(handler: Any) -> list[tuple[object, object]]:
     return list(zip(handler.out_avals, handler.out_shardings, strict=True))
 
 

@@ -13,7 +13,7 @@ from understudy.seam.exports import Lent, lend
 from understudy.seam.patching import Patch
 
 
-def patches(place_of: Callable[[Any], int], index: Callable[[Any], int]) -> list[Patch]:
+def patches(place_of: Callable[[object], int], index: Callable[[object], int]) -> list[Patch]:
     """What is replaced; `place_of` gives the GPU of an array (-1 for the host's), `index` that of a device."""
     from jax._src import array  # type: ignore[import-untyped, unused-ignore]
     from jaxlib import _jax  # type: ignore[import-untyped, unused-ignore]

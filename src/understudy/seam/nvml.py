@@ -94,7 +94,7 @@ class Host(Protocol):
     def cuda_version(self) -> str: ...
 
 
-def patches(host: Callable[[], Host]) -> list[tuple[ModuleType, str, Any]]:
+def patches(host: Callable[[], Host]) -> list[tuple[ModuleType, str, object]]:
     """What to replace in pynvml, as (module, name, value); empty when nvidia-ml-py is not installed.
 
     `host` is called at each question, so that the answers follow the emulation.
@@ -212,7 +212,7 @@ def _by_index(host: Host, index: Any, out: Any) -> None:
     _point(out, index.value)
 
 
-def _by_text(of: Callable[[Device], set[str]]) -> Callable[[Host, Any, Any], None]:
+def _by_text(of: Callable[[Device], set[str]]) -> Callable[[Host, object, object], None]:
     def find(host: Host, text: Any, out: object) -> None:
         wanted = text.value.decode().lower()
         for index, device in enumerate(host.devices):
@@ -259,7 +259,7 @@ def _number(get: Callable[[Device], int | None]) -> Callable[..., None]:
     return answer
 
 
-def _both(get: Callable[[Device], int | None]) -> Callable[[Device, Any, Any], None]:
+def _both(get: Callable[[Device], int | None]) -> Callable[[Device, object, object], None]:
     """A question for a current and a pending state, which are the same here."""
 
     def answer(device: Device, current: Any, pending: Any) -> None:

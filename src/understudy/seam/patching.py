@@ -29,7 +29,7 @@ class Patches:
     """The names that are replaced at the moment, with what stood there before."""
 
     def __init__(self) -> None:
-        self._undo: list[tuple[Any, str, Any]] = []
+        self._undo: list[tuple[object, str, object]] = []
         self._made: dict[int, Patch] = {}
 
     def apply(self, patches: Iterable[Patch]) -> None:
@@ -70,7 +70,7 @@ class Patches:
                     table[now] = table.pop(key)
         self._made.clear()
 
-    def _taken(self, names: Mapping[Any, object]) -> list[tuple[Any, Any]]:
+    def _taken(self, names: Mapping[object, object]) -> list[tuple[Any, Any]]:
         """The names that hold a replacement of ours, each with what it gets instead."""
         found = []
         for name, value in names.items():

@@ -64,7 +64,7 @@ class _Seam:
         self.devices = Devices(self.recorder)
         self.raw_device = ops.EagerTensor.__dict__["device"]
         self.functions: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-        self.graphs: weakref.WeakKeyDictionary[Any, tuple[int, Graph]] = weakref.WeakKeyDictionary()
+        self.graphs: weakref.WeakKeyDictionary[object, tuple[int, Graph]] = weakref.WeakKeyDictionary()
         self.batch = 1
         self.busy = threading.local()
 
@@ -203,7 +203,7 @@ class _Seam:
         finally:
             self.busy.now = False
 
-    def _seen(self, name: str, inputs: Any, attrs: dict[str, Any], outputs: Any) -> None:
+    def _seen(self, name: str, inputs: Any, attrs: dict[str, object], outputs: Any) -> None:
         place = self._where(inputs, outputs)
         for tensor in inputs:
             if tensor.dtype.name not in ON_HOST and (source := self.place(tensor)) != place:

@@ -19,7 +19,7 @@ class Devices:
         self.visible = list(range(len(recorder.devices)))
         self.growth: dict[int, bool | None] = dict.fromkeys(self.visible)
         self.cpus: list[Any] = []
-        self._physical: list[Any] = []
+        self._physical: list[object] = []
         self._logical_type: Any = None
 
     def physical(self, logical: int) -> int:
@@ -49,7 +49,7 @@ class Devices:
     def local(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """tensorflow.python.client.device_lib.list_local_devices, with the GPUs."""
 
-        def list_local_devices(session_config: Any = None) -> list[Any]:
+        def list_local_devices(session_config: Any = None) -> list[object]:
             host: list[Any] = original(session_config)[:1]
             return host + [self._attributes(type(host[0]), i) for i in range(len(self.visible))]
 
@@ -91,14 +91,14 @@ class Devices:
 
     # ------------------------------------------------------------------ lists
 
-    def _of(self, kind: str | None, cpus: list[Any], gpus: list[Any]) -> list[Any]:
+    def _of(self, kind: str | None, cpus: list[Any], gpus: list[Any]) -> list[object]:
         return [device for device in (*cpus[:1], *gpus) if kind is None or device.device_type == kind]
 
-    def _seen(self) -> list[Any]:
+    def _seen(self) -> list[object]:
         return [self._physical[i] for i in self.visible]
 
     def _logical(self, original: Callable[..., Any]) -> Callable[..., object]:
-        def list_logical_devices(context: Any, device_type: str | None = None) -> list[Any]:
+        def list_logical_devices(context: Any, device_type: str | None = None) -> list[object]:
             first = original(context, "CPU")[:1]
             gpus = [self._logical_type(f"/device:GPU:{i}", "GPU") for i in range(len(self.visible))]
             return self._of(device_type, first, gpus)
@@ -137,7 +137,7 @@ class Devices:
 
         return ask
 
-    def _details(self, index: int) -> dict[str, Any]:
+    def _details(self, index: int) -> dict[str, object]:
         gpu = self.recorder.devices[index].gpu
         return {"compute_capability": tuple(gpu.compute_capability), "device_name": gpu.name}
 
@@ -153,7 +153,7 @@ class Devices:
 
         return set_memory_growth
 
-    def _limit(self, original: Callable[..., Any]) -> Callable[..., object]:
+    def _limit(self, original: Callable[..., object]) -> Callable[..., object]:
         def set_logical_device_configuration(context: Any, device: Any, parts: Any) -> None:
             index = self._index(device)
             if index < 0:
@@ -172,7 +172,7 @@ class Devices:
     def _gpu_named(self, name: Any) -> int:
         return self.physical(gpu_index(to_cpu(getattr(name, "name", name))))
 
-    def _memory(self, original: Callable[..., object]) -> Callable[..., Any]:
+    def _memory(self, original: Callable[..., object]) -> Callable[..., object]:
         def get_memory_info(context: object, device: object) -> object:
             index = self._gpu_named(device)
             if index < 0:

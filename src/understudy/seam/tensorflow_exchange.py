@@ -14,7 +14,7 @@ from understudy.seam.exports import Lent, lend, place_at
 from understudy.seam.patching import Patch
 
 
-def patches(place_of: Callable[[Any], int]) -> list[Patch]:
+def patches(place_of: Callable[[object], int]) -> list[Patch]:
     """What is replaced; `place_of` gives the GPU of a tensor (-1 for the host's)."""
     import tensorflow as tf  # type: ignore[import-not-found, import-untyped, unused-ignore]
     from tensorflow.python.framework import ops  # type: ignore[import-not-found, import-untyped, unused-ignore]

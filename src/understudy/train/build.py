@@ -24,8 +24,8 @@ from understudy.train.strategies import SingleDevice
 Loss = Callable[[Any, Any], torch.Tensor]
 OptimizerMaker = Callable[[Iterable[Any]], torch.optim.Optimizer]
 
-_FUSED: tuple[Any, ...] = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
-_CAPTURABLE: tuple[Any, ...] = (torch.optim.Adam, torch.optim.AdamW)
+_FUSED: tuple[object, ...] = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+_CAPTURABLE: tuple[object, ...] = (torch.optim.Adam, torch.optim.AdamW)
 
 
 def own_steps(model: nn.Module, loss: Loss | None) -> bool:

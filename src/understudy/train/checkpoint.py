@@ -159,7 +159,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
     draft.mkdir()
     save_file(snapshot.model, draft / MODEL)
     save_file(snapshot.rest, draft / REST)
-    content: dict[str, Any] = {"format": FORMAT, "files": {name: _digest(draft / name) for name in (MODEL, REST)}}
+    content: dict[str, object] = {"format": FORMAT, "files": {name: _digest(draft / name) for name in (MODEL, REST)}}
     content["sums"] = {MODEL: snapshot.sums(snapshot.model), REST: snapshot.sums(snapshot.rest)}
     content["state"] = snapshot.json
     content["sha256"] = _sha256(_canonical(content))
@@ -206,7 +206,7 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _digest(path: Path) -> dict[str, Any]:
+def _digest(path: Path) -> dict[str, object]:
     with path.open("rb") as file:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "size_bytes": path.stat().st_size}
 

@@ -143,7 +143,7 @@ class LoaderFeed(Feed):
     """The batches of any iterable, each the whole of a step of this process."""
 
     def __init__(
-        self, loader: Iterable[object], strategy: SingleDevice, prepare: Callable[[Any], object] | None
+        self, loader: Iterable[object], strategy: SingleDevice, prepare: Callable[[object], object] | None
     ) -> None:
         self.loader, self.strategy, self.prepare = loader, strategy, prepare
         self.steps = len(loader) if isinstance(loader, Sized) and not is_stream(loader) else None
@@ -250,7 +250,7 @@ class TensorFeed(Feed):
         data: Tensors,
         strategy: SingleDevice,
         seed: int,
-        prepare: Callable[[Any], object] | None,
+        prepare: Callable[[object], object] | None,
         shuffle: bool = True,
     ) -> None:
         self.data, self.strategy, self.seed, self.prepare = data, strategy, seed, prepare
@@ -281,7 +281,7 @@ class TensorFeed(Feed):
             placed = parts if self.resident else self.on_device(parts, self.strategy.device)
         return ((batch, share.size, share.total) for batch, share in zip(placed, plan, strict=True))
 
-    def _batches(self, plan: list[Share], order: torch.Tensor | None, first: int) -> Iterator[Any]:
+    def _batches(self, plan: list[Share], order: torch.Tensor | None, first: int) -> Iterator[object]:
         row_bytes = max(1, self.data.size_bytes // len(self.data))
         at_once = max(1, GATHERED_BYTES // (row_bytes * plan[0].rows)) if plan else 1
         begin = 0 if order is not None else first

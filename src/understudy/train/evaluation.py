@@ -56,7 +56,7 @@ def evaluate(
 
 
 def predict(
-    model: nn.Module, call: Callable[[Any], object], feed: Feed, strategy: SingleDevice, precision: Precision
+    model: nn.Module, call: Callable[[object], object], feed: Feed, strategy: SingleDevice, precision: Precision
 ) -> list[Any]:
     """The outputs of every batch on the CPU, in order, those of all processes included."""
     mine: list[Any] = []

@@ -57,7 +57,7 @@ class GraphStep:
         self.status = f"eager, to be captured after {WARMUP_STEPS} steps"
         self._wants_outputs = wants_outputs
         self._device = step.strategy.device
-        self._runs: dict[Any, int] = {}
+        self._runs: dict[object, int] = {}
         self._kind: Any = None
         self._graph: Any = None
         self._given_up = False
@@ -108,7 +108,7 @@ class GraphStep:
         self._graph = self._result = self._host = None
         self._inputs, self._gradients = [], []
 
-    def _roots(self) -> dict[str, Any]:
+    def _roots(self) -> dict[str, object]:
         step = self.step
         loss = {"the loss": step.loss} if step.loss is not None else {}
         model = step.runner.module if isinstance(step.runner, ModuleStep) else step.runner

@@ -46,7 +46,7 @@ class HostState:
         self._cells: list[tuple[types.CellType, Any, str]] = []
         self._tensors: list[tuple[torch.Tensor, tuple[Any, ...], str]] = []
         self._contents: list[tuple[Callable[[], Any], Any, str]] = [(_modes, _modes(), "a global mode of PyTorch")]
-        self._seen: dict[int, Any] = {}
+        self._seen: dict[int, object] = {}
         self._names: set[str] = set()  # that the code mentions
         self._methods: dict[str, list[tuple[Any, str]]] = {}  # of which no code has said the name so far
         for name, root in roots.items():
@@ -197,7 +197,7 @@ class HostState:
         if not isinstance(function.__self__, types.ModuleType):
             self._walk(function.__self__, name)
 
-    def _walk_partial(self, partial: functools.partial[Any], name: str) -> None:
+    def _walk_partial(self, partial: functools.partial[object], name: str) -> None:
         for part in (partial.func, partial.args, partial.keywords):
             self._walk(part, name)
 
@@ -260,7 +260,7 @@ _WALKS: tuple[tuple[Any, Callable[[HostState, Any, str], None]], ...] = (
 )  # fmt: skip
 
 
-def _read_content(value: object) -> Callable[[], Any] | None:
+def _read_content(value: object) -> Callable[[], object] | None:
     """How to read what an object holds that has no attributes to compare; None where it is not compared."""
     if isinstance(value, random.Random):
         return value.getstate
@@ -281,7 +281,7 @@ def random_draws() -> tuple[Any, ...]:
     return random.getstate(), repr(np.random.get_state(legacy=False)), torch.get_rng_state().tolist()
 
 
-def _modes() -> tuple[Any, ...]:
+def _modes() -> tuple[object, ...]:
     cudnn: Any = torch.backends.cudnn
     return (
         torch.get_float32_matmul_precision(),

@@ -121,12 +121,12 @@ class Prefetcher:
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]  # a TypeError of Python's own where it has no length
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         if self.device.type != "cuda":
             return iter(self.loader)
         return self._batches()
 
-    def _batches(self) -> Iterator[Any]:
+    def _batches(self) -> Iterator[object]:
         source = iter(self.loader)
         copies = _Copies(self.device)
         coming: _Started | None = None

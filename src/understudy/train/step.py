@@ -71,7 +71,7 @@ def module_forward(runner: nn.Module, step: str, split: bool) -> Forward:
     return forward
 
 
-def plain_forward(runner: nn.Module, loss: Callable[[Any, Any], torch.Tensor]) -> Forward:
+def plain_forward(runner: nn.Module, loss: Callable[[object, object], torch.Tensor]) -> Forward:
     """The forward of any model: the last entry of a batch is the target, the others are the model's arguments."""
 
     def forward(batch: object) -> Result:

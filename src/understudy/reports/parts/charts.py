@@ -36,7 +36,7 @@ def memory(trace: Trace, begin_ns: int) -> list[dict[str, Any]]:
     return [_device_memory(device, actions, begin_ns) for device, actions in sorted(devices.items())]
 
 
-def _device_memory(device: int, actions: list[MemoryAction], begin_ns: int) -> dict[str, Any]:
+def _device_memory(device: int, actions: list[MemoryAction], begin_ns: int) -> dict[str, object]:
     alive: dict[int, MemoryAction] = {}
     totals: Counter[str] = Counter()
     steps: list[tuple[int, dict[str, int]]] = []
@@ -79,7 +79,7 @@ def _thinned(steps: list[tuple[int, dict[str, int]]]) -> list[tuple[int, dict[st
     return [max(stretch, key=lambda step: sum(step[1].values())) for stretch in stretches]
 
 
-def _owners(actions: list[MemoryAction]) -> list[dict[str, Any]]:
+def _owners(actions: list[MemoryAction]) -> list[dict[str, object]]:
     alive: dict[int, MemoryAction] = {}
     for action in actions:
         if action.action == "alloc":

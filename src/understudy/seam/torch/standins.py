@@ -66,7 +66,7 @@ class StandIn:
 class Factory(StandIn):
     """A factory that takes what C++ alone would not: a number for a device, `device` beside an `out` on a device."""
 
-    def __init__(self, stock: Callable[..., object], check_out: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, stock: Callable[..., object], check_out: Callable[[dict[str, object]], None]) -> None:
         super().__init__(stock, stock)
         self.check_out = check_out
 
@@ -89,7 +89,7 @@ def public(owner: Any, name: str, value: Any) -> list[Patch]:
     return [Patch(owner, name, value)] if found is None else [Patch(owner, name, value), Patch(place, inner, value)]
 
 
-def imported(replaced: dict[int, Any]) -> Iterator[Patch]:
+def imported(replaced: dict[int, object]) -> Iterator[Patch]:
     """Names that modules of the program imported before the emulation (`from torch import zeros`).
 
     `replaced` has what stands in a function's place, by the function's identity.

@@ -36,7 +36,7 @@ TRACED: frozenset[Any] = frozenset({FakeTensor, FunctionalTensor})
 
 
 VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
-UNTRACK: Callable[[Any], None] | None = None
+UNTRACK: Callable[[object], None] | None = None
 """Takes a storage out of the garbage collector's sight, for versions of PyTorch in which that would empty it.
 
 There a storage whose last Python reference is in a garbage cycle (`torch.save` leaves one) has its attributes cleared,
@@ -129,7 +129,7 @@ class _HostTag:
 HOST_TAG = _HostTag()
 
 
-def named(kwargs: dict[str, Any]) -> bool:
+def named(kwargs: dict[str, object]) -> bool:
     """Whether a program's own call says the device of an operator: then `pin_memory` is there too.
 
     The functions of Python always say it, those that C++ calls with a tensor's options never do (tools/autograd/

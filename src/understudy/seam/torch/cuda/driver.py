@@ -99,7 +99,7 @@ def _sleep(state: State, cycles: int) -> None:
     state.machine.busy(local.host, local.streams[local.device], cycles * 1000 // device.gpu.clock_mhz)
 
 
-def _streams(state: State) -> dict[str, Any]:
+def _streams(state: State) -> dict[str, object]:
     local = state.local
 
     def current(index: int) -> tuple[int, int, int]:
@@ -129,7 +129,7 @@ def _streams(state: State) -> dict[str, Any]:
 PROTOTYPE = "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
 
 
-def _switches(state: State) -> dict[str, Any]:
+def _switches(state: State) -> dict[str, object]:
     told: list[bool] = []
 
     def set_debug_mode(mode: int) -> None:
@@ -147,7 +147,7 @@ def _switches(state: State) -> dict[str, Any]:
     }
 
 
-def _workspace_sizes(state: State) -> dict[str, Any]:
+def _workspace_sizes(state: State) -> dict[str, object]:
     """What `torch.backends.cuda.cublas_workspace_size` asks and sets; handles that have a workspace keep theirs."""
     memory = state.memory
 
@@ -162,7 +162,7 @@ def _workspace_sizes(state: State) -> dict[str, Any]:
     }
 
 
-def _accelerator(state: State) -> dict[str, Any]:
+def _accelerator(state: State) -> dict[str, object]:
     local = state.local
 
     def synchronize(index: int) -> None:
@@ -212,7 +212,7 @@ SUPPORTED_DTYPES = (
 )  # fmt: skip
 
 
-def _hooks(state: State) -> dict[str, Any]:
+def _hooks(state: State) -> dict[str, object]:
     return {
         "_has_cuda": True,
         "has_cuda": True,

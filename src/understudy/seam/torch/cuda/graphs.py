@@ -265,7 +265,7 @@ class Graph:
             place.blocks = self._draws_through(self._state.local.streams[self._state.local.device].index)
         place.graphs.add(id(self))
 
-    def _draws_through(self, stream: int) -> list[Any]:
+    def _draws_through(self, stream: int) -> list[object]:
         """The memory that a generator's seed and offset are read from, an element each."""
         device = self._state.device(self._state.local.device)
         return [(device, self._state.memory.take(device, 8, stream)) for _ in range(2)]

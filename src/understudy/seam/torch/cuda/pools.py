@@ -35,7 +35,7 @@ def patches(state: State) -> list[Patch]:
 class PoolContext:
     """`torch.cuda.MemPoolContext` of PyTorch 2.6: makes a pool the active one while it lives."""
 
-    _active: ClassVar[list[Any]] = []
+    _active: ClassVar[list[object]] = []
 
     def __init__(self, pool: object) -> None:
         self._pool = pool

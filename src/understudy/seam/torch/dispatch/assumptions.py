@@ -127,7 +127,7 @@ def selected(name: str, args: Arguments) -> Tensor | None:
     return None
 
 
-def unmasked(indices: Any) -> tuple[list[Any], int]:
+def unmasked(indices: Any) -> tuple[list[object], int]:
     """Indices with the masks among them as the indices of all their elements, and how many those of a mask are.
 
     A mask on the host has values, which say how many.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -54,7 +53,7 @@ ALERTS = {
 MAXIMUM = 2
 """EmbeddingBag's mode "max"."""
 
-ONLY_WHEN: Mapping[str, Callable[[dict[str, Any]], bool]] = {
+ONLY_WHEN: Mapping[str, Callable[[dict[str, object]], bool]] = {
     "aten::_embedding_bag_backward": lambda given: given["mode"] == MAXIMUM,
     "aten::_embedding_bag_dense_backward": lambda given: given["mode"] == MAXIMUM,
     "aten::bincount": lambda given: given.get("weights") is not None,

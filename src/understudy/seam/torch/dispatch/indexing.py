@@ -48,7 +48,7 @@ def _indexed(
     return inner(dispatch, plan, func, args, kwargs)
 
 
-def brought(state: State, args: Arguments, device: int) -> tuple[Any, ...]:
+def brought(state: State, args: Arguments, device: int) -> tuple[object, ...]:
     """The arguments of an operator of `tables.MASKABLE` with what lay on the host copied to `device`.
 
     Raises:

@@ -33,7 +33,7 @@ class Threads:
         self.state = state
         self.mode = mode
         self._modes: dict[int, Dispatch] = {}
-        self._code: frozenset[Any] = frozenset()
+        self._code: frozenset[object] = frozenset()
 
     def patches(self) -> list[Patch]:
         """The methods of `threading.Thread` to replace."""

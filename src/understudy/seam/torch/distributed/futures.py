@@ -41,7 +41,7 @@ def functions(groups: Groups) -> list[Patch]:
                 future.arrive()
         return stock_collect(futures)
 
-    def register_comm_hook(self: Any, state: Any, hook: Callable[..., Any]) -> None:
+    def register_comm_hook(self: Any, state: Any, hook: Callable[..., object]) -> None:
         stock_register(self, state, _awaited(hook, groups))
 
     return [

@@ -281,7 +281,7 @@ def _checked(tensor: Tensor | None, device: torch.device, dtype: torch.dtype) ->
 def _remarking(state: State) -> object:
     stock = torch.nn.DataParallel.scatter
 
-    def scatter(self: Any, inputs: tuple[Any, ...], kwargs: Keywords | None, device_ids: Any) -> Any:
+    def scatter(self: Any, inputs: tuple[object, ...], kwargs: Keywords | None, device_ids: Any) -> Any:
         batch = next((v for v in (*inputs, *(kwargs or {}).values()) if isinstance(v, Tensor) and v.dim()), None)
         if batch is not None and len(device_ids) > 1:
             site = state.machine.trace.sites[state.site()]

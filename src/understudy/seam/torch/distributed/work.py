@@ -75,7 +75,7 @@ class Queued:
 CALLS = Calls()
 
 
-def methods(groups: Groups) -> dict[str, Callable[..., Any]]:
+def methods(groups: Groups) -> dict[str, Callable[..., object]]:
     """Wrappers of the methods that return a Work."""
     work_class = _work_class(groups)
     owner: Any = dist.ProcessGroup
@@ -101,7 +101,7 @@ def methods(groups: Groups) -> dict[str, Callable[..., Any]]:
     return found | _coalescing(groups, work_class)
 
 
-def _coalescing(groups: Groups, work_class: Any) -> dict[str, Callable[..., Any]]:
+def _coalescing(groups: Groups, work_class: Any) -> dict[str, Callable[..., object]]:
     """What `torch.distributed._coalescing_manager` calls: one Work for all collectives between start and end."""
     stock_start, stock_end = dist.ProcessGroup._start_coalescing, dist.ProcessGroup._end_coalescing
 

@@ -174,7 +174,7 @@ def _is_half(input: Tensor, parameters: tuple[Tensor | None, ...]) -> bool:
     return not any(tensor is not None and tensor.dtype is torch.float32 for tensor in parameters)
 
 
-COMPUTED: dict[str, Callable[..., Any]] = {
+COMPUTED: dict[str, Callable[..., object]] = {
     "aten::batch_norm_stats": stats,
     "aten::batch_norm_gather_stats": gather,
     "aten::batch_norm_gather_stats_with_counts": gather_with_counts,

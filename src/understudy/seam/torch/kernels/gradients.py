@@ -22,7 +22,7 @@ from understudy.seam.torch.tags import FLOATING, device_of, storage_of, tag_of
 def patches(state: State) -> list[Patch]:
     """`autograd.Function.apply` and the method through which the engine calls a custom backward."""
     stock: Any = getattr_static(Function, "apply")  # a class method, from torch 2.14 on one of C
-    stock_backward: Callable[..., Any] = BackwardCFunction.apply
+    stock_backward: Callable[..., object] = BackwardCFunction.apply
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> object:
         if state.machine.concurrent:

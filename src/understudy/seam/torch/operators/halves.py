@@ -24,7 +24,7 @@ def narrow(value: object, dtype: torch.dtype) -> object:
     return cast(value, dtype=dtype) if is_wide else value
 
 
-def in_float32(kernel: Callable[..., Any]) -> Callable[..., object]:
+def in_float32(kernel: Callable[..., object]) -> Callable[..., object]:
     """The kernel, with tensors of one half precision type made float32 before, and its results half again after."""
 
     def run(*args: Any, **kwargs: Any) -> Any:

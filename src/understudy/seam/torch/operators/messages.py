@@ -123,7 +123,7 @@ def _index(given: dict[str, Any]) -> str:
     return f"indices should be either on cpu or on the same device as the indexed tensor ({where})"
 
 
-SPECIAL: dict[str, Callable[[dict[str, Any]], str]] = {
+SPECIAL: dict[str, Callable[[dict[str, object]], str]] = {
     "aten::convolution": _convolution,
     "aten::_convolution": _convolution,
     "aten::index": _index,

@@ -15,7 +15,7 @@ from understudy.seam.torch.profiler.times import MARK, Mark, Taken
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import Tag
 
-POINTER: Callable[[Any], int] = torch._C.StorageBase.data_ptr  # type: ignore[attr-defined]
+POINTER: Callable[[object], int] = torch._C.StorageBase.data_ptr  # type: ignore[attr-defined]
 
 
 class Recording:

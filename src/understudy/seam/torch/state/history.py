@@ -66,7 +66,7 @@ class History:
         self._backward_passes = 0
         self._pass: Any = None
         self._stepping = False
-        self._modules: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._modules: weakref.WeakSet[object] = weakref.WeakSet()
         self._handles: list[Any] = []
         self._lock = threading.RLock()
 
@@ -360,7 +360,7 @@ class History:
             "external_annotations": [],
         }
 
-    def _fill(self, traces: list[list[dict[str, Any]]]) -> None:
+    def _fill(self, traces: list[list[dict[str, object]]]) -> None:
         shown = self.shown
         for row, action in enumerate(self.core.machine.trace.memory_actions()):
             if row < shown.first or action.action in shown.skipped:

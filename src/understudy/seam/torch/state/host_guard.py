@@ -37,7 +37,7 @@ class HostGuard:
         self.core = core
         self.memory = memory
         self.room = Boundless() if no_data else Room(self._taken, limit)
-        self._sizes: dict[Any, int] = {}
+        self._sizes: dict[object, int] = {}
 
     def _taken(self) -> int:
         """The bytes of this process's live tensors on all emulated devices, unwritten ones included."""
@@ -145,7 +145,7 @@ class HostGuard:
         )
 
 
-def _shapes(values: Any) -> tuple[Any, ...]:
+def _shapes(values: Any) -> tuple[object, ...]:
     """What an operator's arguments say of its results' sizes, as a key."""
     found: list[Any] = []
     for value in values:

@@ -29,7 +29,7 @@ class KernelBuffers:
 
     def __init__(self, out_of_memory: Callable[[OutOfMemory], Exception]) -> None:
         self._out_of_memory = out_of_memory
-        self._needs: dict[Any, Need] = {}
+        self._needs: dict[object, Need] = {}
         self.shapes: dict[Any, list[Any]] = {}  # results of operators that only CUDA has, by their arguments' shapes
 
     def run(

@@ -113,7 +113,7 @@ class Notes:
         self.note("created-on-cpu", self.core.sites.of(frame), size_bytes=size)
 
 
-def _multi_tensor(group: dict[str, Any]) -> bool:
+def _multi_tensor(group: dict[str, object]) -> bool:
     """Whether an optimizer's group takes the multi-tensor or fused form: the default on CUDA where there is one."""
     if group.get("fused"):
         return True

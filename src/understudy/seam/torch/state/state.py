@@ -112,7 +112,7 @@ class State(Core):
         self.autocast: Any = None
         self.groups: Any = None
         self.assumptions: Any = None  # of a rehearsal without data
-        self.new_generators: Callable[[], list[Any]]
+        self.new_generators: Callable[[], list[object]]
         self.wrap_stream: Callable[[Stream], Any]
         self.external: dict[tuple[int, int], Stream] = {}
         self.failure: Failure | None = None

@@ -81,7 +81,7 @@ def _check(options: dict[str, Any]) -> None:
 # ---------------------------------------------------------------------------------------------- torch.jit
 
 
-def _find_builtin(stock: Callable[[Any], object]) -> Callable[[Any], object]:
+def _find_builtin(stock: Callable[[object], object]) -> Callable[[object], object]:
     def _find_builtin(fn: object) -> object:
         found = stock(fn)
         return stock(fn.__wrapped__) if found is None and hasattr(fn, "__wrapped__") else found

@@ -34,7 +34,7 @@ NEW = ("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided")
 
 def patches(state: State) -> list[Patch]:
     """The factory functions to replace, in `torch` and on `torch.Tensor`."""
-    constructors: Iterable[Any] = torch.utils._device._device_constructors()
+    constructors: Iterable[object] = torch.utils._device._device_constructors()
     plain = {getattr(f, "__name__", "").removeprefix("fft_"): f for f in constructors}
     names = [
         (owner, name)

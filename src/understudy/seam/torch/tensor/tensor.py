@@ -311,7 +311,7 @@ def _sharing(state: State) -> list[Patch]:
     def share_memory_(self: Tensor) -> Tensor:
         return self if device_of(self) >= 0 else stock_share(self)
 
-    def deepcopy(self: Tensor, memo: dict[int, Any]) -> object:
+    def deepcopy(self: Tensor, memo: dict[int, object]) -> object:
         out = stock_deepcopy(self, memo)
         _follow(self, out)
         return out
