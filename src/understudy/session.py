@@ -39,6 +39,7 @@ from understudy.seam.patching import Patch, Patches, uninterrupted
 from understudy.seam.seeding import seed_all
 from understudy.seam.sites import Sites
 from understudy.trace.finding import Finding
+from understudy.trace.plain import Json
 from understudy.trace.trace import Trace
 from understudy.version import __version__
 
@@ -356,7 +357,7 @@ def _inherited(options: Options) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _options(values: dict[str, Any]) -> Options:
+def _options(values: Json) -> Options:
     known = {field.name for field in fields(Options)}
     unknown = sorted(values.keys() - known)
     if unknown:

@@ -14,6 +14,7 @@ from understudy.cost import measured
 from understudy.errors import UsageError
 from understudy.gpus import versions
 from understudy.seam.host_memory import parse_size
+from understudy.trace.plain import Json
 
 CLOCKS = ("virtual", "real")
 LANDINGS = ("late", "clock", "stale")
@@ -192,7 +193,7 @@ def emulation_options(command: Callable[..., object]) -> Callable[..., Any]:
     return command
 
 
-def given(options: dict[str, Any]) -> dict[str, object]:
+def given(options: Json) -> dict[str, object]:
     """The fields of `session.Options` that the person set; the others keep their defaults."""
     return {
         field: options[name]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 from understudy.reports.parts.summary import short
 from understudy.trace.operation import Kind, Signature
+from understudy.trace.plain import Json
 from understudy.trace.trace import MemoryAction, Trace
 
 MAX_POINTS = 2_000  # of a line on a chart: more than a screen has columns
@@ -27,7 +27,7 @@ class Kernels:
     size_bytes: int = 0
 
 
-def memory(trace: Trace, begin_ns: int) -> list[dict[str, Any]]:
+def memory(trace: Trace, begin_ns: int) -> list[Json]:
     """Per device: times in ms, bytes by category at those times, and the lines that held the peak."""
     devices: dict[int, list[MemoryAction]] = {}
     for action in trace.memory_actions():
@@ -118,7 +118,7 @@ def kernels(trace: Trace) -> list[Kernels]:
     return sorted(by_name.values(), key=lambda group: (-group.duration_ns, group.name))
 
 
-def roofline(trace: Trace, groups: list[Kernels]) -> dict[str, Any] | None:
+def roofline(trace: Trace, groups: list[Kernels]) -> Json | None:
     """Achieved speed over arithmetic intensity, and the first GPU's roofs; None where no kernel counts its work."""
     counted = [group for group in groups if group.flops and group.size_bytes and group.duration_ns][:MAX_KERNELS]
     gpus = trace.facts.get("gpus", [])
