@@ -18,7 +18,7 @@ from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import HIDDEN_WRITES, NO_KERNEL
 from understudy.seam.torch.state.positions import Position
-from understudy.seam.torch.tags import FLOATING, Tag, attach, bytes_in, parts_of, storage_of, tag_of
+from understudy.seam.torch.tags import FLOATING, Storage, Tag, attach, bytes_in, parts_of, storage_of, tag_of
 
 Tensor = torch.Tensor
 C: Any = torch._C
@@ -223,7 +223,7 @@ class CaptureMode(Above):
         storage = storage_of(tensor)
         if storage._us.device < 0:
             # Numbers become arguments of the kernel; the rest is read when the graph runs.
-            kept = storage_of(tensor.detach().clone()) if tensor.dim() == 0 else storage
+            kept: Any = storage_of(tensor.detach().clone()) if tensor.dim() == 0 else storage
         else:
             kept = getattr(storage, "_us_graph", None) or (StorageWeakRef(storage) if storage.nbytes() else storage)
         offset = 0 if kept is not storage and tensor.dim() == 0 and storage._us.device < 0 else tensor.storage_offset()
@@ -234,7 +234,7 @@ def _has_storage(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_meta
 
 
-def _in_pool(storage: Any, block: Any) -> object:
+def _in_pool(storage: Storage, block: Any) -> Storage:
     """A storage with the same bytes where its block lies, unless they are more than CUDA's counterpart has."""
     if block is None or block.pool_id == DEFAULT_POOL or storage.nbytes() > block.size:
         return storage

@@ -180,7 +180,7 @@ def computed(
 def _computed(
     state: State, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
 ) -> tuple[object, ...]:
-    given: dict[str, Any] = {**dict(zip(plan.names, args, strict=False)), **kwargs}
+    given: Keywords = {**dict(zip(plan.names, args, strict=False)), **kwargs}
     out = empty(state, func, args, kwargs)
     if plan.name.endswith("_backward"):
         grads = _backward(given)
@@ -192,7 +192,7 @@ def _computed(
     return tuple(out)
 
 
-def _forward(state: State, given: dict[str, Any], out: list[Any], device: int) -> None:
+def _forward(state: State, given: Keywords, out: list[Any], device: int) -> None:
     """Fill a forward's results: the output, the rows' logarithms of sums, and the seed where there is dropout."""
     query = given["query"]
     seeds = [t for t in out[2:] if isinstance(t, Tensor) and not t.is_floating_point()]
@@ -236,7 +236,7 @@ def _attend(
     return weights @ value.to(weights.dtype), scores.logsumexp(-1)
 
 
-def _backward(given: dict[str, Any]) -> list[Any]:
+def _backward(given: Keywords) -> list[Any]:
     """Gradients of query, key, value and bias."""
     grad = given.get("grad_out", given.get("grad_out_"))
     query, key, value, p = given["query"], given["key"], given["value"], given["dropout_p"]
@@ -293,7 +293,7 @@ def kept_of(weights: Tensor, p: float, seed: int) -> Tensor:
     return (torch.rand(weights.shape, generator=generator) >= p).to(weights.dtype) / (1 - p)
 
 
-def _bias(given: dict[str, Any]) -> Tensor | None:
+def _bias(given: Keywords) -> Tensor | None:
     bias = given.get("attn_bias")
     return bias if isinstance(bias, Tensor) and bias.numel() else None
 

@@ -70,7 +70,7 @@ def values(
 def _computed(
     state: State, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
 ) -> tuple[object, ...]:
-    given: dict[str, Any] = {**dict(zip(plan.names, args, strict=False)), **kwargs}
+    given: Keywords = {**dict(zip(plan.names, args, strict=False)), **kwargs}
     for name in NOT_EMULATED:
         if given.get(name) is not None:
             raise UnsupportedError(f"understudy does not compute {plan.name} with {name}: leave it out")
@@ -83,7 +83,7 @@ def _computed(
     return tuple(out)
 
 
-def _forward(state: State, given: dict[str, Any], out: list[Any], places: list[Any], device: int) -> None:
+def _forward(state: State, given: Keywords, out: list[Any], places: list[Any], device: int) -> None:
     query, key, value, p = (given[name] for name in ("query", "key", "value", "dropout_p"))
     seeds = [t for t in out[2:4] if isinstance(t, Tensor)]
     for seed in seeds:
@@ -107,7 +107,7 @@ def _forward(state: State, given: dict[str, Any], out: list[Any], places: list[A
             place.copy_(rows)
 
 
-def _backward(given: dict[str, Any], out: list[Any], places: list[Any]) -> None:
+def _backward(given: Keywords, out: list[Any], places: list[Any]) -> None:
     query, key, value, p = (given[name] for name in ("query", "key", "value", "dropout_p"))
     grad: Any = given.get("grad_out", given.get("grad_out_"))
     seed = given.get("rng_state", given.get("philox_seed"))
@@ -129,7 +129,7 @@ def _backward(given: dict[str, Any], out: list[Any], places: list[Any]) -> None:
             out[3][position].copy_(found[3][0])
 
 
-def _places(given: dict[str, Any]) -> list[Any]:
+def _places(given: Keywords) -> list[Any]:
     """For each text (its entry of the batch, its positions), once for queries and once for keys."""
     begins: list[Any] = [
         given.get(name, given.get(other))
@@ -148,7 +148,7 @@ def _text(tensor: Tensor, place: tuple[int, slice]) -> Tensor:
     return whole[place].transpose(0, 1).unsqueeze(0)
 
 
-def _bias(given: dict[str, Any], query: Tensor, key: Tensor, position: int) -> Tensor | None:
+def _bias(given: Keywords, query: Tensor, key: Tensor, position: int) -> Tensor | None:
     """What is added to a text's scores: the program's own bias, and minus infinity where a query must not look."""
     bias = given.get("bias")
     own = bias[position : position + 1] if isinstance(bias, Tensor) and bias.numel() else None

@@ -29,7 +29,7 @@ is_cached: Callable[[torch.Tensor], bool] = C._is_cached_tensor  # type: ignore[
 KEY, CUDA_KEY = "AutocastCPU", "AutocastCUDA"
 """PyTorch's build for the CPU has CUDA's kernels of autocast too: an operator that has none is not on CUDA's lists."""
 KEYS = C.DispatchKeySet(C.DispatchKey.AutocastCPU)
-Rule = Callable[[Cast, Any, tuple[Any, ...], dict[str, Any], torch.dtype], Any]
+Rule = Callable[[Cast, OpOverload, Arguments, Keywords, torch.dtype], Any]
 
 
 class Switches(threading.local):

@@ -245,7 +245,7 @@ def flatten_weights(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Argu
     return buffer
 
 
-def _check(given: dict[str, Any]) -> None:
+def _check(given: Keywords) -> None:
     hx, cx = given["hx"], given["cx"]
     if given["mode"] != LSTM and cx is not None:
         raise RuntimeError("rnn: illegal defined cx for non-LSTM RNN")

@@ -27,7 +27,7 @@ AUTOGRAD = tuple(getattr(C.DispatchKey, name) for name in KEYS)
 """What PyTorch leaves out below its autograd, where the dispatch mode is called."""
 
 
-def named(plan: Plan, args: Arguments, kwargs: Keywords) -> dict[str, Any]:
+def named(plan: Plan, args: Arguments, kwargs: Keywords) -> Keywords:
     """An operator's arguments by name."""
     return {**dict(zip(plan.names, args, strict=False)), **kwargs}
 
@@ -98,12 +98,12 @@ def _inside(dispatch: Dispatch) -> Iterator[str]:
         dispatch.local.inner = before
 
 
-def _steps_first(given: dict[str, Any], tensor: Tensor) -> Tensor:
+def _steps_first(given: Keywords, tensor: Tensor) -> Tensor:
     """Exchange steps and texts where the layer has texts first: what cuDNN takes has steps first."""
     return tensor.transpose(0, 1) if given["batch_first"] and not given["batch_sizes"] else tensor
 
 
-def shapes(given: dict[str, Any]) -> list[tuple[int, ...]]:
+def shapes(given: Keywords) -> list[tuple[int, ...]]:
     """The shapes of output (steps first), hidden and cell state."""
     shape, sizes = _steps_first(given, given["input"]).shape, given["batch_sizes"]
     directions = 1 + given["bidirectional"]
@@ -114,7 +114,7 @@ def shapes(given: dict[str, Any]) -> list[tuple[int, ...]]:
     return [(*shape[:-1], width * directions), (states, texts, width), (states, texts, units)]
 
 
-def _drawn(given: dict[str, Any]) -> int:
+def _drawn(given: Keywords) -> int:
     """One number for this call's dropout, from the buffer of random states, which moves on."""
     states = given["dropout_state"]
     if not given["train"] or not given["dropout"] or states is None:
@@ -130,7 +130,7 @@ def _number(tensor: Tensor) -> int:
 
 
 def _stack(
-    given: dict[str, Any], x: Tensor, hx: Tensor, cx: Any, weights: list[Tensor], number: int, train: bool
+    given: Keywords, x: Tensor, hx: Tensor, cx: Any, weights: list[Tensor], number: int, train: bool
 ) -> tuple[Tensor, Tensor, Any]:
     """(output, hidden state, cell state) of all layers, steps first, computed with the CPU's layers one by one."""
     mode, sizes = given["mode"], given["batch_sizes"]
@@ -181,7 +181,7 @@ def _kept(x: Tensor, p: float, seed: int) -> Tensor:
     return mask.to(x.dtype) / (1 - p) if p < 1 else mask.to(x.dtype)
 
 
-def _gradients(given: dict[str, Any], steps: Tensor, of_weights: bool) -> list[Any]:
+def _gradients(given: Keywords, steps: Tensor, of_weights: bool) -> list[Any]:
     """Gradients of input, hidden state, cell state, and weights where they are asked for."""
     number = _number(given["reserve"][:8].view(torch.int64)[0]) if given["reserve"].numel() >= 8 else 0
     include, exclude = C._dispatch_tls_local_include_set(), C._dispatch_tls_local_exclude_set()

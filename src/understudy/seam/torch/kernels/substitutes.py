@@ -11,7 +11,7 @@ from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.tags import device_of
 
 Choose = Callable[[Any, Arguments, Keywords], Any]
-Values = Callable[[Dispatch, Plan, Any, tuple[Any, ...], dict[str, Any], int], Any]
+Values = Callable[[Dispatch, Plan, OpOverload, Arguments, Keywords, int], Any]
 
 
 class Kernel:

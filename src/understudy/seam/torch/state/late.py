@@ -18,7 +18,7 @@ from understudy.machine.order import Access, knows
 from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.core import Core
-from understudy.seam.torch.tags import CPU, HOST_TAG, parts_of, storage_of
+from understudy.seam.torch.tags import CPU, HOST_TAG, Storage, parts_of, storage_of
 
 if TYPE_CHECKING:
     from understudy.machine.stream import Stream
@@ -31,7 +31,9 @@ def alias(tensor: torch.Tensor) -> torch.Tensor:
     return _over(storage_of(tensor), tensor.dtype, int(tensor.storage_offset()), tensor.shape, tensor.stride())
 
 
-def _over(storage: Any, dtype: torch.dtype, offset: int, shape: torch.Size, stride: tuple[int, ...]) -> torch.Tensor:
+def _over(
+    storage: Storage, dtype: torch.dtype, offset: int, shape: torch.Size, stride: tuple[int, ...]
+) -> torch.Tensor:
     physical = _PHYSICAL.__get__(storage)  # "meta" in a rehearsal without data
     with torch._C._DisableTorchDispatch():
         plain = torch.empty(0, dtype=dtype, device=physical)

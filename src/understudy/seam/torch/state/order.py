@@ -22,7 +22,7 @@ from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import HIDDEN_WRITES, WRITES_ONLY
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.late import extent
-from understudy.seam.torch.tags import parts_of, storage_of
+from understudy.seam.torch.tags import Tag, parts_of, storage_of
 
 current_node: Callable[[], Any] = torch._C._current_autograd_node
 get_sequence = torch._C._autograd._get_sequence_nr
@@ -202,7 +202,7 @@ class Order:
             self._add(written, tensor)
         self.core.machine.access(self.core.local.host, stream, read, written, site)
 
-    def whole(self, tags: Iterable[Any]) -> list[Range]:
+    def whole(self, tags: Iterable[Tag]) -> list[Range]:
         """All the memory of storages on devices, by their tags."""
         ranges: list[Range] = []
         for tag in tags:
@@ -235,7 +235,7 @@ class Order:
             gaps = strided(start, tensor.element_size(), tensor.shape, tensor.stride())
         ranges.append((tag, start, end, gaps))
 
-    def _earlier(self, tag: Any) -> Accesses:
+    def _earlier(self, tag: Tag) -> Accesses:
         """What is known of a storage that was written while nobody watched, or before its block was reused."""
         made: Accesses = tag.accesses or Accesses()
         block = tag.block

@@ -114,7 +114,7 @@ def _moving(state: State) -> list[Patch]:
     def clone(self: object) -> Any:
         return _copy_to(self, _index(self), False)
 
-    def copy_(self: object, source: object, non_blocking: object = None) -> Any:
+    def copy_(self: Any, source: Any, non_blocking: object = None) -> Any:
         refuse_meta(source)
         bytes_in(self).copy_(bytes_in(source), bool(non_blocking))
         return self
