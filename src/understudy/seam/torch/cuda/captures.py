@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from understudy.machine.memory.blocks import DEFAULT_POOL
+from understudy.machine.memory.blocks import DEFAULT_POOL, Block
 from understudy.seam.torch.cuda.graph_memory import PoolBytes, bytes_of
 from understudy.seam.torch.dispatch.above import Above
 from understudy.seam.torch.dispatch.mode import Dispatch
@@ -160,7 +160,7 @@ class CaptureMode(Above):
             twin.set_(held, out.storage_offset(), out.shape, out.stride())
         return twin
 
-    def _held(self, storage: Any, tag: Any) -> Any:
+    def _held(self, storage: Storage, tag: Tag) -> Any:
         """A storage that may die, with the tag of one that the graph keeps where its block lies."""
         del storage._us
         kept = _in_pool(storage, tag.block)
@@ -234,7 +234,7 @@ def _has_storage(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_meta
 
 
-def _in_pool(storage: Storage, block: Any) -> Storage:
+def _in_pool(storage: Storage, block: Block) -> Storage:
     """A storage with the same bytes where its block lies, unless they are more than CUDA's counterpart has."""
     if block is None or block.pool_id == DEFAULT_POOL or storage.nbytes() > block.size:
         return storage

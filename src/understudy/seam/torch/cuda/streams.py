@@ -310,10 +310,10 @@ def _generic(stock: Any) -> Any:
     """`torch.Stream` or `torch.Event` as a program calls it: for a CUDA device (or none) the emulated class."""
 
     class Meta(type(stock)):  # type: ignore[misc]
-        def __instancecheck__(cls, instance: Any) -> bool:
+        def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, stock) if cls is Generic else super().__instancecheck__(instance)
 
-        def __subclasscheck__(cls, subclass: Any) -> bool:
+        def __subclasscheck__(cls, subclass: type) -> bool:
             return issubclass(subclass, stock) if cls is Generic else super().__subclasscheck__(subclass)
 
         def __call__(cls, *args: object, **kwargs: object) -> object:

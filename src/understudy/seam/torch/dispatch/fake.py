@@ -46,7 +46,7 @@ def patches(state: State) -> list[Patch]:
 
     stock_new: Any = FakeTensor.__new__
 
-    def new(cls: Any, mode: Any, elem: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
+    def new(cls: type, mode: Any, elem: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
         device = torch.device(device)
         if device.type != "cuda":
             return stock_new(cls, mode, elem, device, *args, **kwargs)

@@ -320,7 +320,7 @@ def _to_meta(value: object) -> object:
     return value.to("meta") if isinstance(value, Tensor) else value
 
 
-def _made(shape: Any, stride: Any, dtype: torch.dtype) -> Tensor:
+def _made(shape: torch.Size, stride: Any, dtype: torch.dtype) -> Tensor:
     return torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
 
 

@@ -24,7 +24,7 @@ def patches(state: State) -> list[Patch]:
     stock: Any = getattr_static(Function, "apply")  # a class method, from torch 2.14 on one of C
     stock_backward: Callable[..., object] = BackwardCFunction.apply
 
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> object:
+    def apply(cls: type, *args: Any, **kwargs: Any) -> object:
         if state.machine.concurrent:
             for tensor in tensors_in(args):
                 device = device_of(tensor)

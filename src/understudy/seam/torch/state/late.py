@@ -145,13 +145,15 @@ class Late:
         done = [item for item in self.landings if tag is None or item.destination.lies_in(tag)]
         self._write(done, [item for item in self.landings if tag is not None and not item.destination.lies_in(tag)])
 
-    def to_host(self, stream: Any, destination: torch.Tensor, value: torch.Tensor, end_ns: int, access: Access) -> None:
+    def to_host(
+        self, stream: Stream, destination: torch.Tensor, value: torch.Tensor, end_ns: int, access: Access
+    ) -> None:
         """Put a device-to-host copy on its way: `destination` keeps its bytes until it lands."""
         tag = storage_of(destination)._us
         tag.late = (tag.late or 0) + 1
         self.landings.append(Landing(stream.agent, stream.epoch, end_ns, Place.of(destination), value, access))
 
-    def to_device(self, stream: Any, source: torch.Tensor, destination: torch.Tensor, access: Access) -> None:
+    def to_device(self, stream: Stream, source: torch.Tensor, destination: torch.Tensor, access: Access) -> None:
         """Remember that a copy still reads pinned memory."""
         self.sources.append(Source(stream.agent, stream.epoch, stream, Place.of(source), Place.of(destination), access))
 

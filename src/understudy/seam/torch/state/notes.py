@@ -55,7 +55,7 @@ class Notes:
     def _before_step(self, optimizer: object, *_: object) -> None:
         self._rows_before_step = len(self.core.machine.trace.rows)
 
-    def _after_step(self, optimizer: Any, *_: Any) -> None:
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         core = self.core
         machine = core.machine
         if len(machine.trace.rows) == self._rows_after_step:

@@ -92,7 +92,7 @@ def _legacy(state: State) -> Callable[..., object]:
     plain = explicit(state, stock)
 
     @functools.wraps(stock)
-    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def new(cls: type, *args: Any, **kwargs: Any) -> Any:
         if cls is torch.Tensor:
             return plain(cls, *args, **kwargs)
         with torch._C._DisableTorchDispatch():
@@ -109,7 +109,7 @@ def _device_class(state: State) -> Any:
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, stock)
 
-        def __subclasscheck__(cls, subclass: Any) -> bool:
+        def __subclasscheck__(cls, subclass: type) -> bool:
             return issubclass(subclass, stock) or super().__subclasscheck__(subclass)
 
         # Tables that are keyed by the class, as torch.fx's of names in generated code, find it under either.
@@ -255,7 +255,7 @@ def _default(state: State, data: object, args: Any, keeps: bool) -> int:
 
 
 def _new_tensor(
-    self: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    self: torch.Tensor, data: Any, *, dtype: torch.dtype | None = None, device: Any = None, requires_grad: bool = False
 ) -> torch.Tensor:
     return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 

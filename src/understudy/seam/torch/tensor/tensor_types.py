@@ -63,10 +63,10 @@ def _host_type(state: State, stock: Any) -> object:
     make = explicit(state, stock)
 
     class Meta(type):
-        def __instancecheck__(cls, instance: Any) -> bool:
+        def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, stock) and device_of(instance) < 0
 
-        def __subclasscheck__(cls, subclass: Any) -> bool:
+        def __subclasscheck__(cls, subclass: type) -> bool:
             return super().__subclasscheck__(subclass) or issubclass(subclass, stock)
 
         def __call__(cls, *args: object, **kwargs: object) -> object:
