@@ -14,7 +14,7 @@ from understudy.machine.memory.blocks import DEFAULT_POOL, Block
 from understudy.seam.torch.cuda.graph_memory import PoolBytes, bytes_of
 from understudy.seam.torch.dispatch.above import Above
 from understudy.seam.torch.dispatch.mode import Dispatch
-from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import HIDDEN_WRITES, NO_KERNEL
 from understudy.seam.torch.state.positions import Position
@@ -196,7 +196,7 @@ class CaptureMode(Above):
         grad = torch.is_grad_enabled()
         self.steps.append(Step(plan, func, self._slots(args), self._slots(kwargs), results, grad, drawn))
 
-    def _use_all(self, plan: Plan, args: Any, kwargs: Any, out: Any, written: list[Tensor]) -> None:
+    def _use_all(self, plan: Plan, args: Any, kwargs: Any, out: Result, written: list[Tensor]) -> None:
         """Note the memory that the graph reads and writes."""
         mutated = {id(tensor) for tensor in written}
         for tensor in tensors_in((*args, *kwargs.values())):

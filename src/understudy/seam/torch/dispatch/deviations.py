@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from understudy.seam.torch.operators import dtypes
-from understudy.seam.torch.operators.call import Arguments, OpOverload
+from understudy.seam.torch.operators.call import Arguments, OpOverload, Result
 from understudy.seam.torch.operators.dtypes import Dtypes
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.scratch.need import Row
@@ -39,7 +39,7 @@ class Deviations(NamedTuple):
             plan.row = self.rows.get(plain_name(plan.name))
         return plan
 
-    def check(self, name: str, args: Arguments, out: Any) -> None:
+    def check(self, name: str, args: Arguments, out: Result) -> None:
         """Raise what PyTorch raises where the kernel does not take its operands' dtypes or sizes."""
         if name in self.dtypes:
             dtypes.check(self.dtypes[name], args)

@@ -15,7 +15,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from understudy.seam.patching import Patch
-from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result, Types
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import named
 
@@ -63,7 +63,7 @@ def patches(state: State) -> list[Patch]:
     ]
 
 
-def run(state: State, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def run(state: State, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """Run an operator on shapes; one that C++ wants on the CPU runs on the device that C++ took for it."""
     local = state.local
     wanted = kwargs.get("device")

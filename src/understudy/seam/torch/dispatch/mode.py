@@ -5,7 +5,7 @@ Speed matters: the plain case, tensors of one device and no keywords, takes one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, Self
 
@@ -19,7 +19,7 @@ from understudy.seam.torch.dispatch.generators import draw
 from understudy.seam.torch.dispatch.gradients import return_to_host
 from understudy.seam.torch.dispatch.parts import HigherOrderPlan, composite, tensorless
 from understudy.seam.torch.operators import messages
-from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Types
+from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result, Types
 from understudy.seam.torch.operators.plan import (
     Plan,
     common_device,
@@ -54,13 +54,13 @@ CPU_DEVICE = torch.device("cpu")
 NONE_OR_FIRST = ((), (0,))
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 get_mode = torch._C._get_dispatch_mode
-Handler = Callable[["Dispatch", Plan, Any, Arguments, Keywords], Any]
+Handler = Callable[["Dispatch", Plan, OpOverload, Arguments, Keywords], object]
 
 
 class Recorder(Protocol):
     """A mode above this one, which writes operators down (a graph's capture)."""
 
-    def parts(self) -> AbstractContextManager[Any]:
+    def parts(self) -> AbstractContextManager[object]:
         """Enters both modes, for the parts of the operator that the recorder handles now."""
 
 
@@ -76,11 +76,11 @@ class Dispatch(TorchDispatchMode):
         self.handlers = handlers
         self.deviations = deviations
         self.plans: dict[int, Plan] = {}  # by identity: an operator's hash is a call of Python
-        self.costs: dict[Any, Cost] = {}
+        self.costs: dict[Hashable, Cost] = {}
         self.recorder: Recorder | None = None
 
     @property
-    def parts(self) -> AbstractContextManager[Any]:
+    def parts(self) -> AbstractContextManager[object]:
         """What to enter where an operator is run as others: they come here again, and before to a recorder."""
         return self if self.recorder is None else self.recorder.parts()
 
@@ -152,7 +152,7 @@ class Dispatch(TorchDispatchMode):
 
     def plain(self, plan: Plan, func: OpOverload, args: Arguments) -> object:
         """Tensors of one device and numbers, without keywords; what turns out to be anything else is `general`."""
-        key: list[Any] = [plan]
+        key: list[Hashable] = [plan]
         device = NOWHERE
         first: Any = None
         for value in args:
@@ -219,7 +219,7 @@ class Dispatch(TorchDispatchMode):
 
     # ------------------------------------------------------------------ the general case
 
-    def general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+    def general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
         """Any mixture of tensors, keywords, devices and subclasses."""
         with disable_torch_function():
             return self._general(plan, func, args, kwargs)
@@ -300,7 +300,7 @@ class Dispatch(TorchDispatchMode):
             return_to_host(tensor)
         return device, floating
 
-    def create(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Any:
+    def create(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Result:
         """Run an operator that says where its result shall be."""
         kwargs = dict(kwargs)
         if get_mode(FAKE) is not None:
@@ -348,7 +348,7 @@ class Dispatch(TorchDispatchMode):
 
     # ------------------------------------------------------------------ pieces
 
-    def call(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> Any:
+    def call(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> Result:
         """Compute the values: Python kernels see the physical device, random operators use the device's generator."""
         local = self.local
         if device >= 0 and self.room.near:
@@ -377,9 +377,9 @@ class Dispatch(TorchDispatchMode):
         func: OpOverload,
         args: Arguments,
         kwargs: Keywords,
-        out: Any,
+        out: Result,
         device: int,
-        key: list[Any] | None,
+        key: list[Hashable] | None,
     ) -> None:
         """Hand an operator to the machine, on the device's current stream."""
         if not plan.kernel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 
@@ -12,7 +11,7 @@ from understudy.machine.order import Access
 from understudy.machine.stream import Recording, Stream
 from understudy.seam.torch.dispatch import fake
 from understudy.seam.torch.dispatch.mode import Dispatch
-from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.scratch.copy_memory import between, staging
@@ -91,7 +90,7 @@ def _back(state: State, grad: Tensor | None, device: int) -> Tensor | None:
 # ---------------------------------------------------------------------------------------------- operators
 
 
-def to_copy(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def to_copy(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """aten::_to_copy: a copy to the device that `move` names, or, when C++ asks, a conversion where the tensor is."""
     tensor = args[0]
     if not isinstance(tensor, Tensor):
@@ -163,7 +162,7 @@ def _page_locked(state: State, made: Tensor) -> Tensor:
     return made
 
 
-def copy_(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def copy_(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """aten::copy_: within one device a kernel, between two a transfer."""
     destination, source = args[:2]
     if not isinstance(source, Tensor):  # a number, which the kernel takes as an argument
@@ -315,7 +314,7 @@ def _late(state: State, stream: Stream, destination: Tensor, value: Tensor | Non
     state.late.to_host(stream, destination, value, end, access)
 
 
-def local_scalar(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def local_scalar(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """aten::_local_scalar_dense, what `.item()` calls: the host waits for the value."""
     state = dispatch.state
     tensor = args[0]
@@ -363,7 +362,7 @@ def _fetched(device: int, pinned: bool, cause: str, library: str) -> Signature:
     )
 
 
-def record_stream(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def record_stream(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """aten::record_stream: the block is kept until the stream is done with it."""
     tensor, stream = args
     tag = tag_of(tensor)
@@ -382,7 +381,7 @@ def is_pinned(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments,
     )
 
 
-def pin_memory(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def pin_memory(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """aten::_pin_memory and aten::pin_memory: a copy in page-locked memory; the tensor itself when it is pinned."""
     tensor = args[0]
     tag = tag_of(tensor)
@@ -407,7 +406,7 @@ def _type_name(tensor: Tensor) -> str:
     return torch._C.TensorBase.type(tensor).rsplit(".", 1)[1]
 
 
-def set_(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def set_(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """aten::set_: the tensor takes over another's storage, and so its tag."""
     target = args[0]
     before = tag_of(target)

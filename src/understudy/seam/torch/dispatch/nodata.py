@@ -25,7 +25,7 @@ from understudy.seam.torch.dispatch.deviations import Deviations
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.moves import fetch, local_scalar
 from understudy.seam.torch.dispatch.shapes import Memory, memory_for
-from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload
+from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import (
@@ -84,7 +84,7 @@ class DatalessDispatch(Dispatch):
         plan.builtin, plan.called = False, True
         return plan
 
-    def create(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Any:
+    def create(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Result:
         """As with data; what C++ makes "on meta" inside a composite lives where its inputs do, or floats."""
         wanted = kwargs.get("device")
         if wanted is None or wanted.type != "meta" or self.local.explicit or named(kwargs):
@@ -99,7 +99,7 @@ class DatalessDispatch(Dispatch):
                 storage_of(tensor)._us = Tag(FLOATING, 0)
         return out
 
-    def call(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> Any:
+    def call(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> Result:
         """Run an operator on a device without values, or one on the host with them."""
         if device < 0:
             return self._to_host(plan, func, args, kwargs)
@@ -170,7 +170,7 @@ class DatalessDispatch(Dispatch):
         """The answer that the user gave, for a copy that lands later."""
         return values(self.state, tensor)
 
-    def _to_host(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords) -> Any:
+    def _to_host(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords) -> Result:
         if plan.name == "aten::_to_copy" and tag_of(args[0]).device >= 0 and is_physically_meta(args[0]):
             return values(self.state, args[0]).to(kwargs.get("dtype") or args[0].dtype)
         if plan.name == "aten::copy_" and tag_of(args[1]).device >= 0 and is_physically_meta(args[1]):
@@ -193,7 +193,7 @@ def scalar(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kw
     return torch.tensor(dispatch.state.assumptions.value(tensor), dtype=tensor.dtype, device="cpu").item()
 
 
-def truth(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def truth(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """aten::equal and the like, which the host waits for: the answer that is assumed, as a truth."""
     tensor = next((t for t in args if isinstance(t, Tensor) and tag_of(t) is not HOST_TAG), None)
     if tensor is None or not is_physically_meta(tensor):

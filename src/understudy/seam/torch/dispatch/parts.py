@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
-from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
 
@@ -25,10 +25,10 @@ class Mode(Protocol):
         """The emulation's."""
 
     @property
-    def parts(self) -> AbstractContextManager[Any]:
+    def parts(self) -> AbstractContextManager[object]:
         """What to enter where an operator is run as others."""
 
-    def general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+    def general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
         """Run an operator whole."""
 
 

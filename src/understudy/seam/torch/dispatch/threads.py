@@ -14,14 +14,16 @@ from typing import Any
 from understudy.seam.patching import Patch
 from understudy.seam.sites import OURS
 from understudy.seam.torch.dispatch.mode import Dispatch
-from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result, Types
 from understudy.seam.torch.state.state import State
 
 SEAM = os.path.join(OURS, "seam") + os.sep
 PATIENCE_S, PAUSE_S = 2.0, 0.0005
 
 
-def _plain(self: object, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None) -> Any:
+def _plain(
+    self: object, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
+) -> Result:
     """The dispatch of a mode whose emulation has ended: the operator as it is."""
     return func(*args, **(kwargs or {}))
 

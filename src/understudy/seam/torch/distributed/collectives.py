@@ -27,7 +27,7 @@ from understudy.seam.torch.distributed.values import (
     truth,
 )
 from understudy.seam.torch.distributed.work import CALLS, Queued
-from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.tags import CPU, FLOATING, is_physically_meta, tag_of
 
@@ -76,7 +76,7 @@ FUNCTIONAL = (
 """Functional collectives, which DTensor and tensor parallelism use (torch.distributed._functional_collectives)."""
 
 
-def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """A collective of all ranks of a group."""
     groups: Groups = dispatch.state.groups
     named = dict(zip(plan.names, args, strict=False)) | kwargs
@@ -250,7 +250,7 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
     return _pending(out, finish)
 
 
-def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """c10d::recv_ and c10d::recv_any_source_: it ends when the sender's message, which has its clock, has arrived."""
     groups: Groups = dispatch.state.groups
     tensors, boxed = args[:2]
@@ -284,7 +284,9 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
     return _pending(out, finish)
 
 
-def _message(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Any:
+def _message(
+    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
+) -> Result:
     """Send or receive what one rank tells another; where that has no values, a token."""
     if lacks_values(args):
         return dispatch.call(plan, func, (token(), *args[1:]), kwargs, CPU)
@@ -301,7 +303,7 @@ def _ready(dispatch: Dispatch, group: Group, device: int) -> tuple[Stream | None
     return stream, max(stream.ready_ns, dispatch.local.host.now_ns)
 
 
-def _pending(out: Any, finish: Callable[[], Any]) -> object:
+def _pending(out: Result, finish: Callable[[], Any]) -> object:
     if CALLS.depth:
         CALLS.queued = Queued(None, finish)
     else:
@@ -367,7 +369,7 @@ def _functional_values(
     return out if dtype is None or not group.nccl else each(out, lambda tensor: delivered(tensor, dtype))
 
 
-def wait_tensor(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def wait_tensor(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """_c10d_functional::wait_tensor: the current stream waits for the collective that made the tensor."""
     groups: Groups = dispatch.state.groups
     queued = groups.pending.pop(id(tag_of(args[0])), None)
@@ -378,7 +380,7 @@ def wait_tensor(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Argument
     return dispatch.call(plan, func, args, kwargs, max(CPU, tag_of(args[0]).device))
 
 
-def wrap(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def wrap(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """_c10d_functional::_wrap_tensor_autograd: the tensor again, for autograd; no kernel."""
     if is_physically_meta(args[0]):  # whose own kernel gives another tensor, and nobody would wait for it
         return AsyncCollectiveTensor(args[0])

@@ -13,7 +13,7 @@ import torch
 
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.kernels.substitutes import Kernel, substituted
-from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.halves import HALVES, narrow, wide
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.tags import device_of
@@ -67,7 +67,7 @@ class Widened(Kernel):
         return narrow(out, self.dtype)
 
 
-def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     half = next((t for t in tensors_in((*args, *kwargs.values())) if t.dtype in HALVES), None)
     return func if half is None or func in PLAIN else Widened(func, half.dtype)
 

@@ -5,14 +5,12 @@ Source: aten/src/ATen/native/cuda/SummaryOps.cu (`_histc_cuda`). `determinism` h
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.moves import fetch
 from understudy.seam.torch.kernels.substitutes import Kernel, substituted
-from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.dtypes import INTEGERS, WIDE
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.tags import device_of
@@ -29,7 +27,7 @@ class OfIntegers(Kernel):
         return counts if out is None else out.resize_(counts.shape).copy_(counts)
 
 
-def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     tensor = args[0]
     return func if tensor.is_floating_point() or tensor.is_meta else OfIntegers(func)
 

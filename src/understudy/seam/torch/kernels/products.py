@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from understudy.seam.torch.kernels.substitutes import Kernel, substituted
-from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.dtypes import FLOATING
 from understudy.seam.torch.operators.halves import HALVES, in_float32
 from understudy.seam.torch.scratch.cublaslt import LT_PERSISTENT, addmm
@@ -49,7 +49,7 @@ class WithDtype(Kernel):
         return made if out is None else out.resize_(made.shape).copy_(made)
 
 
-def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     return WithDtype(func)
 
 

@@ -12,6 +12,8 @@ Arguments = tuple[Any, ...]
 """Positional arguments in the order of the operator's schema, by which C++ has checked their types."""
 Keywords = dict[str, Any]
 """What the schema takes by keyword alone, by its name there; checked as well."""
+Result = Any
+"""What an operator returns; its schema says which types."""
 Types = Sequence[type[torch.Tensor]]
 """The classes of its tensors that are not PyTorch's own."""
 Kernel = Callable[..., Any]

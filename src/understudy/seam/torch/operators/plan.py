@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import partial
 from math import prod
 from typing import Any
@@ -12,7 +12,7 @@ from torch.utils.flop_counter import flop_registry
 
 from understudy.machine.machine import Machine
 from understudy.seam.torch.operators import tables
-from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload
+from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result
 from understudy.seam.torch.tags import NOWHERE, size_of, storage_of, tag_of
 from understudy.trace.operation import Signature
 
@@ -73,11 +73,11 @@ class Plan:
     def __init__(self, func: OpOverload, run: Callable[..., object] | None = None) -> None:
         self.func = func
         schema = func._schema
-        self.run: Callable[..., Any] = func._op if run is None else run
+        self.run: Kernel = func._op if run is None else run
         arguments = schema.arguments
         returns = schema.returns
         self.name = name = schema.name
-        self.handler: Callable[..., Any] | None = None
+        self.handler: Callable[..., object] | None = None
         self.names = tuple(argument.name for argument in arguments)
         tensors = [i for i, argument in enumerate(arguments) if "Tensor" in str(argument.type)]
         self.factory = not tensors
@@ -108,7 +108,7 @@ class Plan:
         self.row: Any = None
         self.memory = False
         self.attributes = name in tables.ATTRIBUTES
-        self.layout: Callable[[tuple[Any, ...]], Any] | None = None
+        self.layout: Callable[[Arguments], Any] | None = None
         if "convolution" in name:
             self.layout = images_layout
         elif self.blas and self.math:
@@ -144,7 +144,7 @@ def python_kernel(func: OpOverload) -> object:
     return None if name is None else getattr(torch._C.DispatchKey, name)
 
 
-def run_python(key: Any, dispatch: Any, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Any:
+def run_python(key: Any, dispatch: Any, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """An operator of a library in Python: on a device what its kernel calls comes to the dispatch mode by itself."""
     given = (*args, *kwargs.values())
     on_device = any(tag_of(tensor).device >= 0 for tensor in tensors_in(given))
@@ -154,7 +154,7 @@ def run_python(key: Any, dispatch: Any, plan: Plan, func: OpOverload, args: Argu
         return func._op_dk(key, *args, **kwargs)
 
 
-def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+def tensors_in(values: Iterable[object]) -> Iterator[torch.Tensor]:
     """The tensors in arguments or results, in order."""
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -176,7 +176,7 @@ def selects(args: Arguments) -> bool:
     return bool(args[2].numel() != 1 or tag_of(args[2]).device >= 0)
 
 
-def common_device(tensors: Any, key: list[Any]) -> int:
+def common_device(tensors: Any, key: list[Hashable]) -> int:
     """The device of a list of plain tensors that share one, with their shapes and types in `key`; else NOWHERE."""
     device = NOWHERE
     try:

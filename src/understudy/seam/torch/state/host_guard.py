@@ -8,6 +8,7 @@ by PyTorch's own meta kernel. That is done only when little is left (`Room.near`
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -147,7 +148,7 @@ class HostGuard:
 
 def _shapes(values: Any) -> tuple[object, ...]:
     """What an operator's arguments say of its results' sizes, as a key."""
-    found: list[Any] = []
+    found: list[Hashable] = []
     for value in values:
         if isinstance(value, Tensor):
             found.append((value.shape, value.stride(), value.dtype))

@@ -6,7 +6,7 @@ has no row at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -30,7 +30,9 @@ class KernelBuffers:
     def __init__(self, out_of_memory: Callable[[OutOfMemory], Exception]) -> None:
         self._out_of_memory = out_of_memory
         self._needs: dict[object, Need] = {}
-        self.shapes: dict[Any, list[Any]] = {}  # results of operators that only CUDA has, by their arguments' shapes
+        self.shapes: dict[
+            Hashable, list[Any]
+        ] = {}  # results of operators that only CUDA has, by their arguments' shapes
 
     def run(
         self,
@@ -76,9 +78,9 @@ class KernelBuffers:
                     free(block)
 
 
-def _numbers(values: tuple[Any, ...]) -> list[Any]:
+def _numbers(values: tuple[Any, ...]) -> list[Hashable]:
     """What of a call's arguments decides a formula besides shapes and types: numbers, and how tensors lie in memory."""
-    found: list[Any] = []
+    found: list[Hashable] = []
     for value in values:
         kind = value.__class__
         if kind is torch.Tensor or isinstance(value, torch.Tensor):
