@@ -30,9 +30,7 @@ class KernelBuffers:
     def __init__(self, out_of_memory: Callable[[OutOfMemory], Exception]) -> None:
         self._out_of_memory = out_of_memory
         self._needs: dict[object, Need] = {}
-        self.shapes: dict[
-            Hashable, list[Any]
-        ] = {}  # results of operators that only CUDA has, by their arguments' shapes
+        self.shapes: dict[Hashable, list[Any]] = {}  # results of what only CUDA has, by arguments' shapes
 
     def run(
         self,
