@@ -185,20 +185,15 @@ class Dispatch(TorchDispatchMode):
                 key.append(value)
         if device < 0:
             return self.general(plan, func, args, {})
-        if plan.called or self.room.near:
-            out = self.call(plan, func, args, {}, device)
-        else:
-            out = plan.run(*args)
+        near = plan.called or self.room.near
+        out = self.call(plan, func, args, {}, device) if near else plan.run(*args)
         if plan.view:
             self.local.host.now_ns += VIEW_NS
             return out
         if plan.fresh:
             if out.__class__ is Tensor and out.layout is STRIDED:
                 storage = storage_of(out)
-                key += (
-                    out.shape,
-                    out.dtype,
-                )  # what is repeated, padded or masked has sizes that its inputs do not tell
+                key += (out.shape, out.dtype)  # which the inputs do not tell of what is repeated, padded or masked
                 if storage._us is HOST_TAG:
                     self.state.place(storage, device)
             else:
