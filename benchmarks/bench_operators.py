@@ -53,10 +53,8 @@ def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
     program(1000)
-    print(
-        f"{'operators':>10} {'program, a second':>18} {'without data':>14} "
-        f"{'machine, a second':>18} {'predicted, an operator':>24}"
-    )
+    columns = ("operators", 10), ("program, a second", 18), ("without data", 14), ("machine, a second", 18)
+    print(*(f"{name:>{width}}" for name, width in (*columns, ("predicted, an operator", 24))))
     for operators in map(int, sys.argv[1:] or NUMBERS):
         (per_s, ns), (dataless_per_s, _) = program(operators), program(operators, no_data=True)
         alone_per_s, _ = machine(operators)

@@ -3,10 +3,12 @@
     python benchmarks/bench_overhead.py [--rounds N]
 
 Five programs: `add_` on a small tensor, a number fetched from it, a training step of an MLP (batch 128), one of the
-small network of the documents (13-16-32-1), and one of a ResNet-18-like network (batch 8, 64x64). The last runs once
-more with Adam's foreach form in the plain program too: CUDA's default, which is not the CPU's, and slower there,
-since it keeps the temporaries of all parameters at once. Each round times the plain form and the emulated one
-directly after each other, in one process, with all that `understudy run` does by default."""
+documents' small network (13-16-32-1), and one of a ResNet-18-like network (batch 8, 64x64). The last runs again with
+Adam's foreach form in the plain program too: CUDA's default, which is not the CPU's, and slower there, since it keeps
+the temporaries of all parameters at once.
+Each round times the plain form and the emulated one directly after each other, in one process, with all that
+`understudy run` does by default.
+"""
 
 from __future__ import annotations
 

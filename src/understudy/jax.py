@@ -102,7 +102,7 @@ def visible_devices() -> list[str]:
     return vocabulary.visible_devices(num_gpus())
 
 
-def device_of(x: Any) -> Any:
+def device_of(x: object) -> Any:
     """The one device of an array or of a pytree of arrays (flax params, a batch).
 
     Raises UsageError where `x` holds no array, or arrays of several devices.
@@ -135,18 +135,18 @@ def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
     return result
 
 
-def _moved(leaf: Any, device: Device) -> Any:
+def _moved(leaf: object, device: Device) -> Any:
     if not isinstance(leaf, jax.Array | np.ndarray) or _is_there(leaf, device):
         return leaf
     vocabulary.copied("us.to", _source(leaf), device, leaf.nbytes)
     return jax.device_put(leaf, device)
 
 
-def _source(leaf: Any) -> str:
+def _source(leaf: object) -> str:
     return ", ".join(str(place) for place in _places(leaf)) if isinstance(leaf, jax.Array) else "NumPy"
 
 
-def _is_there(array: Any, device: Device) -> bool:
+def _is_there(array: object, device: Device) -> bool:
     if not isinstance(array, jax.Array):
         return False
     if isinstance(device, jax.sharding.Sharding):
@@ -157,7 +157,7 @@ def _is_there(array: Any, device: Device) -> bool:
 def copy(x: T, device: Device) -> T:
     """A copy of `x` on `device`, freshly allocated even where `x` is there already."""
 
-    def duplicate(leaf: Any) -> Any:
+    def duplicate(leaf: object) -> Any:
         if isinstance(leaf, jax.Array | np.ndarray):
             if not _is_there(leaf, device):
                 vocabulary.copied("us.copy", _source(leaf), device, leaf.nbytes)
@@ -168,7 +168,7 @@ def copy(x: T, device: Device) -> T:
     return result
 
 
-def from_dlpack(x: Any, device: Device | None = None, copy: bool | None = None) -> Any:
+def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> Any:
     """An array of another framework (or NumPy) as a JAX array, on `device`, by default where it is.
 
     The memory is shared where the device stays, unless `copy` is True; a write through one is seen by the other. `x`
@@ -190,7 +190,7 @@ _copy = copy
 class _Guarded(Policy):
     """The policy, which also puts JAX's transfer guard back."""
 
-    def __init__(self, wanted: PolicyMode, former: PolicyMode, guard: Any) -> None:
+    def __init__(self, wanted: PolicyMode, former: PolicyMode, guard: object) -> None:
         super().__init__(wanted, former)
         self._guard = guard
 

@@ -101,7 +101,7 @@ def visible_devices() -> list[str]:
     return vocabulary.visible_devices(num_gpus())
 
 
-def _contexts(x: Any) -> Iterator[Any]:
+def _contexts(x: object) -> Iterator[object]:
     if isinstance(x, mx.nd.NDArray):
         yield x.ctx
     elif isinstance(x, mx.gluon.Block):
@@ -115,7 +115,7 @@ def _contexts(x: Any) -> Iterator[Any]:
             yield from _contexts(value)
 
 
-def device_of(x: Any) -> Any:
+def device_of(x: object) -> Any:
     """The one context of an array, a gluon block or a nested batch (lists, tuples, dicts).
 
     Raises UsageError where `x` holds no array, or arrays of several contexts.
@@ -154,7 +154,7 @@ def _size_bytes(array: Any) -> int:
     return int(array.size * np.dtype(array.dtype).itemsize)
 
 
-def _mapped(function: Callable[[Any], Any], x: Any) -> Any:
+def _mapped(function: Callable[[object], object], x: object) -> Any:
     if isinstance(x, mx.nd.NDArray):
         return function(x)
     if isinstance(x, Mapping):
@@ -180,7 +180,7 @@ def copy(x: T, device: Device) -> T:
     return result
 
 
-def from_dlpack(x: Any, device: Device | None = None, copy: bool | None = None) -> Any:
+def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> Any:
     """An array of another framework (or NumPy) as an array, on `device`, by default where it is.
 
     The memory is shared where the device stays, unless `copy` is True; a write through one is seen by the other. `x`

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 
-def tensors_in(x: Any) -> Iterator[torch.Tensor]:
+def tensors_in(x: object) -> Iterator[torch.Tensor]:
     """Every tensor of a nested batch or a module, in order."""
     if isinstance(x, torch.Tensor):
         yield x
@@ -84,7 +84,7 @@ def _mapped_parts(function: Callable[[torch.Tensor], torch.Tensor], x: Any, modu
     return x
 
 
-def _with_values(x: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
+def _with_values(x: Mapping[Any, object], values: dict[object, object]) -> Any:
     """A mapping of the class of `x`, with what else it carries (a defaultdict its factory), and other values."""
     if not isinstance(x, MutableMapping):
         return values

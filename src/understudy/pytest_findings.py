@@ -20,6 +20,7 @@ from understudy.errors import UsageError
 from understudy.reports.parts.summary import short
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
+from understudy.trace.plain import Json
 from understudy.trace.trace import Trace
 from understudy.trace.units import plural
 from understudy.version import __version__
@@ -121,7 +122,7 @@ class Collected:
     def __init__(self) -> None:
         self.findings: list[Finding] = []
 
-    def add(self, report: Any) -> None:
+    def add(self, report: object) -> None:
         """Take up what a report brings."""
         self.findings += unpack(getattr(report, ATTRIBUTE, ()))
 
@@ -135,7 +136,7 @@ class Collected:
         found = " and ".join(plural(count, grade) for count, grade in counts if count)
         return [f"understudy found {found}:", *(line for one in grave for line in words(one).split("\n"))]
 
-    def write(self, paths: Sequence[str], facts: dict[str, Any]) -> None:
+    def write(self, paths: Sequence[str], facts: Json) -> None:
         """Write the reports that were asked for; raises OSError when one cannot be written."""
         trace = Trace()
         trace.facts |= {"program": "pytest", "versions": {"understudy": __version__}, **facts}

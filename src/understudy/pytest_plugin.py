@@ -176,7 +176,7 @@ def _wanted(item: pytest.Item) -> tuple[int, str | None] | None:
     return n, model
 
 
-def _arguments(marker: pytest.Mark, defaults: dict[str, Any]) -> list[Any]:
+def _arguments(marker: pytest.Mark, defaults: dict[str, object]) -> list[object]:
     """A marker's arguments by position or name; the test fails where they do not fit."""
     names = list(defaults)
     given = {**dict(zip(names, marker.args, strict=False)), **marker.kwargs}
@@ -360,7 +360,7 @@ def gpus(request: pytest.FixtureRequest) -> list[Any]:
 
 
 @pytest.fixture
-def cuda_device(gpus: list[Any]) -> Any:
+def cuda_device(gpus: list[object]) -> Any:
     """The first GPU of this test, as a torch.device."""
     return gpus[0]
 

@@ -39,6 +39,7 @@ from understudy.seam.patching import Patch, Patches, uninterrupted
 from understudy.seam.seeding import seed_all
 from understudy.seam.sites import Sites
 from understudy.trace.finding import Finding
+from understudy.trace.plain import Json
 from understudy.trace.trace import Trace
 from understudy.version import __version__
 
@@ -311,7 +312,7 @@ def _alloc_settings() -> Settings:
 
 
 @contextmanager
-def emulate(gpus: str | int = "2", **options: Any) -> Iterator[Session]:
+def emulate(gpus: str | int = "2", **options: object) -> Iterator[Session]:
     """Emulate GPUs for what runs inside the `with` block, and in the Pythons that it starts.
 
     Args:
@@ -356,7 +357,7 @@ def _inherited(options: Options) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _options(values: dict[str, Any]) -> Options:
+def _options(values: Json) -> Options:
     known = {field.name for field in fields(Options)}
     unknown = sorted(values.keys() - known)
     if unknown:
@@ -404,7 +405,7 @@ def running() -> Session | None:
 _RUNNING: list[Session] = []
 
 
-def _totals(device: Device) -> dict[str, Any]:
+def _totals(device: Device) -> dict[str, object]:
     device.drain()
     run = device.allocator.statistics.whole_run()
     upper_bytes, upper_name = device.most()

@@ -108,13 +108,13 @@ def _placed(device: Device) -> Any:
     return tf.config.LogicalDevice(f"/device:{kind}:{spec.device_index or 0}", kind)
 
 
-def _leaves(x: Any) -> list[Any]:
+def _leaves(x: object) -> list[Any]:
     if hasattr(x, "weights") and not tf.is_tensor(x):
         return [getattr(weight, "value", weight) for weight in x.weights]
     return [leaf for leaf in tf.nest.flatten(x) if tf.is_tensor(leaf) or isinstance(leaf, tf.Variable)]
 
 
-def device_of(x: Any) -> Any:
+def device_of(x: object) -> Any:
     """The one device of a tensor, a variable, a nested structure or a Keras model.
 
     Raises UsageError where `x` holds no tensor, or tensors of several devices.
@@ -181,7 +181,7 @@ def copy(x: T, device: Device) -> T:
     return result
 
 
-def from_dlpack(x: Any, device: Device | None = None, copy: bool | None = None) -> Any:
+def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> Any:
     """An array of another framework (or NumPy) as a tensor, on `device`, by default where it is.
 
     The memory is shared where the device stays, unless `copy` is True; a write through one is seen by the other. `x`
@@ -206,7 +206,7 @@ _copy = copy
 class _Placing(Policy):
     """The policy, which also puts TensorFlow's device policy back."""
 
-    def __init__(self, wanted: PolicyMode, former: PolicyMode, placement: Any) -> None:
+    def __init__(self, wanted: PolicyMode, former: PolicyMode, placement: object) -> None:
         super().__init__(wanted, former)
         self._placement = placement
 

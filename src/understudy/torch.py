@@ -111,7 +111,7 @@ def visible_devices() -> list[str]:
     return vocabulary.visible_devices(num_gpus())
 
 
-def device_of(x: Any) -> torch.device:
+def device_of(x: object) -> torch.device:
     """The one device of a tensor, a module or a nested batch (lists, tuples, dicts, dataclasses).
 
     Raises UsageError where `x` holds no tensor, or tensors of several devices.
@@ -177,7 +177,7 @@ def copy(x: T, device: Device) -> T:
     return result
 
 
-def from_dlpack(x: Any, device: Device | None = None, copy: bool | None = None) -> torch.Tensor:
+def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> torch.Tensor:
     """An array of another framework (or NumPy) as a tensor, on `device`, by default where it is.
 
     The memory is shared where the device stays, unless `copy` is True; a write through one is seen by the other. `x`
@@ -251,7 +251,7 @@ class Stream:
         if self._blocks:
             self._blocks.pop().__exit__(kind, error, tb)
 
-    def join(self, *results: Any) -> None:
+    def join(self, *results: object) -> None:
         if self._stream is None:
             return
         current = torch.cuda.current_stream(self.device)
@@ -308,7 +308,9 @@ class Timer:
         self._pairs[-1][1].synchronize()
         return Timing(tuple(begin.elapsed_time(end) / 1e3 for begin, end in self._pairs), self.clock)
 
-    def measure(self, function: Callable[..., Any], *arguments: Any, warmup: int = 3, repeats: int = 20) -> Timing:
+    def measure(
+        self, function: Callable[..., object], *arguments: object, warmup: int = 3, repeats: int = 20
+    ) -> Timing:
         """Call `function(*arguments)` `warmup` times untimed, then `repeats` times timed."""
         for _ in range(warmup):
             function(*arguments)
@@ -383,7 +385,7 @@ def memory_summary(device: Device | None = None) -> str:
     return f"main memory: this process {now.allocated_bytes // mib} MiB, {free}"
 
 
-def recorded_event(device: Device, stream: Any = None, timing: bool = False) -> Any:
+def recorded_event(device: Device, stream: object = None, timing: bool = False) -> Any:
     """A CUDA event, recorded now on `stream`, by default the current stream of `device`."""
     event = _cuda.Event(enable_timing=timing)
     event.record(torch.cuda.current_stream(device) if stream is None else stream)

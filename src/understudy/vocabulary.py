@@ -32,11 +32,11 @@ class Vocabulary(Protocol):
     def try_gpu(self, i: int = 0) -> Any: ...
     def try_all_gpus(self) -> list[Any]: ...
     def require_gpus(self, n: int) -> list[Any]: ...
-    def device_of(self, x: Any) -> Any: ...
-    def to(self, x: Any, device: Any) -> Any: ...
-    def copy(self, x: Any, device: Any) -> Any: ...
-    def from_dlpack(self, x: Any, device: Any = None, copy: bool | None = None) -> Any: ...
-    def synchronize(self, device: Any = None) -> None: ...
+    def device_of(self, x: object) -> Any: ...
+    def to(self, x: object, device: object) -> Any: ...
+    def copy(self, x: object, device: object) -> Any: ...
+    def from_dlpack(self, x: object, device: object = None, copy: bool | None = None) -> Any: ...
+    def synchronize(self, device: object = None) -> None: ...
 
 
 class Policy:
@@ -89,7 +89,7 @@ def _depth_of_caller() -> int:
     return level
 
 
-def _lending(x: Any) -> AbstractContextManager[Any]:
+def _lending(x: object) -> AbstractContextManager[object]:
     """What its framework wants in force while `x` is exported: PyTorch, that its device is the current one."""
     if type(x).__module__.split(".")[0] != "torch":
         return nullcontext()
@@ -115,7 +115,7 @@ _REFUSALS: tuple[type[Exception], ...] = (BufferError, RuntimeError, TypeError, 
 _DLPACK_CPU, _DLPACK_CUDA = 1, 2  # DLDeviceType of dlpack.h
 
 
-def taken(x: Any, take: Callable[[Any], T], framework: str, refusals: tuple[type[Exception], ...] = ()) -> T:
+def taken(x: object, take: Callable[[Any], T], framework: str, refusals: tuple[type[Exception], ...] = ()) -> T:
     """`take(x)`, an array that shares the memory of `x`. Raises UsageError, which says why, where it cannot.
 
     `refusals` are errors of the framework's own, besides Python's, that mean it cannot.
@@ -286,7 +286,9 @@ class WallTimer:
             )
         return Timing(tuple(self._times_s), self.clock)
 
-    def measure(self, function: Callable[..., Any], *arguments: Any, warmup: int = 3, repeats: int = 20) -> Timing:
+    def measure(
+        self, function: Callable[..., object], *arguments: object, warmup: int = 3, repeats: int = 20
+    ) -> Timing:
         """Call `function(*arguments)` `warmup` times untimed, then `repeats` times timed."""
         for _ in range(warmup):
             function(*arguments)

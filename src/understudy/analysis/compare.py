@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from understudy.errors import FileFormatError
 from understudy.trace.operation import Kind
+from understudy.trace.plain import Json
 from understudy.trace.trace import Trace
 
 ON_DEVICE = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE})
@@ -72,7 +72,7 @@ class Comparison:
         """Whether nothing differs by more than was allowed."""
         return not self.differences and not self.operators
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain data for `--json`."""
         return {"same": self.same, **asdict(self)}
 
@@ -142,14 +142,14 @@ def _covered(spans: Iterable[tuple[int, int]]) -> int:
     return covered
 
 
-def _add_peaks(numbers: Numbers, devices: Iterable[dict[str, Any]]) -> None:
+def _add_peaks(numbers: Numbers, devices: Iterable[Json]) -> None:
     for device in devices:
         allocated, reserved = device.get("peak_allocated_bytes"), device.get("peak_reserved_bytes")
         numbers.peak_allocated_bytes = max(numbers.peak_allocated_bytes, allocated or 0)
         numbers.peak_reserved_bytes = max(numbers.peak_reserved_bytes, reserved or 0)
 
 
-def _of_report(report: dict[str, Any]) -> Numbers:
+def _of_report(report: Json) -> Numbers:
     devices = report["devices"]
     used = [device for device in devices if device["kernels"] or device["copies"] or device["collectives"]]
     numbers = Numbers([device["name"] for device in devices], int(report["duration_ns"]))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from understudy.analysis.snapshot_file import from_dict
 from understudy.analysis.what_if import outcome
 from understudy.machine.memory.settings import parse
+from understudy.trace.plain import Json
 
 SETTINGS = (
     "expandable_segments:True",
@@ -19,8 +19,8 @@ SETTINGS = (
 
 
 def replays(
-    snapshot: Mapping[str, Any], memory_bytes: Mapping[int, int], settings: Iterable[str] = SETTINGS
-) -> list[dict[str, Any]]:
+    snapshot: Mapping[str, object], memory_bytes: Mapping[int, int], settings: Iterable[str] = SETTINGS
+) -> list[Json]:
     """The history of a memory snapshot under each of `settings`, and under its own.
 
     Args:

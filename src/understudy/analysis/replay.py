@@ -21,6 +21,7 @@ from understudy.machine.memory.allocator import CachingAllocator
 from understudy.machine.memory.blocks import DEFAULT_POOL, Block, PoolId
 from understudy.machine.memory.driver import DeviceMemory
 from understudy.machine.memory.oom_text import OutOfMemory
+from understudy.trace.plain import Json
 
 Driver = Literal["modelled", "recorded"]
 NO_LIMIT = 1 << 46
@@ -147,7 +148,7 @@ class ReplayResult:
             )
         return f"differs from event {self.first_disagreement.event if self.first_disagreement else 0} on"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain data for `--json`."""
         data = {**asdict(self), "agrees": self.agrees, "explained": self.explained, "verdict": self.verdict}
         if self.with_recorded_addresses is not None:

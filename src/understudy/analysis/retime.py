@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from understudy.cost.model import CostModel
 from understudy.errors import FileFormatError, UsageError
@@ -19,6 +19,7 @@ from understudy.gpus.gpu import Gpu
 from understudy.machine.launches import MARKED
 from understudy.machine.occupancy import FULL, Occupancy
 from understudy.trace.operation import Kind, Lane, Signature
+from understudy.trace.plain import Json
 from understudy.trace.rows import Row
 from understudy.trace.trace import Trace
 
@@ -65,9 +66,7 @@ def _gpus_of(trace: Trace) -> list[Gpu]:
         ) from error
 
 
-def _facts(
-    trace: Trace, before: list[Gpu], after: list[Gpu], cuda: Sequence[int], band: float | None
-) -> dict[str, Any]:
+def _facts(trace: Trace, before: list[Gpu], after: list[Gpu], cuda: Sequence[int], band: float | None) -> Json:
     facts = dict(trace.facts)
     facts["gpus"] = [
         {

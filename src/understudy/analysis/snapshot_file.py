@@ -19,6 +19,7 @@ from understudy.errors import FileFormatError
 from understudy.machine.memory.blocks import DEFAULT_POOL, PoolId
 from understudy.machine.memory.settings import MIB, UNLIMITED, Settings, parse
 from understudy.trace import plain_pickle
+from understudy.trace.plain import Json
 
 MOST_BYTES = 4 << 30
 """The most that a packed snapshot may hold."""
@@ -46,7 +47,7 @@ class Snapshot(NamedTuple):
     device: int
     settings: Settings
     events: list[Event]
-    segments: list[dict[str, Any]]
+    segments: list[Json]
 
 
 def read(path: str | Path) -> list[Snapshot]:
@@ -104,12 +105,12 @@ def from_dict(data: object, path: str | Path = "the snapshot") -> list[Snapshot]
     ]
 
 
-def _segment(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _segment(entry: Mapping[str, Any]) -> Json:
     """A recorded segment with all keys that the replay reads; older snapshots lack pools, requests and addresses."""
     pool = entry.get("segment_pool_id", DEFAULT_POOL)
     address = int(entry["address"])
     _plausible(int(entry["total_size"]), address)
-    blocks: list[dict[str, Any]] = []
+    blocks: list[Json] = []
     for block in entry["blocks"]:
         size = int(block["size"])
         requested = int(block.get("requested_size", size))

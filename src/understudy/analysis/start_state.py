@@ -15,6 +15,7 @@ from understudy.analysis.snapshot_file import Snapshot, small_pool
 from understudy.machine.memory.blocks import DEFAULT_POOL, PoolId
 from understudy.machine.memory.heap import SMALL_SIZE, round_size
 from understudy.machine.memory.settings import MIB, Settings
+from understudy.trace.plain import Json
 
 PAGE = 2 * MIB
 
@@ -39,7 +40,7 @@ class LiveBlock(NamedTuple):
     freed_at: int
 
 
-def start_segments(snapshot: Snapshot) -> list[dict[str, Any]]:
+def start_segments(snapshot: Snapshot) -> list[Json]:
     """The segments at the start of the recording, as a snapshot's segments; empty when nothing was held."""
     blocks = sorted(live_blocks(snapshot))
     first_uses = _first_uses(snapshot)
@@ -145,11 +146,9 @@ def _first_uses(snapshot: Snapshot) -> list[tuple[int, int]]:
     return sorted(first.items())
 
 
-def _blocks(
-    held: Range, live: list[LiveBlock], settings: Settings, first_uses: list[tuple[int, int]]
-) -> list[dict[str, Any]]:
+def _blocks(held: Range, live: list[LiveBlock], settings: Settings, first_uses: list[tuple[int, int]]) -> list[Json]:
     """Blocks of one range: the live ones, and the gaps between them."""
-    found: list[dict[str, Any]] = []
+    found: list[Json] = []
     address, end = held.address, held.address + held.size
     for index, block in enumerate(live):
         if block.address > address:
@@ -184,5 +183,5 @@ def _size(block: LiveBlock, room: int, held: Range, settings: Settings, first_us
     return size
 
 
-def _entry(address: int, size: int, requested: int, state: str) -> dict[str, Any]:
+def _entry(address: int, size: int, requested: int, state: str) -> Json:
     return {"address": address, "size": size, "requested_size": requested, "state": state}

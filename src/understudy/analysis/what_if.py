@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from understudy.analysis.replay import NO_LIMIT, TokenEvents
 from understudy.analysis.snapshot_file import Event, Snapshot, read
@@ -16,6 +15,7 @@ from understudy.machine.memory.blocks import Block
 from understudy.machine.memory.driver import DeviceMemory
 from understudy.machine.memory.oom_text import OutOfMemory
 from understudy.machine.memory.settings import Settings, parse
+from understudy.trace.plain import Json
 
 NUMBERS = ("stoull", "stod")
 """What PyTorch says of a word that is no number: the C++ function that could not read it."""
@@ -44,7 +44,7 @@ class WhatIfRow:
     out_of_memory: int
     timeline: tuple[tuple[int, int, int], ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain data for `--json`."""
         return asdict(self)
 
@@ -58,7 +58,7 @@ class WhatIf:
     start_blocks: int
     rows: tuple[WhatIfRow, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain data for `--json`."""
         return {
             "path": self.path,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import tomllib
 from importlib import resources
-from typing import Any
 
 from understudy.trace.finding import Finding
+from understudy.trace.plain import Json
 
 
-def framework_of(facts: dict[str, Any]) -> str:
+def framework_of(facts: Json) -> str:
     """The framework whose words a trace's findings should use; PyTorch's where a program has several."""
     known = facts.get("frameworks") or ["torch"]
     return str(known[0]) if len(known) == 1 else "torch"

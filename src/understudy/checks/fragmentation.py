@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from understudy.checks import Check
 from understudy.trace.finding import Finding
+from understudy.trace.plain import Json
 from understudy.trace.trace import Trace
 from understudy.trace.units import format_bytes, format_share
 
@@ -60,13 +61,13 @@ class Fragmentation(Check):
         return found
 
 
-def fragmented(device: dict[str, Any]) -> bool:
+def fragmented(device: Json) -> bool:
     """Whether a device's totals say so; then it is worth replaying its history under other settings."""
     total, reserved = device.get("memory_bytes") or 0, device.get("peak_reserved_bytes") or 0
     return bool(total) and reserved - (device.get("peak_allocated_bytes") or 0) > MIN_SHARE * total
 
 
-def _advice(replays: list[dict[str, Any]], device: int) -> str:
+def _advice(replays: list[Json], device: int) -> str:
     """The setting that needed least: `facts["replays"]`, the run's own setting first, is what `session` replayed."""
     replayed = [one for one in replays if one["device"] == device]
     if not replayed:

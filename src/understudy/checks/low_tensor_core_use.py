@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from understudy.checks import Check
 from understudy.checks._idle import Gaps
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Kind, Signature
+from understudy.trace.plain import Json
 from understudy.trace.trace import Record, Trace
 from understudy.trace.units import format_ns, format_share
 
@@ -99,7 +100,7 @@ class LowTensorCoreUse(Check):
                 found.append(self._unaligned(device, use.unaligned_ns, window_ns))
         return found[:1]
 
-    def _uses(self, gpus: list[dict[str, Any]]) -> dict[int, Use]:
+    def _uses(self, gpus: list[Json]) -> dict[int, Use]:
         uses: dict[int, Use] = {}
         for (device, identity), (times, time_ns) in sorted(self.runs.items(), key=lambda item: -item[1][1]):
             capability = gpus[device].get("compute_capability") if device < len(gpus) else None
@@ -117,7 +118,7 @@ class LowTensorCoreUse(Check):
                 use.unaligned_ns += time_ns
         return uses
 
-    def _full(self, device: int, time_ns: int, window_ns: int, gpu: dict[str, Any]) -> Finding:
+    def _full(self, device: int, time_ns: int, window_ns: int, gpu: Json) -> Finding:
         peak = gpu.get("peak_flops") or {}
         half = peak.get("fp16") or peak.get("bf16")
         gain = f"; in FP16 its peak is {half / peak['fp32']:.0f} times as high" if half and peak.get("fp32") else ""

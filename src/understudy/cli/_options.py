@@ -14,6 +14,7 @@ from understudy.cost import measured
 from understudy.errors import UsageError
 from understudy.gpus import versions
 from understudy.seam.host_memory import parse_size
+from understudy.trace.plain import Json
 
 CLOCKS = ("virtual", "real")
 LANDINGS = ("late", "clock", "stale")
@@ -185,14 +186,14 @@ FIELDS = {
 }
 
 
-def emulation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def emulation_options(command: Callable[..., object]) -> Callable[..., Any]:
     """Add all options that describe an emulation to a command."""
     for option in reversed(EMULATION):
         command = option(command)
     return command
 
 
-def given(options: dict[str, Any]) -> dict[str, object]:
+def given(options: Json) -> dict[str, object]:
     """The fields of `session.Options` that the person set; the others keep their defaults."""
     return {
         field: options[name]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import click
 
 from understudy.errors import UsageError
+from understudy.trace.plain import Json
 
 
 @click.command("calibrate")
@@ -40,7 +40,7 @@ def command(path: str) -> int:
     return 0
 
 
-def text(found: dict[str, Any]) -> str:
+def text(found: Json) -> str:
     """The measurements as TOML."""
     lines = ["# Measured by `understudy calibrate`; `--curves` reads it.", f'gpu = "{found["gpu"]}"']
     lines.append(f'generation = "{found["generation"]}"')

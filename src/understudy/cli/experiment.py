@@ -21,6 +21,7 @@ from understudy.errors import UsageError
 from understudy.experiments import Experiment, Result, _html, _text
 from understudy.gpus import parse
 from understudy.reports.text import is_coloured
+from understudy.trace.plain import Json
 from understudy.trace.units import plural
 
 
@@ -96,7 +97,7 @@ def perform(name: str, gpus: str | None = None, *, small: bool = False, sizes: S
     else:
         _require(name, experiment, len(parse(gpus)))
         cpu = before(chosen) if before else None
-        dataless: dict[str, Any] = {} if experiment.VALUES else {"no_data": True, "assume": 0.0}
+        dataless: Json = {} if experiment.VALUES else {"no_data": True, "assume": 0.0}
         with session.emulate(gpus, **dataless) as emulated:
             result = experiment.run(chosen, cpu)
         band = emulated.trace.facts["band"]
@@ -144,7 +145,7 @@ def _check_report(path: str) -> None:
     require_writable(Path(path))
 
 
-def _listing() -> list[dict[str, Any]]:
+def _listing() -> list[Json]:
     return [{"name": name, "title": experiments.title(name)} for name in experiments.names()]
 
 

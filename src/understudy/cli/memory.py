@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from html import escape
 from importlib import util
 from pathlib import Path
-from typing import Any
 
 import click
 
 from understudy.analysis.replay import ReplayResult, replay
 from understudy.analysis.what_if import WhatIf, WhatIfRow, what_if
 from understudy.errors import UsageError
+from understudy.trace.plain import Json
 from understudy.trace.units import format_bytes, format_share, plural
 
 DIFFERS = 1
@@ -56,7 +56,7 @@ def command(path: str, confs: tuple[str, ...], memory_mib: int | None, plot: str
     return 0 if all(result.explained for result in results) else DIFFERS
 
 
-def _as_dict(path: str, results: Sequence[ReplayResult], table: WhatIf | None) -> dict[str, Any]:
+def _as_dict(path: str, results: Sequence[ReplayResult], table: WhatIf | None) -> Json:
     return {
         "path": path,
         "agrees": all(result.explained for result in results),

@@ -20,6 +20,7 @@ from understudy.errors import UsageError
 from understudy.measure.kineto_facts import NEEDS_ACCESSES, NEEDS_CONTENTS, NEEDS_PROGRAM
 from understudy.measure.present import visible_gpus
 from understudy.trace.merge import merge
+from understudy.trace.plain import Json
 from understudy.trace.units import plural
 
 FINDING = 64
@@ -53,7 +54,7 @@ TORCHRUN = (*TORCHRUN_SHOWN, *TORCHRUN_HIDDEN)
 RENDEZVOUS = {"nnodes", "master-addr", "master-port", "rdzv-backend", "rdzv-endpoint", "node-rank"}
 
 
-def torchrun_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def torchrun_options(command: Callable[..., object]) -> Callable[..., Any]:
     """Add torchrun's options to a command."""
     command = click.option("--standalone", is_flag=True, help="A rendezvous of this machine alone (the default).")(
         command
@@ -131,7 +132,7 @@ def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> 
         return _finish(code, result, gates, outputs, options)
 
 
-def _measures(options: dict[str, Any]) -> bool:
+def _measures(options: Json) -> bool:
     """Whether the program is to run on this machine's own GPUs: it has some, and no emulation was described."""
     if given(options):
         return False
@@ -150,7 +151,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
         ) from error
 
 
-def _target(program: str | None, arguments: tuple[str, ...], options: dict[str, Any]) -> launch.Program:
+def _target(program: str | None, arguments: tuple[str, ...], options: Json) -> launch.Program:
     kinds = [kind for kind, flag in (("module", "module"), ("code", "code"), ("command", "no_python")) if options[flag]]
     if len(kinds) > 1:
         raise UsageError("-m, -c and --no-python exclude each other: give one of them")
@@ -164,7 +165,7 @@ def _target(program: str | None, arguments: tuple[str, ...], options: dict[str, 
     return launch.Program(kind, program, arguments)
 
 
-def _torchrun(options: dict[str, Any]) -> list[str] | None:
+def _torchrun(options: Json) -> list[str] | None:
     """The options for torchrun's agent, or None when one process is enough."""
     chosen = {name: options[name.replace("-", "_")] for name in TORCHRUN}
     chosen = {name: value for name, value in chosen.items() if value is not None}
@@ -226,7 +227,7 @@ def _outputs(report_paths: Sequence[str], trace: str | None) -> Outputs:
     return Outputs(report_paths, trace)
 
 
-def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Outputs, options: dict[str, Any]) -> int:
+def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Outputs, options: Json) -> int:
     from understudy import checks
 
     for trace in result.traces:

@@ -6,7 +6,6 @@ import json
 import os
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 import click
 
@@ -16,6 +15,7 @@ from understudy.gpus import versions
 from understudy.machine.device import uuid_of
 from understudy.reports import smi
 from understudy.reports.parts.smi_data import SmiHost, SmiProcess
+from understudy.trace.plain import Json
 
 
 @click.command("smi", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
@@ -33,7 +33,7 @@ def command(context: click.Context, gpus: str | None, cuda_version: str | None, 
     understudy smi --gpus 4xV100
     understudy smi --gpus H100 --query-gpu=name,memory.total --format=csv
     """
-    running: dict[str, Any] = json.loads(os.environ.get(shim.OPTIONS) or "{}")
+    running: Json = json.loads(os.environ.get(shim.OPTIONS) or "{}")
 
     def chosen(name: str, value: str | None) -> str | None:
         asked = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from understudy.cost.operators import read
 from understudy.gpus import Gpu
+from understudy.trace.plain import Json
 
 KINDS = {
     "allreduce": "all_reduce",
@@ -172,7 +173,7 @@ def link_name(gpu: Gpu) -> str:
 
 
 @cache
-def _links() -> dict[str, Any]:
+def _links() -> Json:
     return {row["name"]: row for row in read("collectives")["link"]}
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from understudy import gpus
 from understudy.cost.curves import Curve
 from understudy.errors import FileFormatError
+from understudy.trace.plain import Json
 
 _MEASURED_PRODUCTS = 0.9
 """What the cost model multiplies direct convolutions in FP32 by (`model._DIRECT`); a measured curve holds it."""
@@ -46,7 +47,7 @@ def load(path: str) -> Measured:
         ) from error
 
 
-def _curve(row: dict[str, Any], sustained_share: float) -> Curve:
+def _curve(row: Json, sustained_share: float) -> Curve:
     factor = _MEASURED_PRODUCTS if (row["class"], row["precision"]) == ("convolution", "fp32") else 1.0
     knots = sorted(zip(row["roofline_us"], row["efficiency"], row["band"], strict=True))
     return Curve(
@@ -59,5 +60,5 @@ def _curve(row: dict[str, Any], sustained_share: float) -> Curve:
     )
 
 
-def _numbers(table: dict[str, Any]) -> dict[str, float]:
+def _numbers(table: Json) -> dict[str, float]:
     return {str(name): float(value) for name, value in table.items()}

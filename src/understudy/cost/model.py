@@ -6,6 +6,7 @@ class of operator reaches at that size (`curves`). What a whole program takes is
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import ceil, prod
 from operator import itemgetter
 from typing import NamedTuple
@@ -69,7 +70,8 @@ class CostModel:
     `launch_ns` is the time from a launch to the start of the kernel, `empty_ns` what the host takes for a tensor of
     which nothing is computed, `event_ns` its part of recording, waiting for or querying an event, `synchronize_ns` what
     a synchronization takes on top of its wait, `queue_depth` how many launches may be pending on a stream, `lock_share`
-    the part of its time in operators in which a thread holds Python's lock. All of this is modelled: `source` says so.
+    the part of its time in operators in which a thread holds Python's lock, `copy_dispatch_ns` the host's part of
+    a copy and `copy_ns` (of `Links`) what a copy takes. All of this is modelled: `source` says so.
     `measured` are curves of a GPU of the same generation, which take the place of those that come with understudy.
     """
 
@@ -93,6 +95,8 @@ class CostModel:
         self.empty_ns = self._ns("empty_us")
         self.event_ns = self._ns("event_us")
         self.synchronize_ns = self._ns("synchronize_us")
+        self.copy_dispatch_ns = self.dispatch_ns("aten::copy_")
+        self.copy_ns = lru_cache(maxsize=4096)(self.links.copy_ns)
         self.queue_depth = int(self._driver["queue_depth"])
 
     def _ns(self, key: str) -> int:
@@ -315,10 +319,6 @@ class CostModel:
         return self._ns("graph_launch_us"), round(1000.0 * self._driver["graph_node_us"] * nodes)
 
     # ------------------------------------------------------------------ links
-
-    def copy_ns(self, size_bytes: int, source: int, destination: int, pinned: bool) -> int:
-        """A copy between two device indices, where -1 is the host; `pinned` says that the host side is page-locked."""
-        return self.links.copy_ns(size_bytes, source, destination, pinned)
 
     def collective_ns(self, name: str, size_bytes: int, ranks: int) -> int:
         """A collective over `ranks` GPUs of one node, of which each brings `size_bytes`."""

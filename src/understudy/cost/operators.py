@@ -5,7 +5,9 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from understudy.trace.plain import Json
 
 DATA = Path(__file__).parent / "data"
 _PREFIXES = ("", "_", "native_", "cudnn_", "_cudnn_", "_native_")
@@ -24,7 +26,7 @@ class OperatorClass(NamedTuple):
 
 
 @cache
-def read(name: str) -> dict[str, Any]:
+def read(name: str) -> Json:
     """A data file of this folder, parsed once."""
     return tomllib.loads((DATA / f"{name}.toml").read_text(encoding="utf-8"))
 

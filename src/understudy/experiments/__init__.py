@@ -36,7 +36,7 @@ class Experiment(Protocol):
     SIZES: Any
     SMALL: Any
 
-    def run(self, sizes: Any, cpu: Any) -> Result:
+    def run(self, sizes: object, cpu: object) -> Result:
         """The experiment on the GPUs that there are; `cpu` is what `on_cpu` returned, None where there is none."""
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from importlib import resources
-from typing import Any
 
 from understudy.experiments import _plotly, _text
 from understudy.experiments._result import Result, Table
 from understudy.reports.html import code
 from understudy.reports.parts import page
+from understudy.trace.plain import Json
 from understudy.version import __version__
 
 
@@ -39,7 +39,7 @@ def render(result: Result, documentation: str) -> str:
     )
 
 
-def _table(result: Result, table: Table) -> dict[str, Any]:
+def _table(result: Result, table: Table) -> Json:
     heads = []
     for index, column in enumerate(table.columns):
         name, origin = _text.heading(result, column)

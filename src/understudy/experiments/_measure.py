@@ -6,7 +6,6 @@ import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -40,7 +39,7 @@ def cpu_name() -> str:
     return next(models, "") or platform.processor() or platform.machine()
 
 
-def wall_s(work: Callable[[], Any], warmup: int = 1, repeats: int = 1) -> float:
+def wall_s(work: Callable[[], object], warmup: int = 1, repeats: int = 1) -> float:
     """The median time of `work` on host and GPUs together, in seconds: from an idle machine to an idle machine."""
     times = []
     for _ in range(warmup):
@@ -54,7 +53,7 @@ def wall_s(work: Callable[[], Any], warmup: int = 1, repeats: int = 1) -> float:
     return sorted(times)[len(times) // 2]
 
 
-def cpu_s(work: Callable[[], Any]) -> float:
+def cpu_s(work: Callable[[], object]) -> float:
     """The time of `work` on the CPU, in seconds: the quickest of up to 100 runs, as many as fit into half a second.
 
     What else the machine does can only slow a run down, so the quickest is the nearest to what the work takes (the

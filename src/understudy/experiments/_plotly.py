@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from understudy.experiments._result import Axis, Plot, Result, Timeline, Unit, words
 from understudy.experiments._text import label
+from understudy.trace.plain import Json
 
 MOST_TICKS = 12
 MODES = {"lines": "lines+markers", "marks": "markers"}
 
 
-def figure(result: Result, plot: Plot | Timeline) -> dict[str, Any]:
+def figure(result: Result, plot: Plot | Timeline) -> Json:
     """One plot as {"title", "data", "layout"}; what is modelled is dashed."""
     return _timeline(plot) if isinstance(plot, Timeline) else _plot(result, plot)
 
 
-def _plot(result: Result, plot: Plot) -> dict[str, Any]:
+def _plot(result: Result, plot: Plot) -> dict[str, object]:
     data = []
     for series in plot.series:
         texts = [words(y, plot.y.unit) for y in series.ys]
-        one: dict[str, Any] = {"name": label(result, series), "x": list(series.xs), "y": list(series.ys), "text": texts}
+        one: Json = {"name": label(result, series), "x": list(series.xs), "y": list(series.ys), "text": texts}
         one["hovertemplate"] = f"%{{fullData.name}}<br>{plot.x.label} %{{x}}: %{{text}}<extra></extra>"
         if plot.kind == "bars":
             data.append({"type": "bar", "textposition": "none", **one})
@@ -47,9 +47,9 @@ def _mark(value: float, unit: Unit) -> str:
     return words(int(value) if value.is_integer() and not unit else value, unit)
 
 
-def _axis(axis: Axis, plot: Plot, which: str) -> dict[str, Any]:
+def _axis(axis: Axis, plot: Plot, which: str) -> dict[str, object]:
     numbers = [n for series in plot.series for n in getattr(series, which) if isinstance(n, int | float)]
-    made: dict[str, Any] = {"title": {"text": axis.label}}
+    made: Json = {"title": {"text": axis.label}}
     positive = [number for number in numbers if number > 0]
     if axis.log and positive:
         values, texts = ticks(axis, min(positive), max(positive))
@@ -69,7 +69,7 @@ def even_ticks(high: float, unit: Unit) -> tuple[list[float], list[str]]:
     return values, [_mark(value, unit) for value in values]
 
 
-def _timeline(plot: Timeline) -> dict[str, Any]:
+def _timeline(plot: Timeline) -> Json:
     start = min(bar.begin_s for bar in plot.bars)
     values, texts = even_ticks(max(bar.end_s for bar in plot.bars) - start, "s")
     data = []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from understudy.trace.plain import Json
 from understudy.trace.units import format_bytes, format_ns, format_share
 
 Unit = Literal["", "s", "B", "B/s", "FLOP/s", "share", "times"]
@@ -181,7 +182,7 @@ class Result:
         """One sentence for each device that some number is of: what it is, and where its numbers come from."""
         return tuple(f"{origin.upper()}: {self.devices[origin]}, {self.sources[origin]}." for origin in self.used())
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """Plain dicts and lists, for JSON. Numbers are in the units of their columns, unrounded."""
         found = asdict(self)
         found["facts"] = {name: fact._asdict() for name, fact in self.facts.items()}

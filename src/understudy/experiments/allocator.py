@@ -25,7 +25,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -126,7 +126,7 @@ def _reuse(mib: int, repeats: int) -> Reuse:
     return Reuse(mib, cached_s, fresh_s)
 
 
-def _repeat(work: Callable[[], Any], times: int) -> None:
+def _repeat(work: Callable[[], object], times: int) -> None:
     for _ in range(times):
         work()
 

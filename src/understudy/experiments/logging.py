@@ -20,7 +20,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -136,7 +136,7 @@ def _on_gpu(sizes: Sizes) -> list[Row]:
     return rows
 
 
-def synchronizations(work: Callable[[], Any]) -> int:
+def synchronizations(work: Callable[[], object]) -> int:
     """How often `work` makes the host wait for a GPU, as PyTorch's own sync debug mode counts."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:

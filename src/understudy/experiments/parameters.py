@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -153,7 +153,7 @@ def _moves(sizes: Sizes) -> list[Move]:
             tensor.copy_(pinned[name], non_blocking=True)
 
     everything = _size_bytes(state)
-    ways: tuple[tuple[str, int, Callable[[], Any]], ...] = (
+    ways: tuple[tuple[str, int, Callable[[], object]], ...] = (
         (READ_VALUES, sizes.values * weight.element_size(), values),
         (READ_AT_ONCE, sizes.values * weight.element_size(), lambda: weight[0, : sizes.values].tolist()),
         (READ_ALL, everything, lambda: [tensor.cpu() for tensor in state.values()]),

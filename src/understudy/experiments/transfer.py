@@ -97,7 +97,7 @@ def _row(size_bytes: int, repeats: int) -> Row:
     side = max(1, round(numbers**0.5))
     matrix = torch.ones(side, side, device=gpu)
 
-    def seconds(work: Callable[[], Any]) -> float:
+    def seconds(work: Callable[[], object]) -> float:
         return _measure.wall_s(work, repeats=repeats)
 
     return Row(
@@ -112,7 +112,7 @@ def _row(size_bytes: int, repeats: int) -> Row:
     )
 
 
-def _issue_s(work: Callable[[], Any], repeats: int) -> float:
+def _issue_s(work: Callable[[], object], repeats: int) -> float:
     """The median time until `work` has returned to the host, with an idle GPU each time."""
     times = []
     for _ in range(repeats + 1):
@@ -138,7 +138,7 @@ class Diary:
         self.host: list[Bar] = []
         self._events: list[tuple[str, str, Any, Any]] = []
 
-    def call(self, name: str, lane: str, work: Callable[[], Any]) -> Any:
+    def call(self, name: str, lane: str, work: Callable[[], object]) -> Any:
         """Call `work`, which queues something on the current stream, and note it on the host's lane and on `lane`."""
         started = time.perf_counter() - self.begin_s
         first = us.recorded_event(self.device, timing=True)
@@ -217,7 +217,7 @@ def _feed(sizes: Sizes, way: str) -> Feed:
     pinned, feed = FEEDS[way]
     batches = Batches(sizes, sizes.batches, pinned)
 
-    def plain(name: str, lane: str, work: Callable[[], Any]) -> Any:
+    def plain(name: str, lane: str, work: Callable[[], object]) -> Any:
         return work()
 
     feed(batches, plain)

@@ -71,7 +71,7 @@ def _wrong(name: str, value: Any, kind: str) -> str:
     return "" if value > 0 or (name == _MAY_BE_ZERO and value == 0) else "must be more than 0"
 
 
-def _wrong_peaks(value: Any) -> str:
+def _wrong_peaks(value: object) -> str:
     if not isinstance(value, dict) or "fp32" not in value:
         return "must be a table with fp32 at least"
     if unknown := [key for key in value if key not in PRECISIONS]:
@@ -80,5 +80,5 @@ def _wrong_peaks(value: Any) -> str:
     return "" if good else "must hold operations a second, more than 0"
 
 
-def _are(values: Any, kind: type) -> bool:
+def _are(values: object, kind: type) -> bool:
     return isinstance(values, Iterable) and not isinstance(values, str) and all(type(v) is kind for v in values)

@@ -24,14 +24,14 @@ class Turns:
     `make_lock` makes a reentrant lock. Without it (a machine that no threads use) nothing is ever locked.
     """
 
-    def __init__(self, make_lock: Callable[[], AbstractContextManager[Any]] | None = None) -> None:
+    def __init__(self, make_lock: Callable[[], AbstractContextManager[object]] | None = None) -> None:
         self._make_lock = make_lock
-        self.lock: AbstractContextManager[Any] = nullcontext()
+        self.lock: AbstractContextManager[object] = nullcontext()
         self.shared = False
-        self._guarded: list[Any] = []
+        self._guarded: list[object] = []
         self._watching: dict[tuple[int, str], list[Around]] = {}  # by a part's identity and a verb
 
-    def guard(self, *parts: Any) -> None:
+    def guard(self, *parts: object) -> None:
         """Let the public methods of these objects take turns, from the moment at which there is a second thread."""
         if self.shared:
             for part in parts:
@@ -53,13 +53,13 @@ class Turns:
         if self.shared and self._make_lock is not None:
             self.lock = self._make_lock()
 
-    def watch(self, part: Any, names: Iterable[str], around: Around) -> None:
+    def watch(self, part: object, names: Iterable[str], around: Around) -> None:
         """Let `around(verb, *args, **kwargs)` call these verbs of a guarded part from now on."""
         for name in names:
             self._watching.setdefault((id(part), name), []).append(around)
             self._dress(part, name)
 
-    def unwatch(self, part: Any, names: Iterable[str], around: Around) -> None:
+    def unwatch(self, part: object, names: Iterable[str], around: Around) -> None:
         """End that; others who watch go on."""
         for name in names:
             key = id(part), name
@@ -68,14 +68,14 @@ class Turns:
                 del self._watching[key]
             self._dress(part, name)
 
-    def _wrap(self, part: Any) -> None:
+    def _wrap(self, part: object) -> None:
         for name in dir(type(part)):
             if not name.startswith("_") and isinstance(getattr(type(part), name), FunctionType):
                 self._dress(part, name)
 
-    def _dress(self, part: Any, name: str) -> None:
+    def _dress(self, part: object, name: str) -> None:
         """Put round a verb what belongs there now."""
-        verb: Callable[..., Any] = getattr(type(part), name).__get__(part)
+        verb: Callable[..., object] = getattr(type(part), name).__get__(part)
         watching = self._watching.get((id(part), name), ())
         for around in watching:
             verb = partial(around, verb)
@@ -86,9 +86,9 @@ class Turns:
         else:
             delattr(part, name)
 
-    def _taking_turns(self, verb: Callable[..., Any]) -> Callable[..., Any]:
+    def _taking_turns(self, verb: Callable[..., object]) -> Callable[..., object]:
         @wraps(verb)
-        def alone(*args: Any, **kwargs: Any) -> Any:
+        def alone(*args: object, **kwargs: object) -> Any:
             with self.lock:
                 return verb(*args, **kwargs)
 

@@ -196,7 +196,7 @@ class Machine:
     ) -> int:
         """Queue a transfer between `source` and `destination` (device indices, -1 the host); returns when it ends."""
         device = self.devices[stream.device]
-        issued = host.now_ns = host.now_ns + device.cost.dispatch_ns("aten::copy_")
+        issued = host.now_ns = host.now_ns + device.cost.copy_dispatch_ns
         duration = device.cost.copy_ns(size_bytes, source, destination, pinned)
         direction = "HtoD" if source < 0 else "DtoH" if destination < 0 else "DtoD"
         number = self.trace.signatures.number(signature)

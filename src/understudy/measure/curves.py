@@ -19,6 +19,7 @@ from torch.nn import functional
 from understudy import gpus
 from understudy.errors import UsageError
 from understudy.gpus.gpu import Gpu
+from understudy.trace.plain import Json
 
 ROOFLINE_US = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 """Sizes at which kernels are timed, by the roofline's time for them."""
@@ -70,10 +71,10 @@ def this_gpu() -> Gpu:
     return min(found, key=lambda gpu: abs(gpu.memory_bytes - size))
 
 
-def measure(gpu: Gpu, tell: Callable[[str], None] = lambda words: None, how: str = "measured") -> dict[str, Any]:
+def measure(gpu: Gpu, tell: Callable[[str], None] = lambda words: None, how: str = "measured") -> Json:
     """Everything that is measured, as the tables of the file; `tell` hears what comes next, `how` goes into it."""
     source = f"{how} on {gpu.name}, torch {torch.__version__}, CUDA {torch.version.cuda or 'of a CPU build'}"
-    found: dict[str, Any] = {"gpu": gpu.key, "generation": gpu.generation, "curve": []}
+    found: Json = {"gpu": gpu.key, "generation": gpu.generation, "curve": []}
     for (operator_class, precision), kernels in plans(gpu).items():
         tell(f"{operator_class} {precision}")
         points = [_point(kernel) for kernel in kernels(gpu)]

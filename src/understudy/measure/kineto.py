@@ -89,7 +89,7 @@ def from_document(document: object, path: str = "the trace") -> Trace:
 class _Reader:
     """One document on its way into one trace."""
 
-    def __init__(self, head: Mapping[str, Any], events: list[Event]) -> None:
+    def __init__(self, head: Mapping[str, object], events: list[Event]) -> None:
         self.trace = Trace()
         self.hosts = Hosts(events)
         timed = [float(event["ts"]) for event in events if event.get("ph") == "X" and event.get("cat") != "Trace"]

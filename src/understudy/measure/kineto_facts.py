@@ -8,6 +8,7 @@ from typing import Any
 from understudy.errors import UnknownGpuError
 from understudy.gpus import find
 from understudy.measure.kineto_hosts import Event
+from understudy.trace.plain import Json
 from understudy.trace.trace import MEMORY_ACTIONS, Trace
 
 NEEDS_ACCESSES = ("unsynchronized-access", "freed-in-use", "stale-read", "early-overwrite")
@@ -35,7 +36,7 @@ CUDA = 1  # c10::DeviceType, as "Device Type" of a memory event
 ALLOC, FREE = MEMORY_ACTIONS.index("alloc"), MEMORY_ACTIONS.index("free_completed")
 
 
-def facts(head: Mapping[str, Any], events: Iterable[Event], trace: Trace) -> dict[str, Any]:
+def facts(head: Mapping[str, Any], events: Iterable[Event], trace: Trace) -> Json:
     """The facts of a trace that was read from a profile."""
     ours = head.get("understudy") or {}
     group = head.get("distributedInfo") or {}
@@ -44,7 +45,7 @@ def facts(head: Mapping[str, Any], events: Iterable[Event], trace: Trace) -> dic
     if not ours:
         gpus = gpus[: max(seen, 1)]  # the profiler lists the machine's, whether they were used or not
     gpus = gpus or [{"name": "unknown GPU"} for _ in range(seen)]
-    found: dict[str, Any] = {
+    found: Json = {
         "source": str(ours.get("source", "measured")),
         "band": ours.get("band"),
         "gpus": gpus,
@@ -62,10 +63,10 @@ def facts(head: Mapping[str, Any], events: Iterable[Event], trace: Trace) -> dic
     return found
 
 
-def _gpu(properties: Mapping[str, Any]) -> dict[str, Any]:
+def _gpu(properties: Mapping[str, Any]) -> Json:
     """A device as a session describes it; peaks and bandwidth are the catalogue's, where it knows the name."""
     name = str(properties.get("name", "unknown GPU"))
-    described: dict[str, Any] = {
+    described: Json = {
         "name": name,
         "memory_bytes": int(properties.get("totalGlobalMem", 0)),
         "compute_capability": [int(properties.get("computeMajor", 0)), int(properties.get("computeMinor", 0))],

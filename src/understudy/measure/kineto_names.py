@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 WAITS = frozenset(
     {
@@ -77,7 +76,7 @@ def is_matrix_unit(kernel: str) -> bool:
     return _MATRIX_UNIT.search(kernel) is not None and _OTHER_CORES.search(kernel) is None
 
 
-def waiting_operator(call: str, operators: Sequence[Mapping[str, Any]]) -> str:
+def waiting_operator(call: str, operators: Sequence[Mapping[str, object]]) -> str:
     """The cause of a wait, in the words of emulated traces: an operator that waits, a blocking copy, or the call."""
     names = [str(operator.get("name", "")) for operator in reversed(operators)]
     for name in names:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from understudy.trace import kineto
 from understudy.trace.finding import Finding
 from understudy.trace.kineto import ON_DEVICE, RUNTIME, SHORTEST_CALL_NS, Event, complete, meta
 from understudy.trace.operation import Kind
+from understudy.trace.plain import Json
 from understudy.trace.trace import Record, Trace
 
 SUFFIX = ".kineto.json"
@@ -32,11 +32,11 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
     return f'{head[:-2]},\n "traceEvents": [\n{events}\n]}}\n'
 
 
-def _head(trace: Trace) -> dict[str, Any]:
+def _head(trace: Trace) -> Json:
     facts = trace.facts
     version = facts.get("cuda_version") or [0, 0]
     number = version[0] * 1000 + version[1] * 10
-    head: dict[str, Any] = {
+    head: Json = {
         "schemaVersion": 1,
         "deviceProperties": [kineto.device_properties(index, gpu) for index, gpu in enumerate(facts.get("gpus", []))],
         "cuda_runtime_version": number,
@@ -126,7 +126,7 @@ def _call(record: Record, number: int, start_ns: int) -> Iterator[Event]:
     runtime_ns = kineto.runtime_start(record, start_ns)
     if record.kind in ON_DEVICE:
         name = "aten::copy_" if record.kind == Kind.COPY else record.signature.name
-        args: dict[str, Any] = {"External id": number, **_stack(record)}
+        args: Json = {"External id": number, **_stack(record)}
         shapes = record.signature.shapes[: record.signature.inputs or None]
         if shapes:
             args["Input Dims"] = [list(shape) for shape in shapes]
@@ -146,7 +146,7 @@ def _wait(record: Record, number: int) -> Iterator[Event]:
     name = record.signature.name
     runtime = kineto.wait_name(record)
     thread = record.lane.thread
-    args: dict[str, Any] = {"External id": number, **_stack(record)}
+    args: Json = {"External id": number, **_stack(record)}
     if runtime != name:
         outer = "aten::copy_" if name.startswith("cudaMemcpy") else name
         yield complete("cpu_op", outer, HOST_PID, thread, record.start_ns, record.end_ns, args)

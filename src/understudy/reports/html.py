@@ -14,6 +14,7 @@ from understudy.reports.parts import charts, page, source, timeline
 from understudy.reports.parts import time as _time
 from understudy.reports.parts.summary import Device, Summary, memory_words, short, summarize
 from understudy.trace.finding import Finding
+from understudy.trace.plain import Json
 from understudy.trace.trace import Trace
 from understudy.trace.units import format_bytes, format_ns, format_share, join_units, plural
 
@@ -82,8 +83,8 @@ def code(text: str) -> Any:
     return markupsafe.Markup("".join(marked))
 
 
-def _waits(devices: Sequence[Device]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = [
+def _waits(devices: Sequence[Device]) -> list[dict[str, object]]:
+    rows: list[Json] = [
         {"device": device.index, "line": short(wait.site), "name": wait.name, "times": wait.times, "ns": wait.wait_ns}
         for device in devices
         for wait in device.waits.values()
@@ -91,8 +92,8 @@ def _waits(devices: Sequence[Device]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["ns"])[:MAX_ROWS]
 
 
-def _transfers(devices: Sequence[Device]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = [
+def _transfers(devices: Sequence[Device]) -> list[Json]:
+    rows: list[Json] = [
         {
             "device": device.index,
             "line": short(transfer.site),
@@ -107,7 +108,7 @@ def _transfers(devices: Sequence[Device]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["ns"])[:MAX_ROWS]
 
 
-def _steps(summary: Summary) -> list[dict[str, Any]]:
+def _steps(summary: Summary) -> list[Json]:
     return [
         {
             "number": step.number,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from understudy.reports.parts.peak import Peak
 from understudy.reports.parts.summary import Device, Step, Summary, summarize
 from understudy.reports.parts.time import Timing
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
+from understudy.trace.plain import Json
 from understudy.trace.trace import Trace
 
 SUFFIX = ".json"
@@ -22,7 +22,7 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
     return json.dumps(as_dict(trace, findings), indent=1, ensure_ascii=False) + "\n"
 
 
-def as_dict(trace: Trace, findings: Sequence[Finding]) -> dict[str, Any]:
+def as_dict(trace: Trace, findings: Sequence[Finding]) -> Json:
     """The report as plain dicts and lists."""
     summary = summarize(trace, findings)
     return {
@@ -44,7 +44,7 @@ def as_dict(trace: Trace, findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
-def _samples(summary: Summary) -> dict[str, Any]:
+def _samples(summary: Summary) -> dict[str, object]:
     samples, step_ns = summary.samples, summary.timing.step_ns
     if samples is None:
         return {"samples": None}
@@ -56,7 +56,7 @@ def _samples(summary: Summary) -> dict[str, Any]:
     return {"samples": known | (_site(samples.site) or {})}
 
 
-def _timing(timing: Timing) -> dict[str, Any]:
+def _timing(timing: Timing) -> dict[str, object]:
     return {
         "steps": timing.steps,
         "step_ns": timing.step_ns,
@@ -90,7 +90,7 @@ def _timing(timing: Timing) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: Finding) -> Json:
     return {
         "code": finding.code,
         "severity": finding.severity,
@@ -109,21 +109,21 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _place(site: Site) -> dict[str, Any] | None:
+def _place(site: Site) -> Json | None:
     """A line with its callers, the latter when stacks were kept."""
     line = _site(site)
     return line if line is None or not site.stack else {**line, "stack": _stack(site)}
 
 
-def _stack(site: Site) -> list[dict[str, Any]]:
+def _stack(site: Site) -> list[Json]:
     return [{"file": file, "line": line, "function": name} for file, line, name in site.stack]
 
 
-def _site(site: Site) -> dict[str, Any] | None:
+def _site(site: Site) -> Json | None:
     return {"file": site.file, "line": site.line, "function": site.function} if site.file else None
 
 
-def _device(device: Device) -> dict[str, Any]:
+def _device(device: Device) -> Json:
     return {
         "index": device.index,
         "name": device.name,
@@ -160,7 +160,7 @@ def _device(device: Device) -> dict[str, Any]:
     }
 
 
-def _peak(peak: Peak) -> dict[str, Any]:
+def _peak(peak: Peak) -> dict[str, object]:
     return {
         "time_ns": peak.time_ns,
         "allocated_bytes": peak.allocated_bytes,
@@ -178,11 +178,11 @@ def _peak(peak: Peak) -> dict[str, Any]:
     }
 
 
-def _steps(summary: Summary) -> list[dict[str, Any]]:
+def _steps(summary: Summary) -> list[dict[str, object]]:
     return [_step(step) for step in summary.steps]
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: Step) -> Json:
     return {
         "number": step.number,
         "start_ns": step.start_ns,

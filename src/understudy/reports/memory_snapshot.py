@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from typing import Any
 
 from understudy.errors import UsageError
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
+from understudy.trace.plain import Json
 from understudy.trace.trace import MemoryAction, Trace
 
 SUFFIX = ".snapshot.pickle"
@@ -20,7 +20,7 @@ PER_PROCESS = True  # one file a process: its readers expect one rank in each
 HISTORY = True  # made of the allocators' history, which a run keeps from its start for it
 SMALL_SEGMENT_BYTES = 2 << 20  # the allocator's small pool takes segments of this size
 
-Frames = list[dict[str, Any]]
+Frames = list[Json]
 
 
 def render(trace: Trace, findings: Sequence[Finding]) -> bytes:
@@ -32,7 +32,7 @@ def render(trace: Trace, findings: Sequence[Finding]) -> bytes:
     return pickle.dumps(as_dict(trace), protocol=4)
 
 
-def as_dict(trace: Trace) -> dict[str, Any]:
+def as_dict(trace: Trace) -> Json:
     """The snapshot as plain dicts and lists; raises UsageError when the trace holds no history."""
     if not len(trace.memory):
         raise UsageError(
@@ -40,7 +40,7 @@ def as_dict(trace: Trace) -> dict[str, Any]:
             "again with --memory-history (`understudy run --report out.snapshot.pickle` does so by itself)"
         )
     devices = max(len(trace.facts.get("gpus", [])), 1 + max(action.device for action in trace.memory_actions()))
-    traces: list[list[dict[str, Any]]] = [[] for _ in range(devices)]
+    traces: list[list[Json]] = [[] for _ in range(devices)]
     actions = list(trace.memory_actions())
     pools = trace.facts.get("memory_pools")  # as PyTorch writes it from 2.12 on
     named = {row: (first, second) for row, first, second in pools or ()}
@@ -56,12 +56,12 @@ def as_dict(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _known(segment: dict[str, Any]) -> dict[str, Any]:
+def _known(segment: Json) -> Json:
     """A segment as the allocator described it at the end; what was saved as JSON has lost its tuple."""
     return {**segment, "segment_pool_id": tuple(segment["segment_pool_id"])}
 
 
-def _event(action: MemoryAction) -> dict[str, Any]:
+def _event(action: MemoryAction) -> Json:
     return {
         "action": action.action,
         "device_free" if action.action == "oom" else "addr": action.address,
@@ -77,7 +77,7 @@ def _frames(site: Site) -> Frames:
     return [{"filename": file, "line": line, "name": name} for file, line, name in stack if file]
 
 
-def _segments(actions: Sequence[MemoryAction]) -> list[dict[str, Any]]:
+def _segments(actions: Sequence[MemoryAction]) -> list[Json]:
     """What is left at the end: segments with their blocks, by address."""
     segments: dict[tuple[int, int], MemoryAction] = {}
     blocks: dict[tuple[int, int], tuple[MemoryAction, str]] = {}
@@ -97,14 +97,12 @@ def _segments(actions: Sequence[MemoryAction]) -> list[dict[str, Any]]:
     return [_segment(segment, ordered) for _, segment in sorted(segments.items())]
 
 
-def _segment(
-    segment: MemoryAction, blocks: Sequence[tuple[tuple[int, int], tuple[MemoryAction, str]]]
-) -> dict[str, Any]:
+def _segment(segment: MemoryAction, blocks: Sequence[tuple[tuple[int, int], tuple[MemoryAction, str]]]) -> Json:
     end = segment.address + segment.size_bytes
     inside = [
         block for (device, address), block in blocks if device == segment.device and segment.address <= address < end
     ]
-    rows: list[dict[str, Any]] = []
+    rows: list[Json] = []
     position = segment.address
     for action, state in inside:
         if action.address > position:
@@ -133,5 +131,5 @@ def _segment(
     }
 
 
-def _block(address: int, size_bytes: int, state: str, frames: Frames) -> dict[str, Any]:
+def _block(address: int, size_bytes: int, state: str, frames: Frames) -> dict[str, object]:
     return {"address": address, "size": size_bytes, "requested_size": size_bytes, "state": state, "frames": frames}

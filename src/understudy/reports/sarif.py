@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import Any
 from urllib.parse import quote
 
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
+from understudy.trace.plain import Json
 from understudy.trace.trace import Trace
 
 SUFFIX = ".sarif"
@@ -54,7 +54,7 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
     return json.dumps(log, indent=1, ensure_ascii=False) + "\n"
 
 
-def _rule(code: str) -> dict[str, Any]:
+def _rule(code: str) -> Json:
     """A check as GitHub's code scanning wants it: it requires both descriptions and a help text."""
     words = code.replace("-", " ")
     return {
@@ -73,7 +73,7 @@ def _script(trace: Trace) -> Site | None:
     return Site(name, 1) if name.endswith(".py") else None
 
 
-def _notice(finding: Finding) -> dict[str, Any]:
+def _notice(finding: Finding) -> dict[str, object]:
     return {
         "descriptor": {"id": finding.code},
         "level": LEVELS[finding.severity],
@@ -81,8 +81,8 @@ def _notice(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, codes: Sequence[str], script: Site | None) -> dict[str, Any]:
-    result: dict[str, Any] = {
+def _result(finding: Finding, codes: Sequence[str], script: Site | None) -> dict[str, object]:
+    result: Json = {
         "ruleId": finding.code,
         "ruleIndex": codes.index(finding.code),
         "level": LEVELS[finding.severity],
@@ -111,7 +111,7 @@ def _result(finding: Finding, codes: Sequence[str], script: Site | None) -> dict
     return result
 
 
-def _stack(site: Site, words: str) -> dict[str, Any]:
+def _stack(site: Site, words: str) -> Json:
     """A line and its callers, the innermost first, as SARIF wants them."""
     lines = [site, *(Site(file, line, name) for file, line, name in site.stack)]
     frames = [
@@ -122,7 +122,7 @@ def _stack(site: Site, words: str) -> dict[str, Any]:
     return {"message": {"text": f"{words} was called from"}, "frames": frames}
 
 
-def _place(site: Site) -> dict[str, Any]:
+def _place(site: Site) -> Json:
     path = PurePath(site.file)
     base = {}
     if path.is_absolute() and path.is_relative_to(Path.cwd()):

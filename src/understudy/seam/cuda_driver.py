@@ -82,7 +82,7 @@ class Driver:
         if known is None:
             raise AttributeError(f"{LIBRARIES[1]}: undefined symbol: {name}")
 
-        def call(*arguments: Any) -> int:
+        def call(*arguments: object) -> int:
             try:
                 if plain not in WITHOUT_INIT:
                     self.check()
@@ -100,7 +100,7 @@ class Driver:
                 raise _Failed(NOT_INITIALIZED)
             self.devices = list(self.machine.devices)
 
-    def device(self, number: Any) -> Device:
+    def device(self, number: object) -> Device:
         """The device of an ordinal, which is its handle as well."""
         index, devices = _number(number), self.devices or []
         if not 0 <= index < len(devices):
@@ -119,7 +119,7 @@ def _write(out: Any, value: Any) -> None:
     ctypes.memmove(out, ctypes.byref(value), ctypes.sizeof(value))
 
 
-def _text(out: Any, size: Any, text: str) -> None:
+def _text(out: object, size: object, text: str) -> None:
     """Put a text into a buffer, cut to its size, which counts the closing zero."""
     room = _number(size)
     if room <= 0:
@@ -127,45 +127,45 @@ def _text(out: Any, size: Any, text: str) -> None:
     _write(out, ctypes.create_string_buffer(text.encode()[: room - 1]))
 
 
-def _init(driver: Driver, flags: Any) -> None:
+def _init(driver: Driver, flags: object) -> None:
     found = [driver.machine.installed[index] for index in visible(driver.machine.installed)]
     if not found:
         raise _Failed(NO_DEVICE)
     driver.devices = found
 
 
-def _get(driver: Driver, out: Any, ordinal: Any) -> None:
+def _get(driver: Driver, out: object, ordinal: object) -> None:
     driver.device(ordinal)
     _write(out, ctypes.c_int(_number(ordinal)))
 
 
-def _attribute(driver: Driver, out: Any, attribute: Any, device: Any) -> None:
+def _attribute(driver: Driver, out: object, attribute: object, device: object) -> None:
     found = ATTRIBUTES.get(_number(attribute))
     if found is None:
         raise _Failed(INVALID_VALUE)
     _write(out, ctypes.c_int(found(driver.device(device))))
 
 
-def _capability(driver: Driver, major: Any, minor: Any, device: Any) -> None:
+def _capability(driver: Driver, major: object, minor: object, device: object) -> None:
     for out, part in zip((major, minor), driver.device(device).gpu.compute_capability, strict=True):
         _write(out, ctypes.c_int(part))
 
 
-def _uuid(driver: Driver, out: Any, device: Any) -> None:
+def _uuid(driver: Driver, out: object, device: object) -> None:
     raw = uuid.UUID(driver.device(device).uuid.removeprefix("GPU-")).bytes
     _write(out, ctypes.create_string_buffer(raw, len(raw)))
 
 
-def _create_context(driver: Driver, out: Any, flags: Any, device: Any) -> None:
+def _create_context(driver: Driver, out: object, flags: object, device: object) -> None:
     driver.current = driver.device(device)
     _write(out, ctypes.c_void_p(1 + _number(device)))
 
 
-def _end_context(driver: Driver, context: Any) -> None:
+def _end_context(driver: Driver, context: object) -> None:
     driver.current = None
 
 
-def _memory(driver: Driver, free: Any, total: Any) -> None:
+def _memory(driver: Driver, free: object, total: object) -> None:
     if driver.current is None:
         raise _Failed(INVALID_CONTEXT)
     info = driver.current.driver.info()
@@ -173,8 +173,8 @@ def _memory(driver: Driver, free: Any, total: Any) -> None:
     _write(total, ctypes.c_size_t(info.total))
 
 
-def _said(part: int) -> Callable[[Driver, Any, Any], None]:
-    def say(driver: Driver, code: Any, out: Any) -> None:
+def _said(part: int) -> Callable[[Driver, object, object], None]:
+    def say(driver: Driver, code: object, out: object) -> None:
         pair = ERRORS.get(_number(code))
         if pair is None:
             raise _Failed(INVALID_VALUE)
@@ -218,7 +218,7 @@ def patches(machine: Machine, cuda_version: tuple[int, int]) -> list[Patch]:
         else:
             open_library(self, name, *args, **kwargs)
 
-    def found(self: Any, name: Any) -> Any:
+    def found(self: Any, name: Any) -> object:
         return driver.function(name) if self._handle == HANDLE else find(self, name)
 
     return [Patch(library, "__init__", opened), Patch(library, "__getitem__", found)]

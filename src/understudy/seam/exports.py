@@ -25,7 +25,7 @@ class Lent:
 _lent: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
-def lend(pointer: int, place: Any) -> None:
+def lend(pointer: int, place: object) -> None:
     """Remember that the memory from address `pointer` is `place`: anything with `device` and `size` (bytes).
 
     Memory that was received and is handed on stays its first lender's.

@@ -26,7 +26,7 @@ PREALLOCATED = 0.75
 CUDA_PLATFORM_VERSION = "PJRT C API\ncuda 12000"
 
 
-def install(session: Any) -> Installed:
+def install(session: object) -> Installed:
     """Give JAX the session's GPUs; returns what takes them away again.
 
     Call it after `import jax`. Raises InstallError when JAX already runs on real GPUs.
@@ -74,17 +74,17 @@ def _limit(memory_bytes: int) -> int:
 class _Seam:
     """What the replacements share: the recorder, the client and what is known of compiled programs."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: object) -> None:
         self.recorder = Recorder(session, _limit)
         self.old_api = getattr(getattr(session, "options", None), "compat", None) == "d2l"
         self.programs: weakref.WeakKeyDictionary[Any, Program] = weakref.WeakKeyDictionary()
-        self.lowered: weakref.WeakKeyDictionary[Any, Program] = weakref.WeakKeyDictionary()
+        self.lowered: weakref.WeakKeyDictionary[object, Program] = weakref.WeakKeyDictionary()
         self.collectives: weakref.WeakKeyDictionary[Any, list[tuple[str, int]]] = weakref.WeakKeyDictionary()
         self._client: Any = None
 
     # ------------------------------------------------------------------ the client
 
-    def client(self) -> Any:
+    def client(self) -> object:
         """The CPU client that stands in for the GPUs, made when it is first needed."""
         from jax._src import distributed  # type: ignore[import-untyped, unused-ignore]
         from jax._src.lib import xla_client  # type: ignore[import-untyped, unused-ignore]
@@ -104,7 +104,7 @@ class _Seam:
         """The GPU's index, or -1 for a CPU device."""
         return int(device.id) if self._client is not None and device.client is self._client else -1
 
-    def places(self, array: Any) -> list[int]:
+    def places(self, array: object) -> list[int]:
         """The device index of each shard of an array; [-1] for a value of the host."""
         sharding = getattr(array, "_sharding", None)
         if sharding is None:
@@ -163,10 +163,10 @@ class _Seam:
         cls, client = _jax.Device, _jax.Client
         devices = self.recorder.devices
 
-        def of(name: str, answer: Callable[[int], Any], default: Any = None) -> Patch:
+        def of(name: str, answer: Callable[[int], object], default: object = None) -> Patch:
             before = cls.__dict__.get(name)
 
-            def read(device: Any) -> Any:
+            def read(device: object) -> object:
                 index = self.index(device)
                 if index >= 0:
                     return answer(index)
@@ -176,10 +176,10 @@ class _Seam:
 
             return Patch(cls, name, property(read))
 
-        def method(name: str, answer: Callable[[int], Any]) -> Patch:
+        def method(name: str, answer: Callable[[int], object]) -> Patch:
             before = cls.__dict__[name]
 
-            def call(device: Any) -> Any:
+            def call(device: object) -> Any:
                 index = self.index(device)
                 return answer(index) if index >= 0 else before(device)
 
@@ -223,8 +223,8 @@ class _Seam:
 
     # ------------------------------------------------------------------ programs
 
-    def _backend(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def get_backend(context: Any, *args: Any, **options: Any) -> Any:
+    def _backend(self, original: Callable[..., object]) -> Callable[..., object]:
+        def get_backend(context: Any, *args: object, **options: object) -> object:
             # Programs are lowered for the CPU that computes them, under a client that calls itself a GPU's.
             if self._client is not None and context.backend is self._client:
                 return self._client
@@ -232,8 +232,8 @@ class _Seam:
 
         return get_backend
 
-    def _lower(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def resolve_and_lower(args: Any, jaxpr: Any, *rest: Any, **options: Any) -> Any:
+    def _lower(self, original: Callable[..., object]) -> Callable[..., object]:
+        def resolve_and_lower(args: object, jaxpr: object, *rest: object, **options: object) -> object:
             computation = original(args, jaxpr, *rest, **options)
             if computation not in self.lowered:
                 self.lowered[computation] = program_of(jaxpr)
@@ -241,8 +241,8 @@ class _Seam:
 
         return resolve_and_lower
 
-    def _compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def compile(computation: Any, *args: Any, **options: Any) -> Any:
+    def _compile(self, original: Callable[..., Any]) -> Callable[..., object]:
+        def compile(computation: Any, *args: Any, **options: Any) -> object:
             executable = original(computation, *args, **options)
             program = self.lowered.get(computation)
             if program is not None:
@@ -251,8 +251,8 @@ class _Seam:
 
         return compile
 
-    def _execute(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def execute(call: Any, *args: Any) -> Any:
+    def _execute(self, original: Callable[..., Any]) -> Callable[..., object]:
+        def execute(call: Any, *args: Any) -> object:
             places = [self.index(device) for device in call._local_devices]
             if min(places, default=-1) < 0:
                 return original(call, *args)
@@ -300,8 +300,8 @@ class _Seam:
 
     # ------------------------------------------------------------------ transfers
 
-    def _put(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def batched_device_put(aval: Any, sharding: Any, xs: Any, devices: Any, *rest: Any, **options: Any) -> Any:
+    def _put(self, original: Callable[..., object]) -> Callable[..., object]:
+        def batched_device_put(aval: Any, sharding: Any, xs: Any, devices: Any, *rest: Any, **options: Any) -> object:
             targets = [self.index(device) for device in devices]
             sources = [self.places(x)[0] for x in xs]
             size = _shard_bytes(aval, sharding)
@@ -320,8 +320,8 @@ class _Seam:
 
         return batched_device_put
 
-    def _reuse(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def batched_device_put(aval: Any, sharding: Any, xs: Any, *rest: Any, **options: Any) -> Any:
+    def _reuse(self, original: Callable[..., object]) -> Callable[..., object]:
+        def batched_device_put(aval: object, sharding: object, xs: Any, *rest: object, **options: object) -> object:
             result = original(aval, sharding, xs, *rest, **options)
             if not hasattr(result, "_us"):
                 _tag(result, [holding for x in xs for holding in getattr(x, "_us", ())])
@@ -341,23 +341,23 @@ class _Seam:
 
         return property(value)
 
-    def _delete(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def delete(array: Any) -> Any:
+    def _delete(self, original: Callable[..., object]) -> Callable[..., object]:
+        def delete(array: object) -> Any:
             result = original(array)
             _tag(array, ())
             return result
 
         return delete
 
-    def _block(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def block_until_ready(array: Any) -> Any:
+    def _block(self, original: Callable[..., object]) -> Callable[..., object]:
+        def block_until_ready(array: object) -> object:
             self._wait([array])
             return original(array)
 
         return block_until_ready
 
-    def _block_all(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def batched_block_until_ready(arrays: Any) -> Any:
+    def _block_all(self, original: Callable[..., object]) -> Callable[..., object]:
+        def batched_block_until_ready(arrays: object) -> object:
             self._wait(arrays)
             return original(arrays)
 
@@ -373,8 +373,8 @@ def _tag(array: Any, held: Sequence[Holding]) -> None:
     array._us = tuple(held)
 
 
-def _keep(original: Callable[..., Any]) -> Callable[..., Any]:
-    def result_handler(deferred: Any, placed: Any) -> Any:
+def _keep(original: Callable[..., object]) -> Callable[..., object]:
+    def result_handler(deferred: object, placed: object) -> object:
         result = original(deferred, placed)
         if not hasattr(result, "_us"):
             _tag(result, getattr(placed, "_us", ()))
@@ -389,11 +389,11 @@ def _fresh(x: Any, result: Any) -> bool:
     return one and not x.is_deleted() and x.unsafe_buffer_pointer() != result.unsafe_buffer_pointer()
 
 
-def _outputs(handler: Any) -> list[tuple[Any, Any]]:
+def _outputs(handler: Any) -> list[tuple[object, object]]:
     return list(zip(handler.out_avals, handler.out_shardings, strict=True))
 
 
-def _shard_bytes(aval: Any, sharding: Any) -> int:
+def _shard_bytes(aval: object, sharding: Any) -> int:
     """Bytes of one device's part of an array."""
     shape = tuple(getattr(aval, "shape", ()))
     dtype = getattr(aval, "dtype", None)

@@ -106,7 +106,7 @@ def collectives_of(hlo: str) -> list[tuple[str, int]]:
 # ---------------------------------------------------------------------- one flat list of equations
 
 
-def _flatten(jaxpr: Any, names: dict[Any, Any], out: list[_Equation]) -> set[Any]:
+def _flatten(jaxpr: Any, names: dict[object, object], out: list[_Equation]) -> set[object]:
     """Append the equations of `jaxpr` and of what it calls; returns the variables that it returns."""
     for eqn in jaxpr.eqns:
         body = _body(eqn)
@@ -131,7 +131,7 @@ def _body(eqn: Any) -> Program | None:
     return None
 
 
-def _inline(eqn: Any, called: Any, names: dict[Any, Any], out: list[_Equation]) -> None:
+def _inline(eqn: Any, called: Any, names: dict[object, object], out: list[_Equation]) -> None:
     inner = getattr(called, "jaxpr", called)
     local = {v: v for v in inner.constvars}
     # Custom rules may pass constants first: the called function's own arguments are the last ones.
@@ -163,11 +163,11 @@ class _Value:
 
     __slots__ = ("aval",)
 
-    def __init__(self, aval: Any) -> None:
+    def __init__(self, aval: object) -> None:
         self.aval = aval
 
 
-def _called(params: dict[str, Any]) -> Any:
+def _called(params: dict[str, object]) -> object:
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         value = params.get(key)
         if value is not None and hasattr(getattr(value, "jaxpr", value), "eqns"):
@@ -175,12 +175,12 @@ def _called(params: dict[str, Any]) -> Any:
     return None
 
 
-def _repeated(jaxpr: Any, times: int) -> Program:
+def _repeated(jaxpr: object, times: int) -> Program:
     program = program_of(jaxpr)
     return program._replace(work=tuple(work._replace(times=work.times * times) for work in program.work))
 
 
-def _equation(eqn: Any, names: dict[Any, Any], body: Program | None) -> _Equation:
+def _equation(eqn: Any, names: dict[object, object], body: Program | None) -> _Equation:
     inputs = []
     for variable in eqn.invars:
         if not hasattr(variable, "val"):
@@ -202,7 +202,7 @@ def _has_local_part(jaxpr: Any) -> bool:
     return False
 
 
-def _alive(equations: list[_Equation], results: set[Any]) -> list[_Equation]:
+def _alive(equations: list[_Equation], results: set[object]) -> list[_Equation]:
     """Without the equations whose results nobody uses, which XLA removes."""
     needed = set(results)
     kept = []
@@ -216,9 +216,9 @@ def _alive(equations: list[_Equation], results: set[Any]) -> list[_Equation]:
 # ---------------------------------------------------------------------- fusions
 
 
-def _kernels(equations: list[_Equation], results: set[Any]) -> Iterator[Work]:
+def _kernels(equations: list[_Equation], results: set[object]) -> Iterator[Work]:
     maker = {variable: equation for equation in equations for variable in equation.outputs}
-    users: dict[Any, list[_Equation]] = {}
+    users: dict[object, list[_Equation]] = {}
     for equation in equations:
         for variable in equation.inputs:
             users.setdefault(variable, []).append(equation)
@@ -238,7 +238,7 @@ def _fusible(equation: _Equation) -> bool:
     return not alone and equation.body is None
 
 
-def _is_root(equation: _Equation, users: dict[Any, list[_Equation]], results: set[Any]) -> bool:
+def _is_root(equation: _Equation, users: dict[object, list[_Equation]], results: set[object]) -> bool:
     if equation.name in _REDUCTIONS:
         return True
     for variable in equation.outputs:
@@ -252,7 +252,7 @@ def _is_root(equation: _Equation, users: dict[Any, list[_Equation]], results: se
     return False
 
 
-def _fusion(root: _Equation, maker: dict[Any, _Equation]) -> Signature:
+def _fusion(root: _Equation, maker: dict[object, _Equation]) -> Signature:
     """The kernel that computes `root` and all element-wise work that leads to it, but not what is in memory already."""
     inputs: dict[Any, None] = {}
     flops = 0
@@ -312,7 +312,7 @@ def _library_flops(equation: _Equation) -> int:
     return max(out, largest)
 
 
-def _signature(name: str, inputs: tuple[Any, ...], outputs: tuple[Any, ...], flops: int) -> Signature:
+def _signature(name: str, inputs: tuple[object, ...], outputs: tuple[object, ...], flops: int) -> Signature:
     variables = (*inputs, *outputs)
     return Signature(
         name,
@@ -334,7 +334,7 @@ def _dtype(variable: Any) -> str:
     return str(getattr(variable.aval, "dtype", ""))
 
 
-def _elements(variable: Any) -> int:
+def _elements(variable: object) -> int:
     return math.prod(_shape(variable))
 
 

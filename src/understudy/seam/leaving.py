@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from understudy.seam.patching import Patch
 
@@ -17,8 +17,8 @@ def patches(save: Callable[[], None]) -> list[Patch]:
     return [Patch(os, name, _saving(getattr(os, name), save)) for name in LEAVING]
 
 
-def _saving(stock: Callable[..., NoReturn], save: Callable[[], None]) -> Callable[..., Any]:
-    def leave(*args: Any, **kwargs: Any) -> Any:
+def _saving(stock: Callable[..., NoReturn], save: Callable[[], None]) -> Callable[..., object]:
+    def leave(*args: object, **kwargs: object) -> object:
         save()
         return stock(*args, **kwargs)
 

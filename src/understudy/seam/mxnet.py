@@ -30,7 +30,7 @@ _VIEWS = ("MXNDArrayReshape64", "MXNDArrayReshape", "MXNDArraySlice", "MXNDArray
           "MXNDArrayAt64", "MXNDArrayDetach", "MXNDArrayGetGrad", "MXShallowCopyNDArray")  # fmt: skip
 
 
-def install(session: Any) -> Installed:
+def install(session: object) -> Installed:
     """Give MXNet the session's GPUs; returns what takes them away again. Call it after `import mxnet`."""
     seam = _Seam(session)
     patches = Patches()
@@ -47,7 +47,7 @@ def install(session: Any) -> Installed:
 class _Seam:
     """What the replaced C functions share. `held` maps an array's handle to the memory that it keeps."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: object) -> None:
         from mxnet import base  # type: ignore[import-not-found, import-untyped, unused-ignore]
         from mxnet.ndarray import ndarray  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
@@ -123,7 +123,7 @@ class _Seam:
         if index >= len(self.recorder.devices):
             raise self.base.MXNetError("Check failed: e == cudaSuccess: CUDA: invalid device ordinal")
 
-    def _below(self, kind: Any, index: Any) -> tuple[ctypes.c_int, ctypes.c_int]:
+    def _below(self, kind: object, index: object) -> tuple[ctypes.c_int, ctypes.c_int]:
         """A context as the library gets it."""
         number = _number(index)
         if _number(kind) != _GPU:
@@ -138,7 +138,7 @@ class _Seam:
         self._check_index(int(match[1]))
         return b"cpu(%d)" % (FIRST + int(match[1]))
 
-    def place(self, handle: Any) -> int:
+    def place(self, handle: object) -> int:
         """The machine's device that holds an array, -1 for the host."""
         kind, index = ctypes.c_int(), ctypes.c_int()
         self._get_context(handle, ctypes.byref(kind), ctypes.byref(index))
@@ -154,7 +154,7 @@ class _Seam:
         return get_context
 
     def _placed(self, original: Callable[..., int], position: int) -> Callable[..., int]:
-        def call(*args: Any) -> int:
+        def call(*args: object) -> int:
             return original(*args[:position], *self._below(*args[position : position + 2]), *args[position + 2 :])
 
         return call
@@ -163,7 +163,7 @@ class _Seam:
         out._obj.value = len(self.recorder.devices)
         return 0
 
-    def _memory(self, index: Any, free: Any, total: Any) -> int:
+    def _memory(self, index: object, free: Any, total: Any) -> int:
         number = _number(index)
         self._check_index(number)
         self.recorder.drain()
@@ -174,7 +174,7 @@ class _Seam:
 
     # ------------------------------------------------------------------ arrays
 
-    def shape(self, handle: Any) -> Shape:
+    def shape(self, handle: object) -> Shape:
         """An array's shape; () when it is not known yet."""
         rank = ctypes.c_int()
         data = ctypes.POINTER(ctypes.c_int64 if self._wide else ctypes.c_int)()
@@ -182,17 +182,17 @@ class _Seam:
             return ()
         return tuple(int(data[i]) for i in range(rank.value))
 
-    def kind(self, handle: Any) -> tuple[int, str]:
+    def kind(self, handle: object) -> tuple[int, str]:
         """The bytes of one element and the name of its type."""
         number = ctypes.c_int()
         self._get_type(handle, ctypes.byref(number))
         return _SIZES.get(number.value, (4, "float32"))
 
-    def size(self, handle: Any) -> int:
+    def size(self, handle: object) -> int:
         """An array's bytes."""
         return math.prod(self.shape(handle)) * self.kind(handle)[0]
 
-    def _hold(self, handle: Any) -> None:
+    def _hold(self, handle: object) -> None:
         place = self.place(handle)
         number = _number(handle)
         if place < 0 or number in self.held:
@@ -213,14 +213,14 @@ class _Seam:
         return create
 
     def _free(self, original: Callable[..., int]) -> Callable[..., int]:
-        def free(handle: Any) -> int:
+        def free(handle: object) -> int:
             self.held.pop(_number(handle), None)
             return original(handle)
 
         return free
 
     def _view(self, original: Callable[..., int]) -> Callable[..., int]:
-        def view(handle: Any, *args: Any) -> int:
+        def view(handle: object, *args: object) -> int:
             code = original(handle, *args)
             new = getattr(args[-1], "_obj", None)
             if code == 0 and getattr(new, "value", None) and (holding := self.held.get(_number(handle))):
@@ -266,7 +266,7 @@ class _Seam:
 
         return call
 
-    def _same_device(self, name: str, inputs: Sequence[Any]) -> None:
+    def _same_device(self, name: str, inputs: Sequence[object]) -> None:
         """MXNet's rule, applied between GPUs as well: all inputs of an operator live on one context."""
         if len(inputs) < 2 or name in COPIES or _is_update(name):
             return
@@ -279,7 +279,7 @@ class _Seam:
                     f"on {_shown(place)}"
                 )
 
-    def _ran(self, name: str, inputs: Iterable[Any], outputs: Iterable[Any]) -> None:
+    def _ran(self, name: str, inputs: Iterable[object], outputs: Iterable[object]) -> None:
         given = [ctypes.c_void_p(_number(handle)) for handle in inputs]
         made = [ctypes.c_void_p(_number(handle)) for handle in outputs]
         for handle in made:
@@ -305,22 +305,22 @@ class _Seam:
 
     # ------------------------------------------------------------------ hybridized blocks
 
-    def _hybridized(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def init(cached: Any, symbol: Any, flags: Any = ()) -> None:
+    def _hybridized(self, original: Callable[..., object]) -> Callable[..., object]:
+        def init(cached: Any, symbol: Any, flags: object = ()) -> None:
             original(cached, symbol, flags)
             self.symbols[cached.handle.value] = symbol
 
         return init
 
     def _forget(self, original: Callable[..., int]) -> Callable[..., int]:
-        def free(handle: Any) -> int:
+        def free(handle: object) -> int:
             self.symbols.pop(_number(handle), None)
             return original(handle)
 
         return free
 
     def _cached(self, original: Callable[..., int]) -> Callable[..., int]:
-        def invoke(cached: Any, count: Any, inputs: Any, out_count: Any, outputs: Any, *rest: Any) -> int:
+        def invoke(cached: object, count: Any, inputs: Any, out_count: Any, outputs: Any, *rest: object) -> int:
             given = [inputs[i] for i in range(_number(count))]
             self._same_device("CachedOp", given)
             code = original(cached, count, inputs, out_count, outputs, *rest)
@@ -351,7 +351,7 @@ class _Seam:
         return work
 
     def _backward(self, original: Callable[..., int]) -> Callable[..., int]:
-        def run(*args: Any) -> int:
+        def run(*args: object) -> int:
             code = original(*args)
             tape = self.tape
             if not _number(args[5]):
@@ -367,7 +367,7 @@ class _Seam:
     # ------------------------------------------------------------------ host
 
     def _from_host(self, original: Callable[..., int]) -> Callable[..., int]:
-        def copy(handle: Any, *args: Any) -> int:
+        def copy(handle: object, *args: object) -> int:
             place = self.place(handle)
             if place >= 0:
                 self.recorder.copy(-1, place, self.size(handle), blocking=True)
@@ -376,7 +376,7 @@ class _Seam:
         return copy
 
     def _to_host(self, original: Callable[..., int]) -> Callable[..., int]:
-        def copy(handle: Any, *args: Any) -> int:
+        def copy(handle: object, *args: object) -> int:
             place = self.place(handle)
             if place >= 0:
                 self.recorder.copy(place, -1, self.size(handle), blocking=True)
@@ -385,7 +385,7 @@ class _Seam:
         return copy
 
     def _wait(self, original: Callable[..., int], name: str) -> Callable[..., int]:
-        def wait(handle: Any) -> int:
+        def wait(handle: object) -> int:
             place = self.place(handle)
             if place >= 0:
                 self.recorder.wait(place, name)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from understudy.seam.recorder import Work
 from understudy.trace.operation import Signature
+from understudy.trace.plain import Json
 
 Shape = tuple[int, ...]
 
@@ -61,7 +61,7 @@ def backward(work: Work) -> Work:
 
 def symbol_work(symbol_json: str, shapes: dict[str, Shape], itemsize: int, dtype: str) -> list[Work]:
     """The kernels of a symbol; `shapes` gives the shape of each entry by name ("data", "fc1_weight", "fc1_output")."""
-    nodes: list[dict[str, Any]] = json.loads(symbol_json)["nodes"]
+    nodes: list[Json] = json.loads(symbol_json)["nodes"]
     work = []
     for node in nodes:
         name = node["op"]
@@ -73,7 +73,7 @@ def symbol_work(symbol_json: str, shapes: dict[str, Shape], itemsize: int, dtype
     return work
 
 
-def _entry(nodes: list[dict[str, Any]], shapes: dict[str, Shape], node: int, output: int) -> Shape:
+def _entry(nodes: list[Json], shapes: dict[str, Shape], node: int, output: int) -> Shape:
     name = nodes[node]["name"]
     for key in (name, f"{name}_output", f"{name}_output{output}"):
         if shapes.get(key):

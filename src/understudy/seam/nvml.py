@@ -94,7 +94,7 @@ class Host(Protocol):
     def cuda_version(self) -> str: ...
 
 
-def patches(host: Callable[[], Host]) -> list[tuple[ModuleType, str, Any]]:
+def patches(host: Callable[[], Host]) -> list[tuple[ModuleType, str, object]]:
     """What to replace in pynvml, as (module, name, value); empty when nvidia-ml-py is not installed.
 
     `host` is called at each question, so that the answers follow the emulation.
@@ -122,7 +122,7 @@ class _Library:
         self._host = host
         self._users = 0
 
-    def function(self, name: str) -> Callable[..., Any]:
+    def function(self, name: str) -> Callable[..., object]:
         """The C function of that name, whatever its version suffix."""
         plain = name.rsplit("_v", 1)[0]
         if plain == "nvmlErrorString":
@@ -133,7 +133,7 @@ class _Library:
             return self._shutdown
         system, device = _SYSTEM.get(plain), _DEVICE.get(plain)
 
-        def call(*arguments: Any) -> int:
+        def call(*arguments: object) -> int:
             if not self._users:
                 return _UNINITIALIZED
             try:
@@ -150,7 +150,7 @@ class _Library:
 
         return call
 
-    def _init(self, *_: Any) -> int:
+    def _init(self, *_: object) -> int:
         self._users += 1
         return 0
 
@@ -161,7 +161,7 @@ class _Library:
         return 0
 
 
-def _target(argument: Any) -> Any:
+def _target(argument: object) -> object:
     """The object behind `byref(object)`, or the argument itself."""
     return getattr(argument, "_obj", argument)
 
@@ -180,7 +180,7 @@ def _point(handle: Any, index: int) -> None:
     )
 
 
-def _fill(structure: Any, **values: Any) -> None:
+def _fill(structure: Any, **values: object) -> None:
     """Set the fields that this version of the structure has."""
     for field in structure._fields_:
         if field[0] in values:
@@ -212,8 +212,8 @@ def _by_index(host: Host, index: Any, out: Any) -> None:
     _point(out, index.value)
 
 
-def _by_text(of: Callable[[Device], set[str]]) -> Callable[[Host, Any, Any], None]:
-    def find(host: Host, text: Any, out: Any) -> None:
+def _by_text(of: Callable[[Device], set[str]]) -> Callable[[Host, object, object], None]:
+    def find(host: Host, text: Any, out: object) -> None:
         wanted = text.value.decode().lower()
         for index, device in enumerate(host.devices):
             if wanted in of(device):
@@ -224,7 +224,7 @@ def _by_text(of: Callable[[Device], set[str]]) -> Callable[[Host, Any, Any], Non
     return find
 
 
-def _process_name(host: Host, pid: Any, buffer: Any, size: Any) -> None:
+def _process_name(host: Host, pid: Any, buffer: object, size: object) -> None:
     for device in host.devices:
         for process in device.processes:
             if process.pid == pid.value:
@@ -259,7 +259,7 @@ def _number(get: Callable[[Device], int | None]) -> Callable[..., None]:
     return answer
 
 
-def _both(get: Callable[[Device], int | None]) -> Callable[[Device, Any, Any], None]:
+def _both(get: Callable[[Device], int | None]) -> Callable[[Device, object, object], None]:
     """A question for a current and a pending state, which are the same here."""
 
     def answer(device: Device, current: Any, pending: Any) -> None:
@@ -279,7 +279,7 @@ def _memory(device: Device, out: Any) -> None:
     _fill(out, total=total, reserved=reserved, free=free, used=used)
 
 
-def _pci(device: Device, out: Any) -> None:
+def _pci(device: Device, out: object) -> None:
     domain, bus, rest = device.bus_id.split(":")
     _fill(
         out,
@@ -291,12 +291,12 @@ def _pci(device: Device, out: Any) -> None:
     )
 
 
-def _clock(device: Device, kind: Any, *out: Any) -> None:
+def _clock(device: Device, kind: object, *out: Any) -> None:
     memory = getattr(kind, "value", kind) == 2
     out[-1].value = device.clock_memory_mhz if memory else device.clock_sm_mhz
 
 
-def _max_clock(device: Device, kind: Any, out: Any) -> None:
+def _max_clock(device: Device, kind: object, out: Any) -> None:
     memory = getattr(kind, "value", kind) == 2
     out.value = device.clock_memory_mhz if memory else device.clock_sm_max_mhz
 
@@ -316,7 +316,7 @@ def _processes(device: Device, count: Any, array: Any) -> None:
         _fill(slot, computeInstanceId=everywhere)
 
 
-def _no_processes(device: Device, count: Any, array: Any) -> None:
+def _no_processes(device: Device, count: Any, array: object) -> None:
     count.value = 0
 
 

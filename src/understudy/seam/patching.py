@@ -29,7 +29,7 @@ class Patches:
     """The names that are replaced at the moment, with what stood there before."""
 
     def __init__(self) -> None:
-        self._undo: list[tuple[Any, str, Any]] = []
+        self._undo: list[tuple[object, str, object]] = []
         self._made: dict[int, Patch] = {}
 
     def apply(self, patches: Iterable[Patch]) -> None:
@@ -70,7 +70,7 @@ class Patches:
                     table[now] = table.pop(key)
         self._made.clear()
 
-    def _taken(self, names: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    def _taken(self, names: Mapping[object, object]) -> list[tuple[Any, Any]]:
         """The names that hold a replacement of ours, each with what it gets instead."""
         found = []
         for name, value in names.items():
@@ -81,19 +81,19 @@ class Patches:
                 found.append((name, now if inner is value else staticmethod(now)))
         return found
 
-    def __iter__(self) -> Iterator[tuple[Any, str, Any]]:
+    def __iter__(self) -> Iterator[tuple[object, str, object]]:
         """What is replaced: (owner, name, what stood there)."""
         return iter(self._undo)
 
 
-def _found(owner: Any, name: str) -> Any:
+def _found(owner: object, name: str) -> object:
     # A function's defaults are an attribute that its __dict__ does not hold.
     if isinstance(owner, FunctionType):
         return getattr(owner, name)
     return vars(owner).get(name, _ABSENT)
 
 
-def _put(owner: Any, name: str, value: Any) -> None:
+def _put(owner: object, name: str, value: object) -> None:
     if isinstance(owner, type) and owner.__flags__ & IMMUTABLE:
         names: Any = gc.get_referents(vars(owner))[0]
         names[name] = value
@@ -102,8 +102,8 @@ def _put(owner: Any, name: str, value: Any) -> None:
         setattr(owner, name, value)
 
 
-def _looking(owner: Any, name: str) -> Callable[..., Any]:
-    def look(*args: Any, **kwargs: Any) -> Any:
+def _looking(owner: object, name: str) -> Callable[..., object]:
+    def look(*args: object, **kwargs: object) -> object:
         return getattr(owner, name)(*args, **kwargs)
 
     look.__name__ = name

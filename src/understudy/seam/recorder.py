@@ -81,7 +81,7 @@ class Holding:
 
     __slots__ = ("__weakref__", "_block", "_recorder", "_size", "device")
 
-    def __init__(self, recorder: Recorder, device: int, size: int, block: Any) -> None:
+    def __init__(self, recorder: Recorder, device: int, size: int, block: object) -> None:
         self._recorder = recorder
         self.device = device
         self._size = size

@@ -93,10 +93,10 @@ class Sites:
                 kind = self._kind(code)
             if kind == PROGRAM:
                 break
-            if kind == LIBRARY and library is None:
-                library = frame
             if code is through:
                 passed = True
+            if kind == LIBRARY and library is None:
+                library = frame
             frame = frame.f_back
         else:
             frame = None

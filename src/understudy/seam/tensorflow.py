@@ -29,7 +29,7 @@ _RESERVED_MIB = {3: 500, 5: 500, 6: 500, 7: 1050, 8: 1536}
 """What TensorFlow leaves free, by compute capability (MinSystemMemory in gpu_device.cc); 1800 from 9 on."""
 
 
-def install(session: Any) -> Installed:
+def install(session: object) -> Installed:
     """Give TensorFlow the session's GPUs; returns what takes them away again.
 
     Call it after `import tensorflow` and before its first operation; raises InstallError where that is too late.
@@ -52,7 +52,7 @@ def install(session: Any) -> Installed:
 class _Seam:
     """What the replacements share."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: object) -> None:
         from tensorflow.python.eager import context  # type: ignore[import-not-found, import-untyped, unused-ignore]
         from tensorflow.python.framework import ops  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
@@ -64,7 +64,7 @@ class _Seam:
         self.devices = Devices(self.recorder)
         self.raw_device = ops.EagerTensor.__dict__["device"]
         self.functions: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-        self.graphs: weakref.WeakKeyDictionary[Any, tuple[int, Graph]] = weakref.WeakKeyDictionary()
+        self.graphs: weakref.WeakKeyDictionary[object, tuple[int, Graph]] = weakref.WeakKeyDictionary()
         self.batch = 1
         self.busy = threading.local()
 
@@ -106,7 +106,7 @@ class _Seam:
         if context._thread_local_data.device_name == _DEFAULT.format(1):
             context._set_device("", self.spec(""))
 
-    def spec(self, name: str) -> Any:
+    def spec(self, name: str) -> object:
         """TensorFlow's parsed form of a device name."""
         from tensorflow.python.framework import device  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
@@ -148,8 +148,8 @@ class _Seam:
 
     # ------------------------------------------------------------------ names on their way in
 
-    def _scope(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def init(scope: Any, context: Any, device_name: Any) -> None:
+    def _scope(self, original: Callable[..., object]) -> Callable[..., object]:
+        def init(scope: object, context: object, device_name: object) -> None:
             if isinstance(device_name, str):
                 device_name = self.devices.placed(device_name, context)
             if not device_name and self.devices.visible:
@@ -158,8 +158,8 @@ class _Seam:
 
         return init
 
-    def _graph_scope(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def init(spec: Any, wish: Any) -> None:
+    def _graph_scope(self, original: Callable[..., object]) -> Callable[..., object]:
+        def init(spec: object, wish: object) -> None:
             if hasattr(wish, "to_string"):
                 wish = wish.to_string()
             if isinstance(wish, str):
@@ -168,15 +168,15 @@ class _Seam:
 
         return init
 
-    def _thread(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def bootstrap(thread: Any) -> Any:
+    def _thread(self, original: Callable[..., object]) -> Callable[..., object]:
+        def bootstrap(thread: object) -> object:
             self.enter_thread()
             return original(thread)
 
         return bootstrap
 
-    def _function(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def init(function: Any, *args: Any, **options: Any) -> None:
+    def _function(self, original: Callable[..., object]) -> Callable[..., object]:
+        def init(function: Any, *args: object, **options: object) -> None:
             original(function, *args, **options)
             self.functions[_text(function.name)] = function
 
@@ -184,7 +184,7 @@ class _Seam:
 
     # ------------------------------------------------------------------ what happens
 
-    def place(self, tensor: Any) -> int:
+    def place(self, tensor: object) -> int:
         """The machine's device that holds an eager tensor, -1 for the host."""
         return self.devices.physical(gpu_index(self.raw_device.__get__(tensor)))
 
@@ -203,7 +203,7 @@ class _Seam:
         finally:
             self.busy.now = False
 
-    def _seen(self, name: str, inputs: Any, attrs: dict[str, Any], outputs: Any) -> None:
+    def _seen(self, name: str, inputs: Any, attrs: dict[str, object], outputs: Any) -> None:
         place = self._where(inputs, outputs)
         for tensor in inputs:
             if tensor.dtype.name not in ON_HOST and (source := self.place(tensor)) != place:
@@ -230,7 +230,7 @@ class _Seam:
             known = self.graphs[function] = (self.batch, read(function.graph, self._graph_named, self.batch))
         return known[1]
 
-    def _graph_named(self, name: str) -> Any:
+    def _graph_named(self, name: str) -> object:
         function = self.functions.get(name)
         return None if function is None else function.graph
 
@@ -292,15 +292,15 @@ class _Seam:
         ).replace(", ", ",")
         return errors_impl.ResourceExhaustedError(None, None, text)  # type: ignore[no-any-return, unused-ignore]
 
-    def _fast_path(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def execute(context: Any, op: Any, name: Any, *args: Any) -> Any:
+    def _fast_path(self, original: Callable[..., object]) -> Callable[..., object]:
+        def execute(context: object, op: object, name: object, *args: object) -> object:
             if op == "Fill":
                 self._check_fill(args[0], args[1])
             return original(context, op, name, *args)
 
         return execute
 
-    def _check_fill(self, dims: Any, value: Any) -> None:
+    def _check_fill(self, dims: Any, value: object) -> None:
         """`Fill` alone can ask for much memory with small inputs: ask before the CPU tries."""
         place = self.devices.physical(gpu_index(self.context.context()._thread_local_data.device_name or ""))
         if place < 0 or not hasattr(value, "dtype"):
@@ -316,8 +316,8 @@ class _Seam:
 
     # ------------------------------------------------------------------ transfers
 
-    def _constant(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def convert(value: Any, context: Any, dtype: Any = None) -> Any:
+    def _constant(self, original: Callable[..., Any]) -> Callable[..., object]:
+        def convert(value: Any, context: Any, dtype: Any = None) -> object:
             tensor = original(value, context, dtype)
             if tensor is not value and not hasattr(tensor, "_us"):
                 place = self.place(tensor)
@@ -327,7 +327,7 @@ class _Seam:
 
         return convert
 
-    def _arrived(self, tensor: Any, place: int) -> Any:
+    def _arrived(self, tensor: object, place: int) -> object:
         try:
             holding = self.recorder.hold(place, size_of(tensor))
         except OutOfMemory as error:
@@ -335,8 +335,8 @@ class _Seam:
         self.recorder.copy(-1, place, size_of(tensor), blocking=True)
         return holding
 
-    def _numpy(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def numpy(tensor: Any) -> Any:
+    def _numpy(self, original: Callable[..., object]) -> Callable[..., Any]:
+        def numpy(tensor: Any) -> object:
             place = self.place(tensor)
             if place >= 0 and tensor.dtype.name not in ON_HOST:
                 self.recorder.copy(place, -1, size_of(tensor), blocking=True)
@@ -344,8 +344,8 @@ class _Seam:
 
         return numpy
 
-    def _copy(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def copy_nograd(tensor: Any, context: Any = None, device_name: Any = None) -> Any:
+    def _copy(self, original: Callable[..., Any]) -> Callable[..., object]:
+        def copy_nograd(tensor: Any, context: Any = None, device_name: Any = None) -> object:
             source = self.place(tensor)
             result = original(tensor, context, to_cpu(device_name) if device_name else device_name)
             place = self.place(result)
@@ -362,30 +362,30 @@ def _shown(raw: Any) -> property:
     return property(lambda owner: to_gpu(raw.__get__(owner)))
 
 
-def _array(original: Callable[..., Any]) -> Callable[..., Any]:
+def _array(original: Callable[..., object]) -> Callable[..., object]:
     import numpy
 
-    def array(tensor: Any, dtype: Any = None, copy: bool | None = None) -> Any:
+    def array(tensor: object, dtype: object = None, copy: bool | None = None) -> object:
         # A scalar's value is a NumPy scalar, which the buffer interface used to hide; NumPy 2 asks for `copy`.
         return numpy.array(original(tensor, dtype), copy=bool(copy)) if copy else numpy.asarray(original(tensor, dtype))
 
     return array
 
 
-def _answered(original: Callable[[], Any]) -> Callable[[], Any]:
-    def answer() -> Any:
+def _answered(original: Callable[[], object]) -> Callable[[], object]:
+    def answer() -> object:
         name = original()
         return to_gpu(name) if isinstance(name, str) else name
 
     return answer
 
 
-def _mapped(original: Callable[..., Any]) -> Callable[..., Any]:
-    def set_device(op: Any, device: str) -> Any:
+def _mapped(original: Callable[..., object]) -> Callable[..., object]:
+    def set_device(op: object, device: str) -> object:
         return original(op, to_cpu(device))
 
     return set_device
 
 
-def _text(name: Any) -> str:
+def _text(name: object) -> str:
     return name.decode() if isinstance(name, bytes) else str(name)

@@ -19,7 +19,7 @@ class Devices:
         self.visible = list(range(len(recorder.devices)))
         self.growth: dict[int, bool | None] = dict.fromkeys(self.visible)
         self.cpus: list[Any] = []
-        self._physical: list[Any] = []
+        self._physical: list[object] = []
         self._logical_type: Any = None
 
     def physical(self, logical: int) -> int:
@@ -49,13 +49,13 @@ class Devices:
     def local(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """tensorflow.python.client.device_lib.list_local_devices, with the GPUs."""
 
-        def list_local_devices(session_config: Any = None) -> list[Any]:
+        def list_local_devices(session_config: Any = None) -> list[object]:
             host: list[Any] = original(session_config)[:1]
             return host + [self._attributes(type(host[0]), i) for i in range(len(self.visible))]
 
         return list_local_devices
 
-    def _attributes(self, message: Any, logical: int) -> Any:
+    def _attributes(self, message: Any, logical: int) -> object:
         index = self.physical(logical)
         gpu = self.recorder.devices[index].gpu
         capability = ".".join(str(part) for part in gpu.compute_capability)
@@ -91,28 +91,28 @@ class Devices:
 
     # ------------------------------------------------------------------ lists
 
-    def _of(self, kind: str | None, cpus: list[Any], gpus: list[Any]) -> list[Any]:
+    def _of(self, kind: str | None, cpus: list[Any], gpus: list[Any]) -> list[object]:
         return [device for device in (*cpus[:1], *gpus) if kind is None or device.device_type == kind]
 
-    def _seen(self) -> list[Any]:
+    def _seen(self) -> list[object]:
         return [self._physical[i] for i in self.visible]
 
-    def _logical(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def list_logical_devices(context: Any, device_type: str | None = None) -> list[Any]:
+    def _logical(self, original: Callable[..., Any]) -> Callable[..., object]:
+        def list_logical_devices(context: Any, device_type: str | None = None) -> list[object]:
             first = original(context, "CPU")[:1]
             gpus = [self._logical_type(f"/device:GPU:{i}", "GPU") for i in range(len(self.visible))]
             return self._of(device_type, first, gpus)
 
         return list_logical_devices
 
-    def _names(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _names(self, original: Callable[..., Any]) -> Callable[..., object]:
         def devices(context: Any) -> list[str]:
             return [to_gpu(name) for name in original(context)[: len(self.visible) + 1]]
 
         return devices
 
-    def _set_visible(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def set_visible_devices(context: Any, devices: Any, device_type: str | None = None) -> None:
+    def _set_visible(self, original: Callable[..., object]) -> Callable[..., object]:
+        def set_visible_devices(context: Any, devices: object, device_type: str | None = None) -> None:
             wanted = devices if isinstance(devices, list | tuple) else [devices]
             gpus = [d for d in wanted if getattr(d, "device_type", None) == "GPU"]
             if device_type in (None, "GPU"):
@@ -127,22 +127,22 @@ class Devices:
 
     # ------------------------------------------------------------------ settings and numbers of one GPU
 
-    def _index(self, device: Any) -> int:
+    def _index(self, device: object) -> int:
         return self._physical.index(device) if device in self._physical else -1
 
-    def _for_gpu(self, original: Callable[..., Any], answer: Callable[[int], Any]) -> Callable[..., Any]:
-        def ask(context: Any, device: Any) -> Any:
+    def _for_gpu(self, original: Callable[..., object], answer: Callable[[int], object]) -> Callable[..., object]:
+        def ask(context: object, device: object) -> object:
             index = self._index(device)
             return answer(index) if index >= 0 else original(context, device)
 
         return ask
 
-    def _details(self, index: int) -> dict[str, Any]:
+    def _details(self, index: int) -> dict[str, object]:
         gpu = self.recorder.devices[index].gpu
         return {"compute_capability": tuple(gpu.compute_capability), "device_name": gpu.name}
 
-    def _set_growth(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def set_memory_growth(context: Any, device: Any, enable: bool) -> None:
+    def _set_growth(self, original: Callable[..., object]) -> Callable[..., object]:
+        def set_memory_growth(context: Any, device: object, enable: bool) -> None:
             index = self._index(device)
             if index < 0:
                 original(context, device, enable)
@@ -153,7 +153,7 @@ class Devices:
 
         return set_memory_growth
 
-    def _limit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _limit(self, original: Callable[..., object]) -> Callable[..., object]:
         def set_logical_device_configuration(context: Any, device: Any, parts: Any) -> None:
             index = self._index(device)
             if index < 0:
@@ -172,8 +172,8 @@ class Devices:
     def _gpu_named(self, name: Any) -> int:
         return self.physical(gpu_index(to_cpu(getattr(name, "name", name))))
 
-    def _memory(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def get_memory_info(context: Any, device: Any) -> Any:
+    def _memory(self, original: Callable[..., object]) -> Callable[..., object]:
+        def get_memory_info(context: object, device: object) -> object:
             index = self._gpu_named(device)
             if index < 0:
                 return original(context, device)
@@ -183,8 +183,8 @@ class Devices:
 
         return get_memory_info
 
-    def _reset(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def reset_memory_stats(context: Any, device: Any) -> Any:
+    def _reset(self, original: Callable[..., object]) -> Callable[..., object]:
+        def reset_memory_stats(context: object, device: object) -> object:
             index = self._gpu_named(device)
             if index < 0:
                 return original(context, device)
@@ -195,16 +195,16 @@ class Devices:
 
         return reset_memory_stats
 
-    def _sync(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def sync_executors(context: Any) -> Any:
+    def _sync(self, original: Callable[..., object]) -> Callable[..., object]:
+        def sync_executors(context: object) -> object:
             for index in self.visible:
                 self.recorder.wait(index, "sync_executors")
             return original(context)
 
         return sync_executors
 
-    def _set_device(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def set_device(context: Any, name: Any, spec: Any) -> Any:
+    def _set_device(self, original: Callable[..., object]) -> Callable[..., object]:
+        def set_device(context: object, name: object, spec: object) -> object:
             return original(context, self.placed(name, context) if isinstance(name, str) else name, spec)
 
         return set_device

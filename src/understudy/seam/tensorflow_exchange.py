@@ -14,7 +14,7 @@ from understudy.seam.exports import Lent, lend, place_at
 from understudy.seam.patching import Patch
 
 
-def patches(place_of: Callable[[Any], int]) -> list[Patch]:
+def patches(place_of: Callable[[object], int]) -> list[Patch]:
     """What is replaced; `place_of` gives the GPU of a tensor (-1 for the host's)."""
     import tensorflow as tf  # type: ignore[import-not-found, import-untyped, unused-ignore]
     from tensorflow.python.framework import ops  # type: ignore[import-not-found, import-untyped, unused-ignore]
@@ -23,11 +23,11 @@ def patches(place_of: Callable[[Any], int]) -> list[Patch]:
     export, device = base.__dlpack__, base.__dlpack_device__
     stock_import, copied, values = library.from_dlpack, base._copy_nograd, ops.EagerTensor._numpy_internal
 
-    def address(tensor: Any) -> int:
+    def address(tensor: object) -> int:
         pointer: int = values(tensor).__array_interface__["data"][0]
         return pointer
 
-    def dlpack(self: Any, *, stream: Any = None, **options: Any) -> Any:
+    def dlpack(self: Any, *, stream: Any = None, **options: Any) -> object:
         place = place_of(self)
         if place < 0:
             return export(self, stream=stream, **options)
@@ -35,11 +35,11 @@ def patches(place_of: Callable[[Any], int]) -> list[Patch]:
         lend(address(self), lent)
         return export(self, **options)
 
-    def dlpack_device(self: Any) -> tuple[int, int]:
+    def dlpack_device(self: object) -> tuple[int, int]:
         place = place_of(self)
         return (2, place) if place >= 0 else device(self)  # 2 is kDLCUDA of dlpack.h
 
-    def from_dlpack(capsule: Any) -> Any:
+    def from_dlpack(capsule: object) -> Any:
         made = stock_import(capsule)
         lent = place_at(address(made)) if made.shape.num_elements() else None
         return made if lent is None else copied(made, None, f"/device:CPU:{lent.device + 1}")

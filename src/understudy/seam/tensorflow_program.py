@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from understudy.seam.recorder import Work
 from understudy.trace.operation import Signature
+from understudy.trace.plain import Json
 
 _WITHOUT_KERNEL_NAMES = """
 Placeholder PlaceholderWithDefault Const Identity IdentityN NoOp ReadVariableOp VarHandleOp _Arg _Retval Shape
@@ -61,9 +62,7 @@ def has_kernel(name: str) -> bool:
     return name not in WITHOUT_KERNEL and not any(part in name for part in _HOST_ONLY)
 
 
-def signature_of(
-    name: str, inputs: Sequence[Any], outputs: Sequence[Any], attrs: dict[str, Any], batch: int
-) -> Signature:
+def signature_of(name: str, inputs: Sequence[Any], outputs: Sequence[Any], attrs: Json, batch: int) -> Signature:
     """What decides an operation's cost. `batch` stands for dimensions that are not known."""
     tensors = [t for t in inputs if t.dtype.name not in {"resource", "variant"}]
     results = [t for t in outputs if t.dtype.name not in {"resource", "variant"}]
@@ -98,7 +97,7 @@ def is_known(tensor: Any) -> bool:
     return bool(tensor.shape.is_fully_defined())
 
 
-def read(graph: Any, function: Callable[[str], Any], batch: int) -> Graph:
+def read(graph: Any, function: Callable[[str], object], batch: int) -> Graph:
     """The steps of a FuncGraph; `function` gives the graph of a function that it calls, or None."""
     steps: list[Step] = []
     loops = shapes = 0
@@ -143,9 +142,7 @@ def _called(op: Any) -> Iterator[str]:
 # ---------------------------------------------------------------------- arithmetic
 
 
-def _flops(
-    name: str, inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]], attrs: dict[str, Any]
-) -> int:
+def _flops(name: str, inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]], attrs: Json) -> int:
     out = sum(math.prod(shape) for shape in outputs)
     if name in {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "_FusedMatMul"} and inputs and inputs[0]:
         transposed = bool(attrs.get("transpose_a") or attrs.get("adj_x"))

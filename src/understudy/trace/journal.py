@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from understudy.errors import FileFormatError
+from understudy.trace.plain import Json
 from understudy.trace.rows import Rows
 from understudy.trace.trace import Trace, read_tables
 
@@ -66,7 +67,7 @@ def read(path: str | Path) -> tuple[Trace, bool]:
         raise FileFormatError(f"{path} holds no records of this understudy: run the program again")
     tables: dict[str, list[Any]] = {name: [] for name in TABLE_NAMES}
     rows, memory = bytearray(), b""
-    facts: dict[str, Any] = {}
+    facts: Json = {}
     kind = b""
     position = len(MAGIC)
     while position + HEAD.size <= len(data):

@@ -7,9 +7,9 @@ The names, categories and arguments are Kineto's own: `cuda_runtime` calls on th
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from understudy.trace.operation import Kind
+from understudy.trace.plain import Json
 from understudy.trace.trace import Record
 
 DEFAULT_STREAM = 7  # the number that CUPTI gives the default stream, and tools look for
@@ -26,10 +26,10 @@ RUNTIME = {
     Kind.EVENT_WAIT: "cudaStreamWaitEvent",
 }
 
-Event = dict[str, Any]
+Event = Json
 
 
-def device_properties(index: int, gpu: dict[str, Any]) -> dict[str, Any]:
+def device_properties(index: int, gpu: Json) -> Json:
     """One entry of "deviceProperties", from a trace's fact about a GPU."""
     capability = gpu.get("compute_capability") or [0, 0]
     return {
@@ -56,12 +56,12 @@ def stream_name(device: int, stream: int) -> Event:
     return meta("thread_name", device, stream_number(stream), name=f"stream {stream_number(stream)}")
 
 
-def meta(name: str, pid: int, tid: int, /, **args: Any) -> Event:
+def meta(name: str, pid: int, tid: int, /, **args: object) -> Event:
     """An event that describes a lane."""
     return {"ph": "M", "name": name, "ts": 0, "pid": pid, "tid": tid, "args": args}
 
 
-def complete(category: str, name: str, pid: int, tid: int, start_ns: int, end_ns: int, args: dict[str, Any]) -> Event:
+def complete(category: str, name: str, pid: int, tid: int, start_ns: int, end_ns: int, args: Json) -> Event:
     """An event with a beginning and an end."""
     return {
         "ph": "X",
@@ -102,9 +102,9 @@ def work_name(record: Record) -> str:
     return kernel_name(record.signature.name) if record.kind == Kind.COLLECTIVE else record.signature.name
 
 
-def work_arguments(record: Record, number: int, external: int) -> dict[str, Any]:
+def work_arguments(record: Record, number: int, external: int) -> Json:
     """The arguments of a record on a device; `number` is its correlation, `external` the operator's."""
-    args: dict[str, Any] = {
+    args: Json = {
         "External id": external,
         "correlation": number,
         "device": record.lane.device,

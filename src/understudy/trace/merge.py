@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from understudy.trace.operation import Kind, Lane
+from understudy.trace.plain import Json
 from understudy.trace.trace import Trace
 
 SUMMED = (
@@ -86,9 +87,9 @@ def _add_memory(out: Trace, trace: Trace, numbers: dict[int, int], devices: set[
             out.memory.append((action, number, stream, address, size, time, sites[site], category))
 
 
-def _facts(traces: Sequence[Trace], numbers: Sequence[dict[int, int]]) -> dict[str, Any]:
+def _facts(traces: Sequence[Trace], numbers: Sequence[dict[int, int]]) -> Json:
     gpus: dict[int, Any] = {}
-    devices: dict[int, dict[str, Any]] = {}
+    devices: dict[int, Json] = {}
     for trace, mapping in zip(traces, numbers, strict=True):
         for index, totals in enumerate(trace.facts.get("devices", [])):
             number = mapping[index]

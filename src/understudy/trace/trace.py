@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from understudy.errors import FileFormatError
 from understudy.trace.operation import UNKNOWN_SITE, Hazard, Kind, Lane, Note, Signature, Site
+from understudy.trace.plain import Json
 from understudy.trace.rows import WIDTH, Row, Rows
 
 MAGIC = "understudy-trace 1"
@@ -120,7 +121,7 @@ class Trace:
         self.sites: Table[Site] = Table([UNKNOWN_SITE])
         self.hazards: list[Hazard] = []
         self.notes: list[Note] = []
-        self.facts: dict[str, Any] = {"source": "modelled"}
+        self.facts: Json = {"source": "modelled"}
         self.sink: Callable[[], None] | None = None
         """What takes the rows out of this process as they come, where it leaves them to another one."""
 
@@ -234,7 +235,7 @@ class Trace:
         return _parse(json.loads(header), body, str(path))
 
 
-def _parse(header: dict[str, Any], body: bytes, path: str) -> Trace:
+def _parse(header: Json, body: bytes, path: str) -> Trace:
     trace = Trace()
     trace.facts = header["facts"]
     end = header["rows"] * WIDTH * 8
@@ -246,7 +247,7 @@ def _parse(header: dict[str, Any], body: bytes, path: str) -> Trace:
     return trace
 
 
-def read_tables(trace: Trace, tables: dict[str, Any]) -> None:
+def read_tables(trace: Trace, tables: Json) -> None:
     """Give a trace its tables, from what JSON made of them: lists by the names of `Trace`'s attributes."""
     trace.lanes = Table(Lane(*lane) for lane in tables["lanes"])
     trace.signatures = Table(_signature(fields) for fields in tables["signatures"])

@@ -24,8 +24,8 @@ from understudy.train.strategies import SingleDevice
 Loss = Callable[[Any, Any], torch.Tensor]
 OptimizerMaker = Callable[[Iterable[Any]], torch.optim.Optimizer]
 
-_FUSED: tuple[Any, ...] = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
-_CAPTURABLE: tuple[Any, ...] = (torch.optim.Adam, torch.optim.AdamW)
+_FUSED: tuple[object, ...] = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+_CAPTURABLE: tuple[object, ...] = (torch.optim.Adam, torch.optim.AdamW)
 
 
 def own_steps(model: nn.Module, loss: Loss | None) -> bool:
@@ -133,7 +133,7 @@ def _has_sparse_gradients(model: nn.Module) -> bool:
     return any(getattr(module, "sparse", False) is True for module in model.modules())
 
 
-def _fast_options(maker: Any, parameters: list[torch.Tensor], device: torch.device, graph: bool) -> dict[str, bool]:
+def _fast_options(maker: object, parameters: list[torch.Tensor], device: torch.device, graph: bool) -> dict[str, bool]:
     """Options for speed of PyTorch's own optimizers, where the user has not chosen and the parameters allow it."""
     chosen = maker.keywords if isinstance(maker, functools.partial) else {}
     cls = maker.func if isinstance(maker, functools.partial) else maker

@@ -36,7 +36,7 @@ class Encoder:
         self.tensors: dict[str, torch.Tensor] = {}
         self._names: dict[int, str] = {}
 
-    def encode(self, value: Any, path: str) -> Any:
+    def encode(self, value: object, path: str) -> Any:
         """`value` as JSON. Raises UsageError where it holds what only pickle could keep."""
         if value is None or isinstance(value, bool | int | str):
             return value
@@ -64,7 +64,7 @@ class Encoder:
         )
 
 
-def decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+def decode(value: object, tensors: Mapping[str, torch.Tensor]) -> Any:
     """The inverse of `Encoder.encode`."""
     if isinstance(value, list):
         return [decode(item, tensors) for item in value]
@@ -159,7 +159,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
     draft.mkdir()
     save_file(snapshot.model, draft / MODEL)
     save_file(snapshot.rest, draft / REST)
-    content: dict[str, Any] = {"format": FORMAT, "files": {name: _digest(draft / name) for name in (MODEL, REST)}}
+    content: dict[str, object] = {"format": FORMAT, "files": {name: _digest(draft / name) for name in (MODEL, REST)}}
     content["sums"] = {MODEL: snapshot.sums(snapshot.model), REST: snapshot.sums(snapshot.rest)}
     content["state"] = snapshot.json
     content["sha256"] = _sha256(_canonical(content))
@@ -198,7 +198,7 @@ def read_checkpoint(folder: str | Path) -> dict[str, Any]:
     return {"model": decode(state["model"], model)} | dict(decode(state["rest"], rest))
 
 
-def _canonical(content: Any) -> bytes:
+def _canonical(content: object) -> bytes:
     return json.dumps(content, sort_keys=False, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -206,7 +206,7 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _digest(path: Path) -> dict[str, Any]:
+def _digest(path: Path) -> dict[str, object]:
     with path.open("rb") as file:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "size_bytes": path.stat().st_size}
 
@@ -219,7 +219,7 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_small(path: Path, content: Any) -> None:
+def write_small(path: Path, content: object) -> None:
     """Replace a small JSON file atomically."""
     draft = path.with_name(f".draft-{path.name}-{os.getpid()}")
     draft.write_bytes(_canonical(content))

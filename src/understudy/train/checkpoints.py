@@ -47,7 +47,7 @@ class Checkpoints:
     def exist(self) -> bool:
         return bool(folders(self.directory))
 
-    def save(self, state: Mapping[str, Any], step: int, epoch_ended: bool, metrics: Mapping[str, float]) -> None:
+    def save(self, state: Mapping[str, object], step: int, epoch_ended: bool, metrics: Mapping[str, float]) -> None:
         """Copy `state` and begin to write it. Waits for, and raises the error of, the write before."""
         snapshot = Snapshot(state)
         self.wait()

@@ -57,7 +57,7 @@ def epoch_order(rows: int, seed: int, epoch: int) -> torch.Tensor:
     return torch.randperm(rows, generator=generator)
 
 
-def batch_size_of(batch: Any) -> int:
+def batch_size_of(batch: object) -> int:
     """The length of the first dimension of the first tensor of a batch; of a PackedSequence its sequences."""
     first = batch
     while not isinstance(first, torch.Tensor):
@@ -132,7 +132,7 @@ class Feed:
         if self.prefetcher is not None:
             self.prefetcher.ahead = ahead
 
-    def on_device(self, batches: Iterable[Any], device: torch.device) -> Iterable[Any]:
+    def on_device(self, batches: Iterable[object], device: torch.device) -> Iterable[Any]:
         if device.type != "cuda":
             return batches
         ahead = self.prefetcher.ahead if self.prefetcher is not None else True
@@ -144,7 +144,9 @@ class Feed:
 class LoaderFeed(Feed):
     """The batches of any iterable, each the whole of a step of this process."""
 
-    def __init__(self, loader: Iterable[Any], strategy: SingleDevice, prepare: Callable[[Any], Any] | None) -> None:
+    def __init__(
+        self, loader: Iterable[object], strategy: SingleDevice, prepare: Callable[[object], object] | None
+    ) -> None:
         self.loader, self.strategy, self.prepare = loader, strategy, prepare
         self.steps = len(loader) if isinstance(loader, Sized) and not is_stream(loader) else None
 
@@ -183,7 +185,7 @@ class LoaderFeed(Feed):
         return ((batch, *counts.pop(0)) for batch in placed)
 
 
-def require_divisible(batch: Any, size: int) -> None:
+def require_divisible(batch: object, size: int) -> None:
     """Raise UsageError where DataParallel would give its replicas parts of a batch that do not belong together."""
     if isinstance(batch, torch.Tensor):
         if batch.dim() and batch.shape[0] != size:
@@ -216,7 +218,7 @@ def require_divisible(batch: Any, size: int) -> None:
         require_divisible(part, size)
 
 
-def begun(loader: Iterable[Any]) -> Iterator[Any]:
+def begun(loader: Iterable[object]) -> Iterator[Any]:
     """The loader's batches from the first. Raises UsageError where it is an iterator that has none left."""
     source = iter(gathering(loader))
     if source is not loader:
@@ -230,7 +232,7 @@ def begun(loader: Iterable[Any]) -> Iterator[Any]:
     return chain(first, source)
 
 
-def parts_of(loader: Any) -> list[Any]:
+def parts_of(loader: object) -> list[Any]:
     """The loader and what may order its data: samplers and the data set, each once."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     places = [loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
@@ -238,12 +240,12 @@ def parts_of(loader: Any) -> list[Any]:
     return list({id(place): place for place in places if place is not None}.values())
 
 
-def generators_of(loader: Any) -> list[torch.Generator]:
+def generators_of(loader: object) -> list[torch.Generator]:
     found = [getattr(place, "generator", None) for place in parts_of(loader)]
     return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
 
 
-def tell_epoch(loader: Any, number: int) -> None:
+def tell_epoch(loader: object, number: int) -> None:
     """Call `set_epoch` of whatever orders the data by the epoch, as DistributedSampler and samplers like it do."""
     for place in parts_of(loader):
         set_epoch = getattr(place, "set_epoch", None)
@@ -259,7 +261,7 @@ class TensorFeed(Feed):
         data: Tensors,
         strategy: SingleDevice,
         seed: int,
-        prepare: Callable[[Any], Any] | None,
+        prepare: Callable[[object], object] | None,
         shuffle: bool = True,
     ) -> None:
         self.data, self.strategy, self.seed, self.prepare = data, strategy, seed, prepare
@@ -290,7 +292,7 @@ class TensorFeed(Feed):
             placed = parts if self.resident else self.on_device(parts, self.strategy.device)
         return ((batch, share.size, share.total) for batch, share in zip(placed, plan, strict=True))
 
-    def _batches(self, plan: list[Share], order: torch.Tensor | None, first: int) -> Iterator[Any]:
+    def _batches(self, plan: list[Share], order: torch.Tensor | None, first: int) -> Iterator[object]:
         row_bytes = max(1, self.data.size_bytes // len(self.data))
         at_once = max(1, GATHERED_BYTES // (row_bytes * plan[0].rows)) if plan else 1
         begin = 0 if order is not None else first
@@ -317,7 +319,7 @@ def require_steps(feed: Feed) -> None:
         )
 
 
-def require_batches(source: Any) -> None:
+def require_batches(source: object) -> None:
     if not isinstance(source, Iterable):
         raise UsageError(f"batches cannot come from a {type(source).__name__}: give a DataLoader or tensors.")
 
@@ -338,11 +340,11 @@ class _Rows(Dataset[Any]):
         return [tensor.index_select(0, rows) for tensor in self.tensors]
 
 
-def _as_it_is(batch: Any) -> Any:
+def _as_it_is(batch: object) -> Any:
     return batch
 
 
-def gathering(loader: Iterable[Any]) -> Iterable[Any]:
+def gathering(loader: Iterable[object]) -> Iterable[Any]:
     """A loader of the same batches, bit for bit, that gathers rows where the given one would stack single samples.
 
     That is possible for a plain TensorDataset read in this process; any other loader is returned as it is.
@@ -358,5 +360,5 @@ def gathering(loader: Iterable[Any]) -> Iterable[Any]:
     return DataLoader(rows, batch_sampler=loader.batch_sampler, collate_fn=_as_it_is, generator=loader.generator)
 
 
-def is_stream(loader: Any) -> bool:
+def is_stream(loader: object) -> bool:
     return isinstance(getattr(loader, "dataset", None), IterableDataset)

@@ -19,7 +19,7 @@ from understudy.train.strategies import SingleDevice
 
 
 @contextmanager
-def eval_mode(*models: Any) -> Iterator[None]:
+def eval_mode(*models: object) -> Iterator[None]:
     """Every part of the modules in eval mode for a block, and then as it was, parts that stay in eval mode included."""
     roots = [model for model in models if isinstance(model, nn.Module)]
     training = [module for root in roots for module in root.modules() if module.training]
@@ -34,7 +34,7 @@ def eval_mode(*models: Any) -> Iterator[None]:
 
 def evaluate(
     model: nn.Module,
-    loss: Any,
+    loss: object,
     forward: Forward,
     feed: Feed,
     metrics: Metrics,
@@ -57,7 +57,7 @@ def evaluate(
 
 
 def predict(
-    model: nn.Module, call: Callable[[Any], Any], feed: Feed, strategy: SingleDevice, precision: Precision
+    model: nn.Module, call: Callable[[object], object], feed: Feed, strategy: SingleDevice, precision: Precision
 ) -> list[Any]:
     """The outputs of every batch on the CPU, in order, those of all processes included."""
     mine: list[Any] = []

@@ -17,7 +17,7 @@ def make_feed(
     source: Any,
     strategy: SingleDevice,
     seed: int,
-    prepare: Callable[[Any], Any] | None,
+    prepare: Callable[[object], object] | None,
     batch_size: int,
     shuffle: bool,
     ordered: bool = False,

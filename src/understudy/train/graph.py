@@ -57,7 +57,7 @@ class GraphStep:
         self.status = f"eager, to be captured after {WARMUP_STEPS} steps"
         self._wants_outputs = wants_outputs
         self._device = step.strategy.device
-        self._runs: dict[Any, int] = {}
+        self._runs: dict[object, int] = {}
         self._kind: Any = None
         self._graph: Any = None
         self._given_up = False
@@ -73,7 +73,7 @@ class GraphStep:
         """Compare the next replay with the step: code that may have changed anything has run."""
         self._to_compare = max(self._to_compare, 1)
 
-    def __call__(self, batch: Any, size: int, total: int) -> Result:
+    def __call__(self, batch: object, size: int, total: int) -> Result:
         if self._given_up:
             return self.step(batch, size, total)
         self._steps += 1
@@ -99,7 +99,7 @@ class GraphStep:
         self._replay(batch)
         return self._copy_of_result()
 
-    def _give_up(self, reason: str, batch: Any, size: int, total: int) -> Result:
+    def _give_up(self, reason: str, batch: object, size: int, total: int) -> Result:
         self._end(reason)
         return self.step(batch, size, total)
 
@@ -108,7 +108,7 @@ class GraphStep:
         self._graph = self._result = self._host = None
         self._inputs, self._gradients = [], []
 
-    def _roots(self) -> dict[str, Any]:
+    def _roots(self) -> dict[str, object]:
         step = self.step
         loss = {"the loss": step.loss} if step.loss is not None else {}
         model = step.runner.module if isinstance(step.runner, ModuleStep) else step.runner
@@ -135,7 +135,7 @@ class GraphStep:
         self._runs.clear()
         return True
 
-    def _warm_up(self, kind: Any, batch: Any, size: int, total: int) -> Result:
+    def _warm_up(self, kind: object, batch: object, size: int, total: int) -> Result:
         """An ordinary step, on a side stream as PyTorch asks for before a capture, under watch from the second on."""
         if len(self._runs) > SHAPES:
             return self._give_up(f"more than {SHAPES} kinds of batches came, few of them again", batch, size, total)
@@ -153,7 +153,7 @@ class GraphStep:
                 self._end(f"the step itself changes {change}, which a replay would not do")
         return result
 
-    def _capture(self, kind: Any, batch: Any, size: int, total: int) -> bool:
+    def _capture(self, kind: object, batch: object, size: int, total: int) -> bool:
         static = us.map_tensors(lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad), batch)
         cuda: Any = torch.cuda
         try:
@@ -172,7 +172,7 @@ class GraphStep:
         self.status = "captured as a CUDA graph"
         return True
 
-    def _replay(self, batch: Any) -> None:
+    def _replay(self, batch: object) -> None:
         with torch.no_grad():
             for static, tensor in zip(self._inputs, us.tensors_in(batch), strict=True):
                 static.copy_(tensor, non_blocking=True)
@@ -189,7 +189,7 @@ class GraphStep:
         copied: Result = us.map_tensors(_copied, result._replace(outputs=outputs, target=target))
         return copied
 
-    def _compared(self, batch: Any, size: int, total: int) -> Result:
+    def _compared(self, batch: object, size: int, total: int) -> Result:
         """The ordinary step, after a replay from the same state, which has to have come to the same."""
         held = self._held()
         replayed = False

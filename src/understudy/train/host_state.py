@@ -39,14 +39,14 @@ class HostState:
     `change()` names what has changed since; `objection` is why it cannot all be seen, None where it can.
     """
 
-    def __init__(self, roots: Mapping[str, Any]) -> None:
+    def __init__(self, roots: Mapping[str, object]) -> None:
         self.objection: str | None = None
         self._entries: list[tuple[Any, Any, Any, str]] = []  # mapping or list, key, value, name
         self._lengths: list[tuple[Any, int, str]] = []
         self._cells: list[tuple[types.CellType, Any, str]] = []
         self._tensors: list[tuple[torch.Tensor, tuple[Any, ...], str]] = []
         self._contents: list[tuple[Callable[[], Any], Any, str]] = [(_modes, _modes(), "a global mode of PyTorch")]
-        self._seen: dict[int, Any] = {}
+        self._seen: dict[int, object] = {}
         self._names: set[str] = set()  # that the code mentions
         self._methods: dict[str, list[tuple[Any, str]]] = {}  # of which no code has said the name so far
         for name, root in roots.items():
@@ -76,7 +76,7 @@ class HostState:
     def _object(self, reason: str) -> None:
         self.objection = self.objection or reason
 
-    def _walk(self, value: Any, name: str) -> None:
+    def _walk(self, value: object, name: str) -> None:
         if isinstance(value, PLAIN) or id(value) in self._seen:
             return
         self._seen[id(value)] = value
@@ -109,15 +109,15 @@ class HostState:
         for index, item in enumerate(value):
             self._entry(value, index, item, f"{name}[{index}]")
 
-    def _walk_tuple(self, value: tuple[Any, ...], name: str) -> None:
+    def _walk_tuple(self, value: tuple[object, ...], name: str) -> None:
         for index, item in enumerate(value):
             self._walk(item, f"{name}[{index}]")
 
-    def _entry(self, holder: Any, key: Any, value: Any, name: str) -> None:
+    def _entry(self, holder: object, key: object, value: object, name: str) -> None:
         self._entries.append((holder, key, value, name))
         self._walk(value, name)
 
-    def _walk_content(self, value: Any, name: str) -> None:
+    def _walk_content(self, value: object, name: str) -> None:
         read = _read_content(value)
         if read is not None:
             self._contents.append((read, read(), name))
@@ -150,7 +150,7 @@ class HostState:
             self._offer_methods(type(optimizer), name)
             self._mention("step")
 
-    def _walk_object(self, value: Any, name: str) -> None:
+    def _walk_object(self, value: object, name: str) -> None:
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             self._lengths.append((attributes, len(attributes), name))
@@ -180,7 +180,7 @@ class HostState:
                 else:
                     self._methods.setdefault(key, []).append((function, f"{owner.__name__}.{key}"))
 
-    def _class_value(self, owner: type, key: str, value: Any, name: str) -> None:
+    def _class_value(self, owner: type, key: str, value: object, name: str) -> None:
         read = functools.partial(vars(owner).get, key)
         if isinstance(value, PLAIN):
             self._contents.append((read, value, name))
@@ -197,7 +197,7 @@ class HostState:
         if not isinstance(function.__self__, types.ModuleType):
             self._walk(function.__self__, name)
 
-    def _walk_partial(self, partial: functools.partial[Any], name: str) -> None:
+    def _walk_partial(self, partial: functools.partial[object], name: str) -> None:
         for part in (partial.func, partial.args, partial.keywords):
             self._walk(part, name)
 
@@ -260,7 +260,7 @@ _WALKS: tuple[tuple[Any, Callable[[HostState, Any, str], None]], ...] = (
 )  # fmt: skip
 
 
-def _read_content(value: Any) -> Callable[[], Any] | None:
+def _read_content(value: object) -> Callable[[], object] | None:
     """How to read what an object holds that has no attributes to compare; None where it is not compared."""
     if isinstance(value, random.Random):
         return value.getstate
@@ -281,7 +281,7 @@ def random_draws() -> tuple[Any, ...]:
     return random.getstate(), repr(np.random.get_state(legacy=False)), torch.get_rng_state().tolist()
 
 
-def _modes() -> tuple[Any, ...]:
+def _modes() -> tuple[object, ...]:
     cudnn: Any = torch.backends.cudnn
     return (
         torch.get_float32_matmul_precision(),
@@ -309,7 +309,7 @@ def _mentioned(code: types.CodeType) -> set[str]:
     return words
 
 
-def _is_foreign(item: Any) -> bool:
+def _is_foreign(item: object) -> bool:
     """Whether a class or function is of a package that is not walked."""
     return (item.__module__ or "").partition(".")[0] in NOT_WALKED
 
@@ -321,7 +321,7 @@ def _content(cell: types.CellType) -> Any:
         return _GONE
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _equal(a: object, b: object) -> bool:
     return isinstance(a, PLAIN) and type(a) is type(b) and bool(a == b)
 
 
@@ -333,7 +333,7 @@ def _same(a: Any, b: Any) -> bool:
     return a is b or bool(a == b)
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     """A value in a sentence: numbers as they are, of others the kind."""
     if value is _GONE:
         return "nothing"
@@ -342,7 +342,7 @@ def _short(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def signature(batch: Any) -> Any:
+def signature(batch: object) -> Any:
     """What of a batch a graph keeps: kinds, shapes, and the values of all that is no tensor on the GPU.
 
     Raises TypeError, with the reason, where that cannot be told.

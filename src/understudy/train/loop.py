@@ -356,7 +356,7 @@ class Loop:
             generator.set_state(kept)
 
 
-def _overrides(callback: Any, method: str) -> bool:
+def _overrides(callback: object, method: str) -> bool:
     """Whether the callback does anything there: by its class, or by an attribute of its own."""
     from understudy.train.callbacks import Callback
 

@@ -12,11 +12,11 @@ from understudy.errors import UsageError
 from understudy.train.checkpoint import Encoder
 
 
-def is_object(metric: Any) -> bool:
+def is_object(metric: object) -> bool:
     return all(hasattr(metric, method) for method in ("update", "compute", "reset"))
 
 
-def combines_processes(item: Any) -> bool:
+def combines_processes(item: object) -> bool:
     """Whether `compute` is over all processes by itself, as that of torchmetrics is."""
     return any(hasattr(part, "sync_context") for part in _parts(item))
 

@@ -109,7 +109,7 @@ class Metrics:
         if len(self._values) >= self.every:
             self.flush()
 
-    def update(self, outputs: Any, target: Any, weight: float) -> None:
+    def update(self, outputs: object, target: object, weight: float) -> None:
         """Apply all functions and objects to a batch of `weight` samples; 0 samples count for nothing.
 
         With `gather` every process calls it for every batch.
@@ -240,7 +240,7 @@ def _count(
             counts[name] = counts.get(name, 0.0) + weight
 
 
-def _detached(nested: Any) -> Any:
+def _detached(nested: object) -> Any:
     return us.map_tensors(torch.Tensor.detach, nested)
 
 

@@ -28,14 +28,14 @@ class Module(nn.Module, HyperParameters):
         super().__init__()
         self.board = Board()
 
-    def loss(self, outputs: Any, target: Any) -> torch.Tensor:
+    def loss(self, outputs: object, target: object) -> torch.Tensor:
         raise UsageError(f"{type(self).__name__} has no loss: define loss(outputs, target), or give loss= to fit.")
 
     def training_step(self, batch: Any) -> torch.Tensor | dict[str, torch.Tensor]:
         *inputs, target = batch
         return self.loss(self(*inputs), target)
 
-    def validation_step(self, batch: Any) -> torch.Tensor | dict[str, torch.Tensor]:
+    def validation_step(self, batch: object) -> torch.Tensor | dict[str, torch.Tensor]:
         return self.training_step(batch)
 
     def predict_step(self, batch: Any) -> Any:
@@ -48,7 +48,7 @@ class Module(nn.Module, HyperParameters):
         )
 
 
-def set_scratch_params_device(model: Any, device: torch.device) -> None:
+def set_scratch_params_device(model: object, device: torch.device) -> None:
     """Move trainable tensors that are plain attributes, which `nn.Module.to` does not know, also in lists of modules.
 
     They stay the same objects and leaves of autograd, so that an optimizer that holds them goes on working.

@@ -35,7 +35,7 @@ class _Staging:
         self._next += 1
         return buffer.copy_(tensor)
 
-    def end(self, device: torch.device, stream: Any) -> Any:
+    def end(self, device: torch.device, stream: object) -> Any:
         self._copied = us.recorded_event(device, stream)
         return self._copied
 
@@ -68,7 +68,7 @@ class _Copies:
         self._stagings = [_Staging(), _Staging()]
         self._borrowed: Any = None  # the event after which the loader may write to its last batch again
 
-    def start(self, source: Iterator[Any]) -> _Started:
+    def start(self, source: Iterator[object]) -> _Started:
         """Read a batch and begin its copies; an _End where there is none left."""
         if self._borrowed is not None and not self._borrowed.query():
             self._borrowed.synchronize()
@@ -113,7 +113,7 @@ class Prefetcher:
     its batch is asked for.
     """
 
-    def __init__(self, loader: Iterable[Any], device: us.Device) -> None:
+    def __init__(self, loader: Iterable[object], device: us.Device) -> None:
         self.loader = loader
         self.device = torch.device(device)
         self.ahead = True
@@ -121,12 +121,12 @@ class Prefetcher:
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]  # a TypeError of Python's own where it has no length
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         if self.device.type != "cuda":
             return iter(self.loader)
         return self._batches()
 
-    def _batches(self) -> Iterator[Any]:
+    def _batches(self) -> Iterator[object]:
         source = iter(self.loader)
         copies = _Copies(self.device)
         coming: _Started | None = None

@@ -80,7 +80,7 @@ def optimizer_state(
     flat = [name for group in names for name in group]
     state = optimizer.state_dict()
 
-    def whole(value: Any) -> Any:
+    def whole(value: object) -> Any:
         return strategy.full(value) if isinstance(value, torch.Tensor) else value
 
     values = {flat[index]: {key: whole(v) for key, v in item.items()} for index, item in state["state"].items()}
@@ -116,7 +116,7 @@ def load_optimizer_state(
     optimizer.load_state_dict({"state": values, "param_groups": groups})
 
 
-def _like(value: Any, parameter: torch.Tensor, strategy: SingleDevice) -> Any:
+def _like(value: object, parameter: torch.Tensor, strategy: SingleDevice) -> Any:
     """State of a parameter's shape is placed as the parameter is; the rest (step counts) PyTorch places itself."""
     if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim():
         return strategy.shard(value, parameter)

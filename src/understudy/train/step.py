@@ -36,7 +36,7 @@ class ModuleStep(nn.Module):
         self.module = module
         self.split = split
 
-    def forward(self, step: str, batch: Any) -> Any:
+    def forward(self, step: str, batch: object) -> Any:
         """The values of a step by name; of a predict_step what it returns."""
         result = getattr(self.module, step)(batch)
         if step == "predict_step":
@@ -59,7 +59,7 @@ Forward = Callable[[Any], Result]
 def module_forward(runner: nn.Module, step: str, split: bool) -> Forward:
     """The forward of a model with steps of its own; `runner` is its placed ModuleStep."""
 
-    def forward(batch: Any) -> Result:
+    def forward(batch: object) -> Result:
         values = dict(runner(step, batch))
         if split:
             samples = values.pop("samples").sum()
@@ -71,10 +71,10 @@ def module_forward(runner: nn.Module, step: str, split: bool) -> Forward:
     return forward
 
 
-def plain_forward(runner: nn.Module, loss: Callable[[Any, Any], torch.Tensor]) -> Forward:
+def plain_forward(runner: nn.Module, loss: Callable[[object, object], torch.Tensor]) -> Forward:
     """The forward of any model: the last entry of a batch is the target, the others are the model's arguments."""
 
-    def forward(batch: Any) -> Result:
+    def forward(batch: object) -> Result:
         if not isinstance(batch, list | tuple) or len(batch) < 2:
             raise UsageError(
                 f"a batch is (inputs..., target), and this one is a {type(batch).__name__}: let the loader give that, "
@@ -124,7 +124,7 @@ class Step:
         self.optimizer, self.clip = optimizer, clip
         self._is_plain = self.precision.dtype is None and not clip and self._world_size == 1
 
-    def __call__(self, batch: Any, size: int, total: int) -> Result:
+    def __call__(self, batch: object, size: int, total: int) -> Result:
         self._drop_gradients()
         weight = size * self._world_size / total
         if not self._is_plain or weight != 1:
@@ -141,7 +141,7 @@ class Step:
             for parameter in group["params"]:
                 parameter.grad = None
 
-    def accumulate(self, batch: Any, size: int, total: int, expected: int | None, synchronize: bool) -> Result:
+    def accumulate(self, batch: object, size: int, total: int, expected: int | None, synchronize: bool) -> Result:
         """Add a batch's gradient to those of its group. Without `synchronize` other processes' are left out for now.
 
         `expected` is given with the first batch of a group: how many samples the group probably has. The gradients are
@@ -169,7 +169,7 @@ class Step:
     def _parameters(self) -> list[torch.Tensor]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
-    def _backward(self, batch: Any, weight: float) -> Result:
+    def _backward(self, batch: object, weight: float) -> Result:
         self.strategy.before_forward()
         if self.precision.dtype is None:
             result = self.forward(batch)

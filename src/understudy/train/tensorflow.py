@@ -84,12 +84,12 @@ class Trainer(HyperParameters):
         return self.history
 
 
-def save_parameters(model: Any, path: str | Path) -> None:
+def save_parameters(model: object, path: str | Path) -> None:
     """Write the weights of a Keras model, wherever they are, to one safetensors file, atomically."""
     parameters.write(path, {name: weight.numpy() for name, weight in _named(model).items()})
 
 
-def load_parameters(model: Any, path: str | Path) -> Any:
+def load_parameters(model: object, path: str | Path) -> Any:
     """Read a safetensors file into a built Keras model, whose weights stay where they are; returns the model.
 
     Raises FileFormatError where the file is damaged, UsageError where its names or shapes are not the model's.

@@ -129,7 +129,7 @@ class Trainer(HyperParameters):
         """End the training after the running step or epoch, with everything that belongs to an end."""
         self.stop_reason = reason
 
-    def prepare_batch(self, batch: Any) -> Any:
+    def prepare_batch(self, batch: object) -> Any:
         """The batch as the model gets it: by default moved to the device. An override does the moving itself."""
         return us.to(batch, self.device)
 
@@ -146,14 +146,14 @@ class Trainer(HyperParameters):
     def fit(
         self,
         model: nn.Module,
-        train_loader: Any,
-        val_loader: Any = None,
+        train_loader: object,
+        val_loader: object = None,
         *,
         loss: build.Loss | None = None,
         optimizer: torch.optim.Optimizer | build.OptimizerMaker | None = None,
-        scheduler: Any = None,
+        scheduler: object = None,
         schedule_every: Literal["epoch", "step"] = "epoch",
-        metrics: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, object] | None = None,
         batch_size: int = 32,
         resume: bool | str | Path = False,
     ) -> list[dict[str, float]]:
@@ -209,7 +209,7 @@ class Trainer(HyperParameters):
             )
         return self.checkpoints.load() if there else None
 
-    def _feed(self, source: Any, seed: int, batch_size: int, shuffle: bool, ordered: bool = False) -> Feed:
+    def _feed(self, source: object, seed: int, batch_size: int, shuffle: bool, ordered: bool = False) -> Feed:
         own = type(self).prepare_batch is not _PREPARE_BATCH
         prepare = self.prepare_batch if own else None
         return make_feed(source, self.placement, seed, prepare, batch_size, shuffle, ordered)
@@ -244,7 +244,7 @@ class Trainer(HyperParameters):
         self._move_loss(loss)
         return runner
 
-    def _move_loss(self, loss: Any) -> None:
+    def _move_loss(self, loss: object) -> None:
         if isinstance(loss, nn.Module):
             loss.to(self.device)
 
@@ -324,10 +324,10 @@ class Trainer(HyperParameters):
     def evaluate(
         self,
         model: nn.Module,
-        loader: Any,
+        loader: object,
         *,
         loss: build.Loss | None = None,
-        metrics: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, object] | None = None,
         batch_size: int = 32,
     ) -> dict[str, float]:
         """The means of the loss and the metrics over all of `loader`, without training: see `fit`."""
@@ -339,7 +339,7 @@ class Trainer(HyperParameters):
         with self.precision.applied(), deterministic_algorithms(self.deterministic):
             return evaluate(model, loss, forward, feed, gathered, self.placement, self.precision)
 
-    def predict(self, model: nn.Module, loader: Any, *, batch_size: int = 32) -> list[Any]:
+    def predict(self, model: nn.Module, loader: object, *, batch_size: int = 32) -> list[Any]:
         """The outputs for every batch of `loader` (inputs only: a tensor or a tuple), on the CPU, in order."""
         runner = self._ready(model, None if isinstance(model, Module) else _no_loss)
         feed = self._feed(loader, 0, batch_size, shuffle=False, ordered=True)
@@ -355,7 +355,7 @@ class Trainer(HyperParameters):
         with self.precision.applied(), deterministic_algorithms(self.deterministic):
             return predict(model, call, feed, self.placement, self.precision)
 
-    def _ready(self, model: nn.Module, loss: Any) -> nn.Module:
+    def _ready(self, model: nn.Module, loss: object) -> nn.Module:
         """The placed model: that of `fit` if it is the same one."""
         if model is self.model and self._runner is not None:
             self._move_loss(loss)
@@ -365,7 +365,7 @@ class Trainer(HyperParameters):
         return self._place(model, loss)
 
 
-def _no_loss(outputs: Any, target: Any) -> torch.Tensor:
+def _no_loss(outputs: object, target: object) -> torch.Tensor:
     raise UsageError("this model was placed to predict: evaluate it with a loss of its own.")
 
 

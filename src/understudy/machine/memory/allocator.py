@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from understudy.errors import InternalError, UsageError
 from understudy.machine.memory import snapshot
@@ -35,6 +34,7 @@ from understudy.machine.memory.oom_text import OutOfMemory
 from understudy.machine.memory.pending import EventSource, PendingFrees
 from understudy.machine.memory.settings import UNLIMITED, Settings
 from understudy.machine.memory.statistics import Statistics
+from understudy.trace.plain import Json
 
 
 class CachingAllocator:
@@ -529,14 +529,14 @@ class CachingAllocator:
         self._cache.release(pool_id)
         self._update()
 
-    def snapshot(self, pool_id: PoolId | None = None, frames: snapshot.Frames = snapshot.no_frames) -> dict[str, Any]:
+    def snapshot(self, pool_id: PoolId | None = None, frames: snapshot.Frames = snapshot.no_frames) -> Json:
         """Segments by address and the settings, as in `torch.cuda.memory._snapshot`; of one pool, or of all.
 
         `frames` turns the `context` of a block or segment into the frames of a stack: filename, line, name.
         """
         return snapshot.describe(self._heap, pool_id, frames)
 
-    def restore(self, segments: Iterable[Mapping[str, Any]]) -> dict[int, Block]:
+    def restore(self, segments: Iterable[Mapping[str, object]]) -> dict[int, Block]:
         """Start from the segments of a snapshot, at their addresses; the allocated blocks by address.
 
         The allocator must be empty. Blocks that wait for other streams count as allocated.

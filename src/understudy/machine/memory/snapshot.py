@@ -20,12 +20,13 @@ from understudy.machine.memory.blocks import (
 )
 from understudy.machine.memory.heap import Heap
 from understudy.machine.memory.settings import Settings
+from understudy.trace.plain import Json
 
-Frames = Callable[[object], list[dict[str, Any]]]
+Frames = Callable[[object], list[Json]]
 _STATES = {ALLOCATED: "active_allocated", PENDING: "active_pending_free", FREE: "inactive"}
 
 
-def settings_dict(settings: Settings) -> dict[str, Any]:
+def settings_dict(settings: Settings) -> Json:
     """The entry `allocator_settings` of a snapshot; sizes in bytes, -1 for no limit."""
     return {
         "PYTORCH_CUDA_ALLOC_CONF": settings.text,
@@ -48,14 +49,14 @@ def _signed(value: int) -> int:
     return value if value < 1 << 63 else value - (1 << 64)
 
 
-def no_frames(context: object) -> list[dict[str, Any]]:
+def no_frames(context: object) -> list[Json]:
     """No stack is kept."""
     return []
 
 
-def describe(heap: Heap, pool_id: PoolId | None = None, frames: Frames = no_frames) -> dict[str, Any]:
+def describe(heap: Heap, pool_id: PoolId | None = None, frames: Frames = no_frames) -> Json:
     """Segments by address and the settings; of one pool, or of all."""
-    segments: list[dict[str, Any]] = []
+    segments: list[Json] = []
     for segment in heap.segments.values():
         if pool_id in (None, DEFAULT_POOL) or segment.shelf.pool.pool_id == pool_id:
             segments += _entries(heap.device, segment, frames)
@@ -64,7 +65,7 @@ def describe(heap: Heap, pool_id: PoolId | None = None, frames: Frames = no_fram
     return {"segments": segments, "allocator_settings": settings_dict(heap.settings)}
 
 
-def _entries(device: int, segment: Segment, frames: Frames) -> list[dict[str, Any]]:
+def _entries(device: int, segment: Segment, frames: Frames) -> list[Json]:
     """A segment as one entry, an expandable one as an entry for each run of mapped blocks."""
     runs: list[list[Block]] = [[]]
     for block in segment.blocks():
@@ -75,7 +76,7 @@ def _entries(device: int, segment: Segment, frames: Frames) -> list[dict[str, An
     return [_entry(device, segment, run, frames) for run in runs if run]
 
 
-def _entry(device: int, segment: Segment, blocks: list[Block], frames: Frames) -> dict[str, Any]:
+def _entry(device: int, segment: Segment, blocks: list[Block], frames: Frames) -> Json:
     active = [block for block in blocks if block.state != FREE]
     return {
         "device": device,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 from understudy.reports.parts.summary import short
 from understudy.trace.operation import Kind, Signature
+from understudy.trace.plain import Json
 from understudy.trace.trace import MemoryAction, Trace
 
 MAX_POINTS = 2_000  # of a line on a chart: more than a screen has columns
@@ -27,7 +27,7 @@ class Kernels:
     size_bytes: int = 0
 
 
-def memory(trace: Trace, begin_ns: int) -> list[dict[str, Any]]:
+def memory(trace: Trace, begin_ns: int) -> list[Json]:
     """Per device: times in ms, bytes by category at those times, and the lines that held the peak."""
     devices: dict[int, list[MemoryAction]] = {}
     for action in trace.memory_actions():
@@ -36,7 +36,7 @@ def memory(trace: Trace, begin_ns: int) -> list[dict[str, Any]]:
     return [_device_memory(device, actions, begin_ns) for device, actions in sorted(devices.items())]
 
 
-def _device_memory(device: int, actions: list[MemoryAction], begin_ns: int) -> dict[str, Any]:
+def _device_memory(device: int, actions: list[MemoryAction], begin_ns: int) -> dict[str, object]:
     alive: dict[int, MemoryAction] = {}
     totals: Counter[str] = Counter()
     steps: list[tuple[int, dict[str, int]]] = []
@@ -79,7 +79,7 @@ def _thinned(steps: list[tuple[int, dict[str, int]]]) -> list[tuple[int, dict[st
     return [max(stretch, key=lambda step: sum(step[1].values())) for stretch in stretches]
 
 
-def _owners(actions: list[MemoryAction]) -> list[dict[str, Any]]:
+def _owners(actions: list[MemoryAction]) -> list[dict[str, object]]:
     alive: dict[int, MemoryAction] = {}
     for action in actions:
         if action.action == "alloc":
@@ -118,7 +118,7 @@ def kernels(trace: Trace) -> list[Kernels]:
     return sorted(by_name.values(), key=lambda group: (-group.duration_ns, group.name))
 
 
-def roofline(trace: Trace, groups: list[Kernels]) -> dict[str, Any] | None:
+def roofline(trace: Trace, groups: list[Kernels]) -> Json | None:
     """Achieved speed over arithmetic intensity, and the first GPU's roofs; None where no kernel counts its work."""
     counted = [group for group in groups if group.flops and group.size_bytes and group.duration_ns][:MAX_KERNELS]
     gpus = trace.facts.get("gpus", [])

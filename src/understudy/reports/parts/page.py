@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib import resources, util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from understudy.errors import UsageError
 from understudy.trace.units import join_units
@@ -49,6 +49,6 @@ def plotly() -> str:
     return str(get_plotlyjs())
 
 
-def embedded(data: Any) -> str:
+def embedded(data: object) -> str:
     """JSON that may stand inside a script element: no `<`, so neither an end tag nor a comment begins in it."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")

@@ -7,7 +7,6 @@ import os
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from understudy.reports.parts import throughput
 from understudy.reports.parts.peak import Peak, peaks
@@ -15,6 +14,7 @@ from understudy.reports.parts.throughput import Samples
 from understudy.reports.parts.time import Timing, measure
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Kind, Site
+from understudy.trace.plain import Json
 from understudy.trace.trace import Record, Trace
 from understudy.trace.units import format_bytes, format_ns, format_share, plural
 
@@ -191,7 +191,7 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
     )
 
 
-def _host_factor(options: dict[str, Any]) -> float | None:
+def _host_factor(options: Json) -> float | None:
     return float(options.get("host_factor", 1.0)) if options.get("host_time") == "measured" else None
 
 
@@ -215,7 +215,7 @@ def activity(device: Device, begin_ns: int, end_ns: int, columns: int) -> list[f
     return [min(1.0, one / width) for one in busy]
 
 
-def _devices(facts: dict[str, Any]) -> dict[int, Device]:
+def _devices(facts: Json) -> dict[int, Device]:
     devices = {}
     totals = facts.get("devices", [])
     for index, gpu in enumerate(facts.get("gpus", [])):
@@ -283,7 +283,7 @@ def _count_step(step: Step, steps: list[Step], record: Record) -> Step:
     return step
 
 
-def _program(facts: dict[str, Any]) -> str:
+def _program(facts: Json) -> str:
     program = facts.get("program", "")
     return " ".join(map(str, program)) if isinstance(program, list | tuple) else str(program)
 

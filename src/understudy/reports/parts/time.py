@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from heapq import merge
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
 from understudy.trace import roofline
 from understudy.trace.operation import FIRST_USE, Kind, Signature
+from understudy.trace.plain import Json
 from understudy.trace.trace import Trace
 from understudy.trace.units import format_ns, format_share, plural
 
@@ -116,7 +116,7 @@ class Kernel:
 
     __slots__ = ("bound", "chain", "matrix", "roofline_ns", "tensor_cores")
 
-    def __init__(self, signature: Signature, size_bytes: int, gpu: dict[str, Any]) -> None:
+    def __init__(self, signature: Signature, size_bytes: int, gpu: Json) -> None:
         peaks, bandwidth = gpu.get("peak_flops") or {}, gpu.get("memory_bandwidth_bytes_per_s") or 0
         dtype = signature.dtypes[0] if signature.dtypes else "float32"
         kind = roofline.precision(dtype, ("tf32", 1) in signature.detail, peaks)

@@ -10,10 +10,10 @@ import base64
 import sys
 from array import array
 from itertools import pairwise
-from typing import Any
 
 from understudy.reports.parts.summary import short
 from understudy.trace.operation import Kind
+from understudy.trace.plain import Json
 from understudy.trace.trace import Record, Trace
 
 MAX_OPERATIONS = 300_000  # about 5 MB of page; what comes later is left out, and the page says so
@@ -26,7 +26,7 @@ class _Lane:
         self.label = label
         self.columns = array("I"), array("I"), array("I")
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         starts, durations, whats = self.columns
         order = None
         if any(later < earlier for earlier, later in pairwise(starts)):
@@ -41,7 +41,7 @@ class _Lane:
         }
 
 
-def timeline(trace: Trace, begin_ns: int, end_ns: int) -> dict[str, Any]:
+def timeline(trace: Trace, begin_ns: int, end_ns: int) -> Json:
     """Lanes, their packed operations and the table of what these are.
 
     What the host does after the devices' last operation is left out; without any, the host's rows are all there is.

@@ -28,8 +28,8 @@ class Hook(NamedTuple):
 NEEDED = {
     "every operator": """
         torch._C._ForceDispatchKeyGuard torch._C._TorchDispatchModeKey torch._C._disabled_torch_dispatch_impl
-        torch._C._dispatch_tls_local_exclude_set torch._C._dispatch_tls_local_include_set
-        torch._C._get_dispatch_mode torch._C._should_allow_numbers_as_tensors torch._ops.HigherOrderOperator
+        torch._C._dispatch_tls_local_exclude_set torch._C._dispatch_tls_local_include_set torch._C._get_dispatch_mode
+        torch._C._len_torch_dispatch_stack torch._C._should_allow_numbers_as_tensors torch._ops.HigherOrderOperator
         torch._TorchCompileInductorWrapper torch.ops.aten._ctc_loss torch.ops.aten._ctc_loss_backward
         torch.ops.aten._cudnn_ctc_loss torch.library._impls torch.nn.Module._apply torch.nn.Module._apply.__code__
         torch.utils._python_dispatch.TorchDispatchMode torch.utils._python_dispatch._get_current_dispatch_mode

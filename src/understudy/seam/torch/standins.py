@@ -27,12 +27,12 @@ LIBRARIES = sys.stdlib_module_names - {"__main__"} | {"torch", "understudy", "nu
 class StandIn:
     """A function that calls ours, and in all else is PyTorch's."""
 
-    def __init__(self, stock: Callable[..., Any], function: Callable[..., Any]) -> None:
+    def __init__(self, stock: Callable[..., object], function: Callable[..., object]) -> None:
         functools.update_wrapper(self, stock)
         self.function = function
         self._hash = hash(stock)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         return self.function(*args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
@@ -59,18 +59,18 @@ class StandIn:
     def __copy__(self) -> StandIn:
         return self
 
-    def __deepcopy__(self, memo: Any) -> StandIn:
+    def __deepcopy__(self, memo: object) -> StandIn:
         return self
 
 
 class Factory(StandIn):
     """A factory that takes what C++ alone would not: a number for a device, `device` beside an `out` on a device."""
 
-    def __init__(self, stock: Callable[..., Any], check_out: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, stock: Callable[..., object], check_out: Callable[[dict[str, object]], None]) -> None:
         super().__init__(stock, stock)
         self.check_out = check_out
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         if "device" in kwargs:
             device = kwargs["device"]
             if isinstance(device, (int, str)):
@@ -89,7 +89,7 @@ def public(owner: Any, name: str, value: Any) -> list[Patch]:
     return [Patch(owner, name, value)] if found is None else [Patch(owner, name, value), Patch(place, inner, value)]
 
 
-def imported(replaced: dict[int, Any]) -> Iterator[Patch]:
+def imported(replaced: dict[int, object]) -> Iterator[Patch]:
     """Names that modules of the program imported before the emulation (`from torch import zeros`).
 
     `replaced` has what stands in a function's place, by the function's identity.

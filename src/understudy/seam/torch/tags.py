@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -25,7 +25,20 @@ FLOATING = -3
 """Made by C++ with device=cpu inside a composite: adopts the first device that it meets."""
 
 functorch: Any = torch._C._functorch
-storage_of: Callable[[torch.Tensor], Any] = torch._C.TensorBase.untyped_storage
+
+
+if TYPE_CHECKING:
+
+    class Storage(torch.UntypedStorage):
+        """PyTorch's storage, with what lies on it: the tag, and a captured graph's own memory for it."""
+
+        _us: Tag
+        _us_graph: object
+
+else:
+    Storage = torch.UntypedStorage
+
+storage_of: Callable[[torch.Tensor], Storage] = torch._C.TensorBase.untyped_storage  # type: ignore[assignment]
 shape_of: Callable[[torch.Tensor], torch.Size] = torch._C.TensorBase.shape.__get__  # type: ignore[attr-defined]
 
 is_physically_meta: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_meta.__get__  # type: ignore[attr-defined]
@@ -36,7 +49,7 @@ TRACED: frozenset[Any] = frozenset({FakeTensor, FunctionalTensor})
 
 
 VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
-UNTRACK: Callable[[Any], None] | None = None
+UNTRACK: Callable[[object], None] | None = None
 """Takes a storage out of the garbage collector's sight, for versions of PyTorch in which that would empty it.
 
 There a storage whose last Python reference is in a garbage cycle (`torch.save` leaves one) has its attributes cleared,
@@ -49,14 +62,14 @@ if VERSION < (2, 13):
     UNTRACK = untrack
 
 
-def attach(storage: Any, tag: Tag) -> None:
+def attach(storage: Storage, tag: Tag) -> None:
     """Put a tag on a storage, to stay for as long as the storage lives."""
     storage._us = tag
     if UNTRACK is not None:
         UNTRACK(storage)
 
 
-def bytes_in(storage: Any) -> torch.Tensor:
+def bytes_in(storage: Storage) -> torch.Tensor:
     """A storage's bytes, as a tensor that shares them."""
     return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
 
@@ -126,10 +139,10 @@ class _HostTag:
     site = 0
 
 
-HOST_TAG = _HostTag()
+HOST_TAG: Tag = cast(Tag, _HostTag())
 
 
-def named(kwargs: dict[str, Any]) -> bool:
+def named(kwargs: dict[str, object]) -> bool:
     """Whether a program's own call says the device of an operator: then `pin_memory` is there too.
 
     The functions of Python always say it, those that C++ calls with a tensor's options never do (tools/autograd/
@@ -138,7 +151,7 @@ def named(kwargs: dict[str, Any]) -> bool:
     return kwargs.get("device") is not None and kwargs.get("pin_memory") is not None
 
 
-def tag_of(tensor: torch.Tensor) -> Any:
+def tag_of(tensor: torch.Tensor) -> Tag:
     """The tag of a tensor's memory; of a sparse tensor's values; HOST_TAG where there is none."""
     try:
         return storage_of(tensor)._us
@@ -179,7 +192,7 @@ def in_meta_kernel() -> bool:
     return bool(torch._C._meta_in_tls_dispatch_include())
 
 
-def _tag_without_storage(tensor: torch.Tensor) -> Any:
+def _tag_without_storage(tensor: torch.Tensor) -> Tag:
     while functorch.is_functorch_wrapped_tensor(tensor):  # inside torch.func's transforms
         tensor = functorch.get_unwrapped(tensor)
     with disable_torch_function():
@@ -189,7 +202,8 @@ def _tag_without_storage(tensor: torch.Tensor) -> Any:
             pass
         for part in parts_of(tensor):
             return tag_of(part)
-    return getattr(tensor, "_us", HOST_TAG)
+    found: Tag = getattr(tensor, "_us", HOST_TAG)
+    return found
 
 
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -76,11 +76,11 @@ class SingleDevice:
     def sum_over_ranks(self, values: dict[str, float]) -> dict[str, float]:
         return values
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: object) -> list[Any]:
         """The `value` of every process, in the order of ranks, on every process."""
         return [value]
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, value: object) -> Any:
         """The `value` of rank 0."""
         return value
 

@@ -34,8 +34,8 @@ def patches(state: State) -> list[Patch]:
     ]
 
 
-def _asking(state: State, stock: Callable[..., Any], name: str) -> Callable[..., Any]:
-    def asked(*args: Any, **kwargs: Any) -> Any:
+def _asking(state: State, stock: Callable[..., object], name: str) -> Callable[..., object]:
+    def asked(*args: object, **kwargs: object) -> object:
         if state.sites.is_program(sys._getframe(1)):
             setattr(state.notes, name, True)
         return stock(*args, **kwargs)

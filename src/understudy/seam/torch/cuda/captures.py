@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from understudy.machine.memory.blocks import DEFAULT_POOL
+from understudy.machine.memory.blocks import DEFAULT_POOL, Block
 from understudy.seam.torch.cuda.graph_memory import PoolBytes, bytes_of
 from understudy.seam.torch.dispatch.above import Above
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import HIDDEN_WRITES, NO_KERNEL
 from understudy.seam.torch.state.positions import Position
-from understudy.seam.torch.tags import FLOATING, Tag, attach, bytes_in, parts_of, storage_of, tag_of
+from understudy.seam.torch.tags import FLOATING, Storage, Tag, attach, bytes_in, parts_of, storage_of, tag_of
 
 Tensor = torch.Tensor
 C: Any = torch._C
@@ -57,7 +58,7 @@ class Step(NamedTuple):
     """
 
     plan: Plan
-    func: Any
+    func: OpOverload
     args: Any
     kwargs: Any
     results: list[Slot]
@@ -68,7 +69,7 @@ class Step(NamedTuple):
 class CaptureMode(Above):
     """Above the emulation's own mode while a graph is captured: lets it carry operators out, and writes them down."""
 
-    def __init__(self, dispatch: Dispatch, generator: Any, places: list[Position], pool: PoolBytes) -> None:
+    def __init__(self, dispatch: Dispatch, generator: object, places: list[Position], pool: PoolBytes) -> None:
         super().__init__(dispatch)
         self.generator = generator
         self.places = places
@@ -87,7 +88,7 @@ class CaptureMode(Above):
         with self.dispatch, self:
             yield
 
-    def operator(self, plan: Plan, func: Any, args: Any, kwargs: Any) -> Any:
+    def operator(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         """Write the operator down."""
         drawn = self._drawn(kwargs.get("generator") or self.generator) if plan.random else None
         if drawn is not None and kwargs.get("generator") is not None and drawn[1] not in self.places:
@@ -138,7 +139,7 @@ class CaptureMode(Above):
             with C._DisableTorchDispatch():
                 storage._us_graph = storage_of(bytes_in(storage).clone())
 
-    def _twins(self, out: Any, given: dict[int, Any], made: dict[int, Any]) -> Any:
+    def _twins(self, out: object, given: dict[int, Any], made: dict[int, Any]) -> object:
         """Results in new memory, as tensors that may die: their bytes stay in the graph's private pool.
 
         `made` are the twins of memory that several results share.
@@ -159,7 +160,7 @@ class CaptureMode(Above):
             twin.set_(held, out.storage_offset(), out.shape, out.stride())
         return twin
 
-    def _held(self, storage: Any, tag: Any) -> Any:
+    def _held(self, storage: Storage, tag: Tag) -> Any:
         """A storage that may die, with the tag of one that the graph keeps where its block lies."""
         del storage._us
         kept = _in_pool(storage, tag.block)
@@ -181,7 +182,9 @@ class CaptureMode(Above):
 
     # ------------------------------------------------------------------ the record
 
-    def _write_down(self, plan: Plan, func: Any, args: Any, kwargs: Any, out: Any, written: list[Tensor]) -> None:
+    def _write_down(
+        self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, out: object, written: list[Tensor]
+    ) -> None:
         self._use_all(plan, args, kwargs, out, written)
         results = [self._slot(tensor) for tensor in tensors_in((out,))] if plan.fresh else []
         kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
@@ -193,7 +196,7 @@ class CaptureMode(Above):
         grad = torch.is_grad_enabled()
         self.steps.append(Step(plan, func, self._slots(args), self._slots(kwargs), results, grad, drawn))
 
-    def _use_all(self, plan: Plan, args: Any, kwargs: Any, out: Any, written: list[Tensor]) -> None:
+    def _use_all(self, plan: Plan, args: Any, kwargs: Any, out: Result, written: list[Tensor]) -> None:
         """Note the memory that the graph reads and writes."""
         mutated = {id(tensor) for tensor in written}
         for tensor in tensors_in((*args, *kwargs.values())):
@@ -205,7 +208,7 @@ class CaptureMode(Above):
         if _has_storage(tensor) and tag_of(tensor).device >= 0:
             where[tag_of(tensor)] = None
 
-    def _slots(self, value: Any) -> Any:
+    def _slots(self, value: object) -> Any:
         if isinstance(value, Tensor):
             return self._slot(value)
         if isinstance(value, dict):
@@ -220,7 +223,7 @@ class CaptureMode(Above):
         storage = storage_of(tensor)
         if storage._us.device < 0:
             # Numbers become arguments of the kernel; the rest is read when the graph runs.
-            kept = storage_of(tensor.detach().clone()) if tensor.dim() == 0 else storage
+            kept: Any = storage_of(tensor.detach().clone()) if tensor.dim() == 0 else storage
         else:
             kept = getattr(storage, "_us_graph", None) or (StorageWeakRef(storage) if storage.nbytes() else storage)
         offset = 0 if kept is not storage and tensor.dim() == 0 and storage._us.device < 0 else tensor.storage_offset()
@@ -231,7 +234,7 @@ def _has_storage(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_meta
 
 
-def _in_pool(storage: Any, block: Any) -> Any:
+def _in_pool(storage: Storage, block: Block) -> Storage:
     """A storage with the same bytes where its block lies, unless they are more than CUDA's counterpart has."""
     if block is None or block.pool_id == DEFAULT_POOL or storage.nbytes() > block.size:
         return storage
@@ -247,7 +250,7 @@ def _written(plan: Plan, args: Any, kwargs: Any) -> list[Tensor]:
     return [tensor for tensor in tensors_in(values) if _has_storage(tensor)]
 
 
-def tensors_of(value: Any) -> Any:
+def tensors_of(value: object) -> Any:
     """Slots as tensors again, in the shape of the arguments."""
     if isinstance(value, Slot):
         return value.tensor()

@@ -99,7 +99,7 @@ def _sleep(state: State, cycles: int) -> None:
     state.machine.busy(local.host, local.streams[local.device], cycles * 1000 // device.gpu.clock_mhz)
 
 
-def _streams(state: State) -> dict[str, Any]:
+def _streams(state: State) -> dict[str, object]:
     local = state.local
 
     def current(index: int) -> tuple[int, int, int]:
@@ -129,7 +129,7 @@ def _streams(state: State) -> dict[str, Any]:
 PROTOTYPE = "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
 
 
-def _switches(state: State) -> dict[str, Any]:
+def _switches(state: State) -> dict[str, object]:
     told: list[bool] = []
 
     def set_debug_mode(mode: int) -> None:
@@ -147,11 +147,11 @@ def _switches(state: State) -> dict[str, Any]:
     }
 
 
-def _workspace_sizes(state: State) -> dict[str, Any]:
+def _workspace_sizes(state: State) -> dict[str, object]:
     """What `torch.backends.cuda.cublas_workspace_size` asks and sets; handles that have a workspace keep theirs."""
     memory = state.memory
 
-    def set_size(name: str) -> Any:
+    def set_size(name: str) -> object:
         return lambda size: memory.workspace_sizes.__setitem__(name, int(size))
 
     return {
@@ -162,7 +162,7 @@ def _workspace_sizes(state: State) -> dict[str, Any]:
     }
 
 
-def _accelerator(state: State) -> dict[str, Any]:
+def _accelerator(state: State) -> dict[str, object]:
     local = state.local
 
     def synchronize(index: int) -> None:
@@ -183,7 +183,7 @@ def _accelerator(state: State) -> dict[str, Any]:
     def capability(index: int) -> dict[str, Any]:
         return {"supported_dtypes": set(SUPPORTED_DTYPES)}
 
-    def current(index: int) -> Any:
+    def current(index: int) -> object:
         torch.cuda._lazy_init()
         return state.wrap_stream(local.streams[local.device if index is None else index])
 
@@ -212,7 +212,7 @@ SUPPORTED_DTYPES = (
 )  # fmt: skip
 
 
-def _hooks(state: State) -> dict[str, Any]:
+def _hooks(state: State) -> dict[str, object]:
     return {
         "_has_cuda": True,
         "has_cuda": True,
@@ -302,28 +302,28 @@ class Cudart:
         """The text of an error code."""
         return ERRORS.get(int(error), "unrecognized error code")
 
-    def cudaProfilerStart(self) -> Any:
+    def cudaProfilerStart(self) -> object:
         """Nothing to start: the emulation always records."""
         return self.cudaError(0)
 
     cudaProfilerStop = cudaProfilerStart
 
-    def cudaHostRegister(self, pointer: int, size: int, flags: int) -> Any:
+    def cudaHostRegister(self, pointer: int, size: int, flags: int) -> object:
         """Page-lock memory that the program owns."""
         self._state.memory.registered[pointer] = size
         return self.cudaError(0)
 
-    def cudaHostUnregister(self, pointer: int) -> Any:
+    def cudaHostUnregister(self, pointer: int) -> object:
         """Undo `cudaHostRegister`; 1 (invalid argument) for memory that was not registered."""
         return self.cudaError(0 if self._state.memory.registered.pop(pointer, None) is not None else 1)
 
-    def cudaStreamCreate(self, pointer: int) -> Any:
+    def cudaStreamCreate(self, pointer: int) -> object:
         """A blocking stream: `pointer` gets its handle, of use to `torch.cuda.ExternalStream` and nothing else."""
         self._streams += 1
         ctypes.c_void_p.from_address(pointer).value = RAW_STREAM_BASE + self._streams * 16
         return self.cudaError(0)
 
-    def cudaStreamDestroy(self, handle: int) -> Any:
+    def cudaStreamDestroy(self, handle: int) -> object:
         """Give a stream of `cudaStreamCreate` up; its work goes on."""
         return self.cudaError(0 if RAW_STREAM_BASE < handle <= RAW_STREAM_BASE + self._streams * 16 else 400)
 
@@ -333,7 +333,7 @@ def _cuda_module(state: State) -> list[Patch]:
     version = ".".join(map(str, state.cuda_version))
     properties = functools.cache(DeviceProperties)  # one object a device
 
-    def mem_get_info(device: Any = None) -> tuple[int, int]:
+    def mem_get_info(device: object = None) -> tuple[int, int]:
         cuda._lazy_init()
         index = state.local.device if device is None else state.index(device)
         return state.memory.info(index)

@@ -77,7 +77,9 @@ def _accelerator_graph(graph_class: type) -> list[Patch]:
     class Graph(graph_class):  # type: ignore[misc]
         """A graph of the accelerator that is there, here of CUDA; as a context it captures on the current stream."""
 
-        def __init__(self, keep_graph: bool = False, *, pool: Any = None, capture_error_mode: str = "default") -> None:
+        def __init__(
+            self, keep_graph: bool = False, *, pool: object = None, capture_error_mode: str = "default"
+        ) -> None:
             super().__init__(keep_graph)
             self.graph_pool, self.capture_error_mode = pool, capture_error_mode
 
@@ -111,7 +113,7 @@ class Graph:
         self._optimizer_steps = 0  # that the graph holds
 
     def capture_begin(
-        self, pool: Any = None, capture_error_mode: str = "global", check_input_liveness: bool = False
+        self, pool: object = None, capture_error_mode: str = "global", check_input_liveness: bool = False
     ) -> None:
         """Record what follows on the current stream, which must be a side stream."""
         state = self._state
@@ -247,7 +249,7 @@ class Graph:
         self._captured = False
         self._mode = self._capture = None
 
-    def pool(self) -> Any:
+    def pool(self) -> object:
         """The id of the graph's memory pool."""
         if not self._captured:
             raise RuntimeError(NOT_CAPTURED.format("pool()"))
@@ -263,7 +265,7 @@ class Graph:
             place.blocks = self._draws_through(self._state.local.streams[self._state.local.device].index)
         place.graphs.add(id(self))
 
-    def _draws_through(self, stream: int) -> list[Any]:
+    def _draws_through(self, stream: int) -> list[object]:
         """The memory that a generator's seed and offset are read from, an element each."""
         device = self._state.device(self._state.local.device)
         return [(device, self._state.memory.take(device, 8, stream)) for _ in range(2)]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.backends.cudnn.rnn
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.kernels.recurrent_space import RNN_MODES
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of
@@ -96,7 +95,7 @@ def _preferred(kind: str) -> list[Patch]:
         return []  # older versions lack some
     chosen = [getattr(torch._C, get)()]
 
-    def choose(backend: Any) -> None:
+    def choose(backend: object) -> None:
         chosen[0] = backend
 
     return [Patch(torch._C, get, lambda: chosen[0]), Patch(torch._C, put, choose)]
@@ -116,7 +115,7 @@ def _find_engine(dispatch: Dispatch, tensor: torch.Tensor, benchmark: bool) -> N
         raise RuntimeError(f"{way} was unable to find an engine to execute this computation")
 
 
-def convolution(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def convolution(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::cudnn_convolution, called by name: the convolution that it is."""
     tensor, weight, padding, stride, dilation, groups = args[:6]
     _find_engine(dispatch, tensor, args[6])
@@ -126,7 +125,7 @@ def convolution(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...]
         )
 
 
-def transposed(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def transposed(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::cudnn_convolution_transpose, called by name."""
     tensor, weight, padding, output_padding, stride, dilation, groups = args[:7]
     _find_engine(dispatch, tensor, args[7])
@@ -136,13 +135,13 @@ def transposed(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...],
         )
 
 
-def sampled(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def sampled(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::cudnn_grid_sampler, called by name: bilinear, zeros outside, corners aligned."""
     with dispatch.parts:
         return torch.ops.aten.grid_sampler.default(*args, 0, 0, True)
 
 
-def sampled_backward(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def sampled_backward(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::cudnn_grid_sampler_backward."""
     tensor, grid, gradient = args
     with dispatch.parts:

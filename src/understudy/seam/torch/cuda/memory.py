@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from understudy.seam.patching import Patch
@@ -26,8 +24,8 @@ def patches(state: State) -> list[Patch]:
     return found
 
 
-def _statistics(state: State) -> dict[str, Any]:
-    def stats(index: int) -> dict[str, Any]:
+def _statistics(state: State) -> dict[str, object]:
+    def stats(index: int) -> dict[str, object]:
         device = state.device(index)
         state.drain(device)
         found = dict(device.allocator.memory_stats())
@@ -58,7 +56,7 @@ def _statistics(state: State) -> dict[str, Any]:
     }
 
 
-def _allocator(state: State) -> dict[str, Any]:
+def _allocator(state: State) -> dict[str, object]:
     def empty_cache() -> None:
         for device in state.machine.devices:
             state.drain(device)
@@ -85,7 +83,7 @@ def _set_settings(state: State, text: str) -> None:
     state.host_allocator.settings = settings
 
 
-def _raw(state: State) -> dict[str, Any]:
+def _raw(state: State) -> dict[str, object]:
     def allocate(size: int, stream: int) -> int:
         index = state.local.device
         device = state.device(index)
@@ -108,7 +106,7 @@ def _raw(state: State) -> dict[str, Any]:
     return {"cudaCachingAllocator_raw_alloc": allocate, "cudaCachingAllocator_raw_delete": delete}
 
 
-def _accelerator(state: State) -> dict[str, Any]:
+def _accelerator(state: State) -> dict[str, object]:
     return {
         "isAllocatorInitialized": lambda: state.visible is not None,
         "emptyCache": lambda: C._cuda_emptyCache(),

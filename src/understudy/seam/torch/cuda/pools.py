@@ -35,14 +35,14 @@ def patches(state: State) -> list[Patch]:
 class PoolContext:
     """`torch.cuda.MemPoolContext` of PyTorch 2.6: makes a pool the active one while it lives."""
 
-    _active: ClassVar[list[Any]] = []
+    _active: ClassVar[list[object]] = []
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: object) -> None:
         self._pool = pool
         self._active.append(pool)
 
     @staticmethod
-    def active_pool() -> Any:
+    def active_pool() -> object:
         """The pool of the newest context that lives; None without one."""
         return PoolContext._active[-1] if PoolContext._active else None
 
@@ -92,7 +92,7 @@ def _functions(state: State) -> dict[str, Callable[..., Any]]:
     }
 
 
-def _refuse_checkpoint(*_: Any) -> NoReturn:
+def _refuse_checkpoint(*_: object) -> NoReturn:
     raise UnsupportedError(
         "the state of an allocator's private pool cannot be saved or restored here: only torch.compile's graph trees "
         "do that, and compiled functions run eagerly on emulated GPUs; leave the checkpoint out"
@@ -118,7 +118,7 @@ def _pool_class(state: State) -> type:
         """
 
         def __init__(
-            self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False, symmetric: bool = False
+            self, allocator: object = None, use_on_oom: bool = False, no_split: bool = False, symmetric: bool = False
         ) -> None:
             torch.cuda._lazy_init()
             self._allocator = allocator
@@ -141,7 +141,7 @@ def _pool_class(state: State) -> type:
             """How many users the pool has: this object, and the scopes that are open."""
             return self._device.allocator.pool_use_count(self._id)
 
-        def snapshot(self, include_traces: bool = True) -> Any:
+        def snapshot(self, include_traces: bool = True) -> object:
             """The segments of this pool."""
             return state.history.snapshot((*self._id, include_traces))["segments"]
 

@@ -40,13 +40,13 @@ def patches(state: State) -> list[Patch]:
     def wrap(stream: MachineStream) -> Any:
         return stream_class(stream_id=stream.index, device_index=stream.device, device_type=CUDA_TYPE)
 
-    def current_stream(device: Any = None) -> Any:
+    def current_stream(device: object = None) -> Any:
         cuda._lazy_init()
         index = _index(state, device)
         stream = state.local.streams[index]
         return wrap(state.order.current(index, stream) if state.machine.concurrent else stream)
 
-    def default_stream(device: Any = None) -> Any:
+    def default_stream(device: object = None) -> Any:
         cuda._lazy_init()
         return wrap(state.device(_index(state, device)).default_stream)
 
@@ -55,7 +55,7 @@ def patches(state: State) -> list[Patch]:
             state.set_stream(stream_of(state, stream))
             state.local.device = stream.device_index
 
-    def from_external(data_ptr: int, device: Any = None) -> Any:
+    def from_external(data_ptr: int, device: object = None) -> Any:
         cuda._lazy_init()
         return external_class(data_ptr, device)
 
@@ -76,7 +76,7 @@ def patches(state: State) -> list[Patch]:
     ]
 
 
-def _index(state: State, device: Any) -> int:
+def _index(state: State, device: object) -> int:
     if device is None:
         return state.local.device
     index = state.index(device.idx if isinstance(device, torch.cuda.device) else device)
@@ -112,7 +112,7 @@ class StreamMethods:
         return self.cuda_stream
 
     @property
-    def _as_parameter_(self) -> Any:
+    def _as_parameter_(self) -> object:
         return ctypes.c_void_p(self.cuda_stream)
 
     def wait_event(self, event: Any) -> None:
@@ -136,13 +136,13 @@ class StreamMethods:
     def is_capturing(self) -> bool:
         return self._state.capturing(self._us)
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> object:
         self._previous = [*getattr(self, "_previous", []), torch.cuda.current_stream(self.device_index)]
         self._devices = [*getattr(self, "_devices", []), self._state.local.device]
         torch.cuda.set_stream(cast(Any, self))
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         torch.cuda.set_stream(self._previous.pop())
         self._state.local.device = self._devices.pop()
 
@@ -183,10 +183,10 @@ class EventMethods:
         return self.cuda_event
 
     @property
-    def _as_parameter_(self) -> Any:
+    def _as_parameter_(self) -> object:
         return ctypes.c_void_p(self.cuda_event)
 
-    def record(self, stream: Any = None) -> None:
+    def record(self, stream: object = None) -> None:
         found = (
             self._state.local.streams[self._state.local.device] if stream is None else stream_of(self._state, stream)
         )
@@ -196,7 +196,7 @@ class EventMethods:
         self._state.machine.record(self._state.host(), self._us, found, self._state.site())
         self._state.gpu_trace.recorded(self, handle(found), first)
 
-    def wait(self, stream: Any = None) -> None:
+    def wait(self, stream: object = None) -> None:
         found = (
             self._state.local.streams[self._state.local.device] if stream is None else stream_of(self._state, stream)
         )
@@ -227,7 +227,7 @@ class EventMethods:
         return float((end_event._us.time_ns - self._us.time_ns) / 1e6)
 
     @classmethod
-    def from_ipc_handle(cls, device: Any, handle: bytes) -> Any:
+    def from_ipc_handle(cls, device: object, handle: bytes) -> object:
         raise RuntimeError("understudy cannot open CUDA IPC event handles: the processes share no emulated device.")
 
     def ipc_handle(self) -> bytes:
@@ -245,7 +245,7 @@ def _stream_classes(state: State, generic: Any) -> tuple[Any, Any]:
 
         _state = state
 
-        def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
+        def __new__(cls, device: object = None, priority: int = 0, **kwargs: object) -> Any:
             torch.cuda._lazy_init()
             if "stream_id" not in kwargs:
                 index = _index(state, device)
@@ -254,19 +254,19 @@ def _stream_classes(state: State, generic: Any) -> tuple[Any, Any]:
                 kwargs = {"stream_id": made.index, "device_index": index}
             return TorchStream.__new__(cls, **{"device_type": CUDA_TYPE, **kwargs})
 
-        def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+        def __init__(self, device: object = None, priority: int = 0, **kwargs: object) -> None:
             self._us = stream_of(state, self)
 
     class ExternalStream(Stream):
         """A stream that another library made (torch.cuda.ExternalStream); it waits for the default stream."""
 
-        def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> Any:
+        def __new__(cls, stream_ptr: int, device: object = None, **kwargs: object) -> Any:
             torch.cuda._lazy_init()
             index = _index(state, device)
             found = state.external_stream(index, stream_ptr, HANDLE_BASE)
             return Stream.__new__(cls, stream_id=found.index, device_index=index)
 
-        def __init__(self, stream_ptr: int, device: Any = None, **kwargs: Any) -> None:
+        def __init__(self, stream_ptr: int, device: object = None, **kwargs: object) -> None:
             super().__init__()
             self._pointer = stream_ptr
 
@@ -310,19 +310,19 @@ def _generic(stock: Any) -> Any:
     """`torch.Stream` or `torch.Event` as a program calls it: for a CUDA device (or none) the emulated class."""
 
     class Meta(type(stock)):  # type: ignore[misc]
-        def __instancecheck__(cls, instance: Any) -> bool:
+        def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, stock) if cls is Generic else super().__instancecheck__(instance)
 
-        def __subclasscheck__(cls, subclass: Any) -> bool:
+        def __subclasscheck__(cls, subclass: type) -> bool:
             return issubclass(subclass, stock) if cls is Generic else super().__subclasscheck__(subclass)
 
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        def __call__(cls, *args: object, **kwargs: object) -> object:
             return make(*args, **kwargs) if cls is Generic else super().__call__(*args, **kwargs)
 
     class Generic(stock, metaclass=Meta):  # type: ignore[misc]
         _cuda_class: ClassVar[Any] = None
 
-    def make(device: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def make(device: Any = None, *args: Any, **kwargs: Any) -> object:
         if "stream_id" in kwargs or (device is not None and torch.device(device).type != "cuda"):
             return stock(device, *args, **kwargs) if device is not None else stock(*args, **kwargs)
         return (

@@ -26,7 +26,7 @@ def _timer(module: ModuleType) -> list[Patch]:
     return [Patch(module, "timer", timer), Patch(function, "__defaults__", defaults)]
 
 
-def _is_clock(value: Any) -> bool:
+def _is_clock(value: object) -> bool:
     return isinstance(value, BuiltinFunctionType) and value.__name__ == "perf_counter"
 
 

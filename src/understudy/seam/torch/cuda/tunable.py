@@ -29,8 +29,8 @@ def patches(state: State) -> list[Patch]:
     """What `torch/cuda/tunable.py` calls."""
     values = dict(DEFAULTS)
 
-    def setting(name: str) -> Any:
-        def put(value: Any) -> None:
+    def setting(name: str) -> object:
+        def put(value: object) -> None:
             values[name] = value
 
         return put

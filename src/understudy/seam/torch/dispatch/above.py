@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.seam.torch.dispatch.mode import PLAIN, Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
 from understudy.seam.torch.operators.plan import Plan
 
 
@@ -26,7 +26,9 @@ class Above(TorchDispatchMode, ABC):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> object:
         if types and any(kind.__torch_dispatch__ is not PLAIN for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
@@ -38,5 +40,5 @@ class Above(TorchDispatchMode, ABC):
         return func(*args, **kwargs) if plan.view else self.operator(plan, func, args, kwargs)
 
     @abstractmethod
-    def operator(self, plan: Plan, func: Any, args: Any, kwargs: Any) -> Any:
+    def operator(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         """Carry an operator out by calling `func`, and do what the mode is for."""

@@ -15,6 +15,7 @@ import torch
 
 from understudy.machine.stream import Stream
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import cuda_error
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import ASSERTING
@@ -52,7 +53,7 @@ class Failure:
             dispatch = self.dispatch
             dispatch.handlers = _Broken(dispatch.handlers)
             for plan in dispatch.plans.values():
-                plan.handler = partial(_refuse, plan.handler)
+                plan.handler, plan.direct = partial(_refuse, plan.handler), False
         raise self.error()
 
     def error(self) -> RuntimeError:
@@ -63,13 +64,11 @@ class Failure:
 class _Broken(dict[str, Any]):
     """Handlers of a process whose context is lost: every operator is looked at first."""
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         return partial(_refuse, super().get(name, default))
 
 
-def _refuse(
-    before: Any, dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _refuse(before: Any, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """An operator after the context was lost: what touches a device raises, except what only makes a view."""
     state = dispatch.state
     device = kwargs.get("device")
@@ -81,7 +80,7 @@ def _refuse(
     return dispatch.general(plan, func, args, kwargs)
 
 
-def guarded(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def guarded(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """An operator whose CUDA kernel asserts that indices are in range."""
     try:
         return dispatch.general(plan, func, args, kwargs) if kwargs else dispatch.plain(plan, func, args)
@@ -110,7 +109,7 @@ def fail(dispatch: Dispatch, plan: Plan, error: Exception, stream: Stream, epoch
         state.failure = Failure(dispatch, stream, epoch)
 
 
-def _anything(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _anything(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """A result of the right shape; what a kernel writes after an assert is undefined, zeros are as good as anything."""
     if plan.mutated:
         return args[plan.mutated[0]]
@@ -123,7 +122,7 @@ def _anything(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], 
     return _zeros(shaped)
 
 
-def _shapes(value: Any) -> Any:
+def _shapes(value: object) -> Any:
     if isinstance(value, Tensor):
         if value.dtype is torch.bool:  # a mask among indices: the shape depends on how many are true
             return value.nonzero().squeeze(1).to("meta") if value.dim() == 1 else value

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from understudy.errors import UnsupportedError
+from understudy.seam.torch.operators.call import Arguments
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import HOST_TAG, Tag, is_physically_meta, tag_of
@@ -44,18 +45,18 @@ class Assumptions:
     def __init__(self, state: State) -> None:
         self.state = state
         self.known: WeakKeyDictionary[Tag, tuple[str, bool]] = WeakKeyDictionary()
+        self.any_known = False  # whether anything ever was
 
-    def ran(self, plan: Plan, args: tuple[Any, ...], out: Any) -> None:
+    def ran(self, plan: Plan, args: Arguments, out: object) -> None:
         """An operator was run on shapes: learn what is known of its result, forget what it wrote over."""
         if plan.name == UNSCALE:
-            self.known[tag_of(args[1])] = "overflow", False
-            return
-        if self.known:
+            self.know(tag_of(args[1]), "overflow", False)
+        elif self.any_known:
             for position in plan.mutated:
                 for tensor in tensors_in((args[position],)):
                     self.known.pop(tag_of(tensor), None)
 
-    def result(self, plan: Plan, args: tuple[Any, ...]) -> bool | None:
+    def result(self, plan: Plan, args: Arguments) -> bool | None:
         """What is known of an operator's result, the same for all its elements."""
         if plan.name in NEVER:
             return NEVER[plan.name]
@@ -63,17 +64,22 @@ class Assumptions:
             infinite = isinstance(args[1], float) and not math.isfinite(args[1])
             if args[0] is args[1] or infinite:  # `x == x` is false of NaN alone
                 return (plan.name == "aten::eq") != infinite
-        if self.known and plan.name in CARRYING:
+        if self.any_known and plan.name in CARRYING:
             found = [self.known.get(tag_of(tensor)) for tensor in tensors_in(args)]
             values = [one[1] for one in found if one is not None]
             if values and len(values) == len(found) <= 2:
                 return CARRYING[plan.name](*values)
         return None
 
-    def learn(self, out: Any, value: bool) -> None:
+    def learn(self, out: object, value: bool) -> None:
         """The elements of a new tensor are known."""
         if isinstance(out, Tensor) and (tag := tag_of(out)) is not HOST_TAG:
-            self.known[tag] = "finite", value
+            self.know(tag, "finite", value)
+
+    def know(self, tag: Tag, what: str, value: bool) -> None:
+        """All elements in some memory are `value`."""
+        self.known[tag] = what, value
+        self.any_known = True
 
     def value(self, tensor: Tensor) -> Any:
         """The number or truth that the elements of a device tensor are taken for; notes that it was asked for."""
@@ -111,7 +117,7 @@ def refusal(state: State, what: str, advice: str = GIVE_A_VALUE) -> str:
     return f"{what} at {site}, and a rehearsal without data has none: {advice}, or run with data"
 
 
-def selected(name: str, args: tuple[Any, ...]) -> Tensor | None:
+def selected(name: str, args: Arguments) -> Tensor | None:
     """The result of an operator that picks elements by their values, where it picks all; None of any other operator."""
     if name == "aten::nonzero":
         return torch.empty((args[0].numel(), args[0].dim()), dtype=torch.int64, device=META)
@@ -121,7 +127,7 @@ def selected(name: str, args: tuple[Any, ...]) -> Tensor | None:
     return None
 
 
-def unmasked(indices: Any) -> tuple[list[Any], int]:
+def unmasked(indices: Any) -> tuple[list[object], int]:
     """Indices with the masks among them as the indices of all their elements, and how many those of a mask are.
 
     A mask on the host has values, which say how many.

@@ -15,7 +15,7 @@ def patches(state: State) -> list[Patch]:
     """`torch.autograd.backward` and `grad`, as the graph module calls the engine for them."""
     stock = torch.autograd.graph._engine_run_backward
 
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
+    def run_backward(*args: Any, **kwargs: Any) -> object:
         local = state.local
         before = local.callers
         local.callers = callers = list(local.streams)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import torch
 
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.tags import device_of
 
@@ -53,7 +53,7 @@ ALERTS = {
 MAXIMUM = 2
 """EmbeddingBag's mode "max"."""
 
-ONLY_WHEN: Mapping[str, Callable[[dict[str, Any]], bool]] = {
+ONLY_WHEN: Mapping[str, Callable[[dict[str, object]], bool]] = {
     "aten::_embedding_bag_backward": lambda given: given["mode"] == MAXIMUM,
     "aten::_embedding_bag_dense_backward": lambda given: given["mode"] == MAXIMUM,
     "aten::bincount": lambda given: given.get("weights") is not None,
@@ -80,8 +80,8 @@ def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
 
 
 def _checked(
-    inner: Handler | None, dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+    inner: Handler | None, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
+) -> object:
     if torch.are_deterministic_algorithms_enabled() and any(device_of(t) >= 0 for t in tensors_in(args)):
         only = ONLY_WHEN.get(plan.name)
         if only is None or only(dict(zip(plan.names, args, strict=False)) | kwargs):

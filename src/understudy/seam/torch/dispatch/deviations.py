@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from understudy.seam.torch.operators import dtypes
+from understudy.seam.torch.operators.call import Arguments, OpOverload, Result
 from understudy.seam.torch.operators.dtypes import Dtypes
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.scratch.need import Row
@@ -31,14 +32,14 @@ class Deviations(NamedTuple):
     dtypes: Mapping[str, Dtypes]
     limits: Mapping[str, Limit]
 
-    def plan(self, func: torch._ops.OpOverload) -> Plan:
+    def plan(self, func: OpOverload) -> Plan:
         """The plan of an operator, with what runs it and what memory its kernel takes."""
         plan = Plan(func, self.run.get(func.name()))
         if plan.kernel and plan.builtin:
             plan.row = self.rows.get(plain_name(plan.name))
         return plan
 
-    def check(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+    def check(self, name: str, args: Arguments, out: Result) -> None:
         """Raise what PyTorch raises where the kernel does not take its operands' dtypes or sizes."""
         if name in self.dtypes:
             dtypes.check(self.dtypes[name], args)

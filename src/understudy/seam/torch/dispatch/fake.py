@@ -15,6 +15,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result, Types
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import named
 
@@ -34,16 +35,18 @@ def patches(state: State) -> list[Patch]:
         local.fake_device = device
         return CPU_DEVICE
 
-    def handler(args: Any) -> torch.device:
+    def handler(args: object) -> torch.device:
         return heard(stock_handler(args))
 
-    def dispatch(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatch(
+        cls: object, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> Any:
         out = stock(cls, func, types, args, kwargs or {})
         return heard(out) if func is ASKED else out
 
     stock_new: Any = FakeTensor.__new__
 
-    def new(cls: Any, mode: Any, elem: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
+    def new(cls: type, mode: Any, elem: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
         device = torch.device(device)
         if device.type != "cuda":
             return stock_new(cls, mode, elem, device, *args, **kwargs)
@@ -60,7 +63,7 @@ def patches(state: State) -> list[Patch]:
     ]
 
 
-def run(state: State, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run(state: State, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """Run an operator on shapes; one that C++ wants on the CPU runs on the device that C++ took for it."""
     local = state.local
     wanted = kwargs.get("device")

@@ -14,10 +14,11 @@ from typing import Any
 
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.moves import fetch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.tags import device_of
 
-READ: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {
+READ: dict[str, Callable[[Arguments, Keywords], Any]] = {
     "aten::_linalg_check_errors": lambda args, _: args[0],
     "aten::allclose": lambda args, _: args[0],
     "aten::masked_fill.Tensor": lambda args, kwargs: args[2] if len(args) > 2 else kwargs["value"],
@@ -27,7 +28,7 @@ READ: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], Any]] = {
 """By name and overload, the tensor of which one value is read; None where none is."""
 
 
-def reading(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def reading(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """An operator of `READ`."""
     value = READ[func.name()](args, kwargs)
     if value is not None and device_of(value) >= 0:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords
 from understudy.seam.torch.operators.plan import RANDOM_STATE, Plan, tensors_in
 from understudy.seam.torch.state.positions import MASK, UNROLL, Position
 from understudy.seam.torch.state.state import State
@@ -28,7 +29,7 @@ def patches(state: State) -> list[Patch]:
     return [Patch(torch, "Generator", generator_class)]
 
 
-def draw(state: State, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+def draw(state: State, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> object:
     """Run an operator that draws random numbers, with the device's generator; with PyTorch's own on the host."""
     if device < 0:
         return func(*args, **kwargs)
@@ -76,7 +77,7 @@ class Emulated(torch._C.Generator):
             state.positions[self._cdata] = Position(DEFAULT_SEED)
         return self
 
-    def __init__(self, device: Any = "cpu") -> None:
+    def __init__(self, device: object = "cpu") -> None:
         pass
 
     @property
@@ -178,7 +179,7 @@ def _bytes_of(position: Position) -> torch.Tensor:
     return torch.tensor(list(STATE.pack(position.seed, position.offset)), dtype=torch.uint8, device="cpu")
 
 
-def _place_in(saved: Any) -> tuple[int, int]:
+def _place_in(saved: object) -> tuple[int, int]:
     if not isinstance(saved, torch.Tensor) or saved.dtype != torch.uint8 or saved.device.type != "cpu":
         raise TypeError("RNG state must be a torch.ByteTensor")
     if saved.numel() != STATE.size:

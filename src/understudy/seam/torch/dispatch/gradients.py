@@ -28,7 +28,7 @@ def return_copied(written: Tensor, source: Tensor) -> None:
         return
     device = source.device
 
-    def back(inputs: tuple[Any, ...], _: Any) -> tuple[Any, ...]:
+    def back(inputs: tuple[Any, ...], _: object) -> tuple[object, ...]:
         return (inputs[0], None if inputs[1] is None else inputs[1].to(device), *inputs[2:])
 
     node.register_hook(back)

@@ -22,7 +22,7 @@ def patches(_: State) -> list[Patch]:
         return []
     stock: Any = HigherOrderOperator.dispatch
 
-    def dispatch(self: Any, dispatch_key: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def dispatch(self: object, dispatch_key: object, /, *args: object, **kwargs: object) -> Any:
         mode = _get_current_dispatch_mode() if dispatch_key == PYTHON else None
         if not getattr(mode, "supports_higher_order_operators", False):
             return stock(self, dispatch_key, *args, **kwargs)
@@ -32,13 +32,13 @@ def patches(_: State) -> list[Patch]:
     return [Patch(HigherOrderOperator, "dispatch", dispatch)]
 
 
-def _unnoticed(module: Any) -> list[Patch]:
+def _unnoticed(module: object) -> list[Patch]:
     """The kernels of these operators refuse to run in a mode, as they do not where there are GPUs."""
     stock = getattr(module, "_get_current_dispatch_mode", None)
     if stock is None:
         return []
 
-    def _get_current_dispatch_mode() -> Any:
+    def _get_current_dispatch_mode() -> object:
         mode = stock()
         return None if type(mode).__module__.startswith("understudy.") else mode
 

@@ -8,9 +8,9 @@ what the modelled dispatch of an operator covers already (its Python call) is no
 from __future__ import annotations
 
 from time import thread_time_ns
-from typing import Any
 
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
 
 LONGEST_DISPATCH_NS = 20_000
 """Of what an operator took the host, at most so much was its dispatch (`cost/data/operators.toml`); more was a wait."""
@@ -19,7 +19,9 @@ LONGEST_DISPATCH_NS = 20_000
 class MeasuredDispatch(Dispatch):
     """The dispatch mode that charges the host before each operator."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> object:
         local = self.local
         host = self.state.host()
         before_ns = host.now_ns

@@ -18,6 +18,7 @@ import torch
 from understudy.seam.torch.dispatch.asserts import guarded
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.moves import move
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.operators.tables import MASKABLE
@@ -36,8 +37,8 @@ def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
 
 
 def _indexed(
-    inner: Handler, dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+    inner: Handler, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
+) -> object:
     tensor, indices, *rest = args
     device = tag_of(tensor).device
     given = [value for value in (*indices, *rest[:1]) if value is not None]
@@ -47,7 +48,7 @@ def _indexed(
     return inner(dispatch, plan, func, args, kwargs)
 
 
-def brought(state: State, args: tuple[Any, ...], device: int) -> tuple[Any, ...]:
+def brought(state: State, args: Arguments, device: int) -> tuple[object, ...]:
     """The arguments of an operator of `tables.MASKABLE` with what lay on the host copied to `device`.
 
     Raises:
@@ -77,7 +78,7 @@ def _vmapped() -> bool:
     return False
 
 
-def _value(state: State, indices: Any, rest: list[Any], device: int) -> Tensor:
+def _value(state: State, indices: object, rest: list[Any], device: int) -> Tensor:
     value: Tensor = rest[0]
     if tag_of(value).device != CPU:
         return value

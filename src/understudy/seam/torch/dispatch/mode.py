@@ -5,9 +5,9 @@ Speed matters: the plain case, tensors of one device and no keywords, takes one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,6 +19,7 @@ from understudy.seam.torch.dispatch.generators import draw
 from understudy.seam.torch.dispatch.gradients import meet, return_to_host
 from understudy.seam.torch.dispatch.parts import HigherOrderPlan, composite, tensorless
 from understudy.seam.torch.operators import messages
+from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result, Types
 from understudy.seam.torch.operators.plan import (
     Plan,
     common_device,
@@ -54,13 +55,13 @@ NONE_OR_FIRST = ((), (0,))
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 get_mode = torch._C._get_dispatch_mode
 ADDITIONS = ("aten::add", "aten::add_")
-Handler = Callable[["Dispatch", Plan, Any, tuple[Any, ...], dict[str, Any]], Any]
+Handler = Callable[["Dispatch", Plan, OpOverload, Arguments, Keywords], object]
 
 
 class Recorder(Protocol):
     """A mode above this one, which writes operators down (a graph's capture)."""
 
-    def parts(self) -> AbstractContextManager[Any]:
+    def parts(self) -> AbstractContextManager[object]:
         """Enters both modes, for the parts of the operator that the recorder handles now."""
 
 
@@ -76,15 +77,15 @@ class Dispatch(TorchDispatchMode):
         self.handlers = handlers
         self.deviations = deviations
         self.plans: dict[int, Plan] = {}  # by identity: an operator's hash is a call of Python
-        self.costs: dict[Any, Cost] = {}
+        self.costs: dict[Hashable, Cost] = {}
         self.recorder: Recorder | None = None
 
     @property
-    def parts(self) -> AbstractContextManager[Any]:
+    def parts(self) -> AbstractContextManager[object]:
         """What to enter where an operator is run as others: they come here again, and before to a recorder."""
         return self if self.recorder is None else self.recorder.parts()
 
-    def again(self) -> Dispatch:
+    def again(self) -> Self:
         """The same mode for another thread."""
         other = type(self)(self.state, self.handlers, self.deviations)
         other.plans, other.costs = self.plans, self.costs
@@ -101,7 +102,7 @@ class Dispatch(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def plan(self, func: Any) -> Plan:
+    def plan(self, func: OpOverload) -> Plan:
         """The plan of an operator, made on its first use."""
         made = self.deviations.plan(func) if hasattr(func, "_schema") else HigherOrderPlan(func)
         plan = self.plans[id(func)] = made
@@ -115,9 +116,12 @@ class Dispatch(TorchDispatchMode):
         plan.memory = plan.row is not None or not silent(plan, func)
         special = plan.math or plan.blas or plan.memory or plan.synchronizes or plan.maskable
         plan.simple = plan.kernel and not special and plan.mutated in NONE_OR_FIRST and not plan.lists
+        plan.direct = plan.handler is None and not plan.factory and not plan.looks
         return plan
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> object:
         if types and any(t.__torch_dispatch__ is not PLAIN for t in types):
             # Nothing happens on a device where shapes alone are traced. Other subclasses take themselves apart first:
             # what they are made of comes here again.
@@ -125,6 +129,8 @@ class Dispatch(TorchDispatchMode):
         plan = self.plans.get(id(func))
         if plan is None:
             plan = self.plan(func)
+        if plan.direct and not kwargs:
+            return self.plain(plan, func, args)
         if plan.handler is not None:
             return plan.handler(self, plan, func, args, kwargs or {})
         if plan.factory:
@@ -145,9 +151,9 @@ class Dispatch(TorchDispatchMode):
                     return out
         return self.plain(plan, func, args)
 
-    def plain(self, plan: Plan, func: Any, args: tuple[Any, ...]) -> Any:
+    def plain(self, plan: Plan, func: OpOverload, args: Arguments) -> object:
         """Tensors of one device and numbers, without keywords; what turns out to be anything else is `general`."""
-        key: list[Any] = [plan]
+        key: list[Hashable] = [plan]
         device = NOWHERE
         first: Any = None
         for value in args:
@@ -179,17 +185,15 @@ class Dispatch(TorchDispatchMode):
                 key.append(value)
         if device < 0:
             return self.general(plan, func, args, {})
-        if plan.random or not plan.builtin or self.room.near:
-            out = self.call(plan, func, args, {}, device)
-        else:
-            out = plan.run(*args)
+        near = plan.called or self.room.near
+        out = self.call(plan, func, args, {}, device) if near else plan.run(*args)
         if plan.view:
             self.local.host.now_ns += VIEW_NS
             return out
         if plan.fresh:
             if out.__class__ is Tensor and out.layout is STRIDED:
                 storage = storage_of(out)
-                key += (out.shape, out.dtype)  # repeated, padded or masked results have sizes of their own
+                key += (out.shape, out.dtype)  # which the inputs do not tell of what is repeated, padded or masked
                 if storage._us is HOST_TAG:
                     self.state.place(storage, device)
             else:
@@ -208,12 +212,12 @@ class Dispatch(TorchDispatchMode):
 
     # ------------------------------------------------------------------ the general case
 
-    def general(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
         """Any mixture of tensors, keywords, devices and subclasses."""
         with disable_torch_function():
             return self._general(plan, func, args, kwargs)
 
-    def _general(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         device, floating = (NOWHERE, []) if plan.factory else self.scan(plan, func, args, kwargs)
         if plan.factory or "device" in kwargs or "pin_memory" in kwargs:
             return self.create(plan, func, args, kwargs, device)
@@ -228,7 +232,7 @@ class Dispatch(TorchDispatchMode):
             self.tag(tensor, device)
         return self.on_device(plan, func, args, kwargs, device)
 
-    def on_device(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+    def on_device(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> object:
         """Run an operator whose tensors live on `device`, tag its results and submit it."""
         out = self.call(plan, func, args, kwargs, device)
         if plan.view:
@@ -247,8 +251,8 @@ class Dispatch(TorchDispatchMode):
         return out
 
     def on_host(
-        self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], floating: list[Tensor]
-    ) -> Any:
+        self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, floating: list[Tensor]
+    ) -> object:
         """Run an operator on host tensors; what floating tensors give floats as well."""
         late = self.state.late
         if late.pending:
@@ -265,7 +269,7 @@ class Dispatch(TorchDispatchMode):
                 self.float(tensor)
         return out
 
-    def scan(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, list[Tensor]]:
+    def scan(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> tuple[int, list[Tensor]]:
         """The device of an operator's tensors, and those among them that float; raises PyTorch's error on a mixture."""
         device = NOWHERE
         floating: list[Tensor] = []
@@ -289,7 +293,7 @@ class Dispatch(TorchDispatchMode):
             return_to_host(tensor)
         return device, floating
 
-    def create(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+    def create(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Result:
         """Run an operator that says where its result shall be."""
         kwargs = dict(kwargs)
         if get_mode(FAKE) is not None:
@@ -337,7 +341,7 @@ class Dispatch(TorchDispatchMode):
 
     # ------------------------------------------------------------------ pieces
 
-    def call(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+    def call(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> Result:
         """Compute the values: Python kernels see the physical device, random operators use the device's generator."""
         local = self.local
         if device >= 0 and self.room.near:
@@ -363,12 +367,12 @@ class Dispatch(TorchDispatchMode):
     def submit(
         self,
         plan: Plan,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        out: Any,
+        func: OpOverload,
+        args: Arguments,
+        kwargs: Keywords,
+        out: Result,
         device: int,
-        key: list[Any] | None,
+        key: list[Hashable] | None,
     ) -> None:
         """Hand an operator to the machine, on the device's current stream."""
         if not plan.kernel:
@@ -376,24 +380,25 @@ class Dispatch(TorchDispatchMode):
             return
         if key is None:
             key = [plan]
-            for tensor in tensors_in((*args, *kwargs.values(), out)):
+            alone = plan.factory and out.__class__ is Tensor
+            for tensor in (out,) if alone else tensors_in((*args, *kwargs.values(), out)):
                 key += (size_of(tensor), tensor.dtype)
             if plan.attributes:
                 key += [str(value) for value in args if next(tensors_in((value,)), None) is None]
+        tf32 = self.state.tf32(plan.convolves) if plan.math else 0
         if plan.math:
-            key += [self.state.tf32(plan.convolves), plan.layout and plan.layout(args)]
+            key += [tf32, plan.layout and plan.layout(args)]
         key.append(device)
         name = tuple(key)
         cost = self.costs.get(name)
         machine = self.machine
         if cost is None:
             self.deviations.check(plan.name, args, out)
-            described = signature(func, plan, args, kwargs, out, self.state.tf32(plan.convolves) if plan.math else 0)
+            described = signature(func, plan, args, kwargs, out, tf32)
             cost = self.costs[name] = machine.price(machine.devices[device], described)
             machine.first_use(self.local.host, machine.devices[device], plan.name)
-        local = self.local
+        local, state = self.local, self.state
         stream = local.streams[device]
-        state = self.state
         if plan.blas:
             cublas.use(state, plan.name, device, stream.index)
         if machine.watching:
@@ -419,7 +424,7 @@ class Dispatch(TorchDispatchMode):
             machine.synchronize_stream(local.host, stream, plan.name, state.site())
             state.synchronized(plan.name, stream)
 
-    def tag_new(self, out: Any, device: int) -> None:
+    def tag_new(self, out: object, device: int) -> None:
         """The same as `tag`, quick where the result is one dense tensor."""
         if out.__class__ is Tensor and out.layout is STRIDED:
             storage = storage_of(out)
@@ -429,7 +434,7 @@ class Dispatch(TorchDispatchMode):
         else:
             self.tag(out, device)
 
-    def tag(self, out: Any, device: int) -> None:
+    def tag(self, out: object, device: int) -> None:
         """Give every new storage in a result memory on `device`."""
         for tensor in tensors_in((out,)):
             try:
@@ -441,7 +446,7 @@ class Dispatch(TorchDispatchMode):
             if tag is HOST_TAG or tag.device == FLOATING:
                 self.state.place(storage, device)
 
-    def tag_parts(self, value: Any, device: int) -> None:
+    def tag_parts(self, value: object, device: int) -> None:
         """The same for sparse tensors, which get new parts where dense ones make a view or write in place."""
         if isinstance(value, Tensor) and value.layout is not STRIDED:
             self.tag(value, device)
@@ -461,7 +466,7 @@ class Dispatch(TorchDispatchMode):
             for part in parts_of(tensor) or [tensor]:
                 storage_of(part)._us = HOST_TAG
 
-    def resized(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def resized(self, args: Arguments, kwargs: Keywords) -> None:
         """Follow storages whose size an operator may have changed."""
         for tensor in tensors_in((*args, *kwargs.values())):
             if tensor.layout is not STRIDED:  # sparse ones get new parts

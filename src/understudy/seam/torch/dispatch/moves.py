@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 
@@ -12,6 +11,7 @@ from understudy.machine.order import Access
 from understudy.machine.stream import Recording, Stream
 from understudy.seam.torch.dispatch import fake
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.scratch.copy_memory import between, staging
@@ -90,7 +90,7 @@ def _back(state: State, grad: Tensor | None, device: int) -> Tensor | None:
 # ---------------------------------------------------------------------------------------------- operators
 
 
-def to_copy(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def to_copy(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """aten::_to_copy: a copy to the device that `move` names, or, when C++ asks, a conversion where the tensor is."""
     tensor = args[0]
     if not isinstance(tensor, Tensor):
@@ -162,7 +162,7 @@ def _page_locked(state: State, made: Tensor) -> Tensor:
     return made
 
 
-def copy_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def copy_(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """aten::copy_: within one device a kernel, between two a transfer."""
     destination, source = args[:2]
     if not isinstance(source, Tensor):  # a number, which the kernel takes as an argument
@@ -232,21 +232,18 @@ def transfer(
     if of.device >= 0 and to.device >= 0:
         other = local.streams[to.device]
         machine.barrier(local.host, other, local.streams[side])
-    stream = local.streams[side]
-    if machine.concurrent:
-        stream = state.order.stream_of(side, stream)
+    current = local.streams[side]
+    stream = state.order.stream_of(side, current) if machine.concurrent else current
     pinned = of.pinned if of.device < 0 else to.pinned
     if stream.capture is not None and not pinned and min(of.device, to.device) < 0:
         raise _unpinned_in_capture(stream.capture)
     if other is None:
-        sizes = staging(source, destination, to.device >= 0, non_blocking)
-        if sizes:
+        if sizes := staging(source, destination, to.device >= 0, non_blocking):
             state.kernels.take(machine.devices[side], stream, sizes)
     elif not machine.devices[of.device].gpu.is_peer(machine.devices[to.device].gpu):
         for queue, sizes in zip((stream, other), between(source, destination, non_blocking), strict=True):
             state.kernels.take(machine.devices[queue.device], queue, sizes)
-    caller = state.sites.caller(MOVES_MODULE if of.device < 0 else None, 2)
-    site = caller.site
+    frame, site, library, in_module = state.sites.caller(MOVES_MODULE if of.device < 0 else None, 2)
     of, to = (_own(source) if of is HOST_TAG else of), (_own(destination) if to is HOST_TAG else to)
     detail: tuple[tuple[str, str | int], ...] = (
         ("non_blocking", int(non_blocking)),
@@ -254,21 +251,21 @@ def transfer(
         ("source_version", 0 if source.is_inference() else source._version),
         ("source_offset", int(source.storage_offset()) * source.element_size()),
         ("destination", to.number or state.number(to)),
-        *((("module", 1),) if caller.through else ()),
-        *((("library", caller.library),) if caller.library else ()),
+        *((("module", 1),) if in_module else ()),
+        *((("library", library),) if library else ()),
     )
     shapes = (tuple(source.shape),) if of.device < 0 else ()  # of inputs: how many samples a step has
     signature = Signature(copy_name(of.device, to.device, pinned), shapes, detail=detail)
     end = machine.copy(local.host, stream, signature, size, of.device, to.device, pinned, site)
     if other is not None:
         machine.barrier(local.host, stream, other)
-    if to.device >= 0 and not machine.watching:
-        to.epoch = stream.epoch
     if machine.watching:
         state.order.copied(source, destination, stream, site)
+    elif to.device >= 0:
+        to.epoch = stream.epoch
     if of.device < 0 and not pinned:
-        state.notes.copied_to_device(source, size, caller.frame)
-    on_host = of.device < 0 or to.device < 0
+        state.notes.copied_to_device(source, size, frame)
+    on_host = min(of.device, to.device) < 0
     if stream.capture is not None and (non_blocking or not on_host):
         return
     if on_host and non_blocking and pinned:
@@ -317,12 +314,12 @@ def _late(state: State, stream: Stream, destination: Tensor, value: Tensor | Non
     state.late.to_host(stream, destination, value, end, access)
 
 
-def local_scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def local_scalar(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """aten::_local_scalar_dense, what `.item()` calls: the host waits for the value."""
     state = dispatch.state
     tensor = args[0]
     if tag_of(tensor).device >= 0 and asks_the_host():
-        fetch(state, tensor, plan.name)
+        fetch(state, tensor, plan.name, 1)
     elif state.late.pending:
         state.late.host_touch(tensor)
     return plan.run(*args, **kwargs)
@@ -365,7 +362,7 @@ def _fetched(device: int, pinned: bool, cause: str, library: str) -> Signature:
     )
 
 
-def record_stream(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def record_stream(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """aten::record_stream: the block is kept until the stream is done with it."""
     tensor, stream = args
     tag = tag_of(tensor)
@@ -375,7 +372,7 @@ def record_stream(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ..
         dispatch.machine.devices[tag.device].allocator.record_stream(tag.block, stream._us.index)
 
 
-def is_pinned(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_pinned(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> bool:
     """aten::is_pinned."""
     tensor, tag = args[0], tag_of(args[0])
     registered = dispatch.state.memory.registered
@@ -384,7 +381,7 @@ def is_pinned(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], 
     )
 
 
-def pin_memory(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def pin_memory(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """aten::_pin_memory and aten::pin_memory: a copy in page-locked memory; the tensor itself when it is pinned."""
     tensor = args[0]
     tag = tag_of(tensor)
@@ -409,7 +406,7 @@ def _type_name(tensor: Tensor) -> str:
     return torch._C.TensorBase.type(tensor).rsplit(".", 1)[1]
 
 
-def set_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def set_(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """aten::set_: the tensor takes over another's storage, and so its tag."""
     target = args[0]
     before = tag_of(target)
@@ -427,7 +424,7 @@ def set_(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
     return out
 
 
-def facts(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def facts(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """What a nested tensor knows of its parts: tensors on the host, on CUDA too; nothing is launched."""
     return func(*args, **kwargs)
 

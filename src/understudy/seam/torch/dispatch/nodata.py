@@ -6,15 +6,26 @@ says; what decides a shape by values takes all that there is where it selects, a
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 
 from understudy.errors import UnsupportedError
-from understudy.seam.torch.dispatch.assumptions import KEEP_SHAPES, Assumptions, refusal, selected, unmasked
+from understudy.seam.torch.dispatch.assumptions import (
+    CARRYING,
+    KEEP_SHAPES,
+    NEVER,
+    Assumptions,
+    refusal,
+    selected,
+    unmasked,
+)
 from understudy.seam.torch.dispatch.deviations import Deviations
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.moves import fetch, local_scalar
+from understudy.seam.torch.dispatch.shapes import Memory, memory_for
+from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import (
@@ -30,6 +41,8 @@ from understudy.seam.torch.tags import (
 
 Tensor = torch.Tensor
 META = torch.device("meta")
+modes_below: Callable[[], int] = torch._C._len_torch_dispatch_stack
+"""How many modes stand below this one while it handles an operator: they are to see it."""
 SHAPED_BY_VALUES = frozenset(
     {
         "aten::_unique",
@@ -41,6 +54,11 @@ SHAPED_BY_VALUES = frozenset(
     }
 )
 """Operators whose result's shape depends on values, and of which no result is likelier than another."""
+DECIDED_ELSEWHERE = (
+    "aten::index", "aten::_index", "aten::_unsafe_index", "aten::nonzero", "aten::masked_select",
+    "aten::repeat_interleave", "aten::eq", "aten::ne", "aten::_amp_", *NEVER, *CARRYING, *SHAPED_BY_VALUES,
+)  # fmt: skip
+"""How the names of operators begin of which `Assumptions` or masks have a say."""
 
 
 class DatalessDispatch(Dispatch):
@@ -48,16 +66,25 @@ class DatalessDispatch(Dispatch):
 
     def __init__(self, state: State, handlers: dict[str, Handler], deviations: Deviations) -> None:
         super().__init__(state, {**handlers, **DATALESS_HANDLERS}, deviations)
+        self.memories: dict[int, Memory] = {}  # by operator's identity
         if state.assumptions is None:
             state.assumptions = Assumptions(state)
 
-    def plan(self, func: Any) -> Plan:
+    def again(self) -> Self:
+        """The same mode for another thread."""
+        other = super().again()
+        other.memories = self.memories
+        return other
+
+    def plan(self, func: OpOverload) -> Plan:
         """The plan of an operator; every one is run by `call`, where meta kernels see the physical device."""
         plan = super().plan(func)
-        plan.builtin = False
+        if plan.handler is None and not plan.name.startswith(DECIDED_ELSEWHERE) and (memory := memory_for(plan)):
+            self.memories[id(func)] = memory
+        plan.builtin, plan.called = False, True
         return plan
 
-    def create(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+    def create(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Result:
         """As with data; what C++ makes "on meta" inside a composite lives where its inputs do, or floats."""
         wanted = kwargs.get("device")
         if wanted is None or wanted.type != "meta" or self.local.explicit or named(kwargs):
@@ -72,10 +99,28 @@ class DatalessDispatch(Dispatch):
                 storage_of(tensor)._us = Tag(FLOATING, 0)
         return out
 
-    def call(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+    def call(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> Result:
         """Run an operator on a device without values, or one on the host with them."""
         if device < 0:
             return self._to_host(plan, func, args, kwargs)
+        memory = self.memories.get(id(func))
+        if memory is None or self.local.valued or modes_below():
+            return self._computed(plan, func, args, kwargs, device)
+        key = memory.key(args, kwargs)
+        if key is None:
+            return self._computed(plan, func, args, kwargs, device)
+        shapes = memory.known.get(key)
+        if shapes is not None:
+            out = shapes.new(args)
+            self.state.assumptions.ran(plan, args, out)
+            return out
+        out = self._computed(plan, func, args, kwargs, device)
+        if key not in memory.known:
+            memory.keep(key, plan, args, out)
+        return out
+
+    def _computed(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> object:
+        """What an operator's kernel gives: that of meta tensors, or the CPU's where there are values."""
         if self.local.valued or _have_values((*args, *kwargs.values())):
             return super().call(plan, func, args, kwargs, device)
         if plan.name in SHAPED_BY_VALUES or _counts(plan.name, kwargs):
@@ -92,7 +137,7 @@ class DatalessDispatch(Dispatch):
             assumptions.learn(out, known)
         return out
 
-    def _on_shapes(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _on_shapes(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords) -> object:
         """Run an operator's meta kernel; what masks select is all that there is."""
         local = self.local
         before = local.inner
@@ -127,7 +172,7 @@ class DatalessDispatch(Dispatch):
         """The answer that the user gave, for a copy that lands later."""
         return values(self.state, tensor)
 
-    def _to_host(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _to_host(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords) -> Result:
         if plan.name == "aten::_to_copy" and tag_of(args[0]).device >= 0 and is_physically_meta(args[0]):
             return values(self.state, args[0]).to(kwargs.get("dtype") or args[0].dtype)
         if plan.name == "aten::copy_" and tag_of(args[1]).device >= 0 and is_physically_meta(args[1]):
@@ -141,7 +186,7 @@ def values(state: State, tensor: Tensor) -> Tensor:
     return found
 
 
-def scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def scalar(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::_local_scalar_dense: the answer that the user gave."""
     tensor = args[0]
     if tag_of(tensor).device < 0 or not is_physically_meta(tensor):
@@ -150,7 +195,7 @@ def scalar(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwa
     return torch.tensor(dispatch.state.assumptions.value(tensor), dtype=tensor.dtype, device="cpu").item()
 
 
-def truth(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def truth(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """aten::equal and the like, which the host waits for: the answer that is assumed, as a truth."""
     tensor = next((t for t in args if isinstance(t, Tensor) and tag_of(t) is not HOST_TAG), None)
     if tensor is None or not is_physically_meta(tensor):
@@ -168,18 +213,18 @@ DATALESS_HANDLERS: dict[str, Handler] = {
 }
 
 
-def _have_values(values: tuple[Any, ...]) -> bool:
+def _have_values(values: tuple[object, ...]) -> bool:
     """Whether all tensors have values and one of them is on a device: what PyTorch computes with itself."""
     found = list(tensors_in(values))
     return not any(map(is_physically_meta, found)) and any(tag_of(tensor).device >= 0 for tensor in found)
 
 
-def _counts(name: str, kwargs: dict[str, Any]) -> bool:
+def _counts(name: str, kwargs: Keywords) -> bool:
     """Whether `repeat_interleave` by a tensor must add up how many elements there will be."""
     return name == "aten::repeat_interleave" and kwargs.get("output_size") is None
 
 
-def _masked(name: str, args: tuple[Any, ...]) -> bool:
+def _masked(name: str, args: Arguments) -> bool:
     """Whether an operator picks or writes elements through a mask."""
     if not name.startswith(("aten::index", "aten::_index_put", "aten::_unsafe_index")) or len(args) < 2:
         return False
@@ -187,7 +232,7 @@ def _masked(name: str, args: tuple[Any, ...]) -> bool:
     return any(isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8) for t in indices)
 
 
-def _to_meta(value: Any) -> Any:
+def _to_meta(value: object) -> Any:
     if isinstance(value, Tensor):
         return value.to(META) if value.device.type == "cpu" else value
     if isinstance(value, (list, tuple)):

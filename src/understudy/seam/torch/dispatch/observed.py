@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
 
 OBSERVER = "observer"
 
 
-def observe(mode: Dispatch, around: Callable[..., Any]) -> None:
+def observe(mode: Dispatch, around: Callable[..., object]) -> None:
     """Let `around(dispatch, func, types, args, kwargs)` call the mode for each operator, but those of a profiler."""
     kind = type(mode)
 
     class Observed(kind):  # type: ignore[misc, valid-type]
         observer = staticmethod(around)
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
+        ) -> object:
             if func.namespace == "profiler":  # a range of the program's own, which begins or ends here
                 return super().__torch_dispatch__(func, types, args, kwargs)
             return around(super().__torch_dispatch__, func, types, args, kwargs)

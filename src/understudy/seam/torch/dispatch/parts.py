@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
 
@@ -24,10 +25,10 @@ class Mode(Protocol):
         """The emulation's."""
 
     @property
-    def parts(self) -> AbstractContextManager[Any]:
+    def parts(self) -> AbstractContextManager[object]:
         """What to enter where an operator is run as others."""
 
-    def general(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
         """Run an operator whole."""
 
 
@@ -36,12 +37,13 @@ class HigherOrderPlan(Plan):
 
     __slots__ = ()
 
-    def __init__(self, func: Any) -> None:
+    def __init__(self, func: OpOverload) -> None:
         self.func = func
         self.handler = higher_order
+        self.direct = False
 
 
-def higher_order(dispatch: Mode, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def higher_order(dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Run a higher-order operator's kernel, `run_dtensor_rng_op` for one, under the mode."""
     kernel = next((func.py_kernels[key] for key in KERNELS if key in func.py_kernels), None)
     if kernel is None:
@@ -50,12 +52,12 @@ def higher_order(dispatch: Mode, plan: Plan, func: Any, args: tuple[Any, ...], k
         return kernel(*args, **kwargs)
 
 
-def tensorless(dispatch: Mode, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def tensorless(dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Run an operator that neither takes nor makes tensors (`record_function`'s): nothing happens on a device."""
     return plan.run(*args, **kwargs)
 
 
-def composite(dispatch: Mode, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def composite(dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Take a composite operator apart as autograd does; under `torch.inference_mode` it comes here whole.
 
     Strided nested tensors have kernels of their own for some of them.
@@ -66,7 +68,7 @@ def composite(dispatch: Mode, plan: Plan, func: Any, args: tuple[Any, ...], kwar
         return func._op_dk(COMPOSITE, *args, **kwargs)
 
 
-def as_on_the_way(state: State) -> AbstractContextManager[Any]:
+def as_on_the_way(state: State) -> AbstractContextManager[object]:
     """Let operators see to conjugate and negative views, to zero tensors and to autocast again, as before they came."""
     include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     for key in LAZY:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -19,10 +19,11 @@ from understudy.machine.order import knows
 from understudy.machine.stream import Stream
 from understudy.seam.torch.dispatch.above import Above
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import NO_KERNEL, WRITES_ONLY
 from understudy.seam.torch.state.order import current_node
-from understudy.seam.torch.tags import Tag, bytes_in, storage_of, tag_of
+from understudy.seam.torch.tags import Storage, Tag, bytes_in, storage_of, tag_of
 
 Tensor = torch.Tensor
 
@@ -43,7 +44,7 @@ class StaleMode(Above):
         self.state = dispatch.state
         self.writes: weakref.WeakKeyDictionary[Tag, list[Write]] = weakref.WeakKeyDictionary()
 
-    def operator(self, plan: Plan, func: Any, args: Any, kwargs: Any) -> Any:
+    def operator(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         """Run it on the bytes that its stream may see, and keep those that it replaces."""
         if current_node() is not None:
             return func(*args, **kwargs)
@@ -72,7 +73,7 @@ class StaleMode(Above):
             self._remember(tag, old)
         return out
 
-    def _turn_back(self, read: dict[Tag, Any], targets: dict[Tag, Any]) -> list[tuple[Any, Tensor]]:
+    def _turn_back(self, read: dict[Tag, Storage], targets: dict[Tag, Storage]) -> list[tuple[Storage, Tensor]]:
         """Put the bytes that a reader may see in place; returns what to put back where nothing writes."""
         newer = []
         for tag, storage in read.items():
@@ -100,9 +101,9 @@ class StaleMode(Above):
         self.writes.setdefault(tag, []).append(Write(stream.agent, stream.epoch, before))
 
 
-def _storages(values: Iterable[Any]) -> dict[Tag, Any]:
+def _storages(values: Iterable[object]) -> dict[Tag, Storage]:
     """The memory on devices that arguments cover, by tag."""
-    found: dict[Tag, Any] = {}
+    found: dict[Tag, Storage] = {}
     for tensor in tensors_in(values):
         if tensor.layout is torch.strided and not tensor.is_meta:
             tag = tag_of(tensor)
@@ -111,6 +112,6 @@ def _storages(values: Iterable[Any]) -> dict[Tag, Any]:
     return found
 
 
-def _bytes(storage: Any) -> Tensor:
+def _bytes(storage: Storage) -> Tensor:
     with torch._C._DisableTorchDispatch():
         return bytes_in(storage)

@@ -14,13 +14,16 @@ from typing import Any
 from understudy.seam.patching import Patch
 from understudy.seam.sites import OURS
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result, Types
 from understudy.seam.torch.state.state import State
 
 SEAM = os.path.join(OURS, "seam") + os.sep
 PATIENCE_S, PAUSE_S = 2.0, 0.0005
 
 
-def _plain(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+def _plain(
+    self: object, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
+) -> Result:
     """The dispatch of a mode whose emulation has ended: the operator as it is."""
     return func(*args, **(kwargs or {}))
 
@@ -32,7 +35,7 @@ class Threads:
         self.state = state
         self.mode = mode
         self._modes: dict[int, Dispatch] = {}
-        self._code: frozenset[Any] = frozenset()
+        self._code: frozenset[object] = frozenset()
 
     def patches(self) -> list[Patch]:
         """The methods of `threading.Thread` to replace."""
@@ -52,7 +55,7 @@ class Threads:
                 self._us_host = None
                 machine.join(state.host(), child)
 
-        def bootstrap(self: Any) -> None:
+        def bootstrap(self: object) -> None:
             child = getattr(self, "_us_host", None)
             if child is None:
                 stock_run(self)

@@ -27,6 +27,7 @@ from understudy.seam.torch.distributed.values import (
     truth,
 )
 from understudy.seam.torch.distributed.work import CALLS, Queued
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.tags import CPU, FLOATING, is_physically_meta, tag_of
 
@@ -75,7 +76,7 @@ FUNCTIONAL = (
 """Functional collectives, which DTensor and tensor parallelism use (torch.distributed._functional_collectives)."""
 
 
-def run(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """A collective of all ranks of a group."""
     groups: Groups = dispatch.state.groups
     named = dict(zip(plan.names, args, strict=False)) | kwargs
@@ -113,7 +114,7 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def place(dispatch: Dispatch, group: Group, args: Iterable[Any]) -> int:
+def place(dispatch: Dispatch, group: Group, args: Iterable[object]) -> int:
     """The device of a collective's tensors; raises NCCL's errors for tensors that it does not take."""
     device: int | None = None
     floating = []
@@ -153,8 +154,8 @@ def _dense(tensor: Tensor) -> bool:
 
 
 def _values(
-    dispatch: Dispatch, group: Group, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
-) -> Any:
+    dispatch: Dispatch, group: Group, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
+) -> object:
     """Run it on gloo to its end; an average comes here as a sum, to be divided, a premultiplied sum as a plain one."""
     if group.nccl:
         args = tuple(each(value, carried) for value in args)
@@ -232,7 +233,7 @@ def _through_host(dispatch: Dispatch, group: Group, name: str, device: int, size
 # ---------------------------------------------------------------------------------------------- pairs
 
 
-def send(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """c10d::send: the sender's clock goes with the message."""
     groups: Groups = dispatch.state.groups
     tensors, boxed, peer, tag = args
@@ -250,14 +251,14 @@ def send(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
         size = sum(map(_bytes, tensors))
         dispatch.machine.collective(dispatch.local.host, stream, "nccl:send", size, 2, site)
 
-    def finish() -> Any:
+    def finish() -> object:
         ticket.wait()
         return None if stream is None else groups.mark(stream, 0)
 
     return _pending(out, finish)
 
 
-def recv(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """c10d::recv_ and c10d::recv_any_source_: it ends when the sender's message, which has its clock, has arrived."""
     groups: Groups = dispatch.state.groups
     tensors, boxed = args[:2]
@@ -274,7 +275,7 @@ def recv(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
         # Asked for at once where the sender is known: the sender's `wait` may depend on it.
         ticket = group.carrier.recv([clock], args[2], args[-1] + CLOCK_TAG) if len(args) > 3 else None
 
-    def finish() -> Any:
+    def finish() -> object:
         with torch._C._DisableTorchDispatch():
             (ticket or group.carrier.recv([clock], work._source_rank(), args[-1] + CLOCK_TAG)).wait()
             sent = int(clock.item())
@@ -292,8 +293,8 @@ def recv(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
 
 
 def _message(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
-) -> Any:
+    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
+) -> Result:
     """Send or receive what one rank tells another; where that has no values, a token."""
     if lacks_values(args):
         return dispatch.call(plan, func, (token(), *args[1:]), kwargs, CPU)
@@ -310,7 +311,7 @@ def _ready(dispatch: Dispatch, group: Group, device: int) -> tuple[Stream | None
     return stream, max(stream.ready_ns, dispatch.local.host.now_ns)
 
 
-def _pending(out: Any, finish: Callable[[], Any]) -> Any:
+def _pending(out: Result, finish: Callable[[], Any]) -> object:
     if CALLS.depth:
         CALLS.queued = Queued(None, finish)
     else:
@@ -322,7 +323,7 @@ def _pending(out: Any, finish: Callable[[], Any]) -> Any:
 # ---------------------------------------------------------------------------------------------- functional ones
 
 
-def functional(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """A functional collective: new tensors on the same device, ready after `wait_tensor`."""
     groups: Groups = dispatch.state.groups
     group = groups.of(args[-1] if "group_name" not in kwargs else kwargs["group_name"])
@@ -351,8 +352,8 @@ def functional(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...],
 
 
 def _functional_values(
-    dispatch: Dispatch, group: Group, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
-) -> Any:
+    dispatch: Dispatch, group: Group, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
+) -> object:
     """Run it on gloo to its end; an average for NCCL is a sum, divided: not every version's gloo has averages."""
     dtype = next((tensor.dtype for tensor in tensors_in(args)), None)
     mean = False
@@ -376,7 +377,7 @@ def _functional_values(
     return out if dtype is None or not group.nccl else each(out, lambda tensor: delivered(tensor, dtype))
 
 
-def wait_tensor(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def wait_tensor(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """_c10d_functional::wait_tensor: the current stream waits for the collective that made the tensor."""
     groups: Groups = dispatch.state.groups
     queued = groups.pending.pop(id(tag_of(args[0])), None)
@@ -387,7 +388,7 @@ def wait_tensor(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...]
     return dispatch.call(plan, func, args, kwargs, max(CPU, tag_of(args[0]).device))
 
 
-def wrap(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def wrap(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """_c10d_functional::_wrap_tensor_autograd: the tensor again, for autograd; no kernel."""
     if is_physically_meta(args[0]):  # whose own kernel gives another tensor, and nobody would wait for it
         return AsyncCollectiveTensor(args[0])

@@ -29,19 +29,19 @@ def functions(groups: Groups) -> list[Patch]:
     stock_run, stock_collect = reducer._run_allreduce_hook, torch._C._collect_all
     stock_register = dist._register_comm_hook  # type: ignore[attr-defined]
 
-    def run_allreduce_hook(self: Any, bucket: Any) -> Any:
+    def run_allreduce_hook(self: object, bucket: object) -> object:
         with CALLS.watched() as found:
             future = stock_run(self, bucket)
         queued = found[0]
         return future if queued is None or queued.event is None else groups.future(future.value(), queued.event)
 
-    def collect_all(futures: list[Any]) -> Any:
+    def collect_all(futures: list[Any]) -> object:
         for future in futures:
             if isinstance(future, groups.future):
                 future.arrive()
         return stock_collect(futures)
 
-    def register_comm_hook(self: Any, state: Any, hook: Callable[..., Any]) -> None:
+    def register_comm_hook(self: Any, state: Any, hook: Callable[..., object]) -> None:
         stock_register(self, state, _awaited(hook, groups))
 
     return [
@@ -52,11 +52,11 @@ def functions(groups: Groups) -> list[Patch]:
     ]
 
 
-def _awaited(hook: Callable[..., Any], groups: Groups) -> Callable[..., Any]:
+def _awaited(hook: Callable[..., object], groups: Groups) -> Callable[..., object]:
     """A communication hook whose future is waited for when backward ends, as C++'s reducer does."""
 
     @functools.wraps(hook)
-    def awaited(state: Any, bucket: Any) -> Any:
+    def awaited(state: object, bucket: object) -> object:
         future = hook(state, bucket)
         if isinstance(future, groups.future):
             if torch._C._current_autograd_node() is None:  # a static graph's first step: the reducer waits next
@@ -84,7 +84,7 @@ def future_class(groups: Groups) -> Any:
     class Future(torch.futures.Future[Any]):
         """torch.futures.Future of a collective on emulated devices."""
 
-        def __init__(self, value: Any, event: Event) -> None:
+        def __init__(self, value: object, event: Event) -> None:
             super().__init__()
             self._us_event = event
             self.set_result(value)
@@ -97,10 +97,10 @@ def future_class(groups: Groups) -> Any:
             self.arrive()
             return super().wait()
 
-        def then(self, callback: Callable[[Any], Any]) -> Any:
+        def then(self, callback: Callable[[Any], object]) -> Any:
             done: list[tuple[Any, Event]] = []
 
-            def run(_: Any) -> Any:
+            def run(_: object) -> Any:
                 with _aside(groups, self._us_event) as stream:
                     _record(groups, self.value(), stream)
                     result = callback(self)
@@ -126,7 +126,7 @@ def _aside(groups: Groups, event: Event) -> Iterator[Stream]:
         streams[device] = before
 
 
-def _record(groups: Groups, value: Any, stream: Stream) -> None:
+def _record(groups: Groups, value: object, stream: Stream) -> None:
     """The value's memory is kept until the callback's stream is done with it."""
     for tensor in tensors_in((value,)):
         tag = tag_of(tensor)

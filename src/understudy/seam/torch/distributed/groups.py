@@ -80,7 +80,7 @@ class Groups:
     def __init__(self, state: State) -> None:
         self.state = state
         self.by_name: dict[str, Group] = {}
-        self.backends: list[Any] = []
+        self.backends: list[object] = []
         self.pending: dict[int, Any] = {}  # functional ones, by the identity of a result's tag, not to be kept alive
         self.shelf: list[Any] = []  # collectives that nobody waited for, with their tensors
         self.future: Any = None  # the class of their futures

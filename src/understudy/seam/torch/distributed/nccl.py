@@ -30,13 +30,13 @@ REDUCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
 def patches(state: State) -> list[Patch]:
     """The functions `torch._C._nccl_*`."""
 
-    def run(name: str, tensors: Sequence[Tensor], size: int, streams: Sequence[Any] | None) -> None:
+    def run(name: str, tensors: Sequence[Tensor], size: int, streams: Sequence[object] | None) -> None:
         _submit(state, name, tensors, size, streams)
 
     def version() -> int:
         return NCCL_VERSION[0] << 32 | NCCL_VERSION[1] << 16 | NCCL_VERSION[2]
 
-    def init_rank(ranks: int, uid: bytes, rank: int) -> Any:
+    def init_rank(ranks: int, uid: bytes, rank: int) -> object:
         raise UnsupportedError(
             "understudy has no raw NCCL communicators (torch.cuda.nccl.init_rank): use torch.distributed"
         )
@@ -56,7 +56,9 @@ def _collectives(run: Callable[..., None]) -> dict[str, Callable[..., None]]:
         _write(outputs, [_reduced(inputs, op)] * len(outputs))
         run("nccl:all_reduce", inputs, _size(inputs[0]), streams)
 
-    def reduce(inputs: Any, output: Tensor, root: int = 0, op: int = 0, streams: Any = None, comms: Any = None) -> None:
+    def reduce(
+        inputs: Any, output: Tensor, root: int = 0, op: int = 0, streams: Any = None, comms: object = None
+    ) -> None:
         _write([output], [_reduced(inputs, op)])
         run("nccl:reduce", inputs, _size(inputs[0]), streams)
 

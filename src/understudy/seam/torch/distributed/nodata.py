@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.operators.call import OpOverload
 from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.state.core import Local
 from understudy.seam.torch.state.state import State
@@ -42,12 +43,12 @@ def with_values(local: Local) -> Iterator[None]:
         local.valued = before
 
 
-def lacks_values(values: Iterable[Any]) -> bool:
+def lacks_values(values: Iterable[object]) -> bool:
     """Whether some tensor among arguments has no values."""
     return any(map(is_physically_meta, tensors_in(values)))
 
 
-def answer(func: Any, written: Any) -> Any:
+def answer(func: OpOverload, written: object) -> object:
     """What the c10d operator `func` returns that has written `written`: that and a Work, or a Work alone."""
     done: Any = torch.futures.Future()
     done.set_result(list(tensors_in((written,))))
@@ -96,12 +97,12 @@ def modules(state: State) -> dict[str, Callable[[Any], list[Patch]]]:
     }
 
 
-def _keeping(state: State, owner: Any, names: Iterable[str]) -> list[Patch]:
+def _keeping(state: State, owner: object, names: Iterable[str]) -> list[Patch]:
     """The functions of `owner`, not all of which every version of PyTorch has, whose device tensors keep values."""
 
-    def kept(stock: Callable[..., Any]) -> Callable[..., Any]:
+    def kept(stock: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(stock)
-        def function(*args: Any, **kwargs: Any) -> Any:
+        def function(*args: object, **kwargs: object) -> object:
             with with_values(state.local):
                 return stock(*args, **kwargs)
 

@@ -13,6 +13,7 @@ import torch
 from torch._utils import _flatten_dense_tensors, _reorder_tensors_as, _take_tensors, _unflatten_dense_tensors
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.operators.call import Keywords
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU, device_of
@@ -106,7 +107,7 @@ def scatter(
     devices: Sequence[int],
     chunk_sizes: Sequence[int] | None = None,
     dim: int = 0,
-    streams: Sequence[Any] | None = None,
+    streams: Sequence[object] | None = None,
 ) -> list[Tensor]:
     """The pieces of `tensor` along `dim`, each on its device; copied on `streams` where those are given."""
     if not devices:
@@ -128,7 +129,7 @@ def scatter(
 
 
 def scatter_out(
-    tensor: Tensor, out: Sequence[Tensor], dim: int = 0, streams: Sequence[Any] | None = None
+    tensor: Tensor, out: Sequence[Tensor], dim: int = 0, streams: Sequence[object] | None = None
 ) -> Sequence[Tensor]:
     """Copy the pieces of `tensor` along `dim` into `out`, whose sizes say how large they are."""
     if not out:
@@ -277,10 +278,10 @@ def _checked(tensor: Tensor | None, device: torch.device, dtype: torch.dtype) ->
     return tensor
 
 
-def _remarking(state: State) -> Any:
+def _remarking(state: State) -> object:
     stock = torch.nn.DataParallel.scatter
 
-    def scatter(self: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any] | None, device_ids: Any) -> Any:
+    def scatter(self: Any, inputs: tuple[object, ...], kwargs: Keywords | None, device_ids: Any) -> Any:
         batch = next((v for v in (*inputs, *(kwargs or {}).values()) if isinstance(v, Tensor) and v.dim()), None)
         if batch is not None and len(device_ids) > 1:
             site = state.machine.trace.sites[state.site()]

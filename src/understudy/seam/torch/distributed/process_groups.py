@@ -67,7 +67,7 @@ class Options:
         self._timeout = NCCL_TIMEOUT
 
 
-def _backend_class(groups: Groups) -> Any:
+def _backend_class(groups: Groups) -> object:
     stock: Any = dist.ProcessGroupGloo
     numbers = itertools.count()
 
@@ -82,7 +82,7 @@ def _backend_class(groups: Groups) -> Any:
             groups.backends.append(self)  # C++ keeps the gloo object, only this keeps the Python one
 
         @property
-        def options(self) -> Any:
+        def options(self) -> object:
             return self._us_options
 
         @property
@@ -114,10 +114,10 @@ def _backend_class(groups: Groups) -> Any:
     return ProcessGroupNCCL
 
 
-def _new_group(groups: Groups, nccl: Any) -> Callable[..., Any]:
+def _new_group(groups: Groups, nccl: Any) -> Callable[..., object]:
     stock = dist.distributed_c10d._new_process_group_helper
 
-    def new_process_group_helper(*args: Any, **kwargs: Any) -> Any:
+    def new_process_group_helper(*args: Any, **kwargs: Any) -> object:
         made = stock(*args, **kwargs)
         group = made[0]
         if isinstance(group, dist.ProcessGroup):
@@ -128,11 +128,11 @@ def _new_group(groups: Groups, nccl: Any) -> Callable[..., Any]:
     return new_process_group_helper
 
 
-def _destroying(groups: Groups) -> Callable[..., Any]:
+def _destroying(groups: Groups) -> Callable[..., object]:
     stock = dist.distributed_c10d.destroy_process_group
 
     @functools.wraps(stock)
-    def destroy_process_group(group: Any = None) -> Any:
+    def destroy_process_group(group: Any = None) -> object:
         name = None if group is None or group is dist.group.WORLD else getattr(group, "group_name", None)
         done = stock(group)
         groups.close(name)
@@ -163,10 +163,10 @@ def _connect_eagerly(groups: Groups, group: Any) -> None:
         groups.introduce(made, index)
 
 
-def _verifying(state: State) -> Callable[..., Any]:
+def _verifying(state: State) -> Callable[..., object]:
     stock = dist._verify_params_across_processes  # type: ignore[attr-defined]
 
-    def verify_params_across_processes(group: Any, tensors: Any, logger: Any) -> Any:
+    def verify_params_across_processes(group: Any, tensors: Any, logger: Any) -> object:
         # C++ puts the shapes that it exchanges on the first parameter's device, which to it is the CPU.
         device = device_of(tensors[0]) if tensors else CPU
         if tensors and is_physically_meta(tensors[0]):

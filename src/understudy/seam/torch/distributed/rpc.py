@@ -33,7 +33,7 @@ def _pickling(module: ModuleType) -> list[Patch]:
     stock = pickler._tensor_reducer
 
     @functools.wraps(stock)
-    def reduce(tensor: Any) -> Any:
+    def reduce(tensor: object) -> object:
         _check(tensor)
         return stock(tensor)
 
@@ -44,9 +44,9 @@ def _pickling(module: ModuleType) -> list[Patch]:
 def _builtin(module: ModuleType) -> list[Patch]:
     """The arguments of PyTorch's own operators, which are not pickled."""
 
-    def checked(stock: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(stock: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(stock)
-        def invoke(*args: Any, **kwargs: Any) -> Any:
+        def invoke(*args: object, **kwargs: object) -> object:
             for tensor in tensors_in((*args, *kwargs.values())):
                 _check(tensor)
             return stock(*args, **kwargs)
@@ -60,7 +60,7 @@ def _builtin(module: ModuleType) -> list[Patch]:
 def _maps(module: ModuleType) -> list[Patch]:
     """Device maps, with which TensorPipe would send from one device to another."""
 
-    def set_device_map(self: Any, to: str, device_map: Any) -> None:
+    def set_device_map(self: object, to: str, device_map: object) -> None:
         raise UnsupportedError(
             "understudy sends no device tensors over RPC: move them to the CPU, without a device map"
         )

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from understudy.seam.torch.operators.call import Arguments
+
 Tensor = torch.Tensor
 
 FLOAT8: frozenset[torch.dtype] = frozenset(
@@ -44,7 +46,7 @@ REDUCING = frozenset(
 BITWISE = ("BAND", "BOR", "BXOR")
 
 
-def name_of(operation: Any) -> str:
+def name_of(operation: object) -> str:
     """The name of a reduction that NCCL refuses to all or some tensors; "" for any other."""
     return next((name for name in ("AVG", *BITWISE) if operation == getattr(dist.ReduceOp, name)), "")
 
@@ -84,7 +86,7 @@ def _check_flat(name: str, read: Tensor, write: Tensor, ranks: int) -> None:
         raise ValueError("input tensor must be the same size as output size times world size")
 
 
-def each(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def each(values: object, change: Callable[[Tensor], Tensor]) -> object:
     """`values`, nested lists of tensors, with every tensor changed."""
     if isinstance(values, (list, tuple)):
         return type(values)(each(value, change) for value in values)
@@ -115,13 +117,13 @@ def divided(tensor: Tensor, ranks: int) -> None:
     tensor.div_(ranks, rounding_mode=None if tensor.is_floating_point() else "trunc")
 
 
-def factor_of(options: Any) -> Any:
+def factor_of(options: object) -> object:
     """The factor of the reduction `PREMUL_SUM`, a number or a tensor; None of any other reduction."""
     operation: Any = getattr(options, "reduceOp", None)
     return operation.__getstate__()[1] if operation == dist.ReduceOp.PREMUL_SUM else None
 
 
-def multiplied(arguments: tuple[Any, ...], reads: int, writes: int, factor: Any) -> tuple[Any, ...]:
+def multiplied(arguments: Arguments, reads: int, writes: int, factor: Any) -> tuple[object, ...]:
     """The arguments of a collective with what it reads multiplied: in place where it writes there as well."""
     given = arguments[reads]
     if reads == writes:
@@ -137,7 +139,7 @@ def is_composed(name: str, arguments: dict[str, Any]) -> bool:
     return name in COMPOSED
 
 
-def composed(name: str, carrier: Any, rank: int, operation: Any, arguments: dict[str, Any]) -> Any:
+def composed(name: str, carrier: object, rank: int, operation: object, arguments: dict[str, Any]) -> object:
     """Write a collective's values into its outputs, and return what its operator returns.
 
     `carrier` is a gloo backend, `operation` the reduction if it has one.
@@ -150,7 +152,9 @@ def composed(name: str, carrier: Any, rank: int, operation: Any, arguments: dict
     return outputs, work.boxed()
 
 
-def _reduce_scatter(carrier: Any, rank: int, operation: Any, outputs: list[Tensor], inputs: list[list[Tensor]]) -> None:
+def _reduce_scatter(
+    carrier: Any, rank: int, operation: object, outputs: list[Tensor], inputs: list[list[Tensor]]
+) -> None:
     """An all-reduce of all parts, of which each rank keeps its own: what gloo itself does for one tensor."""
     options: Any = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.SUM if operation is None else operation
@@ -160,7 +164,7 @@ def _reduce_scatter(carrier: Any, rank: int, operation: Any, outputs: list[Tenso
         output.detach().copy_(_parts(whole, parts)[rank].view(output.shape))
 
 
-def _all_to_all(carrier: Any, rank: int, operation: Any, outputs: list[Tensor], inputs: list[Tensor]) -> None:
+def _all_to_all(carrier: Any, rank: int, operation: object, outputs: list[Tensor], inputs: list[Tensor]) -> None:
     """One exchange of flat tensors, in which each rank's part has its own size."""
     sent, received = _flat(inputs), _flat(outputs)
     sizes = [[tensor.numel() for tensor in tensors] for tensors in (outputs, inputs)]
@@ -169,7 +173,7 @@ def _all_to_all(carrier: Any, rank: int, operation: Any, outputs: list[Tensor], 
         output.detach().copy_(part.view(output.shape))
 
 
-def _all_gather(carrier: Any, rank: int, operation: Any, outputs: list[list[Tensor]], inputs: list[Tensor]) -> None:
+def _all_gather(carrier: Any, rank: int, operation: object, outputs: list[list[Tensor]], inputs: list[Tensor]) -> None:
     """A broadcast from each rank, as NCCL's where sizes differ."""
     for tensors, mine in zip(outputs, inputs, strict=True):
         tensors[rank].detach().copy_(mine.detach())

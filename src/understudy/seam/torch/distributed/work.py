@@ -14,6 +14,7 @@ import torch.distributed as dist
 from understudy.machine.stream import Event
 from understudy.seam.torch.distributed.groups import Groups
 from understudy.seam.torch.distributed.values import factor_of
+from understudy.seam.torch.operators.call import Arguments
 
 METHODS = (
     "allreduce", "allreduce_coalesced", "broadcast", "allgather", "_allgather_base", "allgather_coalesced",
@@ -63,7 +64,7 @@ class Queued:
     """
 
     def __init__(
-        self, event: Event | None, finish: Callable[[], Event | None] | None = None, tensors: Sequence[Any] = ()
+        self, event: Event | None, finish: Callable[[], Event | None] | None = None, tensors: Sequence[object] = ()
     ) -> None:
         self.event = event
         self.finish = finish
@@ -74,7 +75,7 @@ class Queued:
 CALLS = Calls()
 
 
-def methods(groups: Groups) -> dict[str, Callable[..., Any]]:
+def methods(groups: Groups) -> dict[str, Callable[..., object]]:
     """Wrappers of the methods that return a Work."""
     work_class = _work_class(groups)
     owner: Any = dist.ProcessGroup
@@ -83,7 +84,7 @@ def methods(groups: Groups) -> dict[str, Callable[..., Any]]:
         stock = getattr(owner, name)
 
         @functools.wraps(stock)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def method(self: object, *args: object, **kwargs: object) -> Any:
             with CALLS.watched() as found, _as_sum((*args, *kwargs.values())):
                 work = stock(self, *args, **kwargs)
             queued = found[0]
@@ -100,7 +101,7 @@ def methods(groups: Groups) -> dict[str, Callable[..., Any]]:
     return found | _coalescing(groups, work_class)
 
 
-def _coalescing(groups: Groups, work_class: Any) -> dict[str, Callable[..., Any]]:
+def _coalescing(groups: Groups, work_class: Any) -> dict[str, Callable[..., object]]:
     """What `torch.distributed._coalescing_manager` calls: one Work for all collectives between start and end."""
     stock_start, stock_end = dist.ProcessGroup._start_coalescing, dist.ProcessGroup._end_coalescing
 
@@ -111,7 +112,7 @@ def _coalescing(groups: Groups, work_class: Any) -> dict[str, Callable[..., Any]
         else:
             CALLS.together = []
 
-    def end(self: Any, device: torch.device) -> Any:
+    def end(self: Any, device: torch.device) -> object:
         if CALLS.together is None:
             return stock_end(self, device)
         works, CALLS.together = CALLS.together, None
@@ -121,7 +122,7 @@ def _coalescing(groups: Groups, work_class: Any) -> dict[str, Callable[..., Any]
 
 
 @contextmanager
-def _as_sum(arguments: tuple[Any, ...]) -> Iterator[None]:
+def _as_sum(arguments: Arguments) -> Iterator[None]:
     """Ask for a sum where the program asks for an average or a premultiplied sum, which gloo has not.
 
     Gloo has averages in some versions of PyTorch alone.
@@ -142,7 +143,7 @@ def _as_sum(arguments: tuple[Any, ...]) -> Iterator[None]:
             asked.reduceOp = operation
 
 
-def _is_reduction(value: Any) -> bool:
+def _is_reduction(value: object) -> bool:
     return isinstance(value, (dist.ReduceOp, dist.ReduceOp.RedOpType))
 
 
@@ -154,7 +155,7 @@ class Waiting:
     _queued: Queued
     _others: Sequence[Any]
 
-    def wait(self, timeout: Any = None) -> bool:
+    def wait(self, timeout: object = None) -> bool:
         """Make the current stream wait; for a barrier, and for tensors of the host, the host waits."""
         for other in self._others:
             other.wait(timeout)
@@ -194,7 +195,7 @@ class Waiting:
         """Whether it is done without an error."""
         return self.is_completed()
 
-    def exception(self) -> Any:
+    def exception(self) -> object:
         """The error that ended it; None here, since errors are raised where the collective is called."""
         return None
 
@@ -216,7 +217,7 @@ class Waiting:
             return self._inner.get_future()
         return self._groups.future(self._inner.get_future().value(), self._queued.event)
 
-    def get_future_result(self) -> Any:
+    def get_future_result(self) -> object:
         """A future of the outcome."""
         self.wait()
         return self._inner.get_future_result()
@@ -226,7 +227,7 @@ def _work_class(groups: Groups) -> Any:
     class Work(Waiting, dist.Work):
         """torch.distributed.Work of a collective on emulated devices."""
 
-        def __init__(self, inner: Any, queued: Queued, others: Sequence[Any] = ()) -> None:
+        def __init__(self, inner: object, queued: Queued, others: Sequence[object] = ()) -> None:
             dist.Work.__init__(self)
             self._groups = groups
             self._inner = inner

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.kernels import attention_choice as choice
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.positions import MASK, MIXER
 from understudy.seam.torch.state.state import State
@@ -32,7 +33,7 @@ LSE_ALIGNMENT = 32
 
 def composite(
     state: State,
-    func: Any,
+    func: OpOverload,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -69,7 +70,7 @@ def composite(
 
 
 def _choose(
-    state: State, index: int, query: Tensor, key: Tensor, value: Tensor, mask: Any, p: float, causal: bool, gqa: bool
+    state: State, index: int, query: Tensor, key: Tensor, value: Tensor, mask: object, p: float, causal: bool, gqa: bool
 ) -> int:
     with disable_torch_function():
         if not gqa and len({t.shape[1] for t in (query, key, value) if t.dim() == 4}) > 1:
@@ -123,7 +124,7 @@ def _prepared(mask: Tensor | None, query: Tensor, key: Tensor, backend: int) -> 
 # ---------------------------------------------------------------------------------------------- the operators
 
 
-def chosen(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def chosen(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::_fused_sdp_choice: which kernel it would be."""
     index = device_of(args[0])
     if index < 0:
@@ -135,14 +136,12 @@ def chosen(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwa
     return _choose(dispatch.state, index, query, key, value, given.get("attn_mask"), p, causal, shared)
 
 
-def fused(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def fused(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """A fused operator, forward or backward."""
     return run(dispatch, plan, func, args, kwargs, values)
 
 
-def run(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], compute: Values
-) -> Any:
+def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, compute: Values) -> object:
     """An operator without a kernel for the CPU: values from `compute`, shapes and layout from its meta kernel."""
     device, floating = dispatch.scan(plan, func, args, kwargs)
     if device < 0:
@@ -156,16 +155,16 @@ def run(
 
 
 def values(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
-) -> tuple[Any, ...]:
+    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
+) -> tuple[object, ...]:
     """What a fused operator gives, computed on the CPU; without data, shapes alone."""
     return computed(dispatch, plan, func, args, kwargs, device, _computed)
 
 
 def computed(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int,
+    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int,
     compute: Values,
-) -> tuple[Any, ...]:  # fmt: skip
+) -> tuple[object, ...]:  # fmt: skip
     """What `compute` gives, below the emulation; without data, shapes alone."""
     if dispatch.state.no_data:
         shapes: tuple[Any, ...] = dispatch.call(plan, func, args, kwargs, device)
@@ -179,9 +178,9 @@ def computed(
 
 
 def _computed(
-    state: State, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
-) -> tuple[Any, ...]:
-    given: dict[str, Any] = {**dict(zip(plan.names, args, strict=False)), **kwargs}
+    state: State, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
+) -> tuple[object, ...]:
+    given: Keywords = {**dict(zip(plan.names, args, strict=False)), **kwargs}
     out = empty(state, func, args, kwargs)
     if plan.name.endswith("_backward"):
         grads = _backward(given)
@@ -193,7 +192,7 @@ def _computed(
     return tuple(out)
 
 
-def _forward(state: State, given: dict[str, Any], out: list[Any], device: int) -> None:
+def _forward(state: State, given: Keywords, out: list[Any], device: int) -> None:
     """Fill a forward's results: the output, the rows' logarithms of sums, and the seed where there is dropout."""
     query = given["query"]
     seeds = [t for t in out[2:] if isinstance(t, Tensor) and not t.is_floating_point()]
@@ -222,7 +221,7 @@ def drawn(state: State, device: int, shape: Any, keys: int) -> int:
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, bias: Any, p: float, causal: bool, scale: float | None, seed: int
+    query: Tensor, key: Tensor, value: Tensor, bias: object, p: float, causal: bool, scale: float | None, seed: int
 ) -> tuple[Tensor, Tensor]:
     key, value = (all_heads(t, query) for t in (key, value))
     if not p and query.shape[-1] == value.shape[-1]:
@@ -237,7 +236,7 @@ def _attend(
     return weights @ value.to(weights.dtype), scores.logsumexp(-1)
 
 
-def _backward(given: dict[str, Any]) -> list[Any]:
+def _backward(given: Keywords) -> list[Any]:
     """Gradients of query, key, value and bias."""
     grad = given.get("grad_out", given.get("grad_out_"))
     query, key, value, p = given["query"], given["key"], given["value"], given["dropout_p"]
@@ -294,7 +293,7 @@ def kept_of(weights: Tensor, p: float, seed: int) -> Tensor:
     return (torch.rand(weights.shape, generator=generator) >= p).to(weights.dtype) / (1 - p)
 
 
-def _bias(given: dict[str, Any]) -> Tensor | None:
+def _bias(given: Keywords) -> Tensor | None:
     bias = given.get("attn_bias")
     return bias if isinstance(bias, Tensor) and bias.numel() else None
 
@@ -305,7 +304,7 @@ def all_heads(tensor: Tensor, query: Tensor) -> Tensor:
     return tensor.repeat_interleave(shared, 1) if shared > 1 else tensor
 
 
-def empty(state: State, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def empty(state: State, func: OpOverload, args: Arguments, kwargs: Keywords) -> list[Any]:
     """Results to fill, in the shapes and layouts that the operator's meta kernel gives to these arguments."""
     given = (*args, *kwargs.values())
     key = (func, *((t.shape, t.stride(), t.dtype) if isinstance(t, Tensor) else str(t) for t in given))
@@ -317,11 +316,11 @@ def empty(state: State, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     return [_made(*shape) if isinstance(shape, tuple) else shape for shape in shapes]
 
 
-def _to_meta(value: Any) -> Any:
+def _to_meta(value: object) -> object:
     return value.to("meta") if isinstance(value, Tensor) else value
 
 
-def _made(shape: Any, stride: Any, dtype: torch.dtype) -> Tensor:
+def _made(shape: torch.Size, stride: Any, dtype: torch.dtype) -> Tensor:
     return torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
 
 

@@ -19,6 +19,7 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.kernels import attention
 from understudy.seam.torch.kernels import attention_choice as choice
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of
@@ -39,7 +40,7 @@ def patches(state: State) -> list[Patch]:
     return [Patch(torch._C, name, _asking(state, getattr(torch._C, name), kernel)) for name, kernel in ASKED.items()]
 
 
-def _asking(state: State, stock: Any, kernel: int) -> Any:
+def _asking(state: State, stock: Any, kernel: int) -> object:
     def can_use(params: Any, debug: bool = False) -> bool:
         query = params.query
         index = device_of(query)
@@ -54,22 +55,22 @@ def _asking(state: State, stock: Any, kernel: int) -> Any:
     return can_use
 
 
-def run(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """One of these operators, forward or backward."""
     return attention.run(dispatch, plan, func, args, kwargs, values)
 
 
 def values(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
-) -> tuple[Any, ...]:
+    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
+) -> tuple[object, ...]:
     """What such an operator gives, computed on the CPU; without data, shapes alone."""
     return attention.computed(dispatch, plan, func, args, kwargs, device, _computed)
 
 
 def _computed(
-    state: State, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
-) -> tuple[Any, ...]:
-    given: dict[str, Any] = {**dict(zip(plan.names, args, strict=False)), **kwargs}
+    state: State, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
+) -> tuple[object, ...]:
+    given: Keywords = {**dict(zip(plan.names, args, strict=False)), **kwargs}
     for name in NOT_EMULATED:
         if given.get(name) is not None:
             raise UnsupportedError(f"understudy does not compute {plan.name} with {name}: leave it out")
@@ -82,7 +83,7 @@ def _computed(
     return tuple(out)
 
 
-def _forward(state: State, given: dict[str, Any], out: list[Any], places: list[Any], device: int) -> None:
+def _forward(state: State, given: Keywords, out: list[Any], places: list[Any], device: int) -> None:
     query, key, value, p = (given[name] for name in ("query", "key", "value", "dropout_p"))
     seeds = [t for t in out[2:4] if isinstance(t, Tensor)]
     for seed in seeds:
@@ -106,7 +107,7 @@ def _forward(state: State, given: dict[str, Any], out: list[Any], places: list[A
             place.copy_(rows)
 
 
-def _backward(given: dict[str, Any], out: list[Any], places: list[Any]) -> None:
+def _backward(given: Keywords, out: list[Any], places: list[Any]) -> None:
     query, key, value, p = (given[name] for name in ("query", "key", "value", "dropout_p"))
     grad: Any = given.get("grad_out", given.get("grad_out_"))
     seed = given.get("rng_state", given.get("philox_seed"))
@@ -128,7 +129,7 @@ def _backward(given: dict[str, Any], out: list[Any], places: list[Any]) -> None:
             out[3][position].copy_(found[3][0])
 
 
-def _places(given: dict[str, Any]) -> list[Any]:
+def _places(given: Keywords) -> list[Any]:
     """For each text (its entry of the batch, its positions), once for queries and once for keys."""
     begins: list[Any] = [
         given.get(name, given.get(other))
@@ -147,7 +148,7 @@ def _text(tensor: Tensor, place: tuple[int, slice]) -> Tensor:
     return whole[place].transpose(0, 1).unsqueeze(0)
 
 
-def _bias(given: dict[str, Any], query: Tensor, key: Tensor, position: int) -> Tensor | None:
+def _bias(given: Keywords, query: Tensor, key: Tensor, position: int) -> Tensor | None:
     """What is added to a text's scores: the program's own bias, and minus infinity where a query must not look."""
     bias = given.get("bias")
     own = bias[position : position + 1] if isinstance(bias, Tensor) and bias.numel() else None

@@ -19,6 +19,7 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch.kernels import autocast_lists as lists
 from understudy.seam.torch.kernels import recurrent
 from understudy.seam.torch.kernels.autocast_lists import Cast
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of
@@ -28,7 +29,7 @@ is_cached: Callable[[torch.Tensor], bool] = C._is_cached_tensor  # type: ignore[
 KEY, CUDA_KEY = "AutocastCPU", "AutocastCUDA"
 """PyTorch's build for the CPU has CUDA's kernels of autocast too: an operator that has none is not on CUDA's lists."""
 KEYS = C.DispatchKeySet(C.DispatchKey.AutocastCPU)
-Rule = Callable[[Cast, Any, tuple[Any, ...], dict[str, Any], torch.dtype], Any]
+Rule = Callable[[Cast, OpOverload, Arguments, Keywords, torch.dtype], Any]
 
 
 class Switches(threading.local):
@@ -102,13 +103,13 @@ class Autocast:
             full = name if overload == "default" else f"{name}.{overload}"
             library.impl(full, self._kernel(func, rule), KEY)
 
-    def _kernel(self, func: Any, rule: Rule, of_cuda: bool = True) -> Callable[..., Any]:
+    def _kernel(self, func: OpOverload, rule: Rule, of_cuda: bool = True) -> Callable[..., Any]:
         """`of_cuda`: the operator is on CUDA's lists; else on a device it is as if autocast had not looked."""
         owner, switches = self.owner, self.switches
         apart = not of_cuda and _has(func.name(), "CompositeImplicitAutograd")
         below = C.DispatchKeySet(C.DispatchKey.AutogradCPU)
 
-        def kernel(*args: Any, **kwargs: Any) -> Any:
+        def kernel(*args: object, **kwargs: object) -> object:
             found = [t for t in tensors_in((*args, *kwargs.values())) if t.is_floating_point()]
             on_device = any(device_of(t) >= 0 for t in found)
             if on_device and apart:
@@ -122,7 +123,7 @@ class Autocast:
 
         return kernel
 
-    def cast(self, value: Any, dtype: torch.dtype) -> Any:
+    def cast(self, value: object, dtype: torch.dtype) -> object:
         """A floating tensor (not float64) as `dtype`; leaves that need gradients are cast once a region."""
         if isinstance(value, (list, tuple)):
             return type(value)(self.cast(item, dtype) for item in value)
@@ -158,16 +159,16 @@ class Autocast:
         self.owner.clear()
 
 
-def _lower(cast: Cast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def _lower(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
     kwargs = {name: cast(value, dtype) for name, value in kwargs.items()}
     return func(*[cast(value, dtype) for value in args], **kwargs)
 
 
-def _float32(cast: Cast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def _float32(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
     return _lower(cast, func, args, kwargs, torch.float32)
 
 
-def _result(cast: Cast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def _result(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
     names = [argument.name for argument in func._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
     low = any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors_in(args))
@@ -179,7 +180,7 @@ def _result(cast: Cast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     return func(*args, **kwargs)
 
 
-def _appended(cast: Cast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def _appended(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
     other = lists.APPENDED.get(f"{func._opname}.{func._overloadname}")
     if other is None or args[0].dtype == torch.float64:
         return func(*args, **kwargs)
@@ -188,16 +189,16 @@ def _appended(cast: Cast, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return getattr(func.overloadpacket, other)(*whole, dtype=torch.float32)
 
 
-def _promote(cast: Cast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def _promote(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
     wide = any(t.dtype == torch.float32 for t in tensors_in((*args, *kwargs.values())))
     return _lower(cast, func, args, kwargs, torch.float32 if wide else dtype)
 
 
-def _ban(cast: Cast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def _ban(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
     raise RuntimeError(lists.BANNED_TEXT)
 
 
-def _rule_on_cpu(func: Any) -> Rule:
+def _rule_on_cpu(func: OpOverload) -> Rule:
     """The rule of an operator that only the CPU's lists have."""
     name = func._opname
     return _lower if name in lists.LOWER_ON_CPU else _promote if name in lists.PROMOTE_ON_CPU else _float32

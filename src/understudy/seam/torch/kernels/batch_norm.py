@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.halves import HALVES, wide
 from understudy.seam.torch.operators.plan import Plan
 
@@ -115,9 +116,7 @@ def _spread(values: Tensor, like: Tensor) -> Tensor:
     return values.reshape(1, -1, *[1] * (like.dim() - 2))
 
 
-def values(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
-) -> Any:
+def values(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> object:
     """What one of the operators gives, or puts into `out`."""
     kwargs = dict(kwargs)
     into = kwargs.pop("out", None)
@@ -125,7 +124,7 @@ def values(
     return found if into is None else into.copy_(found)
 
 
-def handle(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def handle(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Compute and submit one of the operators."""
     device, _ = dispatch.scan(plan, func, args, kwargs)
     if device < 0:
@@ -142,7 +141,7 @@ def handle(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwa
 def forward(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
     training: bool, momentum: float, eps: float,
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     """aten::native_batch_norm, below autograd: the output, and mean and inverse deviation in float32."""
     given = (weight, bias, running_mean, running_var)
     if not _is_half(input, given):
@@ -158,7 +157,7 @@ def forward(
 def backward(
     grad_out: Tensor, input: Tensor, weight: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
     save_mean: Tensor | None, save_invstd: Tensor | None, train: bool, eps: float, output_mask: list[bool],
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     """aten::native_batch_norm_backward: the gradients of the input, the weight and the bias, each of its own dtype."""
     given = (weight, running_mean, running_var)
     if not _is_half(input, given):
@@ -175,7 +174,7 @@ def _is_half(input: Tensor, parameters: tuple[Tensor | None, ...]) -> bool:
     return not any(tensor is not None and tensor.dtype is torch.float32 for tensor in parameters)
 
 
-COMPUTED: dict[str, Callable[..., Any]] = {
+COMPUTED: dict[str, Callable[..., object]] = {
     "aten::batch_norm_stats": stats,
     "aten::batch_norm_gather_stats": gather,
     "aten::batch_norm_gather_stats_with_counts": gather_with_counts,

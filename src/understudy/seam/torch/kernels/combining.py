@@ -6,10 +6,9 @@ combinations for the types of AT_DISPATCH_ALL_TYPES_AND2.
 
 from __future__ import annotations
 
-from typing import Any
-
 from understudy.seam.torch.dispatch.asserts import guarded
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.dtypes import INTEGERS, REAL, refusal
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.tags import device_of
@@ -19,7 +18,7 @@ SUMS = ("add", "sum")
 """What `reduce` is called for a sum in `scatter` and in `scatter_reduce`."""
 
 
-def combined(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def combined(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """An operator that scatters, which may be told how to combine."""
     given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
     kind, target = given.get("reduce"), args[0]

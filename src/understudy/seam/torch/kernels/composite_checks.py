@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from understudy.seam.torch.dispatch.parts import COMPOSITE
+from understudy.seam.torch.operators.call import OpOverload
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import FLOATING, device_of
@@ -18,7 +19,7 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
-def transform(state: State, func: Any, *args: Any, **kwargs: Any) -> Any:
+def transform(state: State, func: OpOverload, *args: Any, **kwargs: Any) -> object:
     """A short-time Fourier transform, whose window lies where its input does."""
     tensor, window = args[0], args[4] if len(args) > 4 else kwargs.get("window")
     place = device_of(tensor)

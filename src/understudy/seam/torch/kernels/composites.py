@@ -18,6 +18,7 @@ from understudy.seam.torch.dispatch import jit_trace
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.parts import COMPOSITE, as_on_the_way
 from understudy.seam.torch.dispatch.parts import composite as apart
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import TRACED
@@ -26,13 +27,12 @@ KEYS = ("AutogradCPU", "AutogradMeta")
 """Where tensors of an emulated device arrive: with data on the CPU, without on meta."""
 
 Composite = Callable[..., Any]
-OpOverload = torch._ops.OpOverload
 
 
 def handlers(composites: Mapping[OpOverload, Composite]) -> dict[str, Handler]:
     """The same in inference mode, where a composite arrives whole."""
 
-    def whole(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def whole(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         known = composites.get(func)
         if known is None:  # another overload: `softmax.int_out` has a kernel of its own
             whole_or_apart = apart if plan.composite else Dispatch.general
@@ -62,10 +62,10 @@ class Composites:
                 for key in KEYS:
                     self.library.impl(func, self._kernel(func, composite), key)
 
-    def _kernel(self, func: Any, composite: Composite) -> Callable[..., Any]:
+    def _kernel(self, func: OpOverload, composite: Composite) -> Callable[..., Any]:
         states = self.states
 
-        def kernel(*args: Any, **kwargs: Any) -> Any:
+        def kernel(*args: object, **kwargs: object) -> object:
             if args[0].__class__ in TRACED:
                 return func._op_dk(COMPOSITE, *args, **kwargs)
             if not jit_trace.is_on():

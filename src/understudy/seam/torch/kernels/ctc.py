@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of
@@ -25,9 +26,9 @@ LONGEST_TARGET = 255
 
 
 def of_tensors(
-    state: State, func: Any, log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor,
+    state: State, func: OpOverload, log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor,
     blank: int = 0, reduction: int = MEAN, zero_infinity: bool = False,
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     """torch.nn.functional.ctc_loss with lengths in tensors; the host reads them."""
     if device_of(log_probs) < 0 or state.no_data:
         return func.decompose(log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity)
@@ -44,9 +45,10 @@ def of_tensors(
 
 
 def of_lists(
-    state: State, func: Any, log_probs: Tensor, targets: Tensor, input_lengths: list[int], target_lengths: list[int],
+    state: State, func: OpOverload, log_probs: Tensor, targets: Tensor,
+    input_lengths: list[int], target_lengths: list[int],
     blank: int = 0, reduction: int = MEAN, zero_infinity: bool = False,
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     """The same with lengths in lists: cuDNN then wants targets on the host, and inputs of full length."""
     given = (log_probs, targets, input_lengths, target_lengths, blank)
     full = all(length == log_probs.shape[0] for length in input_lengths)
@@ -71,15 +73,13 @@ def _reduced(loss: Tensor, target_lengths: Tensor, reduction: int) -> Tensor:
     return loss.sum() if reduction == SUM else loss
 
 
-def values(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
-) -> Any:
+def values(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> object:
     """Losses of shape (batch,) and their gradient, of the shape of the log-probabilities."""
     return dispatch.call(plan, _computed, args, kwargs, device)
 
 
 def _computed(
-    log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int, deterministic: bool,
+    log_probs: Tensor, targets: Tensor, input_lengths: object, target_lengths: object, blank: int, deterministic: bool,
     zero_infinity: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     normal = aten._log_softmax.default(log_probs, 2, False)
@@ -93,7 +93,7 @@ def _computed(
     return torch.where(torch.isinf(loss), 0, loss), gradient
 
 
-def handle(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def handle(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::_cudnn_ctc_loss, for which the CPU has no kernel."""
     device = device_of(args[0])
     if device < 0:

@@ -17,6 +17,7 @@ import torch
 from understudy.seam.torch.dispatch.parts import COMPOSITE
 from understudy.seam.torch.kernels.mode_dependent import placed
 from understudy.seam.torch.kernels.substitutes import Kernel, substituted
+from understudy.seam.torch.operators.call import Arguments, OpOverload
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of
 
@@ -27,8 +28,8 @@ FORWARD = ("aten::_softmax", "aten::_log_softmax")
 BACKWARD = ("aten::_softmax_backward_data", "aten::_log_softmax_backward_data")
 
 
-def _normalizing(kernel: Any) -> Callable[..., Any]:
-    def normalized(state: State, func: Any, input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+def _normalizing(kernel: Any) -> Callable[..., object]:
+    def normalized(state: State, func: OpOverload, input: Tensor, dim: int, dtype: torch.dtype | None = None) -> object:
         """`softmax` or `log_softmax`."""
         if dtype is torch.float32 and input.dtype is torch.float16 and device_of(input) >= 0:
             return kernel(input, dim, True)
@@ -37,7 +38,7 @@ def _normalizing(kernel: Any) -> Callable[..., Any]:
     return normalized
 
 
-def one_hot(state: State, func: Any, input: Tensor, num_classes: int = -1) -> Any:
+def one_hot(state: State, func: OpOverload, input: Tensor, num_classes: int = -1) -> object:
     """torch.nn.functional.one_hot, which waits for the device only where it must find the number of classes."""
     device = device_of(input)
     if device < 0 or input.dtype is not torch.int64 or not input.numel():
@@ -54,7 +55,7 @@ def one_hot(state: State, func: Any, input: Tensor, num_classes: int = -1) -> An
 class Converting(Kernel):
     """A kernel that converts between float16 and float32 itself, made of the CPU's, which does not."""
 
-    def __call__(self, first: Tensor, *rest: Any) -> Any:
+    def __call__(self, first: Tensor, *rest: object) -> object:
         if first.is_meta:
             return self.func(first, *rest)
         if first.dtype is torch.float16:  # forward: half_to_float
@@ -62,19 +63,19 @@ class Converting(Kernel):
         return self.func(first, *rest[:-1], first.dtype).to(rest[-1])
 
 
-def _kernel(func: Any, args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+def _kernel(func: OpOverload, args: Arguments, _: dict[str, object]) -> Any:
     converts = args[2] is True if len(args) == 3 else args[0].dtype != args[3]
     return Converting(func) if converts else func
 
 
-def dropout(state: State, func: Any, input: Tensor, p: float, train: bool) -> Any:
+def dropout(state: State, func: OpOverload, input: Tensor, p: float, train: bool) -> object:
     """C++'s dropout: on CUDA one kernel that keeps a mask of one byte an element."""
     if train and 0 < p < 1 and device_of(input) >= 0 and input.numel() > 0:
         return aten.native_dropout.default(input, p, True)[0]
     return func._op_dk(COMPOSITE, input, p, train)  # `decompose` takes a function in Python, which copies
 
 
-def group_norm(state: State, func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+def group_norm(state: State, func: OpOverload, input: Tensor, *args: object, **kwargs: object) -> object:
     """torch.nn.functional.group_norm: CUDA's kernel takes and gives contiguous tensors, channels last or not.
 
     Source: group_norm in aten/src/ATen/native/group_norm.cpp.

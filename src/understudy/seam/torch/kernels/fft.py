@@ -16,6 +16,7 @@ import torch
 from understudy.machine.plan_cache import PlanCache
 from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.standins import StandIn, public
 from understudy.seam.torch.state.state import State
@@ -40,11 +41,11 @@ def patches(state: State) -> list[Patch]:
     return [p for name, f in found.items() for p in public(torch.fft, name, StandIn(f, _halves(state, f)))]
 
 
-def _halves(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
+def _halves(state: State, stock: Callable[..., Any]) -> Callable[..., object]:
     local = state.local
 
     @functools.wraps(stock)
-    def transformed(input: Any, *args: Any, **kwargs: Any) -> Any:
+    def transformed(input: torch.Tensor, *args: Any, **kwargs: Any) -> object:
         if not (isinstance(input, torch.Tensor) and input.dtype in HALVES and device_of(input) >= 0):
             return stock(input, *args, **kwargs)
         given = kwargs.pop("out", None)
@@ -68,27 +69,27 @@ def _cache(dispatch: Dispatch, index: int) -> PlanCache:
     return state.device(index).plan_cache
 
 
-def size(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+def size(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> int:
     """aten::_cufft_get_plan_cache_size: the number of plans that are cached."""
     return _cache(dispatch, args[0]).size
 
 
-def max_size(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+def max_size(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> int:
     """aten::_cufft_get_plan_cache_max_size: how many plans may be cached."""
     return _cache(dispatch, args[0]).max_size
 
 
-def set_max_size(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def set_max_size(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> None:
     """aten::_cufft_set_plan_cache_max_size: change it; the plans used longest ago go first."""
     _cache(dispatch, args[0]).max_size = args[1]
 
 
-def clear(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def clear(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> None:
     """aten::_cufft_clear_plan_cache."""
     _cache(dispatch, args[0]).clear()
 
 
-def transform(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def transform(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """A Fourier transform: on a device it looks its plan up, by geometry and precision as cuFFT's key does."""
     tensor, dimensions = args[:2]
     device = tag_of(tensor).device
@@ -111,7 +112,7 @@ def transform(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], 
     return dispatch.general(plan, func, args, kwargs)
 
 
-def primitive(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def primitive(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """prims::fft_c2c and the like, in which PyTorch's references are written."""
     if device_of(args[0]) >= 0 and args[0].dtype in HALVES:
         _check_sizes(args[0], kwargs["dim"], kwargs.get("last_dim_size"))
@@ -127,7 +128,7 @@ def _check_sizes(tensor: torch.Tensor, dimensions: Any, last: int | None) -> Non
         raise RuntimeError(POWERS_OF_TWO.format(sizes))
 
 
-def _widened(dispatch: Dispatch, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+def _widened(dispatch: Dispatch, func: OpOverload, args: Arguments, kwargs: Keywords) -> torch.Tensor:
     with dispatch.parts:
         wide = func(args[0].to(HALVES[args[0].dtype]), *args[1:], **kwargs)
         out: torch.Tensor = wide.to(BACK[wide.dtype])

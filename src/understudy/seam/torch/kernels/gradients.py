@@ -22,9 +22,9 @@ from understudy.seam.torch.tags import FLOATING, device_of, storage_of, tag_of
 def patches(state: State) -> list[Patch]:
     """`autograd.Function.apply` and the method through which the engine calls a custom backward."""
     stock: Any = getattr_static(Function, "apply")  # a class method, from torch 2.14 on one of C
-    stock_backward: Callable[..., Any] = BackwardCFunction.apply
+    stock_backward: Callable[..., object] = BackwardCFunction.apply
 
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(cls: type, *args: Any, **kwargs: Any) -> object:
         if state.machine.concurrent:
             for tensor in tensors_in(args):
                 device = device_of(tensor)
@@ -40,7 +40,7 @@ def patches(state: State) -> list[Patch]:
             }
         return out
 
-    def backward(self: Any, *gradients: Any) -> Any:
+    def backward(self: Any, *gradients: Any) -> object:
         for index, device in self.__dict__.get("_us_devices", {}).items():
             gradient = gradients[index] if index < len(gradients) else None
             if isinstance(gradient, torch.Tensor) and tag_of(gradient).device == FLOATING:

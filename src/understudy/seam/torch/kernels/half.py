@@ -14,6 +14,7 @@ from torch._prims_common.wrappers import _maybe_resize_out
 
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.kernels.substitutes import Kernel, substituted
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.halves import HALVES, narrow, wide
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.tags import device_of
@@ -53,11 +54,11 @@ PLAIN = frozenset({torch.ops.aten.round.default, torch.ops.aten.round_.default, 
 class Widened(Kernel):
     """An operator whose half precision tensors are made float32 on the way in, and its results half on the way out."""
 
-    def __init__(self, func: Any, dtype: torch.dtype) -> None:
+    def __init__(self, func: OpOverload, dtype: torch.dtype) -> None:
         super().__init__(func)
         self.dtype = dtype
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
         widened = [wide(value) for value in args]
         outs = {name: given for name, given in kwargs.items() if self._is_out(name, given)}
         made = {name: torch.empty(0, dtype=torch.float32, device=given.device) for name, given in outs.items()}
@@ -81,12 +82,12 @@ class Widened(Kernel):
         return given.dtype is self.dtype if exact else torch.can_cast(self.dtype, given.dtype)
 
 
-def _kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     half = next((t for t in tensors_in((*args, *kwargs.values())) if t.dtype in HALVES), None)
     return func if half is None or func in PLAIN else Widened(func, half.dtype)
 
 
-def exponential(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def exponential(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::exponential_: CUDA's never gives zero, the CPU's rounds small numbers to it in half precision."""
     out = dispatch.general(plan, func, args, kwargs)
     if out.dtype in HALVES and device_of(out) >= 0 and not out.is_meta:

@@ -5,13 +5,12 @@ Source: aten/src/ATen/native/cuda/SummaryOps.cu (`_histc_cuda`). `determinism` h
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.moves import fetch
 from understudy.seam.torch.kernels.substitutes import Kernel, substituted
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.dtypes import INTEGERS, WIDE
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.tags import device_of
@@ -23,12 +22,12 @@ NAME = "aten::histc"
 class OfIntegers(Kernel):
     """`histc` of integers, counted in float64, where each is exact."""
 
-    def __call__(self, tensor: Tensor, *args: Any, out: Tensor | None = None, **kwargs: Any) -> Any:
+    def __call__(self, tensor: Tensor, *args: object, out: Tensor | None = None, **kwargs: object) -> object:
         counts = torch.ops.aten.histc.default(tensor.double(), *args, **kwargs).to(tensor.dtype)
         return counts if out is None else out.resize_(counts.shape).copy_(counts)
 
 
-def _kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     tensor = args[0]
     return func if tensor.is_floating_point() or tensor.is_meta else OfIntegers(func)
 
@@ -36,7 +35,7 @@ def _kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 _counting, VALUES = substituted([NAME], _kernel)
 
 
-def histc(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def histc(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::histc, which waits for the least and the greatest value where it is given no bounds."""
     given = {**dict(zip(plan.names, args, strict=False)), **kwargs}
     tensor = given["self"]

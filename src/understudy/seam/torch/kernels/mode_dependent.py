@@ -24,6 +24,7 @@ from torch.autograd.forward_ad import unpack_dual
 
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.parts import COMPOSITE, as_on_the_way
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import FLOATING, device_of, storage_of, tag_of
@@ -36,13 +37,13 @@ MAKING_VIEWS = ("aten::linalg_pinv", "aten::linalg_lstsq")
 RANK = aten.linalg_matrix_rank
 
 
-def with_views(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def with_views(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Run an operator of `MAKING_VIEWS` as it runs where there is no mode."""
     with as_on_the_way(dispatch.state):
         return dispatch.general(plan, func, args, kwargs)
 
 
-def placed(state: State, func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+def placed(state: State, func: OpOverload, input: Tensor, *args: object, **kwargs: object) -> object:
     """A function whose result lies where its input does, also when C++ makes it of nothing."""
     result = func._op_dk(COMPOSITE, input, *args, **kwargs)
     device = device_of(input)
@@ -51,8 +52,8 @@ def placed(state: State, func: Any, input: Tensor, *args: Any, **kwargs: Any) ->
     return result
 
 
-def _rank_into(functional: Any) -> Callable[..., Any]:
-    def written(state: State, func: Any, input: Tensor, *args: Any, out: Tensor, **kwargs: Any) -> Any:
+def _rank_into(functional: Any) -> Callable[..., object]:
+    def written(state: State, func: OpOverload, input: Tensor, *args: Any, out: Tensor, **kwargs: Any) -> object:
         """torch.linalg.matrix_rank with `out`; raises as `checkLinalgCompatibleDtype` does."""
         if not torch.can_cast(torch.int64, out.dtype):
             raise RuntimeError(
@@ -70,17 +71,17 @@ def differentiated(input: Tensor) -> bool:
     return (torch.is_grad_enabled() and input.requires_grad) or unpack_dual(input).tangent is not None
 
 
-def svdvals(state: State, func: Any, input: Tensor, *, driver: str | None = None) -> Any:
+def svdvals(state: State, func: OpOverload, input: Tensor, *, driver: str | None = None) -> object:
     """torch.linalg.svdvals."""
     return aten._linalg_svd.default(input, False, differentiated(input), driver=driver)[1]
 
 
-def eigvalsh(state: State, func: Any, input: Tensor, uplo: str = "L") -> Any:
+def eigvalsh(state: State, func: OpOverload, input: Tensor, uplo: str = "L") -> object:
     """torch.linalg.eigvalsh."""
     return aten._linalg_eigh.default(input, uplo, differentiated(input))[0]
 
 
-def eigvals(state: State, func: Any, input: Tensor) -> Any:
+def eigvals(state: State, func: OpOverload, input: Tensor) -> object:
     """torch.linalg.eigvals."""
     return aten.linalg_eig.default(input)[0] if differentiated(input) else aten._linalg_eigvals.default(input)
 

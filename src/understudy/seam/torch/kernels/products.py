@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from understudy.seam.torch.kernels.substitutes import Kernel, substituted
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.dtypes import FLOATING
 from understudy.seam.torch.operators.halves import HALVES, in_float32
 from understudy.seam.torch.scratch.cublaslt import LT_PERSISTENT, addmm
@@ -33,7 +34,7 @@ OVERLOADS = ("dtype", "dtype_out")
 class WithDtype(Kernel):
     """A product of two tensors whose result has the dtype that is asked for, perhaps added to another tensor."""
 
-    def __call__(self, *args: Any, out: Tensor | None = None, **scales: Any) -> Any:
+    def __call__(self, *args: Any, out: Tensor | None = None, **scales: Any) -> object:
         *tensors, dtype = args
         first, second = tensors[-2:]
         if first.dtype != second.dtype:
@@ -48,7 +49,7 @@ class WithDtype(Kernel):
         return made if out is None else out.resize_(made.shape).copy_(made)
 
 
-def _kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     return WithDtype(func)
 
 

@@ -20,6 +20,7 @@ from understudy.seam.torch.dispatch.parts import COMPOSITE
 from understudy.seam.torch.kernels.autocast_lists import Cast
 from understudy.seam.torch.kernels.recurrent_space import LSTM, Pieces, pieces
 from understudy.seam.torch.kernels.recurrent_values import MODES, backward_values, forward_values, named, shapes
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
@@ -44,7 +45,7 @@ TRAINING = "cudnn RNN backward can only be called in training mode"
 # ---------------------------------------------------------------------------------------------- the composites
 
 
-def layers(state: State, func: Any, *args: Any, **kwargs: Any) -> Any:
+def layers(state: State, func: OpOverload, *args: Any, **kwargs: Any) -> object:
     """aten::lstm, gru, rnn_tanh and rnn_relu, taken apart as on CUDA where cuDNN takes them."""
     given = dict(zip([argument.name for argument in func._schema.arguments], args, strict=False)) | kwargs
     packed = func._overloadname == "data"
@@ -148,7 +149,7 @@ def _dropout_state(state: State, device: int, dropout: float, train: bool) -> Te
     return None if known is None else known[1]
 
 
-def autocast_rule(cast: Cast, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def autocast_rule(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
     """Autocast of aten::_cudnn_rnn: float16 always, with the weights in one new buffer each time."""
     half = torch.float16
     tensor, weights, stride, buffer, hx, cx, mode, units = args[:8]
@@ -170,7 +171,7 @@ def autocast_rule(cast: Cast, func: Any, args: tuple[Any, ...], kwargs: dict[str
 # ---------------------------------------------------------------------------------------------- the operators
 
 
-def forward(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def forward(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::_cudnn_rnn: (output, hidden state, cell state, reserve space, weights in one buffer)."""
     given = named(plan, args, kwargs)
     tensor, weights, hx, cx = given["input"], given["weight"], given["hx"], given["cx"]
@@ -189,7 +190,7 @@ def forward(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kw
     return out
 
 
-def backward(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def backward(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::_cudnn_rnn_backward: gradients of input, hidden state, cell state and weights."""
     given = named(plan, args, kwargs)
     device = device_of(given["input"])
@@ -213,7 +214,7 @@ def backward(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], k
     return out
 
 
-def dropout_state(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def dropout_state(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::_cudnn_init_dropout_state: the random states of all threads, here the seed and how often it was used."""
     state = dispatch.state
     device = state.index(kwargs.get("device"))
@@ -229,7 +230,7 @@ def dropout_state(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ..
     return out
 
 
-def flatten_weights(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def flatten_weights(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::_cudnn_rnn_flatten_weight: all weights of a recurrent layer become pieces of one new buffer."""
     given = named(plan, args, kwargs)
     weights = given["weight_arr"]
@@ -244,7 +245,7 @@ def flatten_weights(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, 
     return buffer
 
 
-def _check(given: dict[str, Any]) -> None:
+def _check(given: Keywords) -> None:
     hx, cx = given["hx"], given["cx"]
     if given["mode"] != LSTM and cx is not None:
         raise RuntimeError("rnn: illegal defined cx for non-LSTM RNN")

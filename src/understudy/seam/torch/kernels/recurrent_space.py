@@ -8,10 +8,11 @@ SeanNaren/deepspeech.pytorch#172 (float32, one bidirectional GRU layer of 800 un
 from __future__ import annotations
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
+from understudy.seam.torch.operators.call import Keywords
 from understudy.seam.torch.scratch.need import Call, Need, Row, size_of
 
 RNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
@@ -64,14 +65,14 @@ def pieces(weights: list[torch.Tensor], stride: int, mode: int, units: int) -> P
     return Pieces(offsets, position)
 
 
-def _numbers(given: dict[str, Any]) -> tuple[int, int, int, int]:
+def _numbers(given: Keywords) -> tuple[int, int, int, int]:
     """(steps x texts, texts, layers, directions)."""
     shape, sizes = given["input"].shape, given["batch_sizes"]
     texts = sizes[0] if sizes else shape[0 if given["batch_first"] else 1]
     return prod(shape[:-1]), texts, given["num_layers"], 1 + given["bidirectional"]
 
 
-def reserve_bytes(given: dict[str, Any]) -> int:
+def reserve_bytes(given: Keywords) -> int:
     """What a forward pass in training leaves for the backward pass."""
     cells, _, layers, directions = _numbers(given)
     numbers = directions * (layers * KEPT[given["mode"]] + layers - 1)

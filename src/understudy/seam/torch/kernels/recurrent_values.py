@@ -11,6 +11,7 @@ import torch
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.parts import COMPOSITE
 from understudy.seam.torch.kernels.recurrent_space import RNN_MODES, pieces, reserve_bytes
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.positions import MASK, MIXER
 from understudy.seam.torch.tags import disable_torch_function
@@ -26,13 +27,13 @@ AUTOGRAD = tuple(getattr(C.DispatchKey, name) for name in KEYS)
 """What PyTorch leaves out below its autograd, where the dispatch mode is called."""
 
 
-def named(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def named(plan: Plan, args: Arguments, kwargs: Keywords) -> Keywords:
     """An operator's arguments by name."""
     return {**dict(zip(plan.names, args, strict=False)), **kwargs}
 
 
 def forward_values(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
 ) -> tuple[Any, ...]:
     """What the operator gives, computed on the CPU; without data, shapes alone."""
     given = named(plan, args, kwargs)
@@ -62,7 +63,7 @@ def forward_values(
 
 
 def backward_values(
-    dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
 ) -> tuple[Any, ...]:
     """The same of the backward operator. All gradients of weights are pieces of one buffer, as cuDNN's are."""
     given = named(plan, args, kwargs)
@@ -97,12 +98,12 @@ def _inside(dispatch: Dispatch) -> Iterator[str]:
         dispatch.local.inner = before
 
 
-def _steps_first(given: dict[str, Any], tensor: Tensor) -> Tensor:
+def _steps_first(given: Keywords, tensor: Tensor) -> Tensor:
     """Exchange steps and texts where the layer has texts first: what cuDNN takes has steps first."""
     return tensor.transpose(0, 1) if given["batch_first"] and not given["batch_sizes"] else tensor
 
 
-def shapes(given: dict[str, Any]) -> list[tuple[int, ...]]:
+def shapes(given: Keywords) -> list[tuple[int, ...]]:
     """The shapes of output (steps first), hidden and cell state."""
     shape, sizes = _steps_first(given, given["input"]).shape, given["batch_sizes"]
     directions = 1 + given["bidirectional"]
@@ -113,7 +114,7 @@ def shapes(given: dict[str, Any]) -> list[tuple[int, ...]]:
     return [(*shape[:-1], width * directions), (states, texts, width), (states, texts, units)]
 
 
-def _drawn(given: dict[str, Any]) -> int:
+def _drawn(given: Keywords) -> int:
     """One number for this call's dropout, from the buffer of random states, which moves on."""
     states = given["dropout_state"]
     if not given["train"] or not given["dropout"] or states is None:
@@ -129,7 +130,7 @@ def _number(tensor: Tensor) -> int:
 
 
 def _stack(
-    given: dict[str, Any], x: Tensor, hx: Tensor, cx: Any, weights: list[Tensor], number: int, train: bool
+    given: Keywords, x: Tensor, hx: Tensor, cx: Any, weights: list[Tensor], number: int, train: bool
 ) -> tuple[Tensor, Tensor, Any]:
     """(output, hidden state, cell state) of all layers, steps first, computed with the CPU's layers one by one."""
     mode, sizes = given["mode"], given["batch_sizes"]
@@ -180,7 +181,7 @@ def _kept(x: Tensor, p: float, seed: int) -> Tensor:
     return mask.to(x.dtype) / (1 - p) if p < 1 else mask.to(x.dtype)
 
 
-def _gradients(given: dict[str, Any], steps: Tensor, of_weights: bool) -> list[Any]:
+def _gradients(given: Keywords, steps: Tensor, of_weights: bool) -> list[Any]:
     """Gradients of input, hidden state, cell state, and weights where they are asked for."""
     number = _number(given["reserve"][:8].view(torch.int64)[0]) if given["reserve"].numel() >= 8 else 0
     include, exclude = C._dispatch_tls_local_include_set(), C._dispatch_tls_local_exclude_set()

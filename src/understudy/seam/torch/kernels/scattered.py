@@ -13,6 +13,7 @@ import torch
 
 from understudy.seam.torch.dispatch.asserts import guarded
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 
 aten = torch.ops.aten
@@ -25,7 +26,7 @@ IN_PLACE: dict[str, Any] = {
 }
 
 
-def scattered(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def scattered(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Add into the fresh zeros themselves where autograd asks for a copy of them."""
     node = torch._C._current_autograd_node()
     if node is None or torch.is_grad_enabled() or node.name() not in SCATTERING:

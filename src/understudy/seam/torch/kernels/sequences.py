@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.tags import device_of
@@ -16,7 +15,7 @@ LENGTHS = "'lengths' argument should be a 1D CPU int64 tensor, but got {}D {} {}
 """aten/src/ATen/native/PackedSequence.cpp."""
 
 
-def pack(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def pack(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::_pack_padded_sequence, for torch.nn.utils.rnn.pack_padded_sequence: (values, batch sizes)."""
     if dispatch.state.no_data and device_of(args[0]) >= 0:
         return _pack_without_data(dispatch, plan, func, args, kwargs)
@@ -24,7 +23,7 @@ def pack(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwarg
     return pad(dispatch, plan, func, args, kwargs)
 
 
-def _pack_without_data(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _pack_without_data(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """The same in a rehearsal without data: the lengths have values, which decide the shape."""
     padded, lengths = args[:2]
     device = device_of(padded)
@@ -36,7 +35,7 @@ def _pack_without_data(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[An
     return values, batch_sizes
 
 
-def pad(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def pad(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """aten::_pad_packed_sequence, for torch.nn.utils.rnn.pad_packed_sequence: (padded values, lengths on the host).
 
     Of what either operator returns the first lives on the device.

@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.tags import device_of
 
-Choose = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-Values = Callable[[Dispatch, Plan, Any, tuple[Any, ...], dict[str, Any], int], Any]
+Choose = Callable[[Any, Arguments, Keywords], Any]
+Values = Callable[[Dispatch, Plan, OpOverload, Arguments, Keywords, int], Any]
 
 
 class Kernel:
     """A kernel of ours in an operator's place, which counts as the operator does."""
 
-    def __init__(self, func: Any) -> None:
+    def __init__(self, func: OpOverload) -> None:
         self.func = func
         self._overloadpacket = func._overloadpacket
 
@@ -24,7 +25,7 @@ class Kernel:
 def substituted(names: Iterable[str], choose: Choose) -> tuple[dict[str, Handler], dict[str, Values]]:
     """(handlers, what computes them in a replay) of operators; `choose` gives the kernel for one call on a device."""
 
-    def called(dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def called(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         chosen = choose(func, args, kwargs)
         if chosen is func and not kwargs:
             return dispatch.plain(plan, func, args)
@@ -32,8 +33,8 @@ def substituted(names: Iterable[str], choose: Choose) -> tuple[dict[str, Handler
         return dispatch.general(plan, chosen if on_device else func, args, kwargs)
 
     def replayed(
-        dispatch: Dispatch, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
-    ) -> Any:
+        dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
+    ) -> object:
         return dispatch.call(plan, choose(func, args, kwargs), args, kwargs, device)
 
     names = tuple(names)

@@ -10,10 +10,10 @@ differ in more than their dtypes stand with them in `kernels/`.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 
+from understudy.seam.torch.operators.call import Arguments
 from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.type_names import scalar_type
 
@@ -38,7 +38,7 @@ DTYPES: dict[str, Dtypes] = {
 }
 
 
-def check(taken: Dtypes, args: tuple[Any, ...]) -> None:
+def check(taken: Dtypes, args: Arguments) -> None:
     """Raise what PyTorch raises where a CUDA kernel does not take its operands' dtype."""
     kernel, dtypes = taken
     for tensor in tensors_in(args):

@@ -11,12 +11,12 @@ HALVES = (torch.float16, torch.bfloat16)
 cast: Any = torch.ops.aten._to_copy.default._op
 
 
-def wide(value: Any) -> Any:
+def wide(value: object) -> Any:
     """A half precision tensor in float32; anything else as it is."""
     return cast(value, dtype=torch.float32) if isinstance(value, torch.Tensor) and value.dtype in HALVES else value
 
 
-def narrow(value: Any, dtype: torch.dtype) -> Any:
+def narrow(value: object, dtype: torch.dtype) -> object:
     """A float32 tensor, or those of a tuple, in `dtype`; anything else as it is."""
     if isinstance(value, tuple):
         return tuple(narrow(part, dtype) for part in value)
@@ -24,7 +24,7 @@ def narrow(value: Any, dtype: torch.dtype) -> Any:
     return cast(value, dtype=dtype) if is_wide else value
 
 
-def in_float32(kernel: Callable[..., Any]) -> Callable[..., Any]:
+def in_float32(kernel: Callable[..., object]) -> Callable[..., object]:
     """The kernel, with tensors of one half precision type made float32 before, and its results half again after."""
 
     def run(*args: Any, **kwargs: Any) -> Any:

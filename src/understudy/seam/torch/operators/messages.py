@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.tags import CPU, FLOATING, VERSION, tag_of
 from understudy.seam.torch.type_names import TYPE_NAMES
@@ -62,7 +63,7 @@ def cuda_error(text: str, name: str, *, blocking: bool = False) -> RuntimeError:
     return made
 
 
-def mismatch(plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RuntimeError:
+def mismatch(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> RuntimeError:
     """The error of an operator whose tensors lie on several devices."""
     if plan.name in SPECIAL:
         return RuntimeError(SPECIAL[plan.name](dict(zip(plan.names, args, strict=False)) | kwargs))
@@ -122,7 +123,7 @@ def _index(given: dict[str, Any]) -> str:
     return f"indices should be either on cpu or on the same device as the indexed tensor ({where})"
 
 
-SPECIAL: dict[str, Callable[[dict[str, Any]], str]] = {
+SPECIAL: dict[str, Callable[[dict[str, object]], str]] = {
     "aten::convolution": _convolution,
     "aten::_convolution": _convolution,
     "aten::index": _index,

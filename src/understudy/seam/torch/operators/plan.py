@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import partial
 from math import prod
 from typing import Any
@@ -12,6 +12,7 @@ from torch.utils.flop_counter import flop_registry
 
 from understudy.machine.machine import Machine
 from understudy.seam.torch.operators import tables
+from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result
 from understudy.seam.torch.tags import NOWHERE, size_of, storage_of, tag_of
 from understudy.trace.operation import Signature
 
@@ -29,15 +30,18 @@ class Plan:
     writes. `resizes`: may change a storage's size. `composite`: has no kernel of its own, but is written in other
     operators. `handler`: replaces it all. `run`: what `func` calls, or a kernel of ours for it on a device.
     `lists`: takes lists of tensors. `simple`: launching its kernel is all that there is to it.
-    `tensorless`: neither takes nor makes tensors.
+    `tensorless`: neither takes nor makes tensors. `direct`: without keywords it is a plain operator, `called`: one that
+    needs more round it than `run` (random numbers, a library's kernel); `Dispatch` decides both.
     """
 
     __slots__ = (
         "attributes",
         "blas",
         "builtin",
+        "called",
         "composite",
         "convolves",
+        "direct",
         "empty",
         "exempt",
         "factory",
@@ -66,19 +70,19 @@ class Plan:
         "view",
     )  # fmt: skip
 
-    def __init__(self, func: torch._ops.OpOverload, run: Callable[..., Any] | None = None) -> None:
+    def __init__(self, func: OpOverload, run: Callable[..., object] | None = None) -> None:
         self.func = func
         schema = func._schema
-        self.run: Callable[..., Any] = func._op if run is None else run
+        self.run: Kernel = func._op if run is None else run
         arguments = schema.arguments
         returns = schema.returns
         self.name = name = schema.name
-        self.handler: Callable[..., Any] | None = None
+        self.handler: Callable[..., object] | None = None
         self.names = tuple(argument.name for argument in arguments)
         tensors = [i for i, argument in enumerate(arguments) if "Tensor" in str(argument.type)]
         self.factory = not tensors
         self.lists = any("Tensor" in str(arguments[i].type) and "List" in str(arguments[i].type) for i in tensors)
-        self.simple = False
+        self.simple = self.direct = False
         gives_tensors = any("Tensor" in str(r.type) for r in returns)
         self.tensorless = func.namespace in ("aten", "profiler") and not (tensors or gives_tensors)
         written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
@@ -104,7 +108,7 @@ class Plan:
         self.row: Any = None
         self.memory = False
         self.attributes = name in tables.ATTRIBUTES
-        self.layout: Callable[[tuple[Any, ...]], Any] | None = None
+        self.layout: Callable[[Arguments], Any] | None = None
         if "convolution" in name:
             self.layout = images_layout
         elif self.blas and self.math:
@@ -112,13 +116,14 @@ class Plan:
             self.layout = partial(operands_layout, first)
         self.convolves = "conv" in name or "cudnn" in name
         self.builtin = func.namespace in tables.BUILT_IN
+        self.called = bool(self.random) or not self.builtin
         self.looks = self.view and self.builtin and not self.random and tensors == [0]
         kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key
         self.composite = kernel_for(func.name(), "CompositeImplicitAutograd") and not kernel_for(func.name(), "CPU")
         if not self.builtin and (key := python_kernel(func)) is not None:
             self.handler = partial(run_python, key)
 
-    def run_foreign(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_foreign(self, func: Kernel, args: Arguments, kwargs: Keywords) -> object:
         """Call a library's kernel in C++, which makes its tensors where an argument says: on the CPU.
 
         No dispatch mode is there while an operator runs.
@@ -128,7 +133,7 @@ class Plan:
         return func(*moved, **kwargs)
 
 
-def python_kernel(func: torch._ops.OpOverload) -> Any:
+def python_kernel(func: OpOverload) -> object:
     """The dispatch key of the kernel that a library wrote in Python for CUDA tensors, or None.
 
     `torch.library.custom_op` and `Library.impl` keep a list of them.
@@ -139,7 +144,7 @@ def python_kernel(func: torch._ops.OpOverload) -> Any:
     return None if name is None else getattr(torch._C.DispatchKey, name)
 
 
-def run_python(key: Any, dispatch: Any, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_python(key: Any, dispatch: Any, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     """An operator of a library in Python: on a device what its kernel calls comes to the dispatch mode by itself."""
     given = (*args, *kwargs.values())
     on_device = any(tag_of(tensor).device >= 0 for tensor in tensors_in(given))
@@ -149,7 +154,7 @@ def run_python(key: Any, dispatch: Any, plan: Plan, func: Any, args: tuple[Any, 
         return func._op_dk(key, *args, **kwargs)
 
 
-def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+def tensors_in(values: Iterable[object]) -> Iterator[torch.Tensor]:
     """The tensors in arguments or results, in order."""
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -158,7 +163,7 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(value)
 
 
-def selects(args: tuple[Any, ...]) -> bool:
+def selects(args: Arguments) -> bool:
     """Whether an operator of `tables.MASKABLE` has a mask whose elements the host must count.
 
     Writing one number of the host through a mask needs no count, it is a `masked_fill` (`canDispatchToMaskedFill` in
@@ -171,7 +176,7 @@ def selects(args: tuple[Any, ...]) -> bool:
     return bool(args[2].numel() != 1 or tag_of(args[2]).device >= 0)
 
 
-def common_device(tensors: Any, key: list[Any]) -> int:
+def common_device(tensors: Any, key: list[Hashable]) -> int:
     """The device of a list of plain tensors that share one, with their shapes and types in `key`; else NOWHERE."""
     device = NOWHERE
     try:
@@ -186,9 +191,7 @@ def common_device(tensors: Any, key: list[Any]) -> int:
     return device
 
 
-def signature(
-    func: torch._ops.OpOverload, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, tf32: int
-) -> Signature:
+def signature(func: OpOverload, plan: Plan, args: Arguments, kwargs: Keywords, out: object, tf32: int) -> Signature:
     """What the cost model needs to know of one call: shapes, dtypes, floating point operations and bytes.
 
     `tf32` is `State.tf32()` for an operator that it concerns, 0 for others.
@@ -242,12 +245,12 @@ def channels_last(tensor: torch.Tensor) -> bool:
     return bool(strides[1] == 1 and strides[3] == tensor.shape[1] > 1)
 
 
-def images_layout(args: tuple[Any, ...]) -> bool:
+def images_layout(args: Arguments) -> bool:
     """Whether the channels of a convolution's images or kernel come last."""
     return any(map(channels_last, tensors_in(args[:3])))
 
 
-def operands_layout(first: int, args: tuple[Any, ...]) -> tuple[str, ...]:
+def operands_layout(first: int, args: Arguments) -> tuple[str, ...]:
     """Which operands of a matrix product lie transposed in memory: their rows, not their columns, are contiguous."""
     return tuple(
         name
@@ -256,18 +259,18 @@ def operands_layout(first: int, args: tuple[Any, ...]) -> tuple[str, ...]:
     )
 
 
-def _plain(value: Any) -> str | int:
+def _plain(value: object) -> str | int:
     """A value of a call as a signature keeps it: truth values as 0 and 1, since the word "False" would be true."""
     return int(value) if isinstance(value, bool) else str(value)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     return isinstance(value, (int, float)) or (
         isinstance(value, (list, tuple)) and next(tensors_in(value), None) is None
     )
 
 
-def numbers_as_tensors(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def numbers_as_tensors(func: OpOverload, args: Arguments) -> tuple[object, ...]:
     """What TorchScript holds as tensors of one number comes to a mode as Python numbers, which few operators take.
 
     Source: `toPyObject` of torch/csrc/jit/python/pybind_utils.cpp; `should_allow_numbers_as_tensors` of
@@ -290,7 +293,7 @@ def bytes_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def flops_of(name: str, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+def flops_of(name: str, func: OpOverload, args: Arguments, kwargs: Keywords, out: object) -> int:
     """Floating-point operations of one call as PyTorch's own counter has them; 0 where it has no rule.
 
     It has none for cuDNN's recurrent layers: every matrix is used once for each step and text, twice as often backward.
@@ -325,9 +328,7 @@ def _convolution_backward_flops(gradient: torch.Tensor, x: torch.Tensor, weight:
     return 2 * positions * prod(weight.shape[1:]) * sum(map(bool, mask[:2]))
 
 
-def on_cpu(
-    machine: Machine, plan: Plan, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
-) -> int:
+def on_cpu(machine: Machine, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, out: object) -> int:
     """What an operator on host tensors takes the host, in nanoseconds (modelled)."""
     if not plan.kernel or not machine.installed:
         return 0

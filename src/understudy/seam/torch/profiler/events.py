@@ -64,7 +64,7 @@ class HostEvent:
 class MemoryEvent(HostEvent):
     """A "[memory]" event of a tensor that lives on a device: the caching allocator's, not the host's."""
 
-    def __init__(self, stock: Any, time_ns: int, taken: Taken, sign: int) -> None:
+    def __init__(self, stock: object, time_ns: int, taken: Taken, sign: int) -> None:
         super().__init__(stock, time_ns, time_ns)
         self.taken = taken
         self._sign = sign
@@ -73,7 +73,7 @@ class MemoryEvent(HostEvent):
         """The block's size; negative when it was given back."""
         return self._sign * self.taken.size_bytes
 
-    def device_type(self) -> Any:
+    def device_type(self) -> object:
         """CUDA."""
         return DeviceType.CUDA
 
@@ -85,7 +85,7 @@ class MemoryEvent(HostEvent):
 class DeviceEvent:
     """A runtime call on the host, or a kernel, copy or range on a device; `answers` hold what it says of itself."""
 
-    def __init__(self, **answers: Any) -> None:
+    def __init__(self, **answers: object) -> None:
         self._answers = NEUTRAL | answers
 
     def __getattr__(self, name: str) -> Any:

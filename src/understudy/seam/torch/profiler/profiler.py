@@ -30,13 +30,13 @@ class Profiler:
         self.legacy = False
         self.nvtx = False
 
-    def config(self, kind: Any, *args: Any, **kwargs: Any) -> Any:
+    def config(self, kind: object, *args: object, **kwargs: object) -> object:
         """`ProfilerConfig`: the kinds that need a driver are remembered and become Kineto's."""
         self.legacy = kind == ProfilerState.KINETO_GPU_FALLBACK
         self.nvtx = kind == ProfilerState.NVTX
         return STOCK["ProfilerConfig"](ProfilerState.KINETO if self.legacy or self.nvtx else kind, *args, **kwargs)
 
-    def prepare(self, config: Any, activities: Any, *args: Any, **kwargs: Any) -> None:
+    def prepare(self, config: object, activities: object, *args: object, **kwargs: Any) -> None:
         """`_prepare_profiler`: the host's part of it."""
         filters = kwargs.get("activity_filter")
         if filters:
@@ -57,7 +57,7 @@ class Profiler:
             raise
         self.recordings.append(made)
 
-    def disable(self) -> Any:
+    def disable(self) -> object:
         """`_disable_profiler`: a window ends; returns what happened in it."""
         if self.nvtx:
             self.nvtx = False

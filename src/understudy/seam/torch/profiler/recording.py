@@ -15,7 +15,7 @@ from understudy.seam.torch.profiler.times import MARK, Mark, Taken
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import Tag
 
-POINTER: Callable[[Any], int] = torch._C.StorageBase.data_ptr  # type: ignore[attr-defined]
+POINTER: Callable[[object], int] = torch._C.StorageBase.data_ptr  # type: ignore[attr-defined]
 
 
 class Recording:
@@ -73,7 +73,7 @@ class Recording:
         if on == bool(len(self.off) % 2):
             self.off.append(len(self.state.machine.trace.rows))
 
-    def marked(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def marked(self, call: Callable[..., object], *args: object, **kwargs: object) -> object:
         """Do something of the emulation between two marks; what it does inside needs none of its own."""
         local = self.state.local
         if not self._active or local.marked:
@@ -90,7 +90,7 @@ class Recording:
             mark.after_ns, mark.last = host.now_ns, len(rows)
             local.marked = False
 
-    def _placed(self, storage: Any, index: int, tag: Tag) -> None:
+    def _placed(self, storage: object, index: int, tag: Tag) -> None:
         block = tag.block
         if block is not None and self.marks:
             reserved = self.state.device(index).driver.reserved_bytes

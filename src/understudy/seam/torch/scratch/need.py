@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from understudy.gpus.gpu import Gpu
+from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 
 
@@ -37,14 +38,14 @@ class Call:
 
     __slots__ = ("arguments", "gpu", "inputs", "name", "outputs")
 
-    def __init__(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, gpu: Gpu) -> None:
+    def __init__(self, plan: Plan, args: Arguments, kwargs: Keywords, out: object, gpu: Gpu) -> None:
         self.name = plan.name
         self.arguments: dict[str, Any] = {**dict(zip(plan.names, args, strict=False)), **kwargs}
         self.inputs = list(tensors_in((*args, *kwargs.values())))
         self.outputs = list(tensors_in((out,)))
         self.gpu = gpu
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         """The argument of that name; `default` where it was not given."""
         return self.arguments.get(name, default)
 

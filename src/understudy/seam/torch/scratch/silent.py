@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 
+from understudy.seam.torch.operators.call import OpOverload
 from understudy.seam.torch.operators.plan import Plan
 
 _NAMES = """
@@ -68,7 +69,7 @@ def plain_name(name: str) -> str:
     return base[:-1] if base.endswith("_") and not base.endswith("__") else base
 
 
-def silent(plan: Plan, func: torch._ops.OpOverload) -> bool:
+def silent(plan: Plan, func: OpOverload) -> bool:
     """Whether an operator is known to allocate its results only."""
     if not plan.kernel or torch.Tag.pointwise in func.tags:
         return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from time import thread_time_ns
-from typing import Any
 
 import torch
 
@@ -13,7 +12,7 @@ from understudy.machine.device import Device
 from understudy.machine.machine import Machine
 from understudy.machine.stream import Stream
 from understudy.seam.sites import Sites
-from understudy.seam.torch.tags import HOST_TAG
+from understudy.seam.torch.tags import HOST_TAG, Tag
 
 
 class Local(threading.local):
@@ -88,7 +87,7 @@ class Core:
         """Give back the memory of storages that died."""
         device.drain()
 
-    def number(self, tag: Any) -> int:
+    def number(self, tag: Tag) -> int:
         """A number that names a storage in the trace; 0 for pageable host memory."""
         if tag is HOST_TAG:
             return 0

@@ -11,6 +11,7 @@ from typing import Any
 from torch.cuda import _gpu_trace as callbacks
 
 from understudy.machine.device import Device
+from understudy.machine.memory.blocks import Block
 from understudy.seam.torch.state.observers import Observers
 from understudy.seam.torch.tags import Tag
 
@@ -66,10 +67,10 @@ class GpuTrace:
             callbacks.EventSynchronizationCallbacks.fire_callbacks(event.cuda_event)
 
 
-def _placed(storage: Any, index: int, tag: Tag) -> None:
+def _placed(storage: object, index: int, tag: Tag) -> None:
     if tag.block is not None:
         callbacks.MemoryAllocationCallbacks.fire_callbacks(tag.block.address)
 
 
-def _died(device: Device, block: Any) -> None:
+def _died(device: Device, block: Block) -> None:
     callbacks.MemoryDeallocationCallbacks.fire_callbacks(block.address)

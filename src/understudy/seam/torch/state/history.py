@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from understudy.machine.device import Device
-from understudy.machine.memory.blocks import DEFAULT_POOL
+from understudy.machine.memory.blocks import DEFAULT_POOL, Block
 from understudy.seam.sites import Sites
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.observers import Observers
@@ -66,7 +66,7 @@ class History:
         self._backward_passes = 0
         self._pass: Any = None
         self._stepping = False
-        self._modules: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._modules: weakref.WeakSet[object] = weakref.WeakSet()
         self._handles: list[Any] = []
         self._lock = threading.RLock()
 
@@ -91,7 +91,7 @@ class History:
         compile_context: bool = False,
         annotations: bool = False,
         skip_actions: Any = (),
-        *host: Any,
+        *host: object,
     ) -> None:
         """`torch._C._cuda_record_memory_history`: None ends it, "state" keeps one event.
 
@@ -123,7 +123,7 @@ class History:
         record_context: bool = True,
         max_entries: int = 1,
         alloc_context: bool = False,
-        *others: Any,
+        *others: object,
     ) -> None:
         """The older signature of the same."""
         context = "all" if alloc_context else "state" if record_context else None
@@ -160,7 +160,7 @@ class History:
         core = self.core
         rows = core.machine.trace.memory
 
-        def act(action: str, address: int, size: int, stream: int, block: Any) -> None:
+        def act(action: str, address: int, size: int, stream: int, block: Block) -> None:
             with self._lock:
                 row = len(rows)
                 category = excess = 0
@@ -189,7 +189,7 @@ class History:
 
         return act
 
-    def _died(self, device: Device, block: Any) -> None:
+    def _died(self, device: Device, block: object) -> None:
         # The storage may die anywhere, also while the history is being written.
         self._given[id(block)] = self._now()
 
@@ -251,12 +251,12 @@ class History:
             elif found == "activation" and (self._backward_passes - before > 1 or not self._backward_passes):
                 self._set(row, "")
 
-    def mark(self, block: Any, category: str) -> None:
+    def mark(self, block: Block, category: str) -> None:
         """Say what a block is for, when that is known; only while the history is kept."""
         if self.enabled and block is not None and isinstance(block.context, int):
             self._set(block.context, category)
 
-    def mark_tensor(self, tensor: Any, category: str) -> None:
+    def mark_tensor(self, tensor: torch.Tensor, category: str) -> None:
         """`mark` for a tensor's memory."""
         try:
             tag = storage_of(tensor)._us
@@ -273,7 +273,7 @@ class History:
         value = rows.get(row, CATEGORY_COLUMN) & ~255 | CATEGORIES[category]
         rows.put(row, CATEGORY_COLUMN, value)
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self._stepping = True
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -281,7 +281,7 @@ class History:
                 if parameter.grad is not None:
                     self.mark_tensor(parameter.grad, "gradient")
 
-    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         for device in self.core.machine.devices:
             self.core.drain(device)
         self._stepping = False
@@ -290,7 +290,7 @@ class History:
                 if isinstance(value, torch.Tensor):
                     self.mark_tensor(value, "optimizer")
 
-    def _before_forward(self, module: Any, inputs: Any) -> None:
+    def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
         self._stepping = False  # also after a step that failed
         if module in self._modules:
             return
@@ -360,7 +360,7 @@ class History:
             "external_annotations": [],
         }
 
-    def _fill(self, traces: list[list[dict[str, Any]]]) -> None:
+    def _fill(self, traces: list[list[dict[str, object]]]) -> None:
         shown = self.shown
         for row, action in enumerate(self.core.machine.trace.memory_actions()):
             if row < shown.first or action.action in shown.skipped:

@@ -8,12 +8,14 @@ by PyTorch's own meta kernel. That is done only when little is left (`Room.near`
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 
 from understudy.errors import HostMemoryError
 from understudy.seam.host_memory import LARGE, Boundless, Room
+from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.memory import Memory
@@ -36,7 +38,7 @@ class HostGuard:
         self.core = core
         self.memory = memory
         self.room = Boundless() if no_data else Room(self._taken, limit)
-        self._sizes: dict[Any, int] = {}
+        self._sizes: dict[object, int] = {}
 
     def _taken(self) -> int:
         """The bytes of this process's live tensors on all emulated devices, unwritten ones included."""
@@ -49,7 +51,7 @@ class HostGuard:
         if self.room.look() < 0:
             raise self._error(index, size)
 
-    def before(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> None:
+    def before(self, plan: Plan, args: Arguments, kwargs: Keywords, index: int) -> None:
         """Refuse an operator on a device whose results the host cannot hold; asked while little is left."""
         size = self._fresh(plan, args, kwargs) + self._written(plan, args)
         if size >= LARGE:
@@ -69,13 +71,13 @@ class HostGuard:
         device.allocator.free(self.memory.take(device, size, self.core.local.streams[index].index))
         return self._error(index, size)
 
-    def expect(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], *, empty: bool) -> None:
+    def expect(self, index: int, args: Arguments, kwargs: Keywords, *, empty: bool) -> None:
         """Refuse a new tensor that no GPU of this model can hold, or whose values (unless `empty`) the host cannot."""
         size = args[0] if args else kwargs.get("size")
         if isinstance(size, (list, tuple)):
             dtype = kwargs.get("dtype") or torch.get_default_dtype()
             needed = math.prod(size) * dtype.itemsize
-            device = self.core.device(index)
+            device = self.core.machine.devices[index]
             if needed >= EXABYTE:
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
             if needed > device.driver.total_bytes:
@@ -83,14 +85,14 @@ class HostGuard:
             if needed >= LARGE and not empty:
                 self.asked(index, needed)
 
-    def made_empty(self, out: Any) -> None:
+    def made_empty(self, out: object) -> None:
         """Large memory was made of which no page is written yet."""
         for tensor in tensors_in((out,)):
             tag = tag_of(tensor)
             if tag.size >= LARGE:
                 self.room.untouched[tag] = tag.size
 
-    def _written(self, plan: Plan, args: tuple[Any, ...]) -> int:
+    def _written(self, plan: Plan, args: Arguments) -> int:
         """The bytes of untouched pages that an operator is about to write."""
         size = 0
         if self.room.untouched:
@@ -103,7 +105,7 @@ class HostGuard:
                         del self.room.untouched[tag]
         return size
 
-    def _fresh(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    def _fresh(self, plan: Plan, args: Arguments, kwargs: Keywords) -> int:
         """The bytes of an operator's new tensors; of `empty` none."""
         if plan.view or plan.empty or not plan.fresh:
             return 0
@@ -116,7 +118,7 @@ class HostGuard:
             size = self._sizes[key] = self._by_meta(plan, args, kwargs)
         return size
 
-    def _by_meta(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    def _by_meta(self, plan: Plan, args: Arguments, kwargs: Keywords) -> int:
         local = self.core.local
         before, local.inner = local.inner, True
         given = {name: _to_meta(value) for name, value in kwargs.items()}
@@ -144,9 +146,9 @@ class HostGuard:
         )
 
 
-def _shapes(values: Any) -> tuple[Any, ...]:
+def _shapes(values: Any) -> tuple[object, ...]:
     """What an operator's arguments say of its results' sizes, as a key."""
-    found: list[Any] = []
+    found: list[Hashable] = []
     for value in values:
         if isinstance(value, Tensor):
             found.append((value.shape, value.stride(), value.dtype))
@@ -157,7 +159,7 @@ def _shapes(values: Any) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _to_meta(value: Any) -> Any:
+def _to_meta(value: object) -> Any:
     """An argument without values; the copy to meta draws nothing and copies nothing."""
     if isinstance(value, Tensor):
         return torch.ops.aten.empty_strided.default(value.shape, value.stride(), dtype=value.dtype, device=META)

@@ -6,7 +6,7 @@ has no row at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch
 from understudy.machine.device import Device
 from understudy.machine.memory.oom_text import OutOfMemory
 from understudy.machine.stream import Stream
+from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.scratch.need import Call, Need, unknown
 
@@ -28,18 +29,18 @@ class KernelBuffers:
 
     def __init__(self, out_of_memory: Callable[[OutOfMemory], Exception]) -> None:
         self._out_of_memory = out_of_memory
-        self._needs: dict[Any, Need] = {}
-        self.shapes: dict[Any, list[Any]] = {}  # results of operators that only CUDA has, by their arguments' shapes
+        self._needs: dict[object, Need] = {}
+        self.shapes: dict[Hashable, list[Any]] = {}  # results of what only CUDA has, by arguments' shapes
 
     def run(
         self,
         plan: Plan,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        out: Any,
+        args: Arguments,
+        kwargs: Keywords,
+        out: object,
         device: Device,
         stream: Stream,
-        key: tuple[Any, ...],
+        key: tuple[object, ...],
     ) -> None:
         """Account for one call of an operator that has a row, or of one that is not known."""
         row = plan.row
@@ -75,9 +76,9 @@ class KernelBuffers:
                     free(block)
 
 
-def _numbers(values: tuple[Any, ...]) -> list[Any]:
+def _numbers(values: tuple[Any, ...]) -> list[Hashable]:
     """What of a call's arguments decides a formula besides shapes and types: numbers, and how tensors lie in memory."""
-    found: list[Any] = []
+    found: list[Hashable] = []
     for value in values:
         kind = value.__class__
         if kind is torch.Tensor or isinstance(value, torch.Tensor):

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from understudy.machine.order import Access, knows
+from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.core import Core
-from understudy.seam.torch.tags import CPU, HOST_TAG, parts_of, storage_of
+from understudy.seam.torch.tags import CPU, HOST_TAG, Storage, parts_of, storage_of
 
 if TYPE_CHECKING:
     from understudy.machine.stream import Stream
@@ -30,7 +31,9 @@ def alias(tensor: torch.Tensor) -> torch.Tensor:
     return _over(storage_of(tensor), tensor.dtype, int(tensor.storage_offset()), tensor.shape, tensor.stride())
 
 
-def _over(storage: Any, dtype: torch.dtype, offset: int, shape: torch.Size, stride: tuple[int, ...]) -> torch.Tensor:
+def _over(
+    storage: Storage, dtype: torch.dtype, offset: int, shape: torch.Size, stride: tuple[int, ...]
+) -> torch.Tensor:
     physical = _PHYSICAL.__get__(storage)  # "meta" in a rehearsal without data
     with torch._C._DisableTorchDispatch():
         plain = torch.empty(0, dtype=dtype, device=physical)
@@ -60,7 +63,7 @@ class Place(NamedTuple):
             return None
         return _over(storage, self.dtype, self.offset, self.shape, self.stride)
 
-    def lies_in(self, tag: Any) -> bool:
+    def lies_in(self, tag: object) -> bool:
         """Whether a storage's tag is that of this place."""
         storage = self.storage()
         return storage is not None and storage._us is tag
@@ -137,24 +140,26 @@ class Late:
                     destination.copy_(landing.value)
                 storage_of(destination)._us.late -= 1
 
-    def finish(self, tag: Any = None) -> None:
+    def finish(self, tag: object = None) -> None:
         """Write everything that is on its way into one storage (or all): a device is about to read it."""
         done = [item for item in self.landings if tag is None or item.destination.lies_in(tag)]
         self._write(done, [item for item in self.landings if tag is not None and not item.destination.lies_in(tag)])
 
-    def to_host(self, stream: Any, destination: torch.Tensor, value: torch.Tensor, end_ns: int, access: Access) -> None:
+    def to_host(
+        self, stream: Stream, destination: torch.Tensor, value: torch.Tensor, end_ns: int, access: Access
+    ) -> None:
         """Put a device-to-host copy on its way: `destination` keeps its bytes until it lands."""
         tag = storage_of(destination)._us
         tag.late = (tag.late or 0) + 1
         self.landings.append(Landing(stream.agent, stream.epoch, end_ns, Place.of(destination), value, access))
 
-    def to_device(self, stream: Any, source: torch.Tensor, destination: torch.Tensor, access: Access) -> None:
+    def to_device(self, stream: Stream, source: torch.Tensor, destination: torch.Tensor, access: Access) -> None:
         """Remember that a copy still reads pinned memory."""
         self.sources.append(Source(stream.agent, stream.epoch, stream, Place.of(source), Place.of(destination), access))
 
     # ------------------------------------------------------------------ what the host does meanwhile
 
-    def host_operation(self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def host_operation(self, plan: Plan, args: Arguments, kwargs: Keywords) -> None:
         """Called before an operator on host tensors runs: report what it reads too early or overwrites."""
         written = {id(t) for i in plan.mutated if i < len(args) for t in tensors_in((args[i],))}
         for tensor in tensors_in((*args, *kwargs.values())):

@@ -228,7 +228,7 @@ class Uncached:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._caching, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(self._caching, name, value)
 
     def malloc(self, requested: int, stream: int = 0, context: object = None) -> Any:
@@ -242,14 +242,14 @@ class Uncached:
             raise RuntimeError("CUDA error: out of memory")
         return RawBlock(address, requested)
 
-    def free(self, block: Any) -> None:
+    def free(self, block: object) -> None:
         """Give a block back to where it came from."""
         if isinstance(block, RawBlock):
             self._caching.driver.free(block.address)
         else:
             self._caching.free(block)
 
-    def record_stream(self, block: Any, stream: int) -> None:
+    def record_stream(self, block: object, stream: int) -> None:
         """cudaFree waits for the device, so a block of its own needs no record."""
         if not isinstance(block, RawBlock):
             self._caching.record_stream(block, stream)

@@ -52,10 +52,10 @@ class Notes:
 
     # ------------------------------------------------------------------ optimizers
 
-    def _before_step(self, optimizer: Any, *_: Any) -> None:
+    def _before_step(self, optimizer: object, *_: object) -> None:
         self._rows_before_step = len(self.core.machine.trace.rows)
 
-    def _after_step(self, optimizer: Any, *_: Any) -> None:
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         core = self.core
         machine = core.machine
         if len(machine.trace.rows) == self._rows_after_step:
@@ -82,7 +82,7 @@ class Notes:
 
     # ------------------------------------------------------------------ devices by name
 
-    def device_named(self, device: Any) -> None:
+    def device_named(self, device: object) -> None:
         """A device was named by a string or a number: was it written out, and was it asked for before?"""
         number = str(device).rpartition(":")[2]
         index = int(number) if number.isdecimal() else 0
@@ -113,7 +113,7 @@ class Notes:
         self.note("created-on-cpu", self.core.sites.of(frame), size_bytes=size)
 
 
-def _multi_tensor(group: dict[str, Any]) -> bool:
+def _multi_tensor(group: dict[str, object]) -> bool:
     """Whether an optimizer's group takes the multi-tensor or fused form: the default on CUDA where there is one."""
     if group.get("fused"):
         return True

@@ -13,9 +13,9 @@ from typing import Any
 
 from understudy.machine.device import Device
 from understudy.machine.machine import Machine
-from understudy.seam.torch.tags import Tag
+from understudy.seam.torch.tags import Storage, Tag
 
-Placed = Callable[[Any, int, Tag], None]
+Placed = Callable[[Storage, int, Tag], None]
 """Is told of a storage that has got memory: the storage, its device's index, its tag."""
 Died = Callable[[Device, Any], None]
 """Is told of a block whose storage has died, on whichever thread and in the middle of whatever that happens."""
@@ -70,7 +70,7 @@ class Observers:
             else:
                 device.frees.__dict__.pop("append", None)
 
-    def _dies(self, device: Device, block: Any) -> None:
+    def _dies(self, device: Device, block: object) -> None:
         for told in self._died:
             told(device, block)
         deque.append(device.frees, block)

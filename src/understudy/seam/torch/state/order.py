@@ -17,11 +17,12 @@ from understudy.machine.machine import Range
 from understudy.machine.order import Access, Accesses, freed
 from understudy.machine.overlap import Strided, strided
 from understudy.machine.stream import Stream
+from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import HIDDEN_WRITES, WRITES_ONLY
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.late import extent
-from understudy.seam.torch.tags import parts_of, storage_of
+from understudy.seam.torch.tags import Tag, parts_of, storage_of
 
 current_node: Callable[[], Any] = torch._C._current_autograd_node
 get_sequence = torch._C._autograd._get_sequence_nr
@@ -150,9 +151,7 @@ class Order:
         self._left = self._window = max(0, min(WATCHED, WATCHED + submitted // SELDOM - self._spent))
         machine.watching = self._left > 0
 
-    def accesses(
-        self, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, stream: Stream, site: int
-    ) -> None:
+    def accesses(self, plan: Plan, args: Arguments, kwargs: Keywords, out: object, stream: Stream, site: int) -> None:
         """Tell the machine what the operator just submitted reads and writes."""
         if not self.core.machine.concurrent:
             self._watched()
@@ -203,7 +202,7 @@ class Order:
             self._add(written, tensor)
         self.core.machine.access(self.core.local.host, stream, read, written, site)
 
-    def whole(self, tags: Iterable[Any]) -> list[Range]:
+    def whole(self, tags: Iterable[Tag]) -> list[Range]:
         """All the memory of storages on devices, by their tags."""
         ranges: list[Range] = []
         for tag in tags:
@@ -236,7 +235,7 @@ class Order:
             gaps = strided(start, tensor.element_size(), tensor.shape, tensor.stride())
         ranges.append((tag, start, end, gaps))
 
-    def _earlier(self, tag: Any) -> Accesses:
+    def _earlier(self, tag: Tag) -> Accesses:
         """What is known of a storage that was written while nobody watched, or before its block was reused."""
         made: Accesses = tag.accesses or Accesses()
         block = tag.block

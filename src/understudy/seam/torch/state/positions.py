@@ -33,7 +33,7 @@ class Position:
         self.seed, self.offset = seed, offset
         self.moves += 1
 
-    def start(self, generator: Any) -> None:
+    def start(self, generator: object) -> None:
         """Make a physical generator ready for one operator's numbers; at offset 0 they are the CPU's of that seed."""
         stock_manual_seed(generator, (self.seed ^ (self.offset * MIXER)) & MASK)
 

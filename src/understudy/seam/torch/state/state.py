@@ -30,7 +30,7 @@ from understudy.seam.torch.state.observers import Observers
 from understudy.seam.torch.state.order import Order
 from understudy.seam.torch.state.positions import Position
 from understudy.seam.torch.state.ranks import Ranks
-from understudy.seam.torch.tags import CPU, UNTRACK, Tag, attach, bytes_in, storage_of
+from understudy.seam.torch.tags import CPU, UNTRACK, Storage, Tag, attach, bytes_in, storage_of
 from understudy.seam.visible import visible
 
 VIEW_NS = 1_000
@@ -112,7 +112,7 @@ class State(Core):
         self.autocast: Any = None
         self.groups: Any = None
         self.assumptions: Any = None  # of a rehearsal without data
-        self.new_generators: Callable[[], list[Any]]
+        self.new_generators: Callable[[], list[object]]
         self.wrap_stream: Callable[[Stream], Any]
         self.external: dict[tuple[int, int], Stream] = {}
         self.failure: Failure | None = None
@@ -165,7 +165,7 @@ class State(Core):
 
     # ------------------------------------------------------------------ memory
 
-    def place(self, storage: Any, index: int) -> Tag:
+    def place(self, storage: Storage, index: int) -> Tag:
         """Give a storage memory on a device, on the current stream; raises torch's OutOfMemoryError."""
         size = storage.nbytes()
         tag = Tag(index, size)
@@ -205,7 +205,7 @@ class State(Core):
             raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.") from None
         raise self.guard.refusal(index, size) from error
 
-    def resized(self, storage: Any) -> None:
+    def resized(self, storage: Storage) -> None:
         """A device's storage changed its size: it has new memory."""
         old = storage._us
         made = self.place(storage, old.device)
@@ -218,7 +218,7 @@ class State(Core):
         with torch._C._DisableTorchDispatch():
             tensor.set_(self.pinned_copy(storage), *place)
 
-    def pinned_copy(self, storage: Any) -> Any:
+    def pinned_copy(self, storage: Storage) -> Storage:
         """A page-locked storage with a host storage's bytes, in memory that was pinned before where some is free."""
         tag = Tag(CPU, storage.nbytes())
         tag.pinned = True
@@ -331,7 +331,7 @@ class State(Core):
             self.order.synchronized()
 
 
-def _plain(storage: Any) -> Any:
+def _plain(storage: Storage) -> Storage:
     made = torch.empty(storage.nbytes(), dtype=torch.uint8, device="cpu")
     made.copy_(bytes_in(storage))
     plain = storage_of(made)

@@ -25,7 +25,7 @@ def patches(_: State) -> list[Patch]:
     """The property of `torch.Tensor`, which also remembers whose memory it showed."""
     stock: Any = torch.Tensor.__dict__["__cuda_array_interface__"]
 
-    def interface(self: torch.Tensor) -> Any:
+    def interface(self: torch.Tensor) -> object:
         found = stock.__get__(self, type(self))
         storage = storage_of(self)
         _lent[storage.data_ptr()] = storage

@@ -40,12 +40,12 @@ def patches(state: State) -> list[Patch]:
 # ---------------------------------------------------------------------------------------------- torch.compile
 
 
-def _compile(state: State) -> Callable[..., Any]:
+def _compile(state: State) -> Callable[..., object]:
     stock = torch.compile
     said: list[bool] = []
 
     @functools.wraps(stock)
-    def compile(model: Any = None, **options: Any) -> Any:
+    def compile(model: Any = None, **options: Any) -> object:
         if model is None:
             return lambda model: compile(model, **options)
         if options.get("mode") is not None and options.get("options") is not None:
@@ -81,8 +81,8 @@ def _check(options: dict[str, Any]) -> None:
 # ---------------------------------------------------------------------------------------------- torch.jit
 
 
-def _find_builtin(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def _find_builtin(fn: Any) -> Any:
+def _find_builtin(stock: Callable[[object], object]) -> Callable[[object], object]:
+    def _find_builtin(fn: object) -> object:
         found = stock(fn)
         return stock(fn.__wrapped__) if found is None and hasattr(fn, "__wrapped__") else found
 
@@ -93,9 +93,9 @@ def _tensors(module: Any) -> dict[str, torch.Tensor]:
     return dict([*module.named_parameters(), *module.named_buffers()])
 
 
-def _saving(stock: Callable[..., Any]) -> Callable[..., Any]:
+def _saving(stock: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(stock)
-    def save(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def save(self: object, *args: object, **kwargs: Any) -> object:
         devices = {name: device_of(tensor) for name, tensor in _tensors(self).items() if device_of(tensor) >= 0}
         if devices:
             given = kwargs.get("_extra_files") or {}
@@ -105,11 +105,11 @@ def _saving(stock: Callable[..., Any]) -> Callable[..., Any]:
     return save
 
 
-def _load(state: State) -> Callable[..., Any]:
+def _load(state: State) -> Callable[..., object]:
     stock: Any = torch.jit.load
 
     @functools.wraps(stock)
-    def load(f: Any, map_location: Any = None, _extra_files: Any = None, **kwargs: Any) -> Any:
+    def load(f: Any, map_location: Any = None, _extra_files: Any = None, **kwargs: Any) -> object:
         files = {**(_extra_files or {}), DEVICES: ""}
         device = None if map_location is None else torch.device(map_location)
         ours = device is None or device.type == "cuda"

@@ -25,11 +25,11 @@ NAME = "DataLoader"
 class Fetched:
     """A batch on its way from a worker, with what it took there in nanoseconds."""
 
-    def __init__(self, data: Any, duration_ns: int) -> None:
+    def __init__(self, data: object, duration_ns: int) -> None:
         self.data = data
         self.duration_ns = duration_ns
 
-    def pin_memory(self, device: Any = None) -> Fetched:
+    def pin_memory(self, device: object = None) -> Fetched:
         """The same with its tensors page-locked: what the loader's pinning thread asks of objects that it meets."""
         pin: Any = _utils.pin_memory.pin_memory
         return Fetched(pin(self.data) if device is None else pin(self.data, device), self.duration_ns)
@@ -68,8 +68,8 @@ def patches(state: State) -> list[Patch]:
     return [*found, Patch(base, "__next__", _next(state, base.__next__))]
 
 
-def _next_index(stock: Any) -> Any:
-    def next_index(self: Any) -> Any:
+def _next_index(stock: Any) -> object:
+    def next_index(self: Any) -> object:
         index = stock(self)
         if self._auto_collation:  # else an index is one item, which may be a batch that the dataset made
             self.__dict__.setdefault("_us_batches", deque()).append(len(index))
@@ -78,7 +78,7 @@ def _next_index(stock: Any) -> Any:
     return next_index
 
 
-def _reset(stock: Any) -> Any:
+def _reset(stock: Any) -> object:
     def reset(self: Any, *args: Any, **kwargs: Any) -> None:
         self.__dict__.pop("_us_batches", None)
         stock(self, *args, **kwargs)
@@ -86,7 +86,7 @@ def _reset(stock: Any) -> Any:
     return reset
 
 
-def _fetch(state: State, stock: Any) -> Any:
+def _fetch(state: State, stock: Any) -> object:
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
         if torch.utils.data.get_worker_info() is None:
             return stock(self, possibly_batched_index)
@@ -97,7 +97,7 @@ def _fetch(state: State, stock: Any) -> Any:
     return fetch
 
 
-def _put(state: State, stock: Any) -> Any:
+def _put(state: State, stock: Any) -> object:
     def try_put_index(self: Any) -> None:
         before = self._send_idx
         stock(self)
@@ -108,8 +108,8 @@ def _put(state: State, stock: Any) -> Any:
     return try_put_index
 
 
-def _get(state: State, stock: Any) -> Any:
-    def get_data(self: Any) -> Any:
+def _get(state: State, stock: Any) -> object:
+    def get_data(self: Any) -> object:
         # Which call of this unpacks which batch depends on when real workers deliver: none of it takes modelled time.
         host = state.host()
         now_ns = host.now_ns
@@ -120,8 +120,8 @@ def _get(state: State, stock: Any) -> Any:
     return get_data
 
 
-def _process(state: State, stock: Any) -> Any:
-    def process_data(self: Any, data: Any, *rest: Any) -> Any:
+def _process(state: State, stock: Any) -> object:
+    def process_data(self: Any, data: Any, *rest: Any) -> object:
         if isinstance(data, Fetched):
             workers = self.__dict__.setdefault("_us_workers", Workers())
             # From torch 2.8 on the caller names the worker and has counted the batch already.
@@ -133,8 +133,8 @@ def _process(state: State, stock: Any) -> Any:
     return process_data
 
 
-def _next(state: State, stock: Any) -> Any:
-    def following(self: Any) -> Any:
+def _next(state: State, stock: Any) -> object:
+    def following(self: Any) -> object:
         host = state.host()
         begin = host.now_ns
         try:

@@ -21,8 +21,8 @@ def patches(_: State) -> list[Patch]:
     """The functions that make capsules and read them."""
     pointer = torch._C.StorageBase.data_ptr  # type: ignore[attr-defined]
 
-    def exporting(stock: Any) -> Any:
-        def to_dlpack(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def exporting(stock: Any) -> object:
+        def to_dlpack(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> object:
             storage = storage_of(tensor)
             if storage._us is not HOST_TAG:
                 lend(pointer(storage), storage._us)
@@ -32,7 +32,7 @@ def patches(_: State) -> list[Patch]:
 
     stock_from = C._from_dlpack
 
-    def from_dlpack(capsule: Any) -> torch.Tensor:
+    def from_dlpack(capsule: object) -> torch.Tensor:
         made: torch.Tensor = stock_from(capsule)
         storage = storage_of(made)
         lent = place_at(pointer(storage))  # the storage behind a capsule begins at the tensor's first element
@@ -59,7 +59,7 @@ def _numpy(to_dlpack: Any) -> list[Patch]:
         return []
     stock = numpy.from_dlpack
 
-    def from_dlpack(x: Any, /, **kwargs: Any) -> Any:
+    def from_dlpack(x: Any, /, **kwargs: object) -> Any:
         if isinstance(x, torch.Tensor) and device_of(x) >= 0:
             x = OnDevice(to_dlpack(x.detach()), device_of(x))
         return stock(x, **kwargs)
@@ -70,7 +70,7 @@ def _numpy(to_dlpack: Any) -> list[Patch]:
 class OnDevice:
     """A capsule whose `DLDevice` is a CUDA device (dlpack.h: the device follows the data's pointer)."""
 
-    def __init__(self, capsule: Any, index: int) -> None:
+    def __init__(self, capsule: object, index: int) -> None:
         pointer = ctypes.pythonapi.PyCapsule_GetPointer
         pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
         address = pointer(capsule, b"dltensor") + ctypes.sizeof(ctypes.c_void_p)
@@ -79,7 +79,7 @@ class OnDevice:
         self._capsule = capsule
         self._index = index
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
+    def __dlpack__(self, **kwargs: object) -> object:
         return self._capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:

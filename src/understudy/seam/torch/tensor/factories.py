@@ -14,6 +14,7 @@ import torch.utils._device
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.moves import move
+from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.standins import Factory, StandIn, imported, public
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU, device_of, storage_of
@@ -33,7 +34,7 @@ NEW = ("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided")
 
 def patches(state: State) -> list[Patch]:
     """The factory functions to replace, in `torch` and on `torch.Tensor`."""
-    constructors: Iterable[Any] = torch.utils._device._device_constructors()
+    constructors: Iterable[object] = torch.utils._device._device_constructors()
     plain = {getattr(f, "__name__", "").removeprefix("fft_"): f for f in constructors}
     names = [
         (owner, name)
@@ -57,12 +58,12 @@ def patches(state: State) -> list[Patch]:
     return [*found, *imported(before)]
 
 
-def explicit(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
+def explicit(state: State, stock: Callable[..., object]) -> Callable[..., Any]:
     """A constructor that says no `pin_memory`: what it makes on the CPU for the program stays there."""
     local = state.local
 
     @functools.wraps(stock)
-    def factory(*args: Any, **kwargs: Any) -> Any:
+    def factory(*args: object, **kwargs: Any) -> Any:
         before = local.explicit
         local.explicit = True
         if isinstance(kwargs.get("device"), (int, str)):
@@ -77,7 +78,7 @@ def explicit(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
     return factory
 
 
-def _check_out(kwargs: dict[str, Any]) -> None:
+def _check_out(kwargs: Keywords) -> None:
     """The check that C++ makes of a factory's `device` beside its `out`; on a device the tensor alone says where."""
     if device_of(kwargs["out"]) >= 0:
         kind = kwargs.pop("device").type
@@ -102,13 +103,13 @@ def _range(state: State) -> Callable[..., Any]:
     return range
 
 
-def _legacy(state: State) -> Callable[..., Any]:
+def _legacy(state: State) -> Callable[..., object]:
     """`torch.Tensor(2, 3)`: a CPU tensor; of a subclass, made where no dispatch mode gives it a class before that."""
     stock = torch._C.TensorBase.__new__
     plain = explicit(state, stock)
 
     @functools.wraps(stock)
-    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def new(cls: type, *args: Any, **kwargs: Any) -> Any:
         if cls is torch.Tensor:
             return plain(cls, *args, **kwargs)
         with torch._C._DisableTorchDispatch():
@@ -122,10 +123,10 @@ def _device_class(state: State) -> Any:
     stock: Any = torch.device
 
     class Meta(type):
-        def __instancecheck__(cls, instance: Any) -> bool:
+        def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, stock)
 
-        def __subclasscheck__(cls, subclass: Any) -> bool:
+        def __subclasscheck__(cls, subclass: type) -> bool:
             return issubclass(subclass, stock) or super().__subclasscheck__(subclass)
 
         # Tables that are keyed by the class, as torch.fx's of names in generated code, find it under either.
@@ -138,7 +139,7 @@ def _device_class(state: State) -> Any:
     class device(metaclass=Meta):  # noqa: N801 - PyTorch's own name
         """torch.device."""
 
-        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        def __new__(cls, *args: object, **kwargs: object) -> Any:
             if len(args) == 1 and isinstance(args[0], int) and not isinstance(args[0], bool):
                 state.notes.device_named(args[0])
                 return stock("cuda", args[0])
@@ -151,9 +152,9 @@ def _device_class(state: State) -> Any:
     return device
 
 
-def _parse_to(stock: Callable[..., Any]) -> Callable[..., Any]:
+def _parse_to(stock: Callable[..., Any]) -> Callable[..., object]:
     @functools.wraps(stock)
-    def parse_to(*args: Any, **kwargs: Any) -> Any:
+    def parse_to(*args: Any, **kwargs: Any) -> object:
         if args and isinstance(args[0], int) and not isinstance(args[0], bool):
             args = (torch.device(args[0]), *args[1:])
         elif args and isinstance(args[0], torch.Tensor):
@@ -166,9 +167,9 @@ def _parse_to(stock: Callable[..., Any]) -> Callable[..., Any]:
     return parse_to
 
 
-def _new(stock: Callable[..., Any]) -> Callable[..., Any]:
+def _new(stock: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(stock)
-    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def method(self: torch.Tensor, *args: object, **kwargs: object) -> Any:
         if "device" in kwargs and isinstance(kwargs["device"], (int, str)):
             kwargs["device"] = torch.device(kwargs["device"])
         return stock(self, *args, **kwargs)
@@ -176,14 +177,14 @@ def _new(stock: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _from_data(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
+def _from_data(state: State, stock: Callable[..., object]) -> Callable[..., object]:
     marked = explicit(state, stock)
     keeps = stock.__name__ in ("as_tensor", "asarray")
     sparse = stock.__name__.startswith("sparse")
     parts = 2 if stock.__name__ == "sparse_coo_tensor" else 3
 
     @functools.wraps(stock)
-    def constructor(*args: Any, **kwargs: Any) -> Any:
+    def constructor(*args: Any, **kwargs: Any) -> object:
         if function_modes():
             return stock(*args, **kwargs)  # C++ hands the call to the innermost mode, which calls this again
         device = kwargs.get("device")
@@ -213,13 +214,13 @@ def _from_data(state: State, stock: Callable[..., Any]) -> Callable[..., Any]:
     return constructor
 
 
-def _nested(state: State) -> Callable[..., Any]:
+def _nested(state: State) -> Callable[..., object]:
     """The strided nested tensor's constructor, which reads its parts below the dispatch mode."""
     stock = NESTED.nested_tensor
 
     def nested_tensor(
-        data: Any, *, device: Any = None, requires_grad: bool = False, pin_memory: bool = False, **kwargs: Any
-    ) -> Any:
+        data: Any, *, device: object = None, requires_grad: bool = False, pin_memory: bool = False, **kwargs: object
+    ) -> object:
         first = next((device_of(part) for part in data if isinstance(part, torch.Tensor)), CPU)
         target = first if device is None else state.index(device)
         out = stock(data, device="cpu", **kwargs)
@@ -233,18 +234,16 @@ def _nested(state: State) -> Callable[..., Any]:
     return nested_tensor
 
 
-def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def _values(args: Arguments, kwargs: Keywords) -> list[Any]:
     """What decides where a sparse tensor is: its values, the last tensor that its constructor takes."""
     return [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)][-1:]
 
 
-def _together(
-    state: State, args: tuple[Any, ...], kwargs: dict[str, Any], target: int, parts: int
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _together(state: State, args: Arguments, kwargs: Keywords, target: int, parts: int) -> tuple[Arguments, Keywords]:
     """A sparse tensor's parts on one device; lists beside tensors as well."""
     mixed = target >= 0 and bool(_values(args, kwargs))
 
-    def place(value: Any) -> Any:
+    def place(value: object) -> Any:
         if isinstance(value, torch.Tensor):
             return move(state, value, target)
         return torch.tensor(value, device=state.cuda_devices[target]) if mixed else value
@@ -253,7 +252,7 @@ def _together(
     return (*map(place, args[:parts]), *args[parts:]), kwargs | named
 
 
-def _build(state: State, marked: Any, args: Any, kwargs: dict[str, Any], data: Any, keeps: bool) -> torch.Tensor:
+def _build(state: State, marked: Any, args: Any, kwargs: Keywords, data: Any, keeps: bool) -> torch.Tensor:
     if not isinstance(data, torch.Tensor) or marked.__name__.startswith("sparse"):
         made: torch.Tensor = marked(*args, **kwargs, device="cpu")
         return made
@@ -265,7 +264,7 @@ def _build(state: State, marked: Any, args: Any, kwargs: dict[str, Any], data: A
     return out if dtype is None else out.to(dtype)
 
 
-def _default(state: State, data: Any, args: Any, keeps: bool) -> int:
+def _default(state: State, data: object, args: Any, keeps: bool) -> int:
     for value in args:
         if isinstance(value, torch.Tensor):
             return max(CPU, device_of(value))
@@ -273,12 +272,12 @@ def _default(state: State, data: Any, args: Any, keeps: bool) -> int:
 
 
 def _new_tensor(
-    self: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    self: torch.Tensor, data: Any, *, dtype: torch.dtype | None = None, device: Any = None, requires_grad: bool = False
 ) -> torch.Tensor:
     return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
 
-def _legacy_new(state: State) -> Callable[..., Any]:
+def _legacy_new(state: State) -> Callable[..., object]:
     stock = torch._C.TensorBase.new
     on_host = explicit(state, stock)
 

@@ -26,18 +26,18 @@ def patches(state: State) -> list[Patch]:
     return [*found, Patch(torch.cuda, "_compile_kernel", _kernel)] if hasattr(torch.cuda, "_compile_kernel") else found
 
 
-def _allocator(*_: Any) -> NoReturn:
+def _allocator(*_: object) -> NoReturn:
     raise UnsupportedError(
         "torch.cuda.memory.CUDAPluggableAllocator calls functions of CUDA's driver, which emulated GPUs do not have: "
         "leave PyTorch's own allocator in place"
     )
 
 
-def _kernel(kernel_source: str, kernel_name: str, *_: Any, **__: Any) -> NoReturn:
+def _kernel(kernel_source: str, kernel_name: str, *_: object, **__: object) -> NoReturn:
     raise UnsupportedError(f"torch.cuda._compile_kernel compiles {kernel_name!r} as CUDA C++, and {WHY}: {INSTEAD}")
 
 
-def _jiterator(code: str, name: str, *args: Any) -> NoReturn:
+def _jiterator(code: str, name: str, *args: object) -> NoReturn:
     raise UnsupportedError(f"torch.cuda.jiterator compiles {name!r} as CUDA C++, and {WHY}: {INSTEAD}")
 
 
@@ -46,7 +46,7 @@ def _extension(module: ModuleType) -> list[Patch]:
     stock: Callable[..., Any] = module._jit_compile
     is_cuda: Callable[[str], bool] = module._is_cuda_file
 
-    def compile(name: str, sources: str | Sequence[str], *args: Any, **kwargs: Any) -> Any:
+    def compile(name: str, sources: str | Sequence[str], *args: object, **kwargs: object) -> object:
         paths = [sources] if isinstance(sources, str) else list(sources)
         found = [path for path in paths if is_cuda(path)]
         if found:
@@ -60,7 +60,7 @@ def _extension(module: ModuleType) -> list[Patch]:
 
 
 def _triton(module: ModuleType) -> list[Patch]:
-    def run(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    def run(self: Any, *args: object, **kwargs: object) -> NoReturn:
         raise UnsupportedError(
             f"{self.fn.__name__!r} is a Triton kernel, compiled for the GPU, and {WHY}: set TRITON_INTERPRET=1, with "
             f"which Triton computes it on the CPU, {INSTEAD}"

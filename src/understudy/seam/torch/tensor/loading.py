@@ -27,11 +27,11 @@ def patches(state: State) -> list[Patch]:
     return [Patch(torch.utils.data.DataLoader, "__iter__", _remarking(state))]
 
 
-def _remarking(state: State) -> Callable[..., Any]:
+def _remarking(state: State) -> Callable[..., object]:
     stock = torch.utils.data.DataLoader.__iter__
     plain = (torch.utils.data.RandomSampler, torch.utils.data.SequentialSampler)
 
-    def __iter__(self: Any) -> Any:  # noqa: N807  it takes that name's place
+    def __iter__(self: Any) -> object:  # noqa: N807  it takes that name's place
         # A loader that is read without gradients evaluates: there, every rank may well read everything.
         if (
             isinstance(self.sampler, plain)

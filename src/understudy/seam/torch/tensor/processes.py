@@ -57,7 +57,7 @@ def _after_fork() -> None:
 class NoStreams(list[Any]):
     """The streams of a forked child whose parent had used CUDA: none, and CUDA says so."""
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         error = getattr(torch, "AcceleratorError", RuntimeError)
         raise error(
             "CUDA error: initialization error\n"
@@ -80,7 +80,7 @@ def _sharing(state: State) -> list[Patch]:
         return tag.device, (manager, handle), size, 0, None, 0, None, False
 
     def rebuild(
-        cls: Any, device: int, handle: tuple[bytes, bytes], size: int, offset: int, counter: Any, *rest: Any
+        cls: Any, device: int, handle: tuple[bytes, bytes], size: int, offset: int, counter: object, *rest: object
     ) -> Any:
         torch.cuda._lazy_init()
         made = cls._new_shared_filename_cpu(*handle, size)
@@ -91,7 +91,7 @@ def _sharing(state: State) -> list[Patch]:
         attach(made, Tag(state.index(torch.device("cuda", device)), size))
         return made
 
-    def release(cls: Any, *args: Any, **kwargs: Any) -> None:
+    def release(cls: type, /, *args: object, **kwargs: object) -> None:
         pass
 
     return [

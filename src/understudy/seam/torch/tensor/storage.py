@@ -24,13 +24,13 @@ def _index(storage: Any) -> int:
     return max(CPU, int(storage._us.device))
 
 
-def _is_meta(storage: Any) -> bool:
+def _is_meta(storage: object) -> bool:
     """Whether a storage is the program's own on the meta device; those of a rehearsal are on emulated devices."""
     base: Any = torch._C.StorageBase
     return _index(storage) < 0 and bool(base.device.__get__(storage).type == "meta")
 
 
-def refuse_meta(storage: Any) -> None:
+def refuse_meta(storage: object) -> None:
     """Raise PyTorch's error where a storage has no bytes to copy."""
     if _is_meta(storage):
         raise NotImplementedError("Cannot copy out of meta tensor; no data!")
@@ -39,7 +39,7 @@ def refuse_meta(storage: Any) -> None:
 def _making(state: State) -> Patch:
     stock: Any = torch._C.StorageBase.__new__
 
-    def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+    def new(cls: object, *args: object, device: object = None, **kwargs: object) -> Any:
         index = CPU if device is None else state.index(device)
         if index < 0:
             return stock(cls, *args, **kwargs) if device is None else stock(cls, *args, device=device, **kwargs)
@@ -54,11 +54,11 @@ def _reading(state: State) -> list[Patch]:
     base: Any = torch._C.StorageBase
     local = state.local
 
-    def device(self: Any) -> torch.device:
+    def device(self: object) -> torch.device:
         index = CPU if local.inner else _index(self)
         return state.cuda_devices[index] if index >= 0 else base.device.__get__(self)
 
-    def is_cuda(self: Any) -> bool:
+    def is_cuda(self: object) -> bool:
         return not local.inner and _index(self) >= 0
 
     def data_ptr(self: Any) -> int:
@@ -67,7 +67,7 @@ def _reading(state: State) -> list[Patch]:
             return int(tag.block.address) if tag.block is not None else 0
         return base.data_ptr(self)  # type: ignore[no-any-return]
 
-    def is_pinned(self: Any, device: Any = "cuda") -> bool:
+    def is_pinned(self: Any, device: object = "cuda") -> bool:
         return bool(self._us.pinned)
 
     return [
@@ -80,12 +80,12 @@ def _reading(state: State) -> list[Patch]:
 
 
 def _moving(state: State) -> list[Patch]:
-    def moved(self: Any, index: int, non_blocking: bool = False) -> Any:
+    def moved(self: object, index: int, non_blocking: bool = False) -> Any:
         if index == _index(self) and not _is_meta(self):
             return self
         return _copy_to(self, index, non_blocking)
 
-    def _copy_to(self: Any, index: int, non_blocking: bool) -> Any:
+    def _copy_to(self: Any, index: int, non_blocking: bool) -> object:
         refuse_meta(self)
         made = Storage(self.nbytes())
         if index >= 0:
@@ -102,19 +102,19 @@ def _moving(state: State) -> list[Patch]:
                 transfer(state, source, destination, non_blocking, late=False)
         return made
 
-    def to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
+    def to(self: object, *, device: object, non_blocking: bool = False) -> Any:
         return moved(self, state.index(device), non_blocking)
 
-    def cuda(self: Any, device: Any = None, non_blocking: bool = False) -> Any:
+    def cuda(self: object, device: object = None, non_blocking: bool = False) -> Any:
         return moved(self, state.index(torch.device("cuda") if device is None else device), non_blocking)
 
-    def cpu(self: Any) -> Any:
+    def cpu(self: object) -> object:
         return moved(self, CPU)
 
-    def clone(self: Any) -> Any:
+    def clone(self: object) -> Any:
         return _copy_to(self, _index(self), False)
 
-    def copy_(self: Any, source: Any, non_blocking: Any = None) -> Any:
+    def copy_(self: Any, source: Any, non_blocking: object = None) -> Any:
         refuse_meta(source)
         bytes_in(self).copy_(bytes_in(source), bool(non_blocking))
         return self
@@ -129,7 +129,7 @@ def _moving(state: State) -> list[Patch]:
             return self
         return state.pinned_copy(self)
 
-    def _write_file(self: Any, *args: Any) -> Any:
+    def _write_file(self: object, *args: object) -> object:
         refuse_meta(self)
         return stock_write(self, *args)
 
@@ -141,7 +141,7 @@ def _moving(state: State) -> list[Patch]:
 def _resizing(state: State) -> list[Patch]:
     stock = Storage.resize_
 
-    def resize_(self: Any, size: int) -> Any:
+    def resize_(self: Any, size: int) -> object:
         out = stock(self, size)
         tag = self._us
         if tag is not HOST_TAG and tag.device >= 0 and tag.size != self.nbytes():

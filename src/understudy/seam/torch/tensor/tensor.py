@@ -40,10 +40,10 @@ def patches(state: State) -> list[Patch]:
     return [*found, Patch(mixin, "_allowed_methods", allowed)]
 
 
-def overridable(public: Callable[..., Any]) -> Callable[..., Any]:
+def overridable(public: Callable[..., object]) -> Callable[..., object]:
     """Let tensor subclasses see the call, as PyTorch's own methods do."""
 
-    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Tensor, *args: object, **kwargs: object) -> Any:
         if has_torch_function_unary(self):
             return handle_torch_function(method, (self,), self, *args, **kwargs)
         return public(self, *args, **kwargs)
@@ -51,7 +51,7 @@ def overridable(public: Callable[..., Any]) -> Callable[..., Any]:
     return named_as_pytorch(method, public.__name__)
 
 
-def named_as_pytorch(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+def named_as_pytorch(method: Callable[..., object], name: str) -> Callable[..., object]:
     """Give a method the name and the text of PyTorch's own."""
     method.__name__ = name
     method.__qualname__ = f"Tensor.{name}"
@@ -130,7 +130,7 @@ def _moving(state: State) -> list[Patch]:
 
     def cuda(
         self: Tensor,
-        device: Any = None,
+        device: object = None,
         non_blocking: bool = False,
         memory_format: torch.memory_format = torch.preserve_format,
     ) -> Tensor:
@@ -142,13 +142,13 @@ def _moving(state: State) -> list[Patch]:
     def cpu(self: Tensor, memory_format: torch.memory_format = torch.preserve_format) -> Tensor:
         return move(state, self, CPU, memory_format=memory_format)
 
-    def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
+    def copy_(self: Tensor, src: object, non_blocking: bool = False) -> Tensor:
         base.copy_(self, src, non_blocking)
         if isinstance(src, Tensor) and src.requires_grad:
             return_copied(self, src)
         return self
 
-    def set_item(self: Tensor, index: Any, value: Any) -> None:
+    def set_item(self: Tensor, index: object, value: object) -> None:
         base.__setitem__(self, index, value)
         if isinstance(value, Tensor) and value.requires_grad:
             return_copied(self, value)
@@ -159,7 +159,7 @@ def _moving(state: State) -> list[Patch]:
 
 
 def _casting(state: State) -> list[Patch]:
-    def type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+    def type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: object) -> Any:
         on_device = device_of(self) >= 0
         if dtype is None:
             name = base.type(self)
@@ -188,7 +188,7 @@ def _looking(state: State) -> list[Patch]:
                 "Use Tensor.cpu() to copy the tensor to host memory first."
             )
 
-    def numpy(self: Tensor, *, force: bool = False) -> Any:
+    def numpy(self: Tensor, *, force: bool = False) -> object:
         if force:
             self = move(state, self.detach(), CPU)
         refuse_device(self)
@@ -196,7 +196,7 @@ def _looking(state: State) -> list[Patch]:
             state.late.host_touch(self)
         return base.numpy(self, force=force)
 
-    def tolist(self: Tensor) -> Any:
+    def tolist(self: Tensor) -> object:
         index = device_of(self)
         if index >= 0:
             if not state.local.reason:
@@ -205,7 +205,7 @@ def _looking(state: State) -> list[Patch]:
             state.late.host_touch(self)
         return base.tolist(values(state, self) if state.no_data and index >= 0 else self)
 
-    def representation(self: Tensor, *, tensor_contents: Any = None) -> str:
+    def representation(self: Tensor, *, tensor_contents: object = None) -> str:
         local = state.local
         if state.no_data and device_of(self) >= 0:
             return f"tensor(..., device='{self.device}', size={tuple(self.shape)}, dtype={self.dtype})"
@@ -227,13 +227,13 @@ def _looking(state: State) -> list[Patch]:
 
 
 def _exporting(state: State) -> list[Patch]:
-    def array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Any:
+    def array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> object:
         if has_torch_function_unary(self):
             return handle_torch_function(Tensor.__array__, (self,), self, dtype=dtype)
         out = self.numpy()
         return out if dtype is None else out.astype(dtype, copy=False)
 
-    def dlpack_device(self: Tensor) -> tuple[Any, int]:
+    def dlpack_device(self: Tensor) -> tuple[object, int]:
         index = device_of(self)
         if index >= 0:
             from torch.utils.dlpack import DLDeviceType
@@ -252,14 +252,14 @@ DEVICE_PLACE = 7
 """Where `_make_wrapper_subclass` takes the device: after class, sizes, strides, offset, format, dtype and layout."""
 
 
-def _wrapper_maker(state: State) -> Callable[..., Any]:
+def _wrapper_maker(state: State) -> Callable[..., object]:
     """`Tensor._make_wrapper_subclass`, which makes tensors around tensors: physically on the host, as their parts are.
 
     C++ asks a tensor's device for its streams as soon as autograd meets it, and aborts where there is no driver.
     """
     stock: Any = base._make_wrapper_subclass
 
-    def make(*args: Any, **kwargs: Any) -> Any:
+    def make(*args: object, **kwargs: object) -> object:
         by_place = len(args) > DEVICE_PLACE
         named = args[DEVICE_PLACE] if by_place else kwargs.get("device")
         index = CPU if state.local.inner else state.index(named)
@@ -278,14 +278,14 @@ def _wrapper_maker(state: State) -> Callable[..., Any]:
 
 
 def _sharing(state: State) -> list[Patch]:
-    def pin_memory(self: Tensor, device: Any = None) -> Tensor:
+    def pin_memory(self: Tensor, device: object = None) -> Tensor:
         out: Tensor = torch.ops.aten._pin_memory.default(self)
         return out
 
-    def is_pinned(self: Tensor, device: Any = None) -> bool:
+    def is_pinned(self: Tensor, device: object = None) -> bool:
         return bool(torch.ops.aten.is_pinned.default(self))
 
-    def record_stream(self: Tensor, stream: Any) -> None:
+    def record_stream(self: Tensor, stream: object) -> None:
         tag = tag_of(self)
         if tag.device < 0:
             raise NotImplementedError(
@@ -311,12 +311,12 @@ def _sharing(state: State) -> list[Patch]:
     def share_memory_(self: Tensor) -> Tensor:
         return self if device_of(self) >= 0 else stock_share(self)
 
-    def deepcopy(self: Tensor, memo: dict[int, Any]) -> Any:
+    def deepcopy(self: Tensor, memo: dict[int, object]) -> object:
         out = stock_deepcopy(self, memo)
         _follow(self, out)
         return out
 
-    def _follow(old: Tensor, new: Any) -> None:
+    def _follow(old: Tensor, new: object) -> None:
         tag = tag_of(old)
         if isinstance(new, Tensor) and tag.device >= 0 and tag_of(new) is HOST_TAG:
             state.place(storage_of(new), tag.device)

@@ -24,7 +24,7 @@ def patches(state: State) -> list[Patch]:
     host = {name: _host_type(state, getattr(torch, name)) for name in names}
     stock_default = torch._C._set_default_tensor_type
 
-    def set_default(t: Any) -> None:
+    def set_default(t: object) -> None:
         stock_default(getattr(t, "_us_stock", t))
 
     return [
@@ -37,7 +37,7 @@ def patches(state: State) -> list[Patch]:
 
 
 def _set_default(stock: Callable[[Any], None], default: list[str]) -> Callable[[Any], None]:
-    def set_default_tensor_type(t: Any) -> None:
+    def set_default_tensor_type(t: object) -> None:
         name = t if isinstance(t, str) else getattr(t, "_us_name", "")
         if not name.startswith("torch.cuda."):
             torch.set_default_device(None)
@@ -58,21 +58,21 @@ NOT_RECOMMENDED = (
 """torch/csrc/tensor/python_tensor.cpp; said once."""
 
 
-def _host_type(state: State, stock: Any) -> Any:
+def _host_type(state: State, stock: Any) -> object:
     """PyTorch's own type object, for which a tensor on a device is none of its own: they are CPU tensors underneath."""
     make = explicit(state, stock)
 
     class Meta(type):
-        def __instancecheck__(cls, instance: Any) -> bool:
+        def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, stock) and device_of(instance) < 0
 
-        def __subclasscheck__(cls, subclass: Any) -> bool:
+        def __subclasscheck__(cls, subclass: type) -> bool:
             return super().__subclasscheck__(subclass) or issubclass(subclass, stock)
 
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        def __call__(cls, *args: object, **kwargs: object) -> object:
             return make(*args, **kwargs)
 
-        def __getattr__(cls, name: str) -> Any:
+        def __getattr__(cls, name: str) -> object:
             return getattr(stock, name)
 
         def __repr__(cls) -> str:
@@ -84,7 +84,7 @@ def _host_type(state: State, stock: Any) -> Any:
 
 def _tensor_type(name: str, dtype: torch.dtype, warned: list[bool]) -> Any:
     class Meta(type):
-        def __instancecheck__(cls, instance: Any) -> bool:
+        def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, torch.Tensor) and device_of(instance) >= 0 and instance.dtype is dtype
 
         def __repr__(cls) -> str:

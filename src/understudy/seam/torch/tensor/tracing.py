@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.jit_trace import TRACER, is_on, paused
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
 from understudy.seam.torch.operators.plan import numbers_as_tensors
 from understudy.seam.torch.state.state import State
 
@@ -45,7 +46,9 @@ class Paused(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> object:
         if func is convolution and is_on():
             include, exclude = C._dispatch_tls_local_include_set(), C._dispatch_tls_local_exclude_set()
             pause = Paused()  # type: ignore[no-untyped-call]
@@ -62,9 +65,9 @@ def _switches() -> tuple[bool, ...]:
     return cudnn.benchmark, cudnn.deterministic, cudnn.enabled, cudnn.allow_tf32
 
 
-def _tracing(stock: Callable[..., Any]) -> Callable[..., Any]:
+def _tracing(stock: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(stock)
-    def traced(*args: Any, **kwargs: Any) -> Any:
+    def traced(*args: object, **kwargs: object) -> object:
         with Paused():  # type: ignore[no-untyped-call]
             return stock(*args, **kwargs)
 
