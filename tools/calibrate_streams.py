@@ -9,6 +9,7 @@ of layer norms and softmax included, of which nothing but the generation's share
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
 import sys
@@ -98,7 +99,9 @@ def fitted_share(kernels: list[Kernel], gpu: gpus.Gpu) -> float:
 
 
 def main() -> None:
-    """Fit, report, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing: print the errors")
+    only_check = parser.parse_args().check
     timings = read()
     shares = {key: round(fitted_share(kernels, gpus.find(key)), 3) for key, kernels in timings.items()}
     known = [(gpus.find(key).generation, key, share, f"fitted: {SOURCE}") for key, share in shares.items()]
@@ -118,6 +121,8 @@ def main() -> None:
         pooled = Residuals("", "", np.concatenate([one.ratio for one in some])).interval()
         for one in some:
             report(one, *pooled)
+    if only_check:
+        return
     tables: list[tuple[str, dict[str, Any]]] = [
         ("rate", {"generation": generation, "gpu": key, "share": share, "source": source})
         for generation, key, share, source in known
