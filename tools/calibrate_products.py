@@ -262,18 +262,22 @@ def write(name: str, head: str, tables: list[tuple[str, dict[str, Any]]]) -> Non
     (DATA / f"{name}.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def band_rows(family: str, residuals: dict[str, list[Residuals]]) -> list[tuple[str, dict[str, Any]]]:
+SOURCES = {
+    "own GPU": "cross-validated with pairs (n, k) left out",
+    "own generation": "another GPU of the generation than the constants' own",
+    "borrowed": "cross-validated with the generation left out",
+}
+
+
+def band_rows(
+    family: str, residuals: dict[str, list[Residuals]], sources: dict[str, str] = SOURCES
+) -> list[tuple[str, dict[str, Any]]]:
     """The bands: each GPU's own, all of them, a generation's, borrowed; one between both where no table has it."""
     rows: list[tuple[str, dict[str, Any]]] = []
     pooled = {
         distance: Residuals(distance, "", np.concatenate([one.ratio for one in some]))
         for distance, some in residuals.items()
         if some
-    }
-    sources = {
-        "own GPU": "cross-validated with pairs (n, k) left out",
-        "own generation": "another GPU of the generation than the constants' own",
-        "borrowed": "cross-validated with the generation left out",
     }
     for one in (*residuals["own GPU"], *pooled.values()):
         low, high = one.interval()

@@ -52,6 +52,13 @@ CLASSES = (
 )
 
 
+SOURCES = {
+    "own GPU": "the kernels that the GPU's one share was fitted on, and its layer norms and softmax",
+    "own generation": "another GPU of the generation gave the share",
+    "borrowed": "another generation gave the share",
+}
+
+
 class Kernel(NamedTuple):
     """One timing: an operator on a table of FP32 numbers, and its microseconds."""
 
@@ -129,7 +136,7 @@ def main() -> None:
     ]
     tables += [("class", {"name": name, "share": share, "source": source}) for name, share, source in CLASSES]
     write("streams", "Kernels that memory bounds: the shares of cost/families/streams.py.", tables)
-    update_bands(("streams",), band_rows("streams", residuals))
+    update_bands(("streams",), band_rows("streams", residuals, SOURCES))
 
 
 if __name__ == "__main__":
