@@ -31,6 +31,7 @@ help:
 	@echo "make snapshots        memory snapshots that others recorded on real GPUs, replayed"
 	@echo "make calibrate        fit the cost model's curves and collectives on the published timings again"
 	@echo "make accuracy         predicted against published training throughput"
+	@echo "make accuracy-transformers, make accuracy-images: the same of models that others timed whole, in FP32 and of timm"
 	@echo "make differential     the Trainer against a hand-written loop on 1,000 random configurations; a quarter of an hour"
 	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
 	@echo "make programs         other people's programs (Hugging Face, accelerate, Lightning, timm, ...) on emulated GPUs; a quarter of an hour, 2 GB"
@@ -108,11 +109,21 @@ bench-report: environment
 
 calibrate: environment
 	$(RUN) tools/calibrate_products.py $(ARGS)
+	$(RUN) tools/calibrate_streams.py $(ARGS)
 	$(RUN) tools/calibrate_cost.py $(ARGS)
 	$(RUN) tools/calibrate_collectives.py $(ARGS)
 
 accuracy: environment
 	$(RUN) tools/accuracy.py $(ARGS)
+
+accuracy-transformers: environment
+	$(RUN) tools/accuracy_models.py transformers $(ARGS)
+
+# timm without what it depends on: of torchvision only the Python part is needed. ARGS="--most 600" takes all rows.
+accuracy-images:
+	@PYTHON="$(PYTHON)" tools/environment .venv-images torch,report
+	.venv-images/bin/python -m pip install --quiet --no-deps timm==1.0.31 torchvision==0.28.0 huggingface_hub==0.36.0 safetensors pyyaml tqdm packaging pillow
+	.venv-images/bin/python tools/accuracy_models.py images $(ARGS)
 
 bench-memory: environment
 	$(RUN) benchmarks/bench_memory.py $(ARGS)

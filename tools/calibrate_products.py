@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gzip
 import sys
+import tomllib
 import zlib
 from collections import defaultdict
 from pathlib import Path
@@ -29,21 +31,66 @@ from understudy.cost.families import products  # noqa: E402
 from understudy.cost.families.products import Arithmetic, Constants, Product  # noqa: E402
 
 DATA = ROOT / "src" / "understudy" / "cost" / "data"
-TABLE = ROOT / "tools" / "calibration" / "products_bf16.csv"
-SOURCE = "NVIDIA aiconfigurator's collected GEMM timings (Apache-2.0)"
+CALIBRATION = ROOT / "tools" / "calibration"
 FOLDS = 5
 SAMPLE = 600
 """Products that a fit sees of a GPU's: the constants are 13 and the evaluations thousands."""
 CLIP = 0.6
-MOST = {"tail": 1.0, "read_bytes_per_clock": 128.0}
+MOST = {"tail": 1.0, "read_bytes_per_clock": 128.0, "bandwidth_share": 0.95, "sharpness": 8.0}
 """Bounds of constants: a tail is a part of a wave; an SM's port to L2 is 64 bytes wide (A100 whitepaper), some two."""
+LEAST = {"prologue_us": 0.2, "split_us": 1.0}
 ARRAYS = Arithmetic(np.maximum, np.minimum, np.ceil)
 Array = NDArray[np.float64]
+
+
+class Table(NamedTuple):
+    """A table of timings: the precision, its file and source, a GPU a generation, and constants that it cannot tell."""
+
+    family: str
+    precision: str
+    item_bytes: int
+    name: str
+    source: str
+    fitted: tuple[str, ...]
+    fixed: dict[str, float]
+
+
+TABLES = (
+    Table(
+        "products",
+        "bf16",
+        2,
+        "products_bf16.csv",
+        "NVIDIA aiconfigurator's collected GEMM timings (Apache-2.0)",
+        ("A100-SXM4-80GB", "H100-SXM5-80GB", "B200-180GB", "L40S"),
+        {},
+    ),
+    Table(
+        "products fp32",
+        "fp32",
+        4,
+        "products_fp32.csv.gz",
+        "NeuSight's published FP32 kernel timings (ASPLOS '25, MIT)",
+        ("P100-PCIe-16GB", "V100-PCIe-32GB", "T4", "A100-PCIe-80GB", "L4", "H100-SXM5-80GB"),
+        {"floor_us": 4.0, "lag_us": 0.5, "power": 0.0},
+    ),
+)
+WITHOUT_TENSOR_CORES = {
+    "pascal": ("volta",),
+    "volta": ("turing",),
+    "turing": ("volta",),
+    "ampere": ("volta",),
+    "ada": ("ampere",),
+    "hopper": ("ampere",),
+}
+"""Whose FP32 constants stand in for a generation that is left out."""
+"""What NeuSight timed includes the host's 30 to 50 us, so its table holds nothing shorter than 150 us and no floor."""
 
 
 class Timings(NamedTuple):
     """Times in microseconds of the products of one GPU: shapes measured by several libraries once, by their median."""
 
+    batch: Array
     m: Array
     n: Array
     k: Array
@@ -58,58 +105,62 @@ class Timings(NamedTuple):
         return np.array([zlib.crc32(f"{n:.0f} {k:.0f}".encode()) % FOLDS for n, k in zip(self.n, self.k, strict=True)])
 
 
-def read() -> dict[str, Timings]:
+def read(table: Table) -> dict[str, Timings]:
     """The table by GPU."""
-    found: dict[str, dict[tuple[int, int, int], list[float]]] = defaultdict(lambda: defaultdict(list))
-    with TABLE.open(newline="", encoding="utf-8") as file:
+    found: dict[str, dict[tuple[int, ...], list[float]]] = defaultdict(lambda: defaultdict(list))
+    path = CALIBRATION / table.name
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            found[row["gpu"]][int(row["m"]), int(row["n"]), int(row["k"])].append(float(row["us"]))
+            shape = tuple(int(row.get(name) or 1) for name in ("batch", "m", "n", "k"))
+            found[row["gpu"]][shape].append(float(row["us"]))
     return {
         gpu: Timings(*np.array([(*shape, np.median(times)) for shape, times in shapes.items()], float).T)
         for gpu, shapes in found.items()
     }
 
 
-def predict(timings: Timings, gpu: gpus.Gpu, constants: Constants) -> Array:
+def predict(timings: Timings, gpu: gpus.Gpu, constants: Constants, table: Table) -> Array:
     """The model's time of each row: `products.time_us` and the floor, for arrays."""
-    of = products.rates(gpu, gpu.peak_flops["bf16"], constants)
-    product = Product(1.0, timings.m, timings.n, timings.k, 2)
+    of = products.rates(gpu, gpu.peak_flops[table.precision], constants)
+    item = table.item_bytes
+    product = Product(timings.batch, timings.m, timings.n, timings.k, item)
     best = np.full(len(timings.us), np.inf)
-    steps = np.ceil(timings.k * 2 / products.STEP_BYTES)
+    steps = np.ceil(timings.k * item / products.STEP_BYTES)
     for tile in products.TILES:
         memory = products.memory_us(product, tile, of, constants, ARRAYS)
-        blocks = np.ceil(timings.m / tile[0]) * np.ceil(timings.n / tile[1])
+        blocks = timings.batch * np.ceil(timings.m / tile[0]) * np.ceil(timings.n / tile[1])
         for split in products.SPLITS:
             left_out = (split > steps) | (blocks * split > 2 * of.sm_count) if split > 1 else np.zeros(len(best), bool)
             rows = np.flatnonzero(~left_out)
             if not rows.size:
                 break
-            some = Product(1.0, timings.m[rows], timings.n[rows], timings.k[rows], 2)
+            some = Product(timings.batch[rows], timings.m[rows], timings.n[rows], timings.k[rows], item)
             found = products.candidate_us(some, tile, split, memory[rows], of, constants, ARRAYS)
             best[rows] = np.minimum(best[rows], found)
     return constants.floor_us + best * products.slowdown(product, of, constants)
 
 
-def loss(timings: Timings, gpu: gpus.Gpu, constants: Constants) -> float:
+def loss(timings: Timings, gpu: gpus.Gpu, constants: Constants, table: Table) -> float:
     """The mean of the logarithmic errors, of which those of outliers count no more than `CLIP`."""
-    errors = np.abs(np.log(predict(timings, gpu, constants) / timings.us))
+    errors = np.abs(np.log(predict(timings, gpu, constants, table) / timings.us))
     return float(np.mean(np.minimum(errors, CLIP)))
 
 
-def fit(timings: Timings, gpu: gpus.Gpu, seed: int) -> Constants:
+def fit(timings: Timings, gpu: gpus.Gpu, table: Table, seed: int) -> Constants:
     """Search along one constant after the other, with steps that grow where they help and shrink where not."""
     some = timings.take(np.random.default_rng(seed).permutation(len(timings.us))[:SAMPLE])
-    found = Constants()
-    best = loss(some, gpu, found)
-    step = dict.fromkeys(Constants._fields, 0.3)
+    found = Constants()._replace(**table.fixed)
+    best = loss(some, gpu, found, table)
+    step = {name: 0.3 for name in Constants._fields if name not in table.fixed}
     while max(step.values()) > 0.02:
-        for name in Constants._fields:
+        for name in step:
             if step[name] <= 0.02:
                 continue
             for factor in (np.exp(step[name]), np.exp(-step[name])):
-                value = min(MOST.get(name, np.inf), getattr(found, name) * factor)
+                value = min(MOST.get(name, np.inf), max(LEAST.get(name, 0.0), getattr(found, name) * factor))
                 tried = found._replace(**{name: float(value)})
-                error = loss(some, gpu, tried)
+                error = loss(some, gpu, tried, table)
                 if error < best - 1e-6:
                     best, found = error, tried
                     step[name] *= 1.2
@@ -131,25 +182,47 @@ class Residuals(NamedTuple):
         return float(np.quantile(self.ratio, 0.1)), float(np.quantile(self.ratio, 0.9))
 
 
-def cross_validate(timings: Timings, gpu: gpus.Gpu) -> Residuals:
+def cross_validate(timings: Timings, gpu: gpus.Gpu, table: Table) -> Residuals:
     """Every fold predicted with constants that have not seen its shapes."""
     ratio = np.empty(len(timings.us))
     folds = timings.folds()
     for fold in range(FOLDS):
-        constants = fit(timings.take(folds != fold), gpu, fold)
+        constants = fit(timings.take(folds != fold), gpu, table, fold)
         mine = timings.take(folds == fold)
-        ratio[folds == fold] = mine.us / predict(mine, gpu, constants)
+        ratio[folds == fold] = mine.us / predict(mine, gpu, constants, table)
     return Residuals("own GPU", gpu.key, ratio)
 
 
-def leave_out(timings: dict[str, Timings], rows: dict[str, Constants]) -> list[Residuals]:
-    """Each GPU predicted as if its generation had no data: with the constants of the nearest other one."""
+def leave_out(timings: dict[str, Timings], rows: dict[str, Constants], table: Table) -> list[Residuals]:
+    """Each fitted GPU predicted as if its generation had no data: with the constants of the nearest other one."""
+    keys = {gpus.find(key).generation: key for key in rows}
+    nearest = products.NEAREST_FP32 | WITHOUT_TENSOR_CORES if table.precision == "fp32" else products.NEAREST
+    found = []
+    for key in rows:
+        gpu = gpus.find(key)
+        near = next(keys[other] for other in nearest[gpu.generation] if other in keys)
+        ratio = timings[key].us / predict_as(timings[key], gpu, rows[near], gpus.find(near), table)
+        found.append(Residuals("borrowed", key, ratio))
+    return found
+
+
+def predict_as(timings: Timings, gpu: gpus.Gpu, constants: Constants, of: gpus.Gpu, table: Table) -> Array:
+    """The times on one GPU with the constants of another, whose power limit may be a different one."""
+    clock = gpu.sustained_share / of.sustained_share
+    return predict(timings, gpu, products.scaled(constants, 1.0, clock), table)
+
+
+def siblings(timings: dict[str, Timings], rows: dict[str, Constants], table: Table) -> list[Residuals]:
+    """The GPUs that share a generation and its kind of SM with a fitted one, with its constants."""
     keys = {gpus.find(key).generation: key for key in rows}
     found = []
-    for key, of in timings.items():
+    for key in sorted(timings.keys() - rows.keys()):
         gpu = gpus.find(key)
-        near = next(keys[other] for other in products._NEAREST[gpu.generation] if other in keys)
-        found.append(Residuals("borrowed", key, of.us / predict(of, gpu, rows[near])))
+        near = keys[gpu.generation]
+        if gpus.find(near).compute_capability != gpu.compute_capability:
+            continue  # P4 and P100 are both Pascal, with 128 and 64 lanes an SM
+        ratio = timings[key].us / predict_as(timings[key], gpu, rows[near], gpus.find(near), table)
+        found.append(Residuals("own generation", key, ratio))
     return found
 
 
@@ -158,10 +231,22 @@ def report(residuals: Residuals, low: float, high: float) -> None:
     errors = np.abs(1.0 / residuals.ratio - 1.0)
     inside = np.mean((residuals.ratio >= low) & (residuals.ratio <= high))
     print(
-        f"{residuals.gpu:16} {residuals.distance:9} {len(errors):5} {np.median(errors):7.1%} "
+        f"{residuals.gpu:16} {residuals.distance:14} {len(errors):5} {np.median(errors):7.1%} "
         f"{np.quantile(errors, 0.9):7.1%} {np.median(1.0 / residuals.ratio) - 1.0:+7.1%} {inside:7.0%}",
         flush=True,
     )
+
+
+def update_bands(families: tuple[str, ...], rows: list[tuple[str, dict[str, Any]]]) -> None:
+    """Put these families' bands in place of their former ones."""
+    kept = [row for row in stored("bands", "band") if row[1]["family"] not in families]
+    every = sorted([*kept, *rows], key=lambda row: str(row[1]["family"]))
+    write("bands", "Bands: percentiles 10 and 90 of measured over predicted time.", every)
+
+
+def stored(name: str, kind: str) -> list[tuple[str, dict[str, Any]]]:
+    """The tables of a data file as they are."""
+    return [(kind, row) for row in tomllib.loads((DATA / f"{name}.toml").read_text(encoding="utf-8")).get(kind, [])]
 
 
 def line(value: Any) -> str:
@@ -171,34 +256,85 @@ def line(value: Any) -> str:
 
 def write(name: str, head: str, tables: list[tuple[str, dict[str, Any]]]) -> None:
     """A data file of tables."""
-    lines = [f"# {head}", "# Written by tools/calibrate_products.py; do not edit by hand."]
+    lines = [f"# {head}", "# Written by `make calibrate`; do not edit by hand."]
     for kind, row in tables:
         lines += ["", f"[[{kind}]]", *(f"{key} = {line(value)}" for key, value in row.items())]
     (DATA / f"{name}.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def band_rows(own: list[Residuals], borrowed: list[Residuals]) -> list[tuple[str, dict[str, Any]]]:
-    """The bands: a GPU's own, all of them, a generation's (between both, since no table has two of one), borrowed."""
-    pooled = Residuals("own GPU", "", np.concatenate([one.ratio for one in own]))
-    far = Residuals("borrowed", "", np.concatenate([one.ratio for one in borrowed]))
+SOURCES = {
+    "own GPU": "cross-validated with pairs (n, k) left out",
+    "own generation": "another GPU of the generation than the constants' own",
+    "borrowed": "cross-validated with the generation left out",
+}
+
+
+def band_rows(
+    family: str, residuals: dict[str, list[Residuals]], sources: dict[str, str] = SOURCES
+) -> list[tuple[str, dict[str, Any]]]:
+    """The bands: each GPU's own, all of them, a generation's, borrowed; one between both where no table has it."""
     rows: list[tuple[str, dict[str, Any]]] = []
-    source = "cross-validated with pairs (n, k) left out"
-    for one in (*own, pooled, far):
-        low, high = one.interval()
-        row: dict[str, Any] = {"family": "products", "distance": one.distance}
-        row |= {"gpu": one.gpu} if one.gpu else {}
-        row |= {"low": low, "high": high, "n": len(one.ratio)}
-        row["source"] = source if one.distance == "own GPU" else "cross-validated with the generation left out"
-        rows.append(("band", row))
-    between = {
-        "family": "products",
-        "distance": "own generation",
-        "low": (pooled.interval()[0] + far.interval()[0]) / 2,
-        "high": (pooled.interval()[1] + far.interval()[1]) / 2,
-        "n": 0,
-        "source": "assumed: halfway between the GPU's own and another generation's, since no table has two GPUs of one",
+    pooled = {
+        distance: Residuals(distance, "", np.concatenate([one.ratio for one in some]))
+        for distance, some in residuals.items()
+        if some
     }
-    return [*rows, ("band", between)]
+    for one in (*residuals["own GPU"], *pooled.values()):
+        low, high = one.interval()
+        row: dict[str, Any] = {"family": family, "distance": one.distance}
+        row |= {"gpu": one.gpu} if one.gpu else {}
+        rows.append(("band", row | {"low": low, "high": high, "n": len(one.ratio), "source": sources[one.distance]}))
+    if "own generation" not in pooled:
+        (near, far) = (pooled[name].interval() for name in ("own GPU", "borrowed"))
+        between = {
+            "family": family,
+            "distance": "own generation",
+            "low": (near[0] + far[0]) / 2,
+            "high": (near[1] + far[1]) / 2,
+            "n": 0,
+            "source": "assumed: halfway between the GPU's own and another generation's: no table has two GPUs of one",
+        }
+        rows.append(("band", between))
+    return rows
+
+
+def calibrate(table: Table) -> tuple[list[tuple[str, dict[str, Any]]], list[tuple[str, dict[str, Any]]]]:
+    """Fit and cross-validate one table: the rows of products.toml and those of bands.toml."""
+    timings = read(table)
+    rows, own, found = {}, [], []
+    for key in table.fitted:
+        of, gpu = timings[key], gpus.find(key)
+        rows[key] = fit(of, gpu, table, 0)
+        own.append(cross_validate(of, gpu, table))
+        low, high = own[-1].interval()
+        report(own[-1], low, high)
+        error = float(np.median(np.abs(1 / own[-1].ratio - 1)))
+        head = {"generation": gpu.generation, "precision": table.precision, "gpu": key}
+        tail = {"n": len(of.us), "median_error": error, "low": low, "high": high}
+        source = f"fitted: {table.source}, {len(of.us)} products"
+        shares = {"sustained_share": gpu.sustained_share}
+        found.append(("row", {**head, **shares, **rows[key]._asdict(), **tail, "source": source}))
+    residuals = {
+        "own GPU": own,
+        "own generation": siblings(timings, rows, table),
+        "borrowed": leave_out(timings, rows, table),
+    }
+    for distance in ("own generation", "borrowed"):
+        if residuals[distance]:
+            pooled = np.concatenate([one.ratio for one in residuals[distance]])
+            for one in residuals[distance]:
+                report(one, float(np.quantile(pooled, 0.1)), float(np.quantile(pooled, 0.9)))
+    return found, band_rows(table.family, residuals)
+
+
+def check(table: Table) -> None:
+    """The errors of the constants as they are."""
+    for key, of in read(table).items():
+        gpu = gpus.find(key)
+        row = products.fitted()[gpu.generation, table.precision]
+        ratio = of.us / predict_as(of, gpu, row.constants, gpus.find(row.gpu), table)
+        found = Residuals("own GPU" if key == row.gpu else "own generation", key, ratio)
+        report(found, *found.interval())
 
 
 def main() -> None:
@@ -206,39 +342,24 @@ def main() -> None:
     parser.add_argument(
         "--check", action="store_true", help="fit nothing: print the errors of the constants as they are"
     )
-    check = parser.parse_args().check
-    timings = read()
-    print("GPU              distance      n  median     p90    bias  inside")
-    if check:
-        for key, of in timings.items():
-            gpu = gpus.find(key)
-            row = products.fitted()[gpu.generation, "bf16"]
-            found = Residuals("own GPU", key, of.us / predict(of, gpu, row.constants))
-            report(found, *found.interval())
+    names = [table.precision for table in TABLES]
+    parser.add_argument("--precision", choices=names, help="fit this table alone, leave the others' rows")
+    options = parser.parse_args()
+    chosen = [table for table in TABLES if options.precision in (None, table.precision)]
+    print("GPU              distance           n  median     p90    bias  inside")
+    if options.check:
+        for table in chosen:
+            check(table)
         return
-    rows, own, tables = {}, [], []
-    for key, of in timings.items():
-        gpu = gpus.find(key)
-        rows[key] = fit(of, gpu, 0)
-        own.append(cross_validate(of, gpu))
-        report(own[-1], *own[-1].interval())
-        low, high = own[-1].interval()
-        head = {"generation": gpu.generation, "precision": "bf16", "gpu": key, "sustained_share": gpu.sustained_share}
-        tail = {
-            "n": len(of.us),
-            "median_error": float(np.median(np.abs(1 / own[-1].ratio - 1))),
-            "low": low,
-            "high": high,
-        }
-        tables.append(
-            ("row", {**head, **rows[key]._asdict(), **tail, "source": f"fitted: {SOURCE}, {len(of.us)} products"})
-        )
-    borrowed = leave_out(timings, rows)
-    pooled = np.concatenate([one.ratio for one in borrowed])
-    for one in borrowed:
-        report(one, float(np.quantile(pooled, 0.1)), float(np.quantile(pooled, 0.9)))
-    write("products", "Matrix products: the constants of cost/families/products.py.", tables)
-    write("bands", "Bands: percentiles 10 and 90 of measured over predicted time.", band_rows(own, borrowed))
+    mine = [table.precision for table in chosen]
+    fitted = [row for row in stored("products", "row") if row[1]["precision"] not in mine]
+    residuals = []
+    for table in chosen:
+        rows, bands = calibrate(table)
+        fitted += rows
+        residuals += bands
+    write("products", "Matrix products: the constants of cost/families/products.py.", fitted)
+    update_bands(tuple(table.family for table in chosen), residuals)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def test_its_backward_pass_too():
     x, weight = (128, 192, 56, 56), (192, 1, 3, 3)
     backward = Signature("aten::convolution_backward", (x, x, weight, x, weight), ("float16",) * 5, 3)
     forward = A100.kernel(convolution(128, 192, 56, 3, 192)).duration_ns
-    assert 1.3 * forward < A100.kernel(backward).duration_ns < 3 * forward
+    assert 4 * forward < A100.kernel(backward).duration_ns < 8 * forward  # timm's training of depthwise models
 
 
 def test_an_ordinary_convolution_is_no_direct_one():
@@ -48,5 +48,5 @@ def test_an_ordinary_convolution_is_no_direct_one():
 
 def test_the_memory_roofline_does_not_know_of_layouts():
     """A 1x1 convolution of few channels is bound by its bytes, wherever its channels lie."""
-    plain = convolution(256, 24, 112, 1, 1)
+    plain = convolution(256, 24, 112, 1, 1, "float32")
     assert A100.kernel(plain) == A100.kernel(plain._replace(detail=(("channels_last", 1),)))

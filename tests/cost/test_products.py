@@ -111,10 +111,12 @@ def test_the_band_grows_with_the_distance_from_the_timings():
 
 def test_constants_say_how_many_rows_they_were_fitted_on_and_what_is_left():
     rows = read("products")["row"]
-    assert {row["generation"] for row in rows} == {"ampere", "hopper", "blackwell", "ada"}
+    sixteen = {row["generation"] for row in rows if row["precision"] == "bf16"}
+    assert sixteen == {"ampere", "hopper", "blackwell", "ada"}
+    assert {"pascal", "volta", "turing"} < {row["generation"] for row in rows if row["precision"] == "fp32"}
     for row in rows:
-        assert row["n"] > 2000
-        assert row["median_error"] < 0.09
+        assert row["n"] > 1000
+        assert row["median_error"] < (0.09 if row["precision"] == "bf16" else 0.14)
         assert row["low"] < 1 < row["high"]
         assert row["source"].startswith("fitted: ")
 
@@ -130,3 +132,9 @@ def test_a_longer_side_never_takes_less(m, n, k, side, more):
     for cost_model in (A100, H100, B200, L40S):
         before = cost_model.kernel(product(m, n, k)).duration_ns
         assert before <= cost_model.kernel(product(**longer)).duration_ns
+
+
+def test_many_tiny_products_have_a_finite_time():
+    """Windows of a Swin transformer: so many that no tile below 128 x 64 was tried, and no larger one either."""
+    windows = Signature("aten::bmm", ((98304, 49, 32), (98304, 32, 49), (98304, 49, 49)), ("float16",) * 3, 2)
+    assert 1e5 < A100.kernel(windows).duration_ns < 1e8

@@ -68,3 +68,10 @@ def test_operations_of_a_projected_bidirectional_lstm():
     cell = [2 * (24 * 3 + 24 * 4 + 4 * 6), 2 * (24 * 8 + 24 * 4 + 4 * 6)]
     assert flops.count(given, "_cudnn_rnn", "rnn") == 2 * 10 * sum(cell)
     assert flops.count(given, "_cudnn_rnn_backward", "rnn") == 2 * 2 * 10 * sum(cell)
+
+
+def test_where_the_batch_comes_first_the_second_dimension_is_the_steps():
+    """Truth values stand as 1 in a signature, and as words in older traces."""
+    for value in (1, "True"):
+        given = layer(LSTM, 6, 2, 5, batch_first=value)._replace(shapes=((2, 6, 5),))
+        assert recurrent.recurrence(given).steps == 6

@@ -86,19 +86,24 @@ def _curves() -> dict[tuple[str, str, str], Curve]:
     return found
 
 
-@cache
 def share(kind: str, precision: str, generation: str) -> float:
     """A share that the published runs gave, of the nearest generation that has one; 1.0 where none has.
 
-    "unaligned" is what matrix products of odd sizes keep of the tensor cores' efficiency, "layout" what convolutions
-    in 16 bits keep of it whose channels do not come last.
+    "unaligned" is what matrix products of odd sizes keep of the tensor cores' efficiency, "convolution" what
+    convolutions reach of the products' rate.
     """
+    return share_of(kind, precision, generation)[0]
+
+
+@cache
+def share_of(kind: str, precision: str, generation: str) -> tuple[float, bool]:
+    """The same, and whether it is this generation's and precision's own."""
     rows = {(row["precision"], row["generation"]): float(row["share"]) for row in read("curves").get(kind, ())}
-    precision = "tf32" if precision == "tf32" else "fp16"
+    precision = precision if precision in ("tf32", "fp32") else "fp16"
     for relative in (generation, *_NEAREST.get(generation, ()), "ampere", "volta"):
         if (precision, relative) in rows:
-            return rows[precision, relative]
-    return 1.0
+            return rows[precision, relative], relative == generation
+    return 1.0, False
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from understudy.cost import flops, recurrent
 from understudy.cost.curves import UNKNOWN_BAND, Curve, curve, share
-from understudy.cost.families import by_class
+from understudy.cost.families import by_class, streams
 from understudy.cost.families.problem import Price, Problem
 from understudy.cost.links import Links
 from understudy.cost.measured import Measured
@@ -28,11 +28,6 @@ _THREADS_PER_ITEM = 4
 """Elements that one thread of an elementwise kernel handles."""
 _TILE = 128 * 128
 """Elements of the output that one block of a matrix product computes."""
-_ELEMENTS_A_LAUNCH = 65536 * 320
-"""Elements that one launch of a multi-tensor kernel handles: chunk size times blocks (ATen's MultiTensorApply.cuh)."""
-_TENSORS_A_LAUNCH = (110, 64, 48, 36)
-"""And tensors of each list, for one list to four (the same file)."""
-_LISTS = {"addcdiv": 3, "addcmul": 3, "lerp": 2, "copy": 2, "add": 2, "sub": 2, "mul": 2, "div": 2, "pow": 2}
 _LAZY_LOADING = (12, 2)
 """From this version on CUDA loads kernels at their first call by default on Linux (CUDA_MODULE_LOADING=LAZY)."""
 _ANY_SIZE = (11, 0)
@@ -40,16 +35,6 @@ _ANY_SIZE = (11, 0)
 multiplication, "Requirements to use tensor cores"); before, such a product ran without them."""
 _REGULAR = (128, 256)
 """The shortest side of a matrix product: up to the first number it is narrow, from the second on regular."""
-_WINOGRAD = 1.15
-"""What 3x3 convolutions in FP32 reach of the curve, which holds the median of all convolutions: assumed. Winograd's
-F(2x2, 3x3) saves 2.25 of the multiplications (Lavin and Gray, arXiv 1509.09308), and the 90th percentile of NeuSight's
-timings above 1 ms is 1.4 to 1.5 times the median (tools/calibration/kernel_efficiency_fp32.csv)."""
-_DIRECT = 0.9
-"""And the others: assumed."""
-_L2_SHARE = 0.25
-"""Working sets up to this part of the L2 cache are taken to be there since the kernel before wrote them; assumed."""
-_L2_BYTES_PER_CLOCK = 31.0
-"""What one SM reads from L2 in a cycle: fitted on A100's matrix products (`data/products.toml`)."""
 
 
 class KernelCost(NamedTuple):
@@ -133,11 +118,7 @@ class CostModel:
         work, size = flops.count(signature, name, operator.name), flops.bytes_moved(signature)
         compute_ns, memory_ns = 1e9 * work / self._peak(precision), self._memory_ns(size)
         of_memory = part if operator.name == "rnn" else 1.0
-        if operator.name == "convolution" and precision == "fp32":
-            part *= _WINOGRAD if _is_winograd(signature, name) else _DIRECT
-        elif operator.name == "convolution" and self._is_transposed(signature, precision):
-            part *= share("layout", "fp16", self.gpu.generation)
-        floor_ns = 1000.0 * operator.floor_us * self._floor_scale * self._launches(operator, signature, name)
+        floor_ns = 1000.0 * operator.floor_us * self._floor_scale * streams.launches(signature, name, operator)
         shape = self._curve(operator.curve, precision)
         regular = _regularity(signature, name) if operator.name == "matmul" else 0.0
         # A power limit lowers the clock of the cores, not that of the memory.
@@ -158,13 +139,15 @@ class CostModel:
         self, signature: Signature, operator: OperatorClass, name: str, precision: str, part: float
     ) -> Price | None:
         """The price of the operator's family of kernels, where it has one and no curve was measured for it."""
-        family = by_class().get(operator.name)
-        if family is None or (self.measured is not None and (operator.curve, precision) in self.measured.curves):
+        families = by_class().get(operator.name, ())
+        if not families or (self.measured is not None and (operator.curve, precision) in self.measured.curves):
             return None
         dtype = signature.dtypes[0].removeprefix("torch.") if signature.dtypes else "float32"
         shapes = signature.shapes[: signature.inputs] if signature.inputs else signature.shapes
         item = flops.ITEM_BYTES.get(dtype, 1)
-        return family(Problem(signature, name, shapes, precision, self._peak(precision), item, part, self.gpu))
+        peak = self._peak(precision)
+        problem = Problem(signature, name, shapes, precision, peak, item, part, self.gpu, self.cuda_version)
+        return next((price for family in families if (price := family(problem)) is not None), None)
 
     def _recurrent_ns(
         self, sizes: Recurrence, signature: Signature, shape: Curve, precision: str, part: float, floor_ns: float
@@ -192,8 +175,8 @@ class CostModel:
     def _memory_ns(self, size_bytes: int) -> float:
         """Reading and writing so many bytes: in memory, or in L2 where they are well below its size."""
         gpu = self.gpu
-        l2_rate = max(gpu.memory_bandwidth_bytes_per_s, _L2_BYTES_PER_CLOCK * 1e6 * gpu.clock_mhz * gpu.sm_count)
-        warm = 1.0 / (1.0 + (size_bytes / (_L2_SHARE * gpu.l2_bytes)) ** 8) if gpu.l2_bytes else 0.0
+        l2_rate = max(gpu.memory_bandwidth_bytes_per_s, streams.L2_BYTES_PER_CLOCK * 1e6 * gpu.clock_mhz * gpu.sm_count)
+        warm = 1.0 / (1.0 + (size_bytes / (streams.L2_SHARE * gpu.l2_bytes)) ** 8) if gpu.l2_bytes else 0.0
         return 1e9 * size_bytes * ((1.0 - warm) / gpu.memory_bandwidth_bytes_per_s + warm / l2_rate)
 
     def _curve(self, name: str, precision: str) -> Curve:
@@ -219,14 +202,6 @@ class CostModel:
             return "fp32", 1.0
         return kind, self._share(kind, aligned)
 
-    def _is_transposed(self, signature: Signature, precision: str) -> bool:
-        """Whether cuDNN changes layouts around a convolution: its 16-bit tensor-core kernels take channels last.
-
-        Source: NVIDIA's guide to convolutional layers, "Tensor layouts": NCHW costs nchwToNhwc kernels on both sides.
-        """
-        half = precision in ("fp16", "bf16") and self.gpu.has_tensor_cores
-        return half and ("channels_last", 1) not in signature.detail
-
     def _share(self, precision: str, aligned: bool) -> float:
         return 1.0 if aligned else share("unaligned", precision, self.gpu.generation)
 
@@ -248,15 +223,6 @@ class CostModel:
         except IndexError:
             return True
         return all(size % multiple == 0 for size in contiguous)
-
-    def _launches(self, operator: OperatorClass, signature: Signature, name: str) -> int:
-        """How many kernels one call launches: several for long lists of tensors."""
-        if operator.name not in ("foreach", "optimizer"):
-            return 1
-        tensors = signature.inputs or len(signature.shapes)
-        lists = 4 if operator.name == "optimizer" else _lists(signature, name, tensors)
-        elements = sum(prod(shape) for shape in signature.shapes[: tensors // lists])
-        return max(1, ceil(tensors / lists / _TENSORS_A_LAUNCH[lists - 1]), ceil(elements / _ELEMENTS_A_LAUNCH))
 
     def _occupancy(self, signature: Signature, operator: OperatorClass, name: str) -> float:
         """The part of the GPU that a kernel's blocks fill, in (0, 1]."""
@@ -325,20 +291,6 @@ class CostModel:
         return self.links.collective_ns(name, size_bytes, ranks)
 
 
-def _is_winograd(signature: Signature, name: str) -> bool:
-    """Whether cuDNN may choose Winograd: ungrouped 3x3 kernels of stride 1 with enough channels."""
-    shapes = signature.shapes[: signature.inputs] if signature.inputs else signature.shapes
-    if name.endswith("_backward") and len(shapes) > 2:
-        out, x, weight = shapes[:3]
-    elif signature.inputs and len(signature.shapes) > signature.inputs > 1:
-        x, weight, out = *shapes[:2], signature.shapes[signature.inputs]
-    else:
-        return False
-    if len(weight) != 4 or weight[2:] != (3, 3) or len(x) != 4 or len(out) != 4:
-        return False
-    return 2 * out[-1] > x[-1] and x[1] == weight[1] >= 16
-
-
 def _regularity(signature: Signature, name: str) -> float:
     """How far a matrix product is from a narrow one: 0 with a short side, 1 without, in between in proportion."""
     shapes = signature.shapes[: signature.inputs] if signature.inputs else signature.shapes
@@ -348,11 +300,3 @@ def _regularity(signature: Signature, name: str) -> float:
         return 0.0
     narrow, regular = _REGULAR
     return min(1.0, max(0.0, (min(m, n, k) - narrow) / (regular - narrow)))
-
-
-def _lists(signature: Signature, name: str, tensors: int) -> int:
-    """How many lists of tensors of the same shapes a `_foreach_` operator reads."""
-    lists = _LISTS.get(name.removeprefix("_foreach_"), 1)
-    each = tensors // lists
-    alike = tensors % lists == 0 and signature.shapes[:each] == signature.shapes[each : 2 * each]
-    return lists if lists == 1 or alike else 1

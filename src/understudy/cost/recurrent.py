@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from understudy.trace.operation import Signature
 
+TRUE = ("1", "True")
+"""How a truth value stands in a signature: as 1, in older traces as a word."""
 GATES = (1, 1, 4, 3)
 """Matrices of each kind, by cudnnRNNMode_t: relu, tanh, LSTM, GRU."""
 STEP_US = 28.0
@@ -64,7 +66,7 @@ def recurrence(signature: Signature) -> Recurrence | None:
         return None
     shape = signature.shapes[0]
     sizes = [size for size in detail.get("batch_sizes", "[]").strip("[]").split(",") if size.strip()]
-    steps = len(sizes) or shape[1 if detail.get("batch_first") == "True" else 0]
+    steps = len(sizes) or shape[1 if detail.get("batch_first") in TRUE else 0]
     units = int(detail["hidden_size"])
     return Recurrence(
         GATES[int(detail["mode"])],
@@ -72,7 +74,7 @@ def recurrence(signature: Signature) -> Recurrence | None:
         units,
         int(detail.get("proj_size", "0")) or units,
         int(detail["num_layers"]),
-        1 + (detail.get("bidirectional") == "True"),
+        1 + (detail.get("bidirectional") in TRUE),
         max(1, steps),
         prod(shape[:-1]),
     )

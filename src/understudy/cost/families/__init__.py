@@ -17,10 +17,11 @@ Family = Callable[[Problem], Price | None]
 
 
 @cache
-def by_class() -> dict[str, Family]:
-    """The function that prices each operator class which has a family."""
-    found: dict[str, Family] = {}
+def by_class() -> dict[str, tuple[Family, ...]]:
+    """The functions that price each operator class which has families; at most one of them answers."""
+    found: dict[str, tuple[Family, ...]] = {}
     for module in pkgutil.iter_modules(__path__):
         family = import_module(f"{__name__}.{module.name}")
-        found.update(dict.fromkeys(getattr(family, "CLASSES", ()), getattr(family, "price", None)))
+        for name in getattr(family, "CLASSES", ()):
+            found[name] = (*found.get(name, ()), family.price)
     return found

@@ -13,7 +13,7 @@ class Problem(NamedTuple):
 
     `name` is the operator's plain name, `inputs` are the shapes of its inputs, `precision` is the arithmetic that runs
     (a key of `Gpu.peak_flops`) and `peak_flops` its rate. `aligned_share` is what tensor cores keep of their rate where
-    the contiguous dimensions are no multiples of 16 bytes.
+    the contiguous dimensions are no multiples of 16 bytes. `cuda_version` tells the age of the libraries.
     """
 
     signature: Signature
@@ -24,6 +24,7 @@ class Problem(NamedTuple):
     item_bytes: int
     aligned_share: float
     gpu: Gpu
+    cuda_version: tuple[int, int] = (11, 8)
 
 
 class Price(NamedTuple):

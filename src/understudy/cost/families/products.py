@@ -20,7 +20,7 @@ CUTLASS's "Efficient GEMM in CUDA" and NeuSight's tiles (Lee et al., ASPLOS '25)
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from understudy.cost import flops
@@ -36,7 +36,7 @@ TILES = (
 )  # fmt: skip
 """Rows and columns of the results that one block computes; cuBLAS's kernels carry such numbers in their names."""
 MOST_WAVES = 32
-"""Tiles smaller than 128 x 64 are tried where they make no more waves than this."""
+"""Tiles smaller than 128 x 64 are tried where they make no more waves than this, or where the results are smaller."""
 SPLITS = (1, 2, 3, 4, 6, 8, 16, 32)
 STEP_BYTES = 128
 """Of each row of an operand, what one step along k reads: 64 elements of 16 bits."""
@@ -44,7 +44,7 @@ COPIES = 6
 """Weights that the timings went round (aiconfigurator's collectors); in a program, those of the next layers."""
 LARGE_US = 300.0
 """Work that takes this long at the peak feels half of the power limit's slowdown."""
-_NEAREST = {
+NEAREST = {
     "volta": ("ampere",),
     "turing": ("ampere",),
     "ampere": ("hopper",),
@@ -54,7 +54,9 @@ _NEAREST = {
     "blackwell": ("hopper",),
     "blackwell-120": ("ada", "ampere"),
 }
-_TENSOR = {"fp16": "bf16", "bf16": "bf16", "fp8": "bf16", "int8": "bf16", "tf32": "bf16"}
+NEAREST_FP32 = {"kepler": ("pascal",), "ampere-86": ("ada",), "blackwell": ("hopper",), "blackwell-120": ("ada",)}
+"""The same without tensor cores: GA10x, Ada and Blackwell-120 have 128 FP32 lanes an SM, A100 half of them."""
+_SERVED_BY = {"fp16": "bf16", "bf16": "bf16", "fp8": "bf16", "int8": "bf16", "tf32": "bf16", "fp32": "fp32"}
 """The precision whose constants serve each one: the tensor cores' peaks differ, their kernels are alike."""
 
 
@@ -101,13 +103,17 @@ class Arithmetic(NamedTuple):
 
 
 class Product(NamedTuple):
-    """`batch` products of m x k with k x n, with elements of `item_bytes`."""
+    """`batch` products of m x k with k x n, with elements of `item_bytes`.
+
+    `distinct` is the part of the first operand's elements that memory holds: a convolution gathers some several times.
+    """
 
     batch: Any
     m: Any
     n: Any
     k: Any
     item_bytes: Any
+    distinct: Any = 1.0
 
 
 PYTHON = Arithmetic()
@@ -128,14 +134,20 @@ def rates(gpu: Gpu, peak_flops: float, constants: Constants) -> Rates:
 
 def memory_us(product: Product, tile: tuple[int, int], rates: Rates, constants: Constants, of: Arithmetic) -> Any:
     """Time of the memory traffic; a wave of tiles covers a part of the result that is as square as it can be."""
-    batch, m, n, k, item = product
+    m, n, distinct = product.m, product.n, product.distinct
     area = rates.sm_count * of.min(tile[0], m) * of.min(tile[1], n)
     high = of.min(m, of.max(area**0.5, area / n))
     wide = of.min(n, area / high)
-    reads = item * batch * m * n * k * (1.0 / high + 1.0 / wide)
-    footprint = item * batch * (COPIES * k * n + m * k + m * n)
-    cold = 1.0 - 1.0 / (1.0 + (footprint / rates.l2_bytes) ** 8)
-    return cold * (reads + item * batch * m * n) / rates.memory_bytes + constants.lag_us
+    once, passes = _traffic(product, rates)
+    return passes * (1.0 / high + distinct / wide) + once + constants.lag_us
+
+
+def _traffic(product: Product, rates: Rates) -> tuple[Any, Any]:
+    """Microseconds that writing the result takes, and that reading m x n x k elements would; none of it within L2."""
+    batch, m, n, k, item, distinct = product
+    footprint = item * batch * (COPIES * k * n + distinct * m * k + m * n)
+    cold = (1.0 - 1.0 / (1.0 + (footprint / rates.l2_bytes) ** 8)) * item * batch * m * n / rates.memory_bytes
+    return cold, cold * k
 
 
 def candidate_us(
@@ -148,7 +160,7 @@ def candidate_us(
     of: Arithmetic = PYTHON,
 ) -> Any:
     """Time without the floor if the result is cut into these tiles, and k into so many parts."""
-    batch, m, n, k, item = product
+    batch, m, n, k, item, _ = product
     high, wide = tile
     step = STEP_BYTES // item
     side = high * wide / (high + wide)
@@ -173,28 +185,58 @@ def slowdown(product: Product, rates: Rates, constants: Constants) -> Any:
     return 1.0 + constants.power * peak_us / (peak_us + LARGE_US)
 
 
-def time_us(product: Product, rates: Rates, constants: Constants) -> float:
-    """The time without the floor of the fastest tile and split.
+@lru_cache(maxsize=256)
+def _prepared(rates: Rates, constants: Constants, item: int) -> tuple[tuple[Any, ...], ...]:
+    """What does not depend on the product, for each tile: its sides, a step's multiply-adds, writing, smaller tiles."""
+    found = []
+    step = STEP_BYTES // item
+    for high, wide in TILES:
+        side = high * wide / (high + wide)
+        multiply = 2.0 * high * wide * step * (side + constants.half_tile) / (side * constants.efficiency * rates.flops)
+        written = constants.prologue_us + item * high * wide / rates.write_bytes
+        halves = ((high // 2, wide) in TILES, (high, wide // 2) in TILES)
+        found.append((high, wide, max(multiply, constants.step_us), written, *halves))
+    return tuple(found)
 
-    Options that a smaller product has and a larger one has not are the only ones left out, so that the time grows.
+
+def time_us(product: Product, rates: Rates, constants: Constants) -> float:
+    """The time without the floor of the fastest tile and split: the least of `candidate_us`.
+
+    Options that a smaller product has and a larger one has not are the only ones left out, so that the time grows. What
+    cannot be the fastest, since one of its parts alone takes longer, is not worked out.
     """
     best = math.inf
-    batch, m, n, k, item = product
-    steps = math.ceil(k * item / STEP_BYTES)
-    for tile in TILES:
-        high, wide = tile
-        if (2 * m <= high and (high // 2, wide) in TILES) or (2 * n <= wide and (high, wide // 2) in TILES):
+    batch, m, n, k, item, distinct = product
+    ceil, sm_count, sharp, tail = math.ceil, rates.sm_count, constants.sharpness, constants.tail
+    step = STEP_BYTES // item
+    steps = ceil(k * item / STEP_BYTES)
+    once, passes = _traffic(product, rates)
+    once += constants.lag_us
+    partial_us = 8.0 * batch * m * n / (sm_count * rates.read_bytes)
+    for high, wide, multiply, written, half_high, half_wide in _prepared(rates, constants, item):
+        if (half_high and 2 * m <= high) or (half_wide and 2 * n <= wide):
             continue  # the half of this tile does the same in less time
-        blocks = batch * math.ceil(m / high) * math.ceil(n / wide)
-        if blocks > MOST_WAVES * rates.sm_count and high * wide < 8192:
+        blocks = batch * ceil(m / high) * ceil(n / wide)
+        if blocks > MOST_WAVES * sm_count and high * wide < 8192 and best < math.inf:
             continue
-        memory = memory_us(product, tile, rates, constants, PYTHON)
+        rows, columns = (high if high < m else m), (wide if wide < n else n)
+        area = sm_count * rows * columns
+        tall = min(m, max(area**0.5, area / n))
+        memory = passes * (1.0 / tall + distinct / min(n, area / tall)) + once  # `memory_us`, for numbers
+        if memory >= best:
+            continue
+        turn = max(multiply, STEP_BYTES * (rows + columns) / rates.read_bytes)
         for split in SPLITS:
-            if split > 1 and (split > steps or blocks * split > 2 * rates.sm_count):
+            if split > 1 and (split > steps or blocks * split > 2 * sm_count):
                 break
-            found = candidate_us(product, tile, split, memory, rates, constants)
-            best = min(best, found)
-    return float(best * slowdown(product, rates, constants))
+            filled = blocks * split / sm_count
+            waves = max(1.0, filled + tail * (ceil(filled) - filled))
+            compute = waves * (ceil(k / (step * split)) * turn + written)
+            added = constants.split_us + split * partial_us if split > 1 else 0.0
+            longer, shorter = (compute, memory) if compute > memory else (memory, compute)
+            if longer + added < best:
+                best = min(best, longer * (1.0 + (shorter / longer) ** sharp) ** (1.0 / sharp) + added)
+    return best * float(slowdown(product, rates, constants))
 
 
 class Row(NamedTuple):
@@ -229,11 +271,12 @@ def scales() -> dict[tuple[str, str], float]:
 
 def row_for(generation: str, precision: str) -> tuple[Row, bool] | None:
     """The constants that price a generation's products, and whether they are its own; None where there are none."""
-    kind = _TENSOR.get(precision)
-    for relative in (generation, *_NEAREST.get(generation, ())):
+    kind = _SERVED_BY.get(precision)
+    nearest = NEAREST_FP32 if kind == "fp32" else NEAREST
+    for relative in (generation, *nearest.get(generation, ())):
         found = fitted().get((relative, kind)) if kind is not None else None
         if found is not None:
-            exact = relative == generation and precision in ("fp16", "bf16")
+            exact = relative == generation and precision in ("fp16", "bf16", "fp32")
             scale = scales().get((generation, "fp16" if precision == "bf16" else precision), 1.0)
             return found._replace(scale=scale), exact
     return None
@@ -250,6 +293,16 @@ def scaled(of: Constants, part: float, clock: float) -> Constants:
     )
 
 
+def length_us(product: Product, problem: Problem, row: Row, share: float) -> tuple[float, float]:
+    """(floor, time without it) of a product on the problem's GPU at `share` of the rate of the row's constants."""
+    clock = problem.gpu.sustained_share / row.sustained_share
+    constants = scaled(row.constants, row.scale * share, clock)
+    of = rates(problem.gpu, problem.peak_flops, constants)
+    launch = read("host")["floor_scale"]
+    floor_us = constants.floor_us * launch.get(problem.gpu.generation, 1.0) / launch.get(row.generation, 1.0)
+    return floor_us, time_us(product, of, constants)
+
+
 def price(problem: Problem) -> Price | None:
     """The time of a product, or None where no constants serve its precision or its shapes are not those of one."""
     found = row_for(problem.gpu.generation, problem.precision)
@@ -262,12 +315,11 @@ def price(problem: Problem) -> Price | None:
         return None
     if not all(sizes):
         return None
-    clock = problem.gpu.sustained_share / row.sustained_share
-    constants = scaled(row.constants, row.scale * problem.aligned_share, clock)
-    of = rates(problem.gpu, problem.peak_flops, constants)
-    product = Product(*sizes, problem.item_bytes)
-    length = time_us(product, of, constants)
-    launch = read("host")["floor_scale"]
-    floor_us = constants.floor_us * launch.get(problem.gpu.generation, 1.0) / launch.get(row.generation, 1.0)
+    floor_us, length = length_us(Product(*sizes, problem.item_bytes), problem, row, problem.aligned_share)
     distance = "own GPU" if exact and problem.gpu.key == row.gpu else "own generation" if exact else "borrowed"
-    return Price(1000.0 * (floor_us + length), 1000.0 * floor_us, band("products", distance, row.gpu))
+    family = "products fp32" if problem.precision == "fp32" else "products"
+    return Price(
+        1000.0 * (floor_us + length),
+        1000.0 * floor_us,
+        band(family, distance, row.gpu),
+    )

@@ -281,6 +281,8 @@ ATTRIBUTES = frozenset(
         "aten::_softmax",
         "aten::_log_softmax",
         "aten::native_group_norm",
+        "aten::native_batch_norm",
+        "aten::native_batch_norm_backward",
         "aten::_cudnn_rnn",
         "aten::_cudnn_rnn_backward",
     }

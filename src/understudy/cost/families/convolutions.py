@@ -1,0 +1,142 @@
+"""Convolutions as implicit products: forward, gradient of the data and gradient of the weights.
+
+A library gathers the pieces of the input that each product needs while it loads them, so a convolution is a product
+whose first operand is larger than the tensor in memory. With a tensor of b x C x H x W ("wide", the input) and one of
+b x K x P x Q ("deep", the output), weights of K x C/g x R x S and g groups, each a product of its own:
+
+    forward   (b P Q) x (C/g R S)  by  (C/g R S) x K/g
+    data      (b H W) x (K/g R S)  by  (K/g R S) x C/g      strides leave out what they skip
+    weights   (C/g R S) x (b P Q)  by  (b P Q) x K/g
+
+A transposed convolution is the same with forward and data exchanged. Times are those of `products`, with the bytes of
+the tensors as they lie in memory and with the share of the products' rate that convolutions reach (`data/curves.toml`,
+`[[convolution]]`, fitted on ResNet-50). On tensor cores channels are padded to eight elements (to four where there are
+no more).
+
+The 16-bit kernels of tensor cores take channels last (NVIDIA's guide to convolutional layers, "Tensor layouts"): other
+layouts are converted by kernels of their own, which read and write both tensors of each product once. With the cuDNN
+of CUDA 12 the forward pass is not converted: timm's eager results on RTX 3090 and 4090 (torch 2.4 and 2.9) leave no
+time for it, those of torch 1.12 do.
+
+In FP32, 3x3 kernels of stride 1 go by the efficiency curve instead, which was fitted on 24,662 of them: cuDNN took
+Winograd's transforms for 81 % of those on A100, 76 % on V100 and 67 % on T4 (the kernels' names in NeuSight's tables).
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from understudy.cost import flops
+from understudy.cost.bands import band
+from understudy.cost.curves import share_of
+from understudy.cost.families import direct_convolutions, products, streams
+from understudy.cost.families.problem import Price, Problem
+from understudy.cost.operators import classify, read
+
+CLASSES = ("convolution",)
+BACKWARD = 1.13
+"""What both gradients reach of the forward pass's rate: fitted on timm's training results on an RTX 3090."""
+CONVERSION_SHARE = 0.86
+"""What conversions of layout reach of the bandwidth of additions: fitted on the same, both layouts of 18 models."""
+NO_CONVERSION = (12, 0)
+"""From this version of CUDA on the forward pass takes channels first as they are."""
+CHANNELS_FIRST = 0.8
+"""And reaches this part of the rate: fitted on timm's inference results on RTX 3090 and 4090."""
+LEAST_CHANNELS = 16
+"""Of a kernel that Winograd's transforms are worth for."""
+
+
+class Sizes(NamedTuple):
+    """Batch, channels and positions of the wide and the deep tensor, groups, and positions of the kernel."""
+
+    batch: int
+    wide: int
+    wide_positions: int
+    deep: int
+    deep_positions: int
+    groups: int
+    kernel: int
+
+
+def sizes(problem: Problem) -> tuple[Sizes, tuple[str, ...]] | None:
+    """A convolution's sizes and the products it consists of; None where the shapes are not those of one."""
+    shapes, signature = problem.inputs, problem.signature
+    outputs = signature.shapes[signature.inputs :] if signature.inputs else ()
+    transposed = flops.is_set(signature, "transposed") or "transpose" in problem.name
+    through = "forward" if transposed else "data"
+    if problem.name.endswith("_backward"):
+        if len(shapes) < 3:
+            return None
+        out, x, weight = shapes[:3]
+        kinds = tuple(kind for kind, of in ((through, x), ("weights", weight)) if not outputs or of in outputs)
+    else:
+        if len(shapes) < 2 or not outputs:
+            return None
+        x, weight, out = shapes[0], shapes[1], outputs[0]
+        kinds = ("data" if transposed else "forward",)
+    if not len(x) == len(weight) == len(out) or len(x) < 3 or not prod(x) * prod(weight) * prod(out):
+        return None
+    wide, deep = (out, x) if transposed else (x, out)
+    groups = max(1, wide[1] // weight[1])
+    return Sizes(x[0], wide[1], prod(wide[2:]), deep[1], prod(deep[2:]), groups, prod(weight[2:])), kinds
+
+
+def padded(channels: int, tensor_cores: bool) -> int:
+    """Channels as tensor cores take them: whole multiples of eight, or four where there are no more."""
+    if not tensor_cores:
+        return channels
+    return 4 if channels <= 4 else -(-channels // 8) * 8
+
+
+def product_of(kind: str, of: Sizes, item: int, tensor_cores: bool) -> products.Product:
+    """The product that a convolution of this kind is."""
+    wide, deep = padded(of.wide // of.groups, tensor_cores), padded(of.deep // of.groups, tensor_cores)
+    outside, inside = of.batch * of.deep_positions, of.batch * of.wide_positions
+    if kind == "data":
+        depth = max(1, round(deep * of.kernel * min(1.0, of.deep_positions / of.wide_positions)))
+        return products.Product(of.groups, inside, wide, depth, item, min(1.0, outside * deep / (inside * depth)))
+    distinct = min(1.0, of.wide_positions / (of.deep_positions * of.kernel))
+    if kind == "forward":
+        return products.Product(of.groups, outside, deep, wide * of.kernel, item, distinct)
+    return products.Product(of.groups, wide * of.kernel, deep, outside, item, distinct)
+
+
+def takes_winograd(of: Sizes, problem: Problem) -> bool:
+    """Whether cuDNN may choose Winograd's transforms in FP32: ungrouped 3x3 kernels of stride 1."""
+    weight = problem.inputs[2 if problem.name.endswith("_backward") else 1]
+    large = min(of.wide, of.deep) >= LEAST_CHANNELS
+    return weight[2:] == (3, 3) and of.groups == 1 and large and 2 * of.deep_positions > of.wide_positions
+
+
+def price(problem: Problem) -> Price | None:
+    """The time of a convolution's products and of its conversions of layout; None for those that are no products."""
+    row = products.row_for(problem.gpu.generation, problem.precision)
+    found = sizes(problem)
+    if row is None or found is None or direct_convolutions.is_direct(problem):
+        return None
+    of, kinds = found
+    gpu, item = problem.gpu, problem.item_bytes
+    if problem.precision == "fp32" and takes_winograd(of, problem):
+        return None
+    tensor_cores = gpu.has_tensor_cores and problem.precision != "fp32"
+    reached, fitted = share_of("convolution", problem.precision, gpu.generation)
+    operator = classify(problem.signature.name)
+    floor = 1000.0 * operator.floor_us * float(read("host")["floor_scale"].get(gpu.generation, 1.0))
+    total = 0.0
+    first = tensor_cores and problem.precision != "tf32" and ("channels_last", 1) not in problem.signature.detail
+    for kind in kinds:
+        part = reached * (1.0 if kind == "forward" else BACKWARD) / row[0].scale
+        if first and kind == "forward" and problem.cuda_version >= NO_CONVERSION:
+            part *= CHANNELS_FIRST
+        elif first:
+            total += _conversion_ns(of, problem)
+        least_us, time_us = products.length_us(product_of(kind, of, item, tensor_cores), problem, row[0], part)
+        total += 1000.0 * (least_us + time_us)
+    return Price(max(total, floor), floor, band("convolutions", "own generation" if fitted else "borrowed"))
+
+
+def _conversion_ns(of: Sizes, problem: Problem) -> float:
+    """What converting the layout of both tensors takes."""
+    tensors = problem.item_bytes * of.batch * (of.wide * of.wide_positions + of.deep * of.deep_positions)
+    return 1e9 * 2.0 * tensors / (CONVERSION_SHARE * streams.bandwidth(problem.gpu))

@@ -1,0 +1,75 @@
+"""Kernels that memory bounds: what they pass over, and what L2 spares them."""
+
+from __future__ import annotations
+
+import pytest
+
+from understudy import gpus
+from understudy.cost import CostModel
+from understudy.cost.families.streams import generation_share
+from understudy.trace.operation import Signature
+
+V100, A100, T4, L4 = (CostModel(gpus.find(name)) for name in ("V100-PCIe-32GB", "A100-PCIe-40GB", "T4", "L4"))
+IMAGES = (256, 64, 112, 112)
+
+
+def norm(name, shape, inputs=1, dtype="float32", **detail):
+    given = (shape,) * inputs + ((shape[-1],),) * 2
+    signature = (*given, shape)
+    return Signature(name, signature, (dtype,) * len(signature), len(given), detail=tuple(detail.items()))
+
+
+def passes(cost_model, signature):
+    """The time as passes over the first tensor at the bandwidth that additions reach."""
+    gpu, shape = cost_model.gpu, signature.shapes[0]
+    size = 4
+    for side in shape:
+        size *= side
+    share, _ = generation_share(gpu.generation, gpu.key)
+    return cost_model.kernel(signature).duration_ns * gpu.memory_bandwidth_bytes_per_s * share / size / 1e9
+
+
+@pytest.mark.parametrize(("cost_model", "share"), [(V100, 0.88), (A100, 0.86), (T4, 0.73), (L4, 0.78)])
+def test_additions_reach_what_neusight_timed(cost_model, share):
+    signature = Signature("aten::add", ((8192, 8192),) * 3, ("float32",) * 3, 2)
+    roofline = 3 * 4 * 8192**2 / cost_model.gpu.memory_bandwidth_bytes_per_s * 1e9
+    assert roofline / cost_model.kernel(signature).duration_ns == pytest.approx(share, rel=0.02)
+
+
+def test_a_layer_norm_reads_its_rows_twice_unless_l2_holds_those_in_flight():
+    rows = norm("aten::native_layer_norm", (32768, 8192))
+    assert passes(V100, rows) == pytest.approx(3, rel=0.03)
+    assert passes(L4, rows) == pytest.approx(2, rel=0.03)
+
+
+def test_a_batch_norm_reads_its_images_twice_in_training_only():
+    training = norm("aten::native_batch_norm", IMAGES, training=1)
+    assert passes(V100, training) == pytest.approx(3, rel=0.03)
+    assert passes(V100, norm("aten::native_batch_norm", IMAGES, training=0)) == pytest.approx(2, rel=0.03)
+
+
+def test_its_backward_pass_reads_gradients_and_images_twice():
+    assert 4.9 < passes(V100, norm("aten::native_batch_norm_backward", IMAGES, inputs=2)) < 6.2
+
+
+@pytest.mark.parametrize(("columns", "reads"), [(8192, 2), (32768, 3)])
+def test_softmax_reads_long_rows_again(columns, reads):
+    rows = Signature("aten::_softmax", ((8192, columns),) * 2, ("float32",) * 2, 1)
+    assert passes(V100, rows) == pytest.approx(reads + 1, rel=0.03)
+
+
+def test_what_fits_in_a_quarter_of_l2_does_not_come_from_memory():
+    def rate(cost_model, side):
+        signature = Signature("aten::add", ((side, side),) * 3, ("float32",) * 3, 2)
+        return 12 * side**2 / cost_model.kernel(signature).duration_ns * 1e9
+
+    small = 1000  # 12 MB: in a 4090's L2 of 72 MB, not in a 3090's of 6
+    rtx4090, rtx3090 = (CostModel(gpus.find(name)) for name in ("RTX4090", "RTX3090"))
+    assert rate(rtx4090, small) > 1.5 * rtx4090.gpu.memory_bandwidth_bytes_per_s
+    assert rate(rtx3090, small) < rtx3090.gpu.memory_bandwidth_bytes_per_s
+
+
+def test_bands_grow_with_the_distance_from_the_timings():
+    signature = Signature("aten::add", ((8192, 8192),) * 3, ("float32",) * 3, 2)
+    own, borrowed = (CostModel(gpus.find(name)).kernel(signature).band for name in ("L4", "H100"))
+    assert own < borrowed < 0.5

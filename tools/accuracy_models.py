@@ -1,0 +1,138 @@
+"""Predicted against published times of models that nothing, or only a few shares, was fitted on, by row.
+
+    python tools/accuracy_models.py transformers            # FP32 transformers that NeuSight timed
+    python tools/accuracy_models.py images [--most 100]     # timm's eager results; needs timm (make accuracy-images)
+
+For each GPU, mode and layout: the median and the 90th percentile of the error, the bias (of times: + is too slow),
+Kendall's tau of the ranking of models, and how many rows lay inside the printed band.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import defaultdict
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools")]
+
+
+class Outcome(NamedTuple):
+    """A model in a group of rows: its predicted and its published time, in any unit, and the relative band printed."""
+
+    model: str
+    group: str
+    predicted: float
+    published: float
+    band: float | None
+
+    @property
+    def ratio(self) -> float:
+        return self.predicted / self.published
+
+    @property
+    def inside(self) -> bool:
+        """Whether the published time lies in the band around the predicted one."""
+        return self.band is not None and abs(1.0 / self.ratio - 1.0) <= self.band
+
+
+def tau(pairs: list[tuple[float, float]]) -> float:
+    """Kendall's tau (a) of predicted and published figures."""
+    signs = [
+        ((a[0] > b[0]) - (a[0] < b[0])) * ((a[1] > b[1]) - (a[1] < b[1]))
+        for a, b in combinations(pairs, 2)
+        if a[1] != b[1]
+    ]
+    return sum(signs) / len(signs) if signs else 0.0
+
+
+def summarize(outcomes: list[Outcome]) -> None:
+    """A line for each group, and one for all."""
+    groups: dict[str, list[Outcome]] = defaultdict(list)
+    for one in outcomes:
+        groups[one.group].append(one)
+        groups["all"].append(one)
+    for name, some in sorted(groups.items()):
+        errors = sorted(abs(one.ratio - 1.0) for one in some)
+        worst = errors[int(0.9 * (len(errors) - 1))]
+        bias = median(one.ratio for one in some) - 1.0
+        ranking = tau([(one.predicted, one.published) for one in some])
+        inside = sum(one.inside for one in some) / len(some)
+        print(
+            f"{name}: {len(some)} rows, median error {median(errors):.1%}, p90 {worst:.1%}, bias {bias:+.1%}, "
+            f"tau {ranking:.2f}, {inside:.0%} inside their band"
+        )
+
+
+def show(one: Outcome) -> None:
+    """The line of one row."""
+    band = "no band" if one.band is None else f"band {one.band:.0%}"
+    times = f"{one.predicted:10.1f} of {one.published:10.1f} ms {one.ratio - 1:+7.1%}"
+    print(f"{one.model:32} {one.group:24} {times}  {band}", flush=True)
+
+
+def transformers(only: str) -> list[Outcome]:
+    """NeuSight's whole models."""
+    import reference_transformers as of
+
+    found = []
+    for row in of.rows():
+        if row.model.startswith(only):
+            predicted, band = of.predict(row)
+            found.append(Outcome(row.model, f"{row.gpu} {row.mode}", predicted, row.ms, band))
+            show(found[-1])
+    return found
+
+
+def images(only: str, most: int) -> list[Outcome]:
+    """timm's results: all of the RTX 3090, and as many others as asked for, chosen by a seed."""
+    import reference_images as of
+
+    timm = of.import_timm()
+    rows = [row for row in of.rows() if row.model.startswith(only)]
+    some = [row for row in rows if row.gpu == "RTX3090"]
+    others = [row for row in rows if row.gpu != "RTX3090"]
+    random.Random(18).shuffle(others)
+    found = []
+    for row in [*some, *others[:most]]:
+        predicted, band = of.predict(timm, row)
+        published = 1000.0 * row.batch / row.throughput
+        found.append(Outcome(row.model, f"{row.gpu} {row.mode} {row.layout}", predicted, published, band))
+        show(found[-1])
+    return found
+
+
+def layouts(outcomes: list[Outcome]) -> None:
+    """Of models that were measured in both layouts, how many the prediction ranks rightly."""
+    times = {(one.model, one.group): one for one in outcomes}
+    right = total = 0
+    for (model, group), one in times.items():
+        other = times.get((model, group.replace("nchw", "nhwc")))
+        if group.endswith("nchw") and other is not None and abs(one.published / other.published - 1.0) > 0.02:
+            total += 1
+            right += (one.predicted > other.predicted) == (one.published > other.published)
+    if total:
+        print(f"layouts: {right} of {total} models ranked rightly (those that differ by more than 2 %)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("transformers", "images"))
+    parser.add_argument("--only", default="", help="models whose names begin so")
+    parser.add_argument("--most", type=int, default=60, help="rows of GPUs with hundreds of them")
+    options = parser.parse_args()
+    if options.what == "transformers":
+        summarize(transformers(options.only))
+        return
+    outcomes = images(options.only, options.most)
+    summarize(outcomes)
+    layouts(outcomes)
+
+
+if __name__ == "__main__":
+    main()

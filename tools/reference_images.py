@@ -1,0 +1,125 @@
+"""Image models of timm, run without data on an emulated GPU, and what timm published of them.
+
+The programs are those of timm's `benchmark.py`: AMP in float16, random images, SGD with momentum in training. timm is
+in an environment of its own (`make accuracy-images`); of torchvision, whose builds do not load beside a CPU build of
+torch, only Python is needed, so its operators are declared here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gc
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from understudy import emulate
+
+TABLE = Path(__file__).resolve().parent / "calibration" / "image_models.csv"
+KEYS = {"RTX 3090": "RTX3090", "RTX 4090": "RTX4090"}
+FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
+REPARAMETRIZED = ("fastvit", "ghostnetv3", "mobileone", "repghostnet", "repvgg", "repvit")
+"""Families whose branches timm's benchmark merges before it measures, which the programs here do not."""
+
+
+class Row(NamedTuple):
+    """One published result: images a second, and the versions it was reached with."""
+
+    model: str
+    gpu: str
+    mode: str
+    layout: str
+    batch: int
+    size: int
+    torch: str
+    cuda: str
+    throughput: float
+
+
+def rows() -> list[Row]:
+    """The published results that programs here can be compared with."""
+    with TABLE.open(newline="", encoding="utf-8") as file:
+        found = [
+            Row(
+                row["model"],
+                KEYS[row["gpu"]],
+                row["mode"],
+                row["layout"],
+                int(row["batch"]),
+                int(row["size"]),
+                row["torch"],
+                row["cuda"],
+                float(row["images_per_s"]),
+            )
+            for row in csv.DictReader(file)
+        ]
+    return [row for row in found if not row.model.startswith(REPARAMETRIZED)]
+
+
+def import_timm() -> Any:
+    """timm, without torchvision's compiled operators.
+
+    Raises:
+        ModuleNotFoundError: timm is not installed here.
+    """
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    warnings.simplefilter("ignore")
+    import timm
+
+    return timm
+
+
+def step_of(model: nn.Module, row: Row, images: Tensor) -> Callable[[], None]:
+    """One step as timm's benchmark takes it."""
+    if row.mode == "infer":
+        model.eval()
+
+        def infer() -> None:
+            with torch.inference_mode(), torch.autocast("cuda", torch.float16):
+                model(images)
+
+        return infer
+    labels = torch.zeros(row.batch, dtype=torch.long)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4, momentum=0.9, nesterov=True, foreach=False)
+
+    def train() -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            loss = cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+
+    return train
+
+
+def predict(timm: Any, row: Row) -> tuple[float, float | None]:
+    """Milliseconds of a step on the row's GPU, as the emulated program's own clock says, and the band of the run."""
+    timm.layers.set_fused_attn(row.torch >= "2")  # timm of torch 1.12 had attention written out
+    with emulate(row.gpu, no_data=True, assume=1.0, cuda_version=row.cuda) as session:
+        with torch.device("cuda"):
+            model = timm.create_model(row.model)
+            if model.default_cfg["input_size"][-1] != row.size:
+                with contextlib.suppress(TypeError):  # a convolutional model takes images of any size
+                    model = timm.create_model(row.model, img_size=row.size)
+            model = model.to(memory_format=FORMATS[row.layout])
+            images = torch.zeros(row.batch, 3, row.size, row.size).to(memory_format=FORMATS[row.layout])
+            step = step_of(model, row, images)
+            step()
+            torch.cuda.synchronize()
+            begin = time.perf_counter_ns()
+            step()
+            torch.cuda.synchronize()
+            ms = (time.perf_counter_ns() - begin) / 1e6
+        band = session.machine.band()
+        del step, model
+        gc.collect()
+    return ms, band
