@@ -107,30 +107,30 @@ bench-report: environment
 	$(RUN) benchmarks/bench_report.py $(ARGS)
 
 calibrate: environment
-	$(RUN) tools/calibrate_products.py $(ARGS)
-	$(RUN) tools/calibrate_cost.py $(ARGS)
-	$(RUN) tools/calibrate_collectives.py $(ARGS)
+	$(RUN) tools/calibration/calibrate_products.py $(ARGS)
+	$(RUN) tools/calibration/calibrate_cost.py $(ARGS)
+	$(RUN) tools/calibration/calibrate_collectives.py $(ARGS)
 
 accuracy: environment
-	$(RUN) tools/accuracy.py $(ARGS)
+	$(RUN) tools/calibration/accuracy.py $(ARGS)
 
 bench-memory: environment
 	$(RUN) benchmarks/bench_memory.py $(ARGS)
 
 # ARGS="--snapshots DIR" replays what git clones in DIR hold, --trainings runs a recorded program again; docs/memory.md.
 snapshots: environment
-	$(RUN) tools/snapshots.py $(ARGS)
+	$(RUN) tools/conformance/snapshots.py $(ARGS)
 
 # What only a git checkout gives runs with ARGS="--sources DIR --clone"; see docs/programs.md.
 programs:
 	@PYTHON="$(PYTHON)" tools/environment .venv-programs$(if $(TORCH),-torch-$(TORCH)) torch,report $(TORCH)
-	.venv-programs$(if $(TORCH),-torch-$(TORCH))/bin/python tools/programs.py $(ARGS)
+	.venv-programs$(if $(TORCH),-torch-$(TORCH))/bin/python tools/programs/programs.py $(ARGS)
 
 # PyTorch's tests fit the torch that they were released with. ARGS="--list" runs the chosen ones only.
 conformance:
 	@PYTHON="$(PYTHON)" tools/environment .venv-torch-$(OLDEST_TORCH) torch,report,dev $(OLDEST_TORCH)
 	@PYTHON="$(PYTHON)" tools/environment .venv-torch-$(OLDEST_TORCH) conformance $(OLDEST_TORCH)
-	.venv-torch-$(OLDEST_TORCH)/bin/python tools/conformance.py $(ARGS)
+	.venv-torch-$(OLDEST_TORCH)/bin/python tools/conformance $(ARGS)
 
 # ARGS="record FOLDER" before, ARGS="compare FOLDER" after.
 behaviour: environment
@@ -142,12 +142,12 @@ hardware:
 
 # ARGS="--only 'linalg.*'" compares some operators, ARGS="--programs 0:200" some random programs alone.
 differential-operators: environment
-	OMP_NUM_THREADS=1 $(RUN) -W ignore tools/differential_operators.py $(ARGS)
+	OMP_NUM_THREADS=1 $(RUN) -W ignore tools/differential $(ARGS)
 
 docs: environment
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)
-	$(RUN) tools/mission_table.py
-	$(RUN) tools/generate_experiment_docs.py $(ARGS)
+	$(RUN) tools/docs/mission_table.py
+	$(RUN) tools/docs/experiment_pages.py $(ARGS)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 experiments: environment

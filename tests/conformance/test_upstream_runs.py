@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "tools" / "conformance"))
 
 from upstream import page  # noqa: E402
 from upstream.runs import EMULATED, Journal, Result, Runner  # noqa: E402

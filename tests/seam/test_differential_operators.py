@@ -16,7 +16,7 @@ import torch
 import understudy
 from understudy.session import Session
 
-TOOL = Path(__file__).parents[2] / "tools" / "differential_operators.py"
+TOOL = Path(__file__).parents[2] / "tools" / "differential"
 PARTS = 4
 """Of how many parts every operator of the database is in one, with one of its calls."""
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-TOOLS = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parents[1]
 IMPORT_SECONDS = 300
 POLL_SECONDS = 0.2
 IDLE_SECONDS = 40
@@ -172,7 +172,7 @@ class Runner:
         command = [sys.executable, "-m", "pytest", "--noconftest", "-q", "-p", "no:cacheprovider", "-c", os.devnull,
                    "--rootdir", str(self.tests), *self.plugins, *options, "-p", "upstream.journal", file]  # fmt: skip
         environment = {**os.environ, "UPSTREAM_JOURNAL": str(journal.path)}
-        paths = [str(TOOLS), str(self.tests), os.environ.get("PYTHONPATH", "")]
+        paths = [str(HERE), str(self.tests), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         environment["OMP_NUM_THREADS"] = "1"
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+", errors="replace") as output:
