@@ -16,7 +16,8 @@ HARDWARE_PYTHON ?=
 
 help:
 	@echo "make demo             train the documents' multi-GPU program on two emulated V100, with a report in runs/demo.html"
-	@echo "make test             the tests that a change must pass"
+	@echo "make test             the tests that a change must pass: 5 minutes on two cores"
+	@echo "make test-long        those of several processes and whole models, which a change must pass too"
 	@echo "make check            ruff and mypy"
 	@echo "make test-all         every test, on every version of torch that is claimed; takes long"
 	@echo "make test-threads     threads on emulated GPUs at length, and 500 asynchronous checkpoints under four of them"
@@ -50,10 +51,16 @@ demo: environment
 	PATH="$(abspath $(VENV))/bin:$$PATH" understudy run --gpus 2xV100 --report runs/demo.html \
 		examples/housing_data_parallel.py --logs runs/logs $(ARGS)
 
-test: environment
-	$(RUN) -m pytest -n $(JOBS) -q $(ARGS)
+# Each prints its slowest tests: one that comes to take long is made cheaper, or marked `long`.
+PYTEST := -m pytest -n $(JOBS) -q --durations 20 --durations-min 5
 
-test-all: check test experiments docs test-kill test-threads test-jax test-tensorflow test-mxnet test-together test-oldest test-cuda-wheel
+test: environment
+	$(RUN) $(PYTEST) -m "not long" $(ARGS)
+
+test-long: environment
+	$(RUN) $(PYTEST) -m long $(ARGS)
+
+test-all: check test test-long experiments docs test-kill test-threads test-jax test-tensorflow test-mxnet test-together test-oldest test-cuda-wheel
 
 # Each other framework has an environment of its own: they pin one another's dependencies.
 test-jax test-tensorflow: test-%:
