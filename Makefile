@@ -16,7 +16,8 @@ HARDWARE_PYTHON ?=
 
 help:
 	@echo "make demo             train the documents' multi-GPU program on two emulated V100, with a report in runs/demo.html"
-	@echo "make test             the tests that a change must pass"
+	@echo "make test             the tests that a change must pass: 5 minutes on two cores"
+	@echo "make test-long        those of several processes and whole models, which a change must pass too"
 	@echo "make check            ruff and mypy"
 	@echo "make test-all         every test, on every version of torch that is claimed; takes long"
 	@echo "make test-threads     threads on emulated GPUs at length, and 500 asynchronous checkpoints under four of them"
@@ -51,10 +52,16 @@ demo: environment
 	PATH="$(abspath $(VENV))/bin:$$PATH" understudy run --gpus 2xV100 --report runs/demo.html \
 		examples/housing_data_parallel.py --logs runs/logs $(ARGS)
 
-test: environment
-	$(RUN) -m pytest -n $(JOBS) -q $(ARGS)
+# Each prints its slowest tests: one that comes to take long is made cheaper, or marked `long`.
+PYTEST := -m pytest -n $(JOBS) -q --durations 20 --durations-min 5
 
-test-all: check test experiments docs test-kill test-threads test-jax test-tensorflow test-mxnet test-together test-oldest test-cuda-wheel
+test: environment
+	$(RUN) $(PYTEST) -m "not long" $(ARGS)
+
+test-long: environment
+	$(RUN) $(PYTEST) -m long $(ARGS)
+
+test-all: check test test-long experiments docs test-kill test-threads test-jax test-tensorflow test-mxnet test-together test-oldest test-cuda-wheel
 
 # Each other framework has an environment of its own: they pin one another's dependencies.
 test-jax test-tensorflow: test-%:
@@ -108,40 +115,40 @@ bench-report: environment
 	$(RUN) benchmarks/bench_report.py $(ARGS)
 
 calibrate: environment
-	$(RUN) tools/calibrate_products.py $(ARGS)
-	$(RUN) tools/calibrate_streams.py $(ARGS)
-	$(RUN) tools/calibrate_cost.py $(ARGS)
-	$(RUN) tools/calibrate_collectives.py $(ARGS)
+	$(RUN) tools/calibration/calibrate_products.py $(ARGS)
+	$(RUN) tools/calibration/calibrate_streams.py $(ARGS)
+	$(RUN) tools/calibration/calibrate_cost.py $(ARGS)
+	$(RUN) tools/calibration/calibrate_collectives.py $(ARGS)
 
 accuracy: environment
-	$(RUN) tools/accuracy.py $(ARGS)
+	$(RUN) tools/calibration/accuracy.py $(ARGS)
 
 accuracy-transformers: environment
-	$(RUN) tools/accuracy_models.py transformers $(ARGS)
+	$(RUN) tools/calibration/accuracy_models.py transformers $(ARGS)
 
 # timm without what it depends on: of torchvision only the Python part is needed. ARGS="--most 600" takes all rows.
 accuracy-images:
 	@PYTHON="$(PYTHON)" tools/environment .venv-images torch,report
 	.venv-images/bin/python -m pip install --quiet --no-deps timm==1.0.31 torchvision==0.28.0 huggingface_hub==0.36.0 safetensors pyyaml tqdm packaging pillow
-	.venv-images/bin/python tools/accuracy_models.py images $(ARGS)
+	.venv-images/bin/python tools/calibration/accuracy_models.py images $(ARGS)
 
 bench-memory: environment
 	$(RUN) benchmarks/bench_memory.py $(ARGS)
 
 # ARGS="--snapshots DIR" replays what git clones in DIR hold, --trainings runs a recorded program again; docs/memory.md.
 snapshots: environment
-	$(RUN) tools/snapshots.py $(ARGS)
+	$(RUN) tools/conformance/snapshots.py $(ARGS)
 
 # What only a git checkout gives runs with ARGS="--sources DIR --clone"; see docs/programs.md.
 programs:
 	@PYTHON="$(PYTHON)" tools/environment .venv-programs$(if $(TORCH),-torch-$(TORCH)) torch,report $(TORCH)
-	.venv-programs$(if $(TORCH),-torch-$(TORCH))/bin/python tools/programs.py $(ARGS)
+	.venv-programs$(if $(TORCH),-torch-$(TORCH))/bin/python tools/programs/programs.py $(ARGS)
 
 # PyTorch's tests fit the torch that they were released with. ARGS="--list" runs the chosen ones only.
 conformance:
 	@PYTHON="$(PYTHON)" tools/environment .venv-torch-$(OLDEST_TORCH) torch,report,dev $(OLDEST_TORCH)
 	@PYTHON="$(PYTHON)" tools/environment .venv-torch-$(OLDEST_TORCH) conformance $(OLDEST_TORCH)
-	.venv-torch-$(OLDEST_TORCH)/bin/python tools/conformance.py $(ARGS)
+	.venv-torch-$(OLDEST_TORCH)/bin/python tools/conformance $(ARGS)
 
 # ARGS="record FOLDER" before, ARGS="compare FOLDER" after.
 behaviour: environment
@@ -153,12 +160,12 @@ hardware:
 
 # ARGS="--only 'linalg.*'" compares some operators, ARGS="--programs 0:200" some random programs alone.
 differential-operators: environment
-	OMP_NUM_THREADS=1 $(RUN) -W ignore tools/differential_operators.py $(ARGS)
+	OMP_NUM_THREADS=1 $(RUN) -W ignore tools/differential $(ARGS)
 
 docs: environment
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)
-	$(RUN) tools/mission_table.py
-	$(RUN) tools/generate_experiment_docs.py $(ARGS)
+	$(RUN) tools/docs/mission_table.py
+	$(RUN) tools/docs/experiment_pages.py $(ARGS)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 experiments: environment

@@ -15,12 +15,12 @@ from pathlib import Path
 from understudy import departure
 from understudy.errors import FileFormatError, UsageError
 from understudy.measure import kineto, record, snapshot
-from understudy.shim import FOLDER, MEASURE, OPTIONS, PYTHON
 from understudy.trace import journal
 from understudy.trace.finding import SEVERITIES, Finding
 from understudy.trace.operation import UNKNOWN_SITE
 from understudy.trace.trace import Trace
 from understudy.trace.units import plural
+from understudy.variables import FOLDER, MEASURE, OPTIONS, PYTHON
 
 SHIM = Path(__file__).parent / "shim"
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)

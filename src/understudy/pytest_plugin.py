@@ -28,6 +28,7 @@ from understudy.pytest_findings import Watch
 from understudy.seam.host_memory import parse_size
 from understudy.trace.operation import Kind
 from understudy.trace.units import plural
+from understudy.variables import FOLDER, OPTIONS
 
 if TYPE_CHECKING:
     from understudy.checks._gates import Gate
@@ -113,7 +114,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
     early_config.stash[KEY] = gpus
-    if gpus.backend == "emulated" and gpus.spec is not None and shim.OPTIONS not in os.environ:
+    if gpus.backend == "emulated" and gpus.spec is not None and OPTIONS not in os.environ:
         os.environ.update(launch.environment(gpus.emulation(gpus.spec), None, os.environ))
         hook({name: functools.partial(_install, name) for name in shim.FRAMEWORKS})
 
@@ -133,7 +134,7 @@ def _decide(arguments: Any) -> Gpus:
 
         spec = absolute(str(spec))
         parse(spec)
-    if shim.OPTIONS in os.environ:  # pytest itself runs under `understudy run`, or is a worker of one that emulates
+    if OPTIONS in os.environ:  # pytest itself runs under `understudy run`, or is a worker of one that emulates
         return Gpus("emulated", spec or "of understudy run", 0, gates, options)
     real = 0 if backend == "emulated" else real_gpus()
     if backend == "auto":
@@ -248,9 +249,9 @@ def _fresh(options: dict[str, object]) -> Iterator[Session]:
     if outer is not None:
         outer.end()
     variables = launch.environment(options, None, os.environ)
-    before = {name: os.environ.get(name) for name in variables.keys() | {shim.FOLDER}}
+    before = {name: os.environ.get(name) for name in variables.keys() | {FOLDER}}
     os.environ.update(variables)
-    os.environ.pop(shim.FOLDER, None)
+    os.environ.pop(FOLDER, None)
     try:
         with emulate(**options) as session:  # type: ignore[arg-type]
             yield session

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from understudy import checks, gpus, live, reports
+from understudy import checks, gpus, live, reports, variables
 from understudy.analysis import remedies
 from understudy.checks.fragmentation import fragmented
 from understudy.cost import measured
@@ -292,7 +292,7 @@ def build_machine(
     machine = Machine(trace, [], turns=Turns(threading.RLock))
     agents = iter(range(1, 1 << 62))
     for index, gpu in enumerate(models):
-        driver = live.device_memory(index, len(models), gpu.memory_bytes, os.environ.get("UNDERSTUDY_RUN_DIR"))
+        driver = live.device_memory(index, len(models), gpu.memory_bytes, os.environ.get(variables.FOLDER))
         allocator = CachingAllocator(index, driver, settings, MachineEvents(machine, index), join_accesses=merged)
         plan_cache = PlanCache(cuda_version)
         cost = CostModel(gpu, cuda_version, own)
@@ -342,7 +342,7 @@ def _inherited(options: Options) -> Iterator[None]:
     folder = str(Path(__file__).parent / "shim" / "python")
     path = os.environ.get("PYTHONPATH")
     changed = {
-        "UNDERSTUDY_RUN": json.dumps(asdict(options), sort_keys=True),
+        variables.OPTIONS: json.dumps(asdict(options), sort_keys=True),
         "PYTHONPATH": folder if not path else os.pathsep.join([folder, path]),
     }
     before = {name: os.environ.get(name) for name in changed}
@@ -381,7 +381,7 @@ def _options(values: Json) -> Options:
 
 def install_from_environment(framework: str = "torch") -> Session | None:
     """Begin what UNDERSTUDY_RUN describes, one session a process, in a framework; None where it describes nothing."""
-    text = os.environ.get("UNDERSTUDY_RUN")
+    text = os.environ.get(variables.OPTIONS)
     if not text:
         return None
     if _RUNNING:
@@ -391,7 +391,7 @@ def install_from_environment(framework: str = "torch") -> Session | None:
     session.machine.warm = False  # a whole program pays for its CUDA context; a block under `emulate` does not
     session.attach(framework)
     _RUNNING.append(session)
-    folder = os.environ.get("UNDERSTUDY_RUN_DIR")
+    folder = os.environ.get(variables.FOLDER)
     if folder:
         Departure(session, folder).arrange()
     return session

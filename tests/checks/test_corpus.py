@@ -43,6 +43,7 @@ def as_found(page: Page, finding: Finding) -> tuple[str, int | str, bool]:
     return finding.code, line, finding.severity != "info"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in CORPUS if page.ranks > 1], ids=lambda page: page.path.stem)
 def test_page_of_several_ranks(page: Page, tmp_path: Path):
     program, report = tmp_path / "page.py", tmp_path / "report.json"

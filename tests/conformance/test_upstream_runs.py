@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "tools" / "conformance"))
 
 from upstream import page  # noqa: E402
 from upstream.runs import EMULATED, Journal, Result, Runner  # noqa: E402
@@ -85,7 +85,7 @@ def test_only_the_test_folder_is_unpacked(tmp_path: Path) -> None:
 def run(folder: Path, only: frozenset[str] | None = None) -> Journal:
     (folder / "test_cuda.py").write_text(TESTS)
     journal = Journal.read(folder / "journal.jsonl")
-    Runner(folder, ("-p", "no:understudy"), 60, 1 << 30, idle_seconds=12).run("test_cuda.py", journal, only)
+    Runner(folder, ("-p", "no:understudy"), 60, 1 << 30, idle_seconds=4).run("test_cuda.py", journal, only)
     return Journal.read(folder / "journal.jsonl")
 
 
@@ -111,9 +111,10 @@ class TestCuda(unittest.TestCase):
 """
 
 
+@pytest.mark.long
 def test_what_failed_runs_once_more_in_a_process_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "test_cuda.py").write_text(ORDERED)
-    runner = Runner(tmp_path, ("-p", "no:understudy"), 60, 1 << 30, idle_seconds=12)
+    runner = Runner(tmp_path, ("-p", "no:understudy"), 60, 1 << 30)
     runner.run("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
     runner.again("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
     results = Journal.read(tmp_path / "journal.jsonl").results
@@ -134,6 +135,7 @@ class TestCuda(unittest.TestCase):
 """
 
 
+@pytest.mark.long
 def test_what_skips_itself_on_two_gpus_runs_on_one(tmp_path: Path) -> None:
     (tmp_path / "test_cuda.py").write_text(COUNTED)
     runner = Runner(tmp_path, EMULATED, 60, 2 << 30)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-TOOLS = Path(__file__).parents[2] / "tools"
+TOOLS = Path(__file__).parents[2] / "tools" / "calibration"
 
 
 def test_the_committed_curves_meet_the_kernel_timings():
@@ -31,11 +31,11 @@ def reference_steps(monkeypatch):
 @pytest.mark.parametrize(
     ("model", "key", "kind", "batch", "allowed"),
     [
-        ("resnet50_v1.5", "V100-SXM2-16GB", "fp16", "256", 0.03),
+        pytest.param("resnet50_v1.5", "V100-SXM2-16GB", "fp16", "256", 0.03, marks=pytest.mark.long),
         ("resnet50_v1.5", "V100-SXM2-16GB", "fp32", "128", 0.10),
-        ("bert-large SQuAD", "RTX3090", "tf32", "16", 0.10),
-        ("bert-large SQuAD", "V100-SXM2-16GB", "fp32", "8", 0.10),
-        ("bert-large SQuAD", "A100-SXM4-80GB", "fp16", "112", 0.12),
+        pytest.param("bert-large SQuAD", "RTX3090", "tf32", "16", 0.10, marks=pytest.mark.long),
+        pytest.param("bert-large SQuAD", "V100-SXM2-16GB", "fp32", "8", 0.10, marks=pytest.mark.long),
+        pytest.param("bert-large SQuAD", "A100-SXM4-80GB", "fp16", "112", 0.12, marks=pytest.mark.long),
     ],
 )
 def test_training_steps_against_published_throughput(reference_steps, model, key, kind, batch, allowed):

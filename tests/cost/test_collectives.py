@@ -15,7 +15,7 @@ from understudy.cost.collectives import KINDS, collective_kind
 from understudy.cost.links import Links
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-CALIBRATE = Path(__file__).parents[2] / "tools" / "calibrate_collectives.py"
+CALIBRATE = Path(__file__).parents[2] / "tools" / "calibration" / "calibrate_collectives.py"
 SIZES = sorted({round(4 * 1.7**i) for i in range(44)} | {1 << i for i in range(2, 35)})
 
 

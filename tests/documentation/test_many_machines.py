@@ -49,6 +49,7 @@ def free_port():
 
 
 # mission 7
+@pytest.mark.long
 def test_two_machines_train_as_two_gpus_of_one_machine_do(program):
     meeting = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     two = losses([start(program, *meeting, "--nproc-per-node", "1", "--node-rank", rank) for rank in "01"])

@@ -9,8 +9,15 @@ from understudy.experiments import _html, _text
 from understudy.experiments._result import Timeline
 from understudy.trace.units import join_units
 
+SEVERAL_PROCESSES = {"scaling"}
 
-@pytest.fixture(params=experiments.names())
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=[pytest.mark.long] if name in SEVERAL_PROCESSES else [])
+        for name in experiments.names()
+    ]
+)
 def result(request, small):
     return small(request.param)
 

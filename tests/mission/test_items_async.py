@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import understudy
+from helpers.findings import codes
 from understudy import gpus
 from understudy.trace.operation import Kind
 
@@ -18,11 +19,6 @@ MIB = 2**20
 def kernels(session, name):
     """The kernels whose name contains `name`, in order."""
     return [record for record in session.trace if record.kind == Kind.KERNEL and name in record.signature.name]
-
-
-def codes(session):
-    """The codes of the findings."""
-    return [finding.code for finding in session.findings()]
 
 
 def multiply(times=4):

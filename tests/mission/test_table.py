@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def mission_table():
-    path = Path(__file__).parents[2] / "tools" / "mission_table.py"
+    path = Path(__file__).parents[2] / "tools" / "docs" / "mission_table.py"
     spec = importlib.util.spec_from_file_location("mission_table", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -38,6 +38,7 @@ def test_housing_data_parallel_splits_batches_and_logs_every_epoch(tmp_path):
 
 
 # mission 91
+@pytest.mark.long
 def test_housing_data_parallel_runs_on_the_cpu_when_told_to(tmp_path):
     script = str(EXAMPLES / "housing_data_parallel.py")
     emulated = run(tmp_path, *EMULATED, script, "--epochs", "1", "--disable-cuda")
@@ -46,6 +47,7 @@ def test_housing_data_parallel_runs_on_the_cpu_when_told_to(tmp_path):
     assert plain.startswith("Net1(\n")
 
 
+@pytest.mark.long
 def test_character_gpt_learns_on_an_emulated_gpu(tmp_path):
     stdout = run(tmp_path, *EMULATED, str(EXAMPLES / "character_gpt.py"), "--steps", "20")
     first, last = map(float, re.search(r"character: ([\d.]+) at first, ([\d.]+) after 20 steps", stdout).groups())
@@ -53,6 +55,7 @@ def test_character_gpt_learns_on_an_emulated_gpu(tmp_path):
 
 
 # mission 101
+@pytest.mark.long
 def test_shapes_cnn_learns_on_an_emulated_gpu(tmp_path):
     stdout = run(tmp_path, *EMULATED, str(EXAMPLES / "shapes_cnn.py"), "--epochs", "3")
     losses = [float(loss) for loss in re.findall(r"training loss ([\d.]+)", stdout)]
@@ -61,6 +64,7 @@ def test_shapes_cnn_learns_on_an_emulated_gpu(tmp_path):
 
 
 # mission 123
+@pytest.mark.long
 @pytest.mark.parametrize(
     "launcher", [["--nproc-per-node", "2"], ["--no-python", "torchrun", "--standalone", "--nproc-per-node", "2"]]
 )

@@ -1,4 +1,4 @@
-"""`tools/programs.py`: its table is sound, its data are what programs read, and outcomes are judged by the output."""
+"""`make programs`: its table is sound, its data are what programs read, and outcomes are judged by the output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-TOOLS = Path(__file__).parents[2] / "tools"
+TOOLS = Path(__file__).parents[2] / "tools" / "programs"
 sys.path.insert(0, str(TOOLS))
 
 import program_packages  # noqa: E402
@@ -26,7 +26,7 @@ ROWS, VERSIONS = programs.rows()
 def test_a_row_names_what_exists(row):
     assert set(row.packages) <= set(VERSIONS)
     assert not row.prepare or row.prepare in MAKERS
-    assert not row.script or (TOOLS / "programs" / row.script).is_file()
+    assert not row.script or (TOOLS / "scripts" / row.script).is_file()
     assert row.script or row.command
     assert bool(row.checkout) == bool(row.folder)
 

@@ -15,6 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import understudy
+from helpers.findings import errors
 from understudy.session import Session
 
 HOOKS = {
@@ -31,10 +32,6 @@ def group() -> Iterator[Session]:
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
         yield session
         dist.destroy_process_group()
-
-
-def errors(session: Session) -> list[str]:
-    return [finding.code for finding in session.findings() if finding.severity == "error"]
 
 
 def trained(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Tensor:

@@ -96,6 +96,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_spawned_workers_and_workers_that_make_tensors_on_a_device(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(PROGRAM.format(folder=os.path.dirname(__file__)), encoding="utf-8")

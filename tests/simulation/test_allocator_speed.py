@@ -6,6 +6,8 @@ Times are of this process on the processor, so that other work on the machine co
 import random
 import time
 
+import pytest
+
 from understudy.machine.memory.allocator import CachingAllocator
 from understudy.machine.memory.driver import DeviceMemory
 
@@ -24,6 +26,7 @@ def run(operations, live_blocks, seed=11):
     return time.process_time() - begin
 
 
+@pytest.mark.long
 def test_a_million_random_allocations_and_frees_take_less_than_20_seconds():
     seconds = run(1_000_000, 5_000)
     print(f"1,000,000 frees and allocations among 5,000 live blocks: {seconds:.1f} s")

@@ -41,6 +41,7 @@ def test_one_process_agrees_with_a_hand_written_loop(tool, strategy, count):
     assert differing(tool, (strategy, count)) == []
 
 
+@pytest.mark.long
 def test_two_processes_agree_with_a_hand_written_loop(tool):
     assert differing(tool, ("ddp", 12), ("fsdp", 12)) == []
 

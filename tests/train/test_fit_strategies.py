@@ -35,7 +35,15 @@ def agree(result: dict, trainer: Trainer) -> None:
 
 
 # mission 110, 117, 123, 125
-@pytest.mark.parametrize(("processes", "data"), [(2, "tensors"), (3, "loader"), (3, "stream"), (5, "pairs")])
+@pytest.mark.parametrize(
+    ("processes", "data"),
+    [
+        (2, "tensors"),
+        pytest.param(3, "loader", marks=pytest.mark.long),
+        pytest.param(3, "stream", marks=pytest.mark.long),
+        pytest.param(5, "pairs", marks=pytest.mark.long),
+    ],
+)
 def test_ddp_agrees_with_one_process(processes, data, tmp_path):
     batch_size = 48 // processes * processes  # 101 rows: 5 processes get 101 - 2 x 45 = 11 in the last batch
     result = launch(processes, tmp_path, "ddp", data, json.dumps({"batch_size": batch_size}))
@@ -45,17 +53,20 @@ def test_ddp_agrees_with_one_process(processes, data, tmp_path):
 
 
 # mission 125
+@pytest.mark.long
 def test_processes_without_rows_take_every_step(tmp_path):
     """101 rows in batches of 99, three of 33: the last two rows go to one process, two have none."""
     result = launch(3, tmp_path, "ddp", "stream", json.dumps({"batch_size": 99}))
     agree(result, single(99))
 
 
+@pytest.mark.long
 def test_ddp_accumulates(tmp_path):
     options = json.dumps({"batch_size": 16, "accumulate": 3})
     agree(launch(2, tmp_path, "ddp", "loader", options), single(48))
 
 
+@pytest.mark.long
 def test_fsdp_agrees_with_one_process(tmp_path):
     agree(launch(3, tmp_path, "fsdp", "loader", json.dumps(SHARDED), gpus=bool(SHARDED)), single())
 
@@ -67,7 +78,10 @@ def test_fsdp_on_the_cpu_says_when_pytorch_has_it_not(monkeypatch):
 
 
 # mission 123, 124
-@pytest.mark.parametrize(("strategy", "processes"), [("ddp", 2), ("ddp", 3), ("fsdp", 2)])
+@pytest.mark.parametrize(
+    ("strategy", "processes"),
+    [pytest.param("ddp", 2, marks=pytest.mark.long), pytest.param("ddp", 3, marks=pytest.mark.long), ("fsdp", 2)],
+)
 def test_several_processes_on_emulated_gpus(strategy, processes, tmp_path):
     options = json.dumps({"num_gpus": 8})
     result = launch(processes, tmp_path, strategy, "loader", options, gpus=True)

@@ -53,6 +53,7 @@ def test_on_an_emulated_gpu(name, gpu):
     assert captured[3].startswith("captured as a CUDA graph" if reason is None else f"eager: {reason}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gpus", [False, True])
 def test_in_two_processes(gpus, tmp_path):
     result = launch(2, tmp_path, gpus=gpus, program="host_cases.py")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from understudy import variables
 from understudy.errors import UsageError
 from understudy.trace.plain import Json
 
@@ -33,7 +34,7 @@ def command(path: str) -> int:
         raise UsageError("measuring a GPU needs PyTorch: pip install 'understudy[torch]'") from error
     gpu = curves.this_gpu()
     click.echo(f"measuring {gpu.name}", err=True)
-    how = "EMULATED" if "UNDERSTUDY_RUN" in os.environ else "measured"
+    how = "EMULATED" if variables.OPTIONS in os.environ else "measured"
     found = curves.measure(gpu, lambda words: click.echo(f"  {words}", err=True), how)
     Path(path).write_text(text(found), encoding="utf-8")
     click.echo(f"wrote {path}: use it with `understudy run --gpus {gpu.key} --curves {path} ...`", err=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from understudy import experiments, session, shim
+from understudy import experiments, session, variables
 from understudy.cli._options import experiment_gpus_option
 from understudy.cli._paths import require_writable
 from understudy.errors import UsageError
@@ -83,7 +83,7 @@ def perform(name: str, gpus: str | None = None, *, small: bool = False, sizes: S
     Raises:
         UsageError: there is no such experiment, it has no such sizes, or there are too few GPUs for it.
     """
-    if shim.OPTIONS in os.environ:
+    if variables.OPTIONS in os.environ:
         raise UsageError(
             "`understudy experiment` emulates GPUs of its own: run it without `understudy run`, with --gpus"
         )

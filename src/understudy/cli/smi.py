@@ -9,7 +9,7 @@ from datetime import datetime
 
 import click
 
-from understudy import gpus, live, shim
+from understudy import gpus, live, variables
 from understudy.cli._options import cuda_version_option, gpus_option
 from understudy.gpus import versions
 from understudy.machine.device import uuid_of
@@ -33,11 +33,11 @@ def command(context: click.Context, gpus: str | None, cuda_version: str | None, 
     understudy smi --gpus 4xV100
     understudy smi --gpus H100 --query-gpu=name,memory.total --format=csv
     """
-    running: Json = json.loads(os.environ.get(shim.OPTIONS) or "{}")
+    running: Json = json.loads(os.environ.get(variables.OPTIONS) or "{}")
 
     def chosen(name: str, value: str | None) -> str | None:
         asked = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-        return value if asked or shim.OPTIONS not in os.environ else running.get(name)
+        return value if asked or variables.OPTIONS not in os.environ else running.get(name)
 
     text, code = smi.main(arguments, host(chosen("gpus", gpus) or "2", chosen("cuda_version", cuda_version)))
     click.echo(text, nl=False)
@@ -49,7 +49,7 @@ def host(spec: str, cuda_version: str | None) -> SmiHost:
     models = gpus.parse(spec)
     cuda = versions.parse_version(cuda_version) if cuda_version else versions.default_cuda(models)
     driver = versions.driver_version(cuda)
-    folder = os.environ.get(shim.FOLDER)
+    folder = os.environ.get(variables.FOLDER)
     users = live.processes(folder) if folder else []
     devices = []
     for index, model in enumerate(models):

@@ -14,11 +14,7 @@ from functools import partial
 from types import TracebackType
 
 from understudy.import_hook import hook
-
-OPTIONS = "UNDERSTUDY_RUN"
-FOLDER = "UNDERSTUDY_RUN_DIR"
-PYTHON = "UNDERSTUDY_PYTHON"
-MEASURE = "UNDERSTUDY_MEASURE"
+from understudy.variables import FOLDER, MEASURE
 
 FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet")
 DOES_NOT_FIT = 65

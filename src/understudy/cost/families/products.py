@@ -14,7 +14,7 @@ every tile of `TILES` and every split of k that a library would try is priced, a
 
 The form follows NVIDIA's guide to matrix multiplication performance ("Tile quantization", "Wave quantization"),
 CUTLASS's "Efficient GEMM in CUDA" and NeuSight's tiles (Lee et al., ASPLOS '25). The constants are fitted:
-`data/products.toml`, written by `tools/calibrate_products.py`. The time never falls when a side grows.
+`data/products.toml`, written by `tools/calibration/calibrate_products.py`. The time never falls when a side grows.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def fitted() -> dict[tuple[str, str], Row]:
 def scales() -> dict[tuple[str, str], float]:
     """What products of a generation and precision reach of the rates of the constants that they borrow.
 
-    The search for the published throughput of whole models found them (tools/calibrate_cost.py).
+    The search for the published throughput of whole models found them (tools/calibration/calibrate_cost.py).
     """
     return {(row["generation"], row["precision"]): float(row["share"]) for row in read("curves").get("product", ())}
 

@@ -1,7 +1,7 @@
 """Predicted against published training throughput, for models written on stock torch.
 
-    python tools/accuracy.py               # the table, its median and 90th percentile error, Kendall's tau
-    python tools/accuracy.py transformer   # the rows of models whose names begin so
+    python tools/calibration/accuracy.py               # the table, its median and 90th percentile error, Kendall's tau
+    python tools/calibration/accuracy.py transformer   # the rows of models whose names begin so
 
 Each program runs without data under `understudy.emulate` and reads its own clock, as a person's program does. See
 `reference_steps.py` and `reference_stages.py` for the programs, `calibrate_cost.py` for what was fitted on which rows.
@@ -14,8 +14,8 @@ from itertools import combinations
 from pathlib import Path
 from statistics import median
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
 
 import reference_stages  # noqa: E402
 from calibrate_cost import is_fitted  # noqa: E402

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from understudy import emulate, gpus
 
-TABLE = Path(__file__).resolve().parent / "calibration" / "transformers_fp32.csv"
+TABLE = Path(__file__).resolve().parent / "transformers_fp32.csv"
 
 
 class Sizes(NamedTuple):

@@ -1,7 +1,7 @@
 """Write docs/checks/ from the checks' docstrings: one page a check, and a table of all.
 
-python tools/generate_check_docs.py          # write the pages
-python tools/generate_check_docs.py --check  # exit 1 when a page is not what it would write
+python tools/docs/check_pages.py          # write the pages
+python tools/docs/check_pages.py --check  # exit 1 when a page is not what it would write
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from understudy import checks
 from understudy.checks import Check
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "checks"
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "checks"
 INDEX = """# Checks
 
 A check turns what happened into findings. Its severity is the worst that it reports: what costs nothing is reported as
@@ -51,7 +51,7 @@ def main(folder: Path = FOLDER) -> int:
     if compare:
         stale = sorted(name for name in {*wanted, *present} if wanted.get(name) != present.get(name))
         for name in stale:
-            print(f"docs/checks/{name} is out of date: run python tools/generate_check_docs.py", file=sys.stderr)
+            print(f"docs/checks/{name} is out of date: run python tools/docs/check_pages.py", file=sys.stderr)
         return 1 if stale else 0
     folder.mkdir(parents=True, exist_ok=True)
     for name in present.keys() - wanted.keys():

@@ -1,6 +1,6 @@
 """Fit what part of the memory's bandwidth kernels reach, cross-validate it, write both as data.
 
-    python tools/calibrate_streams.py    # writes streams.toml and the bands of `streams` of src/understudy/cost/data
+    python tools/calibration/calibrate_streams.py    # writes streams.toml and the bands of `streams` of src/understudy/cost/data
 
 A GPU's share is the median of its element-wise timings. A GPU is left out by giving it the share of another one of its
 generation, or of the nearest other generation; the bands are the 80 % intervals of measured over predicted times, those
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
 
 from calibrate_products import Array, Residuals, band_rows, report, update_bands, write  # noqa: E402
 

@@ -25,7 +25,7 @@ from understudy.cost import CostModel
 from understudy.trace.operation import Kind, Signature
 from understudy.trace.trace import Trace
 
-CALIBRATION = Path(__file__).resolve().parent / "calibration"
+CALIBRATION = Path(__file__).resolve().parent
 KEYS = {"RTX 3090": "RTX3090"}
 OLD_SOFTWARE = "torch 1.4"
 CUDA = {OLD_SOFTWARE: "10.2", "pytorch-21.03": "11.2"}

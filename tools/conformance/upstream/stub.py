@@ -1,7 +1,7 @@
 """A pytest plugin that claims two GPUs and does nothing else: what tests pass on a mere claim.
 
 PyTorch's test modules ask a GPU for its properties while they are imported, so the claim has some. Tests that pass with
-it say nothing about an emulation; `tools/conformance.py` shows both counts.
+it say nothing about an emulation; `tools/conformance` shows both counts.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Replay memory snapshots that others recorded on real GPUs, and run a recorded training again on an emulated one.
 
-    python tools/snapshots.py                    the event histories that are kept in tests/conformance/memory
-    python tools/snapshots.py --snapshots DIR    every snapshot of tools/snapshots.tsv, from git clones of the named
-                                                 repositories: DIR/OWNER/NAME (bare ones will do)
-    ... --trainings                              besides, the recorded trainings on an emulated RTX 4090, without data;
-                                                 needs einops, einx and jaxtyping
-    ... --extract BLOB OUT.json.gz               nothing but that snapshot's requests, frees and blocks, as plain data
+    python tools/conformance/snapshots.py                    the event histories kept in tests/conformance/memory
+    python tools/conformance/snapshots.py --snapshots DIR    those of snapshots.tsv, from git clones of the named
+                                                             repositories: DIR/OWNER/NAME (bare ones will do)
+    ... --trainings                 besides, the recorded trainings on an emulated RTX 4090, without data;
+                                    needs einops, einx and jaxtyping
+    ... --extract BLOB OUT.json.gz  nothing but that snapshot's requests, frees and blocks, as plain data
 
 Prints the tables of docs/memory.md and of tests/conformance/memory/README.md. A snapshot is found by the id of its git
 blob, so it is the recorded file or none. The exit code is 1 when a replay differs without an explanation.
@@ -36,7 +36,7 @@ from understudy.trace import plain_pickle
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "snapshots.tsv"
-KEPT = HERE.parent / "tests" / "conformance" / "memory"
+KEPT = HERE.parents[1] / "tests" / "conformance" / "memory"
 MIB = 1 << 20
 
 
@@ -50,7 +50,7 @@ class Source(NamedTuple):
 
 
 def sources() -> list[Source]:
-    """The lines of tools/snapshots.tsv."""
+    """The lines of snapshots.tsv."""
     with TABLE.open(encoding="utf-8", newline="") as lines:
         return [Source(**row) for row in csv.DictReader(lines, delimiter="\t")]
 

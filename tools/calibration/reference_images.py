@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 
 from understudy import emulate
 
-TABLE = Path(__file__).resolve().parent / "calibration" / "image_models.csv"
+TABLE = Path(__file__).resolve().parent / "image_models.csv"
 KEYS = {"RTX 3090": "RTX3090", "RTX 4090": "RTX4090"}
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 REPARAMETRIZED = ("fastvit", "ghostnetv3", "mobileone", "repghostnet", "repvgg", "repvit")

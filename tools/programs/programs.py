@@ -1,9 +1,9 @@
 """Run programs that others wrote on emulated GPUs, and write docs/programs.md.
 
-    python tools/programs.py                       every program of tools/programs.toml that packages alone give
-    python tools/programs.py --sources DIR         those of git checkouts as well: DIR/examples, DIR/nanoGPT, ...
-    python tools/programs.py --sources DIR --clone  the same; what DIR lacks is cloned from GitHub first
-    python tools/programs.py --only "HF generate"  some of them (part of a name is enough); --list shows the names
+    python tools/programs/programs.py                        every program of programs.toml that packages alone give
+    python tools/programs/programs.py --sources DIR          those of git checkouts too: DIR/examples, DIR/nanoGPT, ...
+    python tools/programs/programs.py --sources DIR --clone  the same; what DIR lacks is cloned from GitHub first
+    python tools/programs/programs.py --only "HF generate"   some of them (part of a name is enough); --list: the names
 
 Packages are installed into the environment that runs this file: `make programs` makes one of its own. Programs run in
 temporary folders; nothing of a checkout is changed. The exit code is 1 when a program that ran did not do what its row
@@ -34,14 +34,14 @@ from typing import Any
 import psutil
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
+ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
 from program_data import MAKERS  # noqa: E402
 from program_packages import clone, commit_of, install, version_of  # noqa: E402
 
 TABLE = HERE / "programs.toml"
-SCRIPTS = HERE / "programs"
+SCRIPTS = HERE / "scripts"
 PAGE = ROOT / "docs" / "programs.md"
 ERROR = re.compile(r"^(?:\[?rank\d+\]?:? ?|E +)*([\w.]*(?:Error|Exception|Exit|Interrupt)\b.*)$", re.MULTILINE)
 ABORT = re.compile(r"^ *what\(\): +(.*)$", re.MULTILINE)
@@ -54,13 +54,13 @@ HEAD = """# Programs that others wrote
 
 `make programs` runs the programs below, unchanged, on emulated GPUs and writes this table. What packages alone give is
 installed into an environment of its own (2 GB). `make programs ARGS="--sources DIR --clone"` runs what only a git
-checkout gives as well, and clones from GitHub what DIR lacks. All data is made locally. `tools/programs.toml` has the
-command of each, and how its success is judged: it must end well and print what the row asks for.
+checkout gives as well, and clones from GitHub what DIR lacks. All data is made locally. `tools/programs/programs.toml`
+has the command of each, and how its success is judged: it must end well and print what the row asks for.
 
 Step time (the median of the optimizer's steps after the first) and peak memory (of the fullest GPU) are modelled.
 Findings are what the checks say beyond notes that cost nothing. `torch` is the version that the row ran on: torchvision
 is published for CUDA builds of torch, so what needs it runs with `make programs TORCH=2.14.1`.
-Programs of `tools/programs.toml` that are missing below have not been run with this version.
+Programs of `tools/programs/programs.toml` that are missing below have not been run with this version.
 
 | program | what it does | GPUs | torch | packages | outcome | step | peak | findings |
 |---|---|---|---|---|---|---|---|---|

@@ -19,10 +19,11 @@ from typing import Any
 
 import psutil
 
-TOOLS = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parents[1]
 IMPORT_SECONDS = 300
 POLL_SECONDS = 0.2
 IDLE_SECONDS = 40
+WAITING_FOR_THE_MACHINE = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 EMULATED = ("-p", "understudy", "--gpu-backend", "emulated", "--gpus", "2")
 STUB = ("-p", "no:understudy", "-p", "upstream.stub")
 ONE_GPU = ("--gpus", "1")
@@ -172,7 +173,7 @@ class Runner:
         command = [sys.executable, "-m", "pytest", "--noconftest", "-q", "-p", "no:cacheprovider", "-c", os.devnull,
                    "--rootdir", str(self.tests), *self.plugins, *options, "-p", "upstream.journal", file]  # fmt: skip
         environment = {**os.environ, "UPSTREAM_JOURNAL": str(journal.path)}
-        paths = [str(TOOLS), str(self.tests), os.environ.get("PYTHONPATH", "")]
+        paths = [str(HERE), str(self.tests), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         environment["OMP_NUM_THREADS"] = "1"
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+", errors="replace") as output:
@@ -202,11 +203,13 @@ class Runner:
     def watch(self, child: subprocess.Popen[bytes], path: Path) -> str:
         """Wait for a process to end; why it has to be stopped, when it takes too long or too much memory.
 
-        What a test may take is processor time, so that a busy machine does not count against it.
+        What a test may take is processor time, so that a busy machine does not count against it. Nor does it count as
+        idle who has waited for the processor or the disk since the last look.
         """
         size, allowed = -1, float(IMPORT_SECONDS)
         process = psutil.Process(child.pid)
         began = rested = 0.0
+        busy = False
         moved = time.monotonic()
         while child.poll() is None and not self.stopping:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -215,7 +218,8 @@ class Runner:
                     return f"more than {self.memory_bytes / 2**30:.0f} GiB of this machine's memory used"
                 used = sum(processor_seconds(one) for one in family)
                 now = path.stat().st_size if path.exists() else -1
-                if now != size or abs(used - rested) > 1:  # less than before where a child process ended
+                before, busy = busy, any(one.status() in WAITING_FOR_THE_MACHINE for one in family)
+                if now != size or abs(used - rested) > 1 or (before and busy):  # less used where a child process ended
                     rested, moved = used, time.monotonic()
                 if now != size:
                     allowed = self.test_seconds if size >= 0 else IMPORT_SECONDS

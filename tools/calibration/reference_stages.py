@@ -23,7 +23,7 @@ WORDS, LENGTH, WIDTH, HEADS, LAYERS, DROPOUT = 50257, 1024, 768, 12, 12, 0.1
 STAGES = ("fp32", "tf32", "fused optimizer", "bf16", "PyTorch's layers", "flash attention")
 GPU, CUDA = "A100-SXM4-40GB", "12.4"
 EVALUATED_EVERY = 15
-FILE = Path(__file__).resolve().parent / "calibration" / "gpt2_stages.csv"
+FILE = Path(__file__).resolve().parent / "gpt2_stages.csv"
 
 
 class WrittenNorm(nn.Module):

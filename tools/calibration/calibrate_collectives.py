@@ -1,7 +1,7 @@
 """Fit the constants of collectives in one node on published nccl-tests rows, and cross-validate them.
 
-    python tools/calibrate_collectives.py            # writes src/understudy/cost/data/collectives.toml
-    python tools/calibrate_collectives.py --check    # prints the errors of the constants as they are, without fitting
+    python tools/calibration/calibrate_collectives.py            # writes src/understudy/cost/data/collectives.toml
+    python tools/calibration/calibrate_collectives.py --check    # prints the errors of the constants as they are
 
 The rows are those of `tools/calibration/nccl_single_node.csv.gz` (aiconfigurator's: A100, H100, B200, GB200, L40S) and
 `nccl_published.csv` (what people published; of these only V100-PCIE is fitted). The constants are those of
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-ROOT = File(__file__).resolve().parent.parent
+ROOT = File(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src")]
 
 from understudy import gpus  # noqa: E402
@@ -34,7 +34,7 @@ from understudy.cost import operators  # noqa: E402
 from understudy.cost.collectives import Collectives, Path, size_class, traffic  # noqa: E402
 
 OUT = ROOT / "src" / "understudy" / "cost" / "data" / "collectives.toml"
-TABLES = File(__file__).parent / "calibration"
+TABLES = File(__file__).parent
 GPUS = {
     "a100_sxm": "A100-SXM4-80GB",
     "h100_sxm": "H100-SXM5-80GB",
@@ -368,7 +368,7 @@ def _inline(values: dict[str, Any]) -> str:
 def write(fitted: list[Fitted], bands: list[dict[str, Any]]) -> None:
     """Write the data file."""
     lines = [
-        "# Collectives in one node: written by tools/calibrate_collectives.py from tools/calibration/; do not edit.",
+        "# Collectives in one node: written by tools/calibration/calibrate_collectives.py; do not edit by hand.",
         "# A candidate takes base_us + hop_us * hops + chunk * (hops + own) / (share * the link's rate one way); see",
         "# cost/collectives.py. crowd: the rate falls with (2 / ranks) to it; assumed_crowd: for other models.",
         "# band: measured over predicted time, 10 and 90 % quantiles in cross-validation over so many rows.",

@@ -3,8 +3,8 @@
 A run takes minutes, so a page is written again only when what makes its numbers has changed since: the experiment, the
 cost model, the catalogue. A digest of these files is the page's last line; --force is for a change of the pages' look.
 
-python tools/generate_experiment_docs.py              # write the pages that are out of date
-python tools/generate_experiment_docs.py matmul --force   # write these, out of date or not
+python tools/docs/experiment_pages.py              # write the pages that are out of date
+python tools/docs/experiment_pages.py matmul --force   # write these, out of date or not
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from understudy.cli.experiment import perform
 from understudy.experiments import Result, _plotly, _text
 from understudy.experiments._result import Axis, Plot, Timeline
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "experiments"
 PACKAGE = ROOT / "src" / "understudy"
 COLOURS = ("#3d7edb", "#e08a1e", "#2a9d6f", "#c9463d", "#9b5de5", "#7a8796", "#c2a83e", "#4fb3bf")

@@ -1,10 +1,10 @@
 """Compare PyTorch on emulated GPUs with plain PyTorch: `make differential-operators`.
 
-    python tools/differential_operators.py                        # every operator of PyTorch's database, and programs
-    python tools/differential_operators.py --only 'linalg.*'      # some operators
-    python tools/differential_operators.py --one-case             # of every operator one call alone, and no programs
-    python tools/differential_operators.py --programs 0:2000      # random programs of these seeds alone
-    python tools/differential_operators.py --found FILE           # writes the differences as JSON lines
+    python tools/differential                        # every operator of PyTorch's database, and programs
+    python tools/differential --only 'linalg.*'      # some operators
+    python tools/differential --one-case             # of every operator one call alone, and no programs
+    python tools/differential --programs 0:2000      # random programs of these seeds alone
+    python tools/differential --found FILE           # writes the differences as JSON lines
 
 Every operator of `op_db` is called as a function, method, in place, with `out=`, with conjugate and negative views,
 with empty and non-contiguous tensors, in inference mode and with gradients: on an emulated GPU, and on the host while
@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools")]
 
 CHUNK = 24

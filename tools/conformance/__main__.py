@@ -1,9 +1,9 @@
 """Run PyTorch's own CUDA tests on two emulated GPUs and count what passes: `make conformance`.
 
-    python tools/conformance.py                      # the listed tests and whole files; writes docs/conformance.md
-    python tools/conformance.py --list               # only the listed ones (tools/upstream/listed.txt)
-    python tools/conformance.py --only test_nn.py --failed   # again what did not pass in a file
-    python tools/conformance.py --sources DIR        # PyTorch's sources at hand instead of Debian's source package
+    python tools/conformance                      # the listed tests and whole files; writes docs/conformance.md
+    python tools/conformance --list               # only the listed ones (upstream/listed.txt)
+    python tools/conformance --only test_nn.py --failed   # again what did not pass in a file
+    python tools/conformance --sources DIR        # PyTorch's sources at hand instead of Debian's source package
 
 The tests are PyTorch's and are not kept here: they are fetched into `.cache/`, which git ignores. A run that was cut
 off goes on where it stopped.
@@ -20,8 +20,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tools")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
 from upstream import page  # noqa: E402
 from upstream.runs import BAD, EMULATED, STUB, Journal, Result, Runner  # noqa: E402
@@ -135,7 +135,7 @@ def arguments() -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description="Run PyTorch's own CUDA tests on two emulated GPUs.")
     parser.add_argument("--sources", type=Path, metavar="DIR", help="PyTorch's sources, or their folder test")
-    parser.add_argument("--list", action="store_true", help="run only the tests of tools/upstream/listed.txt")
+    parser.add_argument("--list", action="store_true", help="run only the tests of upstream/listed.txt")
     parser.add_argument(
         "--only", action="append", choices=page.files(), metavar="FILE", help="run only this file; may be repeated"
     )

@@ -1,7 +1,7 @@
 """Fit the constants of matrix products on published kernel timings, cross-validate them, write both as data.
 
-    python tools/calibrate_products.py            # writes products.toml and bands.toml of src/understudy/cost/data
-    python tools/calibrate_products.py --check    # fits nothing: the error of the constants as they are
+    python tools/calibration/calibrate_products.py            # writes products.toml and bands.toml of cost/data
+    python tools/calibration/calibrate_products.py --check    # fits nothing: the error of the constants as they are
 
 Shapes are left out by whole (n, k) pairs: a pair's products of all m are in one of five folds, and each fold is
 predicted with constants that were fitted on the others. A generation is left out by predicting its GPU with another's
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src")]
 
 from understudy import gpus  # noqa: E402

@@ -1,9 +1,9 @@
 """Fit the cost model's efficiency curves on published figures, write them as data, and print the error.
 
-    python tools/calibrate_cost.py            # writes src/understudy/cost/data/curves.toml
-    python tools/calibrate_cost.py --check    # prints the error against the kernel timings, for the curves as they are
+    python tools/calibration/calibrate_cost.py            # writes src/understudy/cost/data/curves.toml
+    python tools/calibration/calibrate_cost.py --check    # prints the error of the curves as they are
 
-`tools/accuracy.py` prints the error against published throughput.
+`tools/calibration/accuracy.py` prints the error against published throughput.
 
 FP32 curves come straight from kernel timings (three knots a class and GPU). Matrix products on tensor cores have
 constants from kernel timings (`calibrate_products.py`); generations and precisions without timings borrow them, times
@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
 
 from understudy import gpus  # noqa: E402
 from understudy.cost import CostModel, curves, operators  # noqa: E402
@@ -153,7 +153,7 @@ class Fit:
     def write(self) -> None:
         """Write the data file and let the model read it anew."""
         lines = [
-            "# Efficiency curves: written by tools/calibrate_cost.py from tools/calibration/; do not edit by hand.",
+            "# Efficiency curves: written by tools/calibration/calibrate_cost.py; do not edit by hand.",
             "# roofline_us: knots of the roofline time; efficiency: roofline over real time; band: half-width.",
             "# unaligned: what matrix products keep of it on tensor cores when sizes are no multiples of 16 bytes.",
             "# product: what matrix products reach of the constants that they borrow (products.toml).",

@@ -167,7 +167,7 @@ def document(runs: Runs) -> str:
         f"those that need CUDA on torch {runs.torch} with two emulated GPUs, and counts. The tests are unchanged. "
         "*A stub* only claims that there are two GPUs: what passes on it proves nothing. Most of the test modules make "
         "a tensor on the GPU while they are imported, which ends there.",
-        f"Of the {len(listed())} tests in `tools/upstream/listed.txt`, {listed_passed} pass.",
+        f"Of the {len(listed())} tests in `tools/conformance/upstream/listed.txt`, {listed_passed} pass.",
         markdown(cells(runs)),
         "*Skipped* tests skip themselves, most for want of something that has no part in this: slow tests, ROCm, "
         "libraries that are not installed. *Out of scope* tests are not run. *Not run* are those that the last run did "

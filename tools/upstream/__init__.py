@@ -1,1 +1,0 @@
-"""PyTorch's own CUDA tests on emulated GPUs: fetched, run, counted. `tools/conformance.py` is the command."""
