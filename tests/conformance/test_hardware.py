@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
+
+import understudy
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -141,6 +143,13 @@ def test_races_are_counted_and_a_program_without_one_must_not_be_wrong() -> None
     assert corpus.rows({"a": race}, {"a": race})[0].native == "2 of 3 runs wrong"
     assert corpus.rows({"a": {**page, "wrong_runs": 1}}, {"a": page})[0].differs
     assert corpus.rows({"a": {**page, "raised": "X: y"}}, {"a": page})[0].differs
+
+
+def test_tensors_that_fill_a_card_are_not_summed_on_the_host() -> None:
+    program = "import torch\nx = torch.empty(12 << 30, dtype=torch.uint8, device='cuda')"
+    with understudy.emulate("1xV100"):
+        found = corpus._values(SimpleNamespace(path=Path("page.py"), program=program), False)
+    assert found == {"x": [12 << 30]}
 
 
 def test_a_file_of_tests_that_ends_alike_on_both_sides_does_not_differ() -> None:
