@@ -37,6 +37,7 @@ SHARDED: dict = {} if hasattr(torch.cpu.Stream, "record_event") else {"num_gpus"
 
 def launch(processes: int, folder: Path, *arguments: str, gpus: bool = False, program: str = "worker.py") -> dict:
     """Run a program in several processes, on the CPU under torchrun or on emulated GPUs; what rank 0 wrote."""
+    assert "UNDERSTUDY_RUN" not in os.environ, "an emulation of this process would reach those that it starts"
     result = folder / "result.json"
     worker = str(Path(__file__).parent / program)
     if gpus:
