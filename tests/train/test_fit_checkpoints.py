@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from training import ADAM, SHARDED, housing, launch, network, weights
+from training import ADAM, SHARDED, housing, launch_trainings, network, weights
 
 import understudy
 from understudy import torch as us
@@ -135,9 +135,9 @@ def test_training_moves_between_numbers_of_gpus(session, before, after, tmp_path
 def test_training_moves_between_numbers_of_processes(tmp_path):
     inputs, target = housing()
     options = {"batch_size": 48, "folder": str(tmp_path / "checkpoints"), "max_epochs": 1}
-    launch(3, tmp_path, "ddp", "tensors", json.dumps(options))
-    again = json.dumps(options | SHARDED | {"resume": True, "max_epochs": 3})
-    resumed = launch(2, tmp_path, "fsdp", "tensors", again, gpus=bool(SHARDED))
+    launch_trainings(3, tmp_path, ("ddp", "tensors", options))
+    again = options | SHARDED | {"resume": True, "max_epochs": 3}
+    (resumed,) = launch_trainings(2, tmp_path, ("fsdp", "tensors", again), gpus=bool(SHARDED))
     model = network()
     trainer = Trainer(3, progress=False, gradient_clip_val=1.0)
     from understudy.train import Tensors

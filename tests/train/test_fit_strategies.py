@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from training import ADAM, SHARDED, housing, launch, network, weights
+from training import ADAM, SHARDED, housing, launch_trainings, network, weights
 
 from understudy import torch as us
 from understudy.errors import UsageError
@@ -35,40 +34,37 @@ def agree(result: dict, trainer: Trainer) -> None:
 
 
 # mission 110, 117, 123, 125
-@pytest.mark.parametrize(
-    ("processes", "data"),
-    [
-        (2, "tensors"),
-        pytest.param(3, "loader", marks=pytest.mark.long),
-        pytest.param(3, "stream", marks=pytest.mark.long),
-        pytest.param(5, "pairs", marks=pytest.mark.long),
-    ],
-)
-def test_ddp_agrees_with_one_process(processes, data, tmp_path):
-    batch_size = 48 // processes * processes  # 101 rows: 5 processes get 101 - 2 x 45 = 11 in the last batch
-    result = launch(processes, tmp_path, "ddp", data, json.dumps({"batch_size": batch_size}))
-    assert result["world_size"] == processes
-    agree(result, single(batch_size))
-    assert len(result["outputs"]) == 101
+def test_two_processes_agree_with_one(tmp_path):
+    trainings = ("ddp", "tensors", {"torchmetrics": True}), ("ddp", "loader", {"batch_size": 16, "accumulate": 3})
+    whole, accumulated = launch_trainings(2, tmp_path, *trainings)
+    _, target = housing()
+    errors = [row.pop("val_error") for row in whole["history"] if row.pop("train_error")]
+    outputs = torch.tensor(whole["outputs"]).reshape(target.shape)
+    assert errors[-1] == pytest.approx((outputs - target).abs().mean().item(), rel=1e-4)
+    assert whole["world_size"] == 2
+    assert len(whole["outputs"]) == 101
+    for result in (whole, accumulated):
+        agree(result, single())
 
 
 # mission 125
 @pytest.mark.long
-def test_processes_without_rows_take_every_step(tmp_path):
-    """101 rows in batches of 99, three of 33: the last two rows go to one process, two have none."""
-    result = launch(3, tmp_path, "ddp", "stream", json.dumps({"batch_size": 99}))
-    agree(result, single(99))
+def test_three_processes_agree_with_one(tmp_path):
+    """Of 101 rows in batches of 99, three of 33, the last two go to one process: two have none and take the step."""
+    options: list[dict] = [{}, {}, {"batch_size": 99}]
+    trainings = [("ddp", data, option) for data, option in zip(("loader", "stream", "stream"), options, strict=True)]
+    trainings += [] if SHARDED else [("fsdp", "loader", {})]
+    for result, training in zip(launch_trainings(3, tmp_path, *trainings), trainings, strict=True):
+        assert result["world_size"] == 3
+        agree(result, single(training[2].get("batch_size", 48)))
 
 
 @pytest.mark.long
-def test_ddp_accumulates(tmp_path):
-    options = json.dumps({"batch_size": 16, "accumulate": 3})
-    agree(launch(2, tmp_path, "ddp", "loader", options), single(48))
-
-
-@pytest.mark.long
-def test_fsdp_agrees_with_one_process(tmp_path):
-    agree(launch(3, tmp_path, "fsdp", "loader", json.dumps(SHARDED), gpus=bool(SHARDED)), single())
+def test_five_processes_agree_with_one(tmp_path):
+    """The last batch has 101 - 2 x 45 = 11 rows."""
+    (result,) = launch_trainings(5, tmp_path, ("ddp", "pairs", {"batch_size": 45}))
+    agree(result, single(45))
+    assert len(result["outputs"]) == 101
 
 
 def test_fsdp_on_the_cpu_says_when_pytorch_has_it_not(monkeypatch):
@@ -78,15 +74,12 @@ def test_fsdp_on_the_cpu_says_when_pytorch_has_it_not(monkeypatch):
 
 
 # mission 123, 124
-@pytest.mark.parametrize(
-    ("strategy", "processes"),
-    [pytest.param("ddp", 2, marks=pytest.mark.long), pytest.param("ddp", 3, marks=pytest.mark.long), ("fsdp", 2)],
-)
-def test_several_processes_on_emulated_gpus(strategy, processes, tmp_path):
-    options = json.dumps({"num_gpus": 8})
-    result = launch(processes, tmp_path, strategy, "loader", options, gpus=True)
-    assert result["devices"] == ["cuda:0"]
-    agree(result, single())
+@pytest.mark.long
+def test_three_processes_on_emulated_gpus_agree_with_one(tmp_path):
+    trainings = [(strategy, "loader", {"num_gpus": 8}) for strategy in ("ddp", "fsdp")]
+    for result in launch_trainings(3, tmp_path, *trainings, gpus=True):
+        assert result["devices"] == ["cuda:0"]
+        agree(result, single())
 
 
 # mission 50, 55, 58, 109

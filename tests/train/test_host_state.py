@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 from host_cases import CASES, by_hand, by_trainer, differs
-from training import launch
 
 import understudy
 from understudy import torch as us
@@ -51,10 +50,3 @@ def test_on_an_emulated_gpu(name, gpu):
     assert eager[3] == "eager: graph=False"
     reason = STAY_EAGER.get(name)
     assert captured[3].startswith("captured as a CUDA graph" if reason is None else f"eager: {reason}")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("gpus", [False, True])
-def test_in_two_processes(gpus, tmp_path):
-    result = launch(2, tmp_path, gpus=gpus, program="host_cases.py")
-    assert result == {"cases": len(CASES), "wrong": [{}, {}]}

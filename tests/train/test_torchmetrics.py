@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torchmetrics import MeanAbsoluteError
 from torchmetrics.classification import MulticlassAccuracy
-from training import ADAM, housing, launch, network
+from training import ADAM, housing, network
 
 import understudy
 from understudy.trace.operation import Kind
@@ -48,17 +48,3 @@ def waits_in_an_epoch(batch_size: int) -> int:
 
 def test_its_tensors_live_on_the_gpu_and_only_an_epoch_waits():
     assert waits_in_an_epoch(batch_size=50) == waits_in_an_epoch(batch_size=5)
-
-
-def test_processes_compute_it_together(tmp_path):
-    alone = Trainer(2, progress=False, gradient_clip_val=1.0)
-    history = alone.fit(
-        network(),
-        Tensors(*housing(), batch_size=48, shuffle=False),
-        housing(),
-        loss=nn.MSELoss(),
-        optimizer=ADAM,
-        metrics={"error": MeanAbsoluteError()},
-    )
-    both = launch(2, tmp_path, "ddp", "tensors", '{"torchmetrics": true, "max_epochs": 2}')
-    assert both["history"][-1]["val_error"] == pytest.approx(history[-1]["val_error"], rel=1e-4)

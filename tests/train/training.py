@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -35,8 +36,9 @@ SHARDED: dict = {} if hasattr(torch.cpu.Stream, "record_event") else {"num_gpus"
 """Options of a trainer that shards: PyTorch 2.6 does so on GPUs alone."""
 
 
-def launch(processes: int, folder: Path, *arguments: str, gpus: bool = False, program: str = "worker.py") -> dict:
+def launch(processes: int, folder: Path, *arguments: str, gpus: bool = False, program: str = "worker.py") -> Any:
     """Run a program in several processes, on the CPU under torchrun or on emulated GPUs; what rank 0 wrote."""
+    assert "UNDERSTUDY_RUN" not in os.environ, "an emulation of this process would reach those that it starts"
     result = folder / "result.json"
     worker = str(Path(__file__).parent / program)
     if gpus:
@@ -48,3 +50,8 @@ def launch(processes: int, folder: Path, *arguments: str, gpus: bool = False, pr
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(result.read_text())
+
+
+def launch_trainings(processes: int, folder: Path, *trainings: tuple[str, str, dict], gpus: bool = False) -> list[dict]:
+    """What (strategy, data, options) came to, one after another in the same processes of worker.py."""
+    return launch(processes, folder, *map(json.dumps, trainings), gpus=gpus)

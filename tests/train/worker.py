@@ -1,4 +1,7 @@
-"""Trains in one of several processes and writes what came out: worker.py RESULT STRATEGY DATA [options as JSON]."""
+"""Trains in one of several processes, once an argument, and writes what came out: worker.py RESULT TRAINING ...
+
+A TRAINING is a JSON list: the strategy, the kind of data, options.
+"""
 
 import functools
 import json
@@ -28,10 +31,7 @@ def data(kind: str, batch_size: int):
     return [(inputs[i : i + share], target[i : i + share]) for i in range(0, len(inputs), share)]
 
 
-def main() -> None:
-    result, strategy, kind, *rest = sys.argv[1:]
-    options = json.loads(rest[0]) if rest else {}
-    torch.set_num_threads(1)
+def train(strategy: str, kind: str, options: dict) -> dict:
     model = network()
     fit = {"resume": options.pop("resume", False)}
     batch_size = options.pop("batch_size", 48)
@@ -47,14 +47,20 @@ def main() -> None:
     )
     outputs = torch.cat(trainer.predict(model, inputs, batch_size=7))
     vector = torch.cat([us.to(trainer.placement.full(p), us.cpu()).reshape(-1) for p in model.parameters()])
-    if trainer.placement.rank == 0:
-        facts = {
-            "history": history,
-            "weights": vector.tolist(),
-            "outputs": outputs.flatten().tolist(),
-            "devices": [str(device) for device in trainer.gpus],
-            "world_size": trainer.placement.world_size,
-        }
+    return {
+        "history": history,
+        "weights": vector.tolist(),
+        "outputs": outputs.flatten().tolist(),
+        "devices": [str(device) for device in trainer.gpus],
+        "world_size": trainer.placement.world_size,
+    }
+
+
+def main() -> None:
+    result, *trainings = sys.argv[1:]
+    torch.set_num_threads(1)
+    facts = [train(*json.loads(training)) for training in trainings]
+    if os.environ["RANK"] == "0":
         with open(result, "w", encoding="utf-8") as file:
             json.dump(facts, file)
 

@@ -1,6 +1,6 @@
 """Fit what part of the memory's bandwidth kernels reach, cross-validate it, write both as data.
 
-    python tools/calibration/calibrate_streams.py    # writes streams.toml and the bands of `streams` of src/understudy/cost/data
+    python tools/calibration/calibrate_streams.py    # writes streams.toml and the bands of `streams`
 
 A GPU's share is the median of its element-wise timings. A GPU is left out by giving it the share of another one of its
 generation, or of the nearest other generation; the bands are the 80 % intervals of measured over predicted times, those

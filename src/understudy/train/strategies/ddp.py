@@ -73,7 +73,7 @@ class Distributed(SingleDevice):
             return model
         self.equalize(parameter for parameter in model.parameters() if id(parameter) in self._sparse)
         self._wrapper = DistributedDataParallel.__new__(DistributedDataParallel)
-        self._wrap()
+        self._wrap(self._wrapper)
         return self._wrapper
 
     def _wrapped(self) -> list[str]:
@@ -81,7 +81,7 @@ class Distributed(SingleDevice):
         parameters = self._model.named_parameters()
         return [name for name, p in parameters if p.requires_grad and id(p) not in self._sparse]
 
-    def _wrap(self) -> None:
+    def _wrap(self, wrapper: DistributedDataParallel) -> None:
         """Make the wrapper, or make the same one anew for other parameters: whoever holds it need not know."""
         wrapped = self._wrapped()
         parameters = dict(self._model.named_parameters())
@@ -89,7 +89,7 @@ class Distributed(SingleDevice):
         ignored = [name for name, parameter in self._model.named_parameters() if id(parameter) in self._sparse]
         if ignored:
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self._model, ignored)
-        DistributedDataParallel.__init__(self._wrapper, self._model, device_ids=list(self.gpus) or None, **self.options)
+        DistributedDataParallel.__init__(wrapper, self._model, device_ids=list(self.gpus) or None, **self.options)
 
     def adopt_parameters(self) -> None:
         trained = [parameter.requires_grad for parameter in self._model.parameters()]
@@ -97,7 +97,7 @@ class Distributed(SingleDevice):
             return
         self._trained = trained
         if self._wrapper is not None and self._wrapped():
-            self._wrap()
+            self._wrap(self._wrapper)
 
     def follow(self, module: nn.Module) -> None:
         self.equalize(us.tensors_in(module))

@@ -28,14 +28,13 @@ class DataParallel(SingleDevice):
         super().place(model)
         if len(self.gpus) < 2:
             return model
-        wrap: type[nn.Module] = _Replicas
-        return wrap(model, device_ids=self.gpus)
+        return _Replicas(model, device_ids=self.gpus)
 
 
-class _Replicas(nn.DataParallel):
+class _Replicas(nn.DataParallel[nn.Module]):
     """PyTorch's, which hands lists of names and dataclasses to every replica as a whole: here they are divided too."""
 
-    def scatter(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], device_ids: Any) -> Any:
+    def scatter(self, inputs: tuple[Any, ...], kwargs: dict[str, Any] | None, device_ids: Any) -> Any:
         tensors = {id(tensor): tensor for tensor in us.tensors_in(inputs)}
         divided = [key for key, tensor in tensors.items() if tensor.dim()]
         scattered, empty = super().scatter((tuple(tensors[key] for key in divided),), kwargs, device_ids)
