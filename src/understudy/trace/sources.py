@@ -6,8 +6,8 @@ A report never opens a file that a trace names: the trace may come from anywhere
 from __future__ import annotations
 
 import linecache
-import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from understudy.trace.operation import Hazard, Note, Site
@@ -65,10 +65,10 @@ def collect(sources: Sources, sites: Iterable[Site], folder: str) -> None:
 def _lines(file: str, folder: str) -> list[str]:
     if file in linecache.cache:  # a cell of a notebook, or what `exec` was given
         return linecache.getlines(file)
-    path = os.path.join(folder, file)
+    path = Path(folder, file)
     try:
-        if not os.path.isfile(path) or os.path.getsize(path) > MOST_FILE_BYTES:
+        if not path.is_file() or path.stat().st_size > MOST_FILE_BYTES:
             return []
-    except ValueError:  # a name with a null byte
+    except (OSError, ValueError):  # no folder to look in, a name with a null byte
         return []
-    return linecache.getlines(path)
+    return linecache.getlines(str(path))
