@@ -39,6 +39,7 @@ help:
 	@echo "make conformance      PyTorch $(OLDEST_TORCH)'s own CUDA tests on two emulated GPUs; takes half an hour to an hour; fetches them first"
 	@echo "make behaviour        what thirty programs do, recorded before a change of structure and compared after it (ARGS)"
 	@echo "make hardware         what a real NVIDIA GPU says to what is emulated: 40 minutes; HARDWARE_PYTHON=a Python with CUDA's torch"
+	@echo "make fuzz             damaged and hostile files of every format that is read: ten minutes, seeded (ARGS=\"--seed 7\")"
 	@echo "make differential-operators  every operator of PyTorch's database, and random programs, beside plain PyTorch; hours"
 	@echo "make docs             the documentation, in site/"
 	@echo "make experiments      every experiment in its small form, on two emulated V100"
@@ -161,6 +162,10 @@ hardware:
 # ARGS="--only 'linalg.*'" compares some operators, ARGS="--programs 0:200" some random programs alone.
 differential-operators: environment
 	OMP_NUM_THREADS=1 $(RUN) -W ignore tools/differential $(ARGS)
+
+# ARGS="--seed 7 --one trace/112" writes one file again and reads it.
+fuzz: environment
+	$(RUN) tools/fuzz $(ARGS)
 
 docs: environment
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)

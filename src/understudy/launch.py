@@ -198,6 +198,7 @@ def collect(folder: Path) -> Result:
         except FileFormatError as error:
             result.lost.append(str(error))
             continue
+        trace.folder = os.getcwd()  # it is this run's own, so its lines may be looked up
         if not whole:
             result.lost.append(_unfinished(path, trace))
             trace.facts["incomplete"] = True

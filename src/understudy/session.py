@@ -96,6 +96,7 @@ class Session:
         wanted = options.cuda_version
         self.cuda_version = versions.parse_version(wanted) if wanted else versions.default_cuda(self.models)
         self.trace = Trace()
+        self.trace.folder = os.getcwd()
         self.settings = _alloc_settings()
         own = None if options.curves is None else measured.load(options.curves)
         self.machine = build_machine(self.models, self.cuda_version, self.trace, self.settings, own)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from pathlib import Path
 
+from understudy import foreign
 from understudy.errors import FileFormatError
 
 TEXT = (str,), "a string"
@@ -53,9 +53,7 @@ def read(start: Path | None = None) -> dict[str, object]:
 
 def _table(path: Path) -> dict[str, object]:
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"{path} cannot be read as TOML: {error}") from error
+        data = foreign.from_toml(path)
     except PermissionError:
         return {}
     tool = data.get("tool", {})

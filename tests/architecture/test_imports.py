@@ -8,22 +8,23 @@ from source import Source, sources
 VOCABULARY = {"vocabulary", "torch", "jax", "tensorflow", "mxnet"}
 CORE = {"trace", "gpus", "cost", "machine", "checks", "reports"}
 BELOW_SESSION = CORE | {"seam", "analysis", "measure", "settings", "live", "departure"}
-COMMANDS = BELOW_SESSION | VOCABULARY | {"session", "launch", "train", "experiments", "doctor", "cli"}
+COMMANDS = BELOW_SESSION | VOCABULARY | {"session", "launch", "train", "experiments", "doctor", "cli", "foreign"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"session"},
     "errors": set(),
+    "foreign": set(),
     "import_hook": set(),
-    "trace": set(),
-    "gpus": set(),
-    "cost": {"trace", "gpus"},
+    "trace": {"foreign"},
+    "gpus": {"foreign"},
+    "cost": {"trace", "gpus", "foreign"},
     "machine": {"trace", "gpus", "cost"},
     "checks": {"trace"},
     "reports": {"trace"},
     "seam": {"machine", "trace", "gpus", "import_hook"},
-    "analysis": {"machine", "cost", "trace", "gpus"},
-    "measure": {"trace", "gpus"},
-    "settings": set(),
+    "analysis": {"foreign", "machine", "cost", "trace", "gpus"},
+    "measure": {"foreign", "trace", "gpus"},
+    "settings": {"foreign"},
     "live": {"machine"},
     "departure": {"trace", "seam"},
     "guard": set(),

@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from understudy import checks, launch
 from understudy.cli import run
 from understudy.errors import FileFormatError
+from understudy.foreign import from_pickle
 from understudy.measure import present, snapshot
 from understudy.reports import text
-from understudy.trace.plain_pickle import loads
 
 PROGRAM = """
 import torch
@@ -89,7 +89,7 @@ class Evil:
 
 def test_a_pickle_that_wants_to_run_something_is_refused():
     with pytest.raises(FileFormatError, match=r"asks for posix\.system"):
-        loads(pickle.dumps({"segments": Evil()}), "evil.pickle")
+        from_pickle(pickle.dumps({"segments": Evil()}), "evil.pickle", "a snapshot")
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Predicted against published times of models that nothing, or only a few shares, was fitted on, by row.
 
     python tools/calibration/accuracy_models.py transformers            # FP32 transformers that NeuSight timed
-    python tools/calibration/accuracy_models.py images [--most 100]     # timm's eager results; needs timm (make accuracy-images)
+    python tools/calibration/accuracy_models.py images [--most 100]    # timm (make accuracy-images)
 
 For each GPU, mode and layout: the median and the 90th percentile of the error, the bias (of times: + is too slow),
 Kendall's tau of the ranking of models, and how many rows lay inside the printed band.

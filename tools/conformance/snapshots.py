@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 import torch
 
 import understudy
+from understudy import foreign
 from understudy.analysis.replay import ReplayResult, replay
-from understudy.trace import plain_pickle
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "snapshots.tsv"
@@ -231,7 +231,9 @@ SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size", "garbage_collection_thr
 def extract(clones: Path, blob: str, out: Path) -> None:
     """Write a snapshot's actions, sizes, addresses and blocks, without stacks, in the JSON form that a replay reads."""
     source = next(source for source in sources() if source.blob.startswith(blob))
-    data: Any = plain_pickle.loads(git(clones / source.repository, "cat-file", "blob", source.blob) or b"", source.path)
+    data: Any = foreign.from_pickle(
+        git(clones / source.repository, "cat-file", "blob", source.blob) or b"", source.path, "a memory snapshot"
+    )
     settings = data.get("allocator_settings", {})
     kept = {
         "source": f"{source.repository} {source.path} at {source.commit}",

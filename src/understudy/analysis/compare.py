@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
+from understudy import foreign
 from understudy.errors import FileFormatError
 from understudy.trace.operation import Kind
 from understudy.trace.plain import Json
@@ -84,10 +84,11 @@ def load(path: str | Path) -> Numbers:
         FileFormatError: the file is neither.
         OSError: the file cannot be read.
     """
-    if Path(path).read_bytes()[:1] != b"{":
+    data = foreign.read_bytes(path)
+    if data[:1] != b"{":
         return measure(Trace.load(path))
     try:
-        return _of_report(json.loads(Path(path).read_text("utf-8")))
+        return _of_report(foreign.from_json(data, path, "a report of understudy"))
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(
             f"{path} is no report of understudy ({error}): write one with `understudy run --report out.json`"

@@ -44,6 +44,7 @@ def retime(trace: Trace, models: Sequence[Gpu]) -> Trace:
     for row in trace.rows:
         run.take(row)
     run.out.facts = _facts(trace, before, after, cuda, run.band())
+    run.out.sources = trace.sources
     return run.out
 
 

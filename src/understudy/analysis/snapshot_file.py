@@ -7,22 +7,17 @@ JSON form holds the same keys; an event may be the list [action, address, size, 
 from __future__ import annotations
 
 import difflib
-import gzip
-import io
-import json
-import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from understudy import foreign
 from understudy.errors import FileFormatError
 from understudy.machine.memory.blocks import DEFAULT_POOL, PoolId
 from understudy.machine.memory.settings import MIB, UNLIMITED, Settings, parse
-from understudy.trace import plain_pickle
 from understudy.trace.plain import Json
 
-MOST_BYTES = 4 << 30
-"""The most that a packed snapshot may hold."""
 MOST_MEMORY = 1 << 40
 """More than any GPU has: a size beyond it is a mistake of the file."""
 
@@ -54,7 +49,7 @@ def read(path: str | Path) -> list[Snapshot]:
     """The devices of a snapshot file that hold segments or events. Raises FileFormatError when it is none."""
     path = Path(path)
     try:
-        data = path.read_bytes()
+        data = foreign.read_bytes(path)
     except OSError as error:
         names = [found.name for found in path.parent.glob("*")] if isinstance(error, FileNotFoundError) else []
         near = difflib.get_close_matches(path.name, names, n=1)
@@ -64,19 +59,8 @@ def read(path: str | Path) -> list[Snapshot]:
 
 
 def _decode(data: bytes, path: Path) -> object:
-    if data[:2] == b"\x1f\x8b":
-        try:
-            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(MOST_BYTES + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise FileFormatError(f"{path} is not a whole gzip file: {error}.") from None
-        if len(data) > MOST_BYTES:
-            raise FileFormatError(f"{path} holds more than {MOST_BYTES >> 30} GiB when it is unpacked.")
-    if data[:1] == b"{":
-        try:
-            return json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise FileFormatError(f"{path} is not JSON: {error}.") from None
-    return plain_pickle.loads(data, str(path))
+    data = foreign.unpacked(data, path)
+    return foreign.from_json(data, path) if data[:1] == b"{" else foreign.from_pickle(data, path, foreign.SNAPSHOT)
 
 
 def from_dict(data: object, path: str | Path = "the snapshot") -> list[Snapshot]:
@@ -86,13 +70,18 @@ def from_dict(data: object, path: str | Path = "the snapshot") -> list[Snapshot]
             f"{path} has no list of segments, so it is no memory snapshot. "
             "Make one with torch.cuda.memory._dump_snapshot."
         )
-    settings = _settings(data.get("allocator_settings") or {}, path)
     try:
+        settings = _settings(data.get("allocator_settings") or {}, path)
         segments = [_segment(entry) for entry in data["segments"]]
         traces = [[_event(entry) for entry in trace] for trace in data.get("device_traces") or []]
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except foreign.UNFIT as error:
         reason = error if isinstance(error, ValueError) else repr(error)
         raise FileFormatError(f"{path} has an entry that is none of an allocator's: {reason}.") from None
+    held: Counter[int] = Counter()
+    for segment in segments:
+        held[segment["device"]] += segment["total_size"]
+    if held and max(held.values()) > MOST_MEMORY:
+        raise FileFormatError(f"{path} holds {max(held.values()) >> 30:,} GiB on one device, more than any GPU has.")
     devices = {segment["device"] for segment in segments} | {index for index, trace in enumerate(traces) if trace}
     return [
         Snapshot(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
-import linecache
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -121,10 +120,10 @@ class Run:
         }
         framework = framework_of(trace.facts)
         kept = [
-            in_words_of(framework, _with_hint(finding))
+            in_words_of(framework, _with_hint(finding, trace.line(finding.site)))
             for _, findings in results
             for finding in findings
-            if (finding.code, _line(finding.site)) not in covered and not suppressed(finding)
+            if (finding.code, _line(finding.site)) not in covered and not suppressed(finding, trace.line(finding.site))
         ]
         return sorted(kept, key=_rank)
 
@@ -146,22 +145,18 @@ def run(trace: Trace, codes: Iterable[str] | None = None) -> list[Finding]:
     return checks.findings(trace)
 
 
-def suppressed(finding: Finding) -> bool:
-    """Whether the finding's line says `# understudy: ignore[code]` with the finding's code; a bare ignore is none."""
-    codes = [code.strip() for names in _IGNORE.findall(_text(finding.site)) for code in names.split(",")]
+def suppressed(finding: Finding, text: str) -> bool:
+    """Whether a finding's line says `# understudy: ignore[code]` with the finding's code; a bare ignore is none."""
+    codes = [code.strip() for names in _IGNORE.findall(text) for code in names.split(",")]
     return finding.code in codes
 
 
-def _with_hint(finding: Finding) -> Finding:
+def _with_hint(finding: Finding, text: str) -> Finding:
     """A finding on a line whose `ignore` names no code, or another one, says what would silence it."""
-    if not _IGNORE.search(_text(finding.site)):
+    if not _IGNORE.search(text):
         return finding
     hint = f"to silence it, name it: `# understudy: ignore[{finding.code}]`"
     return finding._replace(advice=f"{finding.advice}; {hint}")
-
-
-def _text(site: Site) -> str:
-    return linecache.getline(site.file, site.line) if site.file else ""
 
 
 _IGNORE = re.compile(r"#\s*understudy:\s*ignore(?:\[([^\]]*)\])?")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import re
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -89,13 +88,14 @@ class WrongTiming(Check):
             if latest is None or record.end_ns > latest.end_ns:
                 self.work[thread] = record
             return
-        if not _reads_clock(record.site):
+        text = trace.line(record.site)
+        if text and not CLOCK_CALL.search(text):
             return
         key = thread, record.signature.name
         before = self.readings.get(key)
         latest = self.work.get(thread)
         pending_ns = 0 if latest is None else max(0, latest.end_ns - record.issued_ns)
-        if before is None or not _written(DIFFERENCE, record.site):
+        if before is None or not DIFFERENCE.search(text):
             self.readings[key] = Reading(record.issued_ns, pending_ns, record.site)
         latest_ns, self.latest_ns[key] = self.latest_ns.get(key, 0), record.issued_ns
         if before is not None and latest is not None and latest.issued_ns > latest_ns:
@@ -130,16 +130,3 @@ class WrongTiming(Check):
             times=wrong.times,
             device=wrong.device,
         )
-
-
-def _reads_clock(site: Site) -> bool:
-    """Whether the line itself reads a clock, rather than a library that it calls; true when it cannot be looked up."""
-    return not _line(site) or _written(CLOCK_CALL, site)
-
-
-def _written(pattern: re.Pattern[str], site: Site) -> bool:
-    return pattern.search(_line(site)) is not None
-
-
-def _line(site: Site) -> str:
-    return linecache.getline(site.file, site.line) if site.file else ""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from understudy.errors import FileFormatError
+from understudy import foreign
 from understudy.measure import kineto, snapshot
 from understudy.trace.trace import Trace
 
@@ -19,13 +18,9 @@ def load(path: str | Path) -> Trace:
         FileFormatError: the file is none of them.
         OSError: the file cannot be read.
     """
-    with Path(path).open("rb") as file:
-        head = file.read(4096)
+    head = foreign.read_bytes(path, 4096)
     if kineto.is_kineto(head):
         return kineto.load(path)
     if head[:1] == PICKLE:
         return snapshot.load(path)
-    try:
-        return Trace.load(Path(path))
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise FileFormatError(f"{path} is damaged: {error}; write it again with `understudy run --trace`") from error
+    return Trace.load(Path(path))

@@ -20,6 +20,6 @@ def require_writable(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("ab").close()
         if new:
-            path.unlink()
+            path.resolve().unlink()  # a link to where nothing is yet stays
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
+from understudy import foreign
 from understudy.analysis.compare import MOST_OPERATORS, Comparison, Difference, Numbers, compare, load, measure
 from understudy.cli import _files
 from understudy.measure import kineto
@@ -57,8 +57,7 @@ def command(first: str, second: str, tolerance: float, as_json: bool) -> int:
 
 def _numbers(path: str) -> Numbers:
     """The numbers of a JSON report of ours, or of a trace that anybody wrote."""
-    with Path(path).open("rb") as file:
-        head = file.read(4096)
+    head = foreign.read_bytes(path, 4096)
     return measure(_files.load(path)) if kineto.is_kineto(head) else load(path)
 
 

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
 from understudy import checks, reports
 from understudy.checks._gates import parse_gates, refuse_undecidable, violations
 from understudy.cli._files import load
+from understudy.errors import UsageError
 from understudy.reports import json as json_report
 from understudy.reports.text import show
+from understudy.trace.sources import collect, places
+from understudy.trace.trace import Trace
 
 
 @click.command("report")
 @click.argument("path", metavar="TRACE")
 @click.option("--report", "-o", "outputs", metavar="PATH", multiple=True, help="Write a report instead of printing it.")
+@click.option(
+    "--source", metavar="FOLDER", help="The program's folder, for the text of its lines where TRACE does not hold it."
+)
 @click.option("--fail-on", metavar="CODE[=N],...", multiple=True, help="End with 64 when such a finding occurs.")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON on stdout.")
-def command(path: str, outputs: tuple[str, ...], fail_on: tuple[str, ...], as_json: bool) -> int:
+def command(path: str, outputs: tuple[str, ...], source: str | None, fail_on: tuple[str, ...], as_json: bool) -> int:
     """Look for findings in a TRACE saved by `understudy run --trace`, and show the report.
 
     A profile of torch.profiler (`.json`, `.json.gz`) and a memory snapshot of a real GPU can be given as well.
@@ -27,6 +34,8 @@ def command(path: str, outputs: tuple[str, ...], fail_on: tuple[str, ...], as_js
     for output in outputs:
         reports.find(output)
     trace = load(path)
+    if source is not None:
+        _take_sources(trace, Path(source))
     refuse_undecidable(gates, trace.facts.get("not_decidable", ()), path)
     findings = checks.run(trace)
     for output in outputs:
@@ -39,3 +48,14 @@ def command(path: str, outputs: tuple[str, ...], fail_on: tuple[str, ...], as_js
     for sentence in broken:
         click.echo(f"understudy: {sentence}", err=True)
     return 64 if broken else 0
+
+
+def _take_sources(trace: Trace, folder: Path) -> None:
+    """Take the lines that a trace names from a folder of the person's: from nowhere else, whatever the trace names."""
+    if not folder.is_dir():
+        raise UsageError(f"--source {folder} is not a folder: name the one that the program is in")
+    root = folder.resolve()
+    for site in places(trace):
+        path = (root / site.file).resolve() if site.file else root
+        if path.is_file() and path.is_relative_to(root):
+            collect(trace.sources, [site], str(root))

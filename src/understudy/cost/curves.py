@@ -1,6 +1,6 @@
 """Efficiency curves: what part of the roofline an operator class reaches, by the size of its roofline time.
 
-The curves are data (`data/curves.toml`, written by `tools/calibration/calibrate_cost.py`); this file only reads them. A curve is
+The curves are data (`data/curves.toml`, which `make calibrate` writes); this file only reads them. A curve is
 a row of knots (roofline time in microseconds, efficiency). Between knots the efficiency is linear in the logarithm of
 the time; below the first knot the time falls linearly to the class's floor; above the last it stays as it is.
 """

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from understudy import gpus
+from msgspec import Meta, Struct
+
+from understudy import foreign, gpus
 from understudy.cost.curves import Curve
-from understudy.errors import FileFormatError
-from understudy.trace.plain import Json
+from understudy.errors import FileFormatError, UsageError
 
 _MEASURED_PRODUCTS = 0.9
 """What the cost model multiplies direct convolutions in FP32 by (`model._DIRECT`); a measured curve holds it."""
@@ -27,38 +26,65 @@ class Measured(NamedTuple):
     links: dict[str, float]
 
 
+Number = Annotated[float, Meta(ge=0, le=1e15)]
+Point = Annotated[float, Meta(gt=0, le=1e9)]
+
+
+class Row(Struct, rename={"operator_class": "class"}):
+    """One curve in the file: a class of operators in a precision, point by point."""
+
+    operator_class: str
+    precision: str
+    roofline_us: list[Point]
+    efficiency: list[Point]
+    band: list[Number]
+    source: str
+
+
+class Tables(Struct):
+    """The file's content."""
+
+    gpu: str
+    generation: str
+    curve: list[Row]
+    dispatch_us: dict[str, Number] = {}
+    driver: dict[str, Number] = {}
+    links: dict[str, Number] = {}
+
+
 @cache
 def load(path: str) -> Measured:
     """A file that `understudy calibrate` wrote.
 
     Raises:
         FileFormatError: it is not such a file.
-        OSError: it cannot be read.
+        UsageError: it cannot be read.
     """
     try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        share = gpus.find(data["gpu"]).sustained_share
-        curves = {(row["class"], row["precision"]): _curve(row, share) for row in data["curve"]}
-        tables = (_numbers(data.get(name, {})) for name in ("dispatch_us", "driver", "links"))
-        return Measured(str(data["gpu"]), str(data["generation"]), curves, *tables)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError, IndexError) as error:
-        raise FileFormatError(
-            f"{path} is no file of measured curves ({error}): `understudy calibrate` writes one"
+        tables = foreign.from_toml(path)
+    except OSError as error:
+        raise UsageError(
+            f"the curves {path} cannot be read: {error.strerror}; `understudy calibrate` writes them"
         ) from error
+    data = foreign.typed(tables, Tables, path, "the measured curves")
+    share = gpus.find(data.gpu).sustained_share
+    curves = {(row.operator_class, row.precision): _curve(row, share, path) for row in data.curve}
+    return Measured(data.gpu, data.generation, curves, data.dispatch_us, data.driver, data.links)
 
 
-def _curve(row: Json, sustained_share: float) -> Curve:
-    factor = _MEASURED_PRODUCTS if (row["class"], row["precision"]) == ("convolution", "fp32") else 1.0
-    knots = sorted(zip(row["roofline_us"], row["efficiency"], row["band"], strict=True))
+def _curve(row: Row, sustained_share: float, path: str) -> Curve:
+    if not 0 < len(row.roofline_us) == len(row.efficiency) == len(row.band):
+        raise FileFormatError(
+            f"{path} is damaged: the curve of {row.operator_class} in {row.precision} needs as many sizes as "
+            "efficiencies and bands, and one at least; `understudy calibrate` writes such a file"
+        )
+    factor = _MEASURED_PRODUCTS if (row.operator_class, row.precision) == ("convolution", "fp32") else 1.0
+    knots = sorted(zip(row.roofline_us, row.efficiency, row.band, strict=True))
     return Curve(
-        tuple(1000.0 * float(us) for us, _, _ in knots),
-        tuple(float(efficiency) / factor for _, efficiency, _ in knots),
-        tuple(float(band) for _, _, band in knots),
+        tuple(1000.0 * us for us, _, _ in knots),
+        tuple(efficiency / factor for _, efficiency, _ in knots),
+        tuple(band for _, _, band in knots),
         False,
-        str(row["source"]),
+        row.source,
         sustained_share,
     )
-
-
-def _numbers(table: Json) -> dict[str, float]:
-    return {str(name): float(value) for name, value in table.items()}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from understudy import foreign
 from understudy.errors import FileFormatError, UsageError
 
 PRECISIONS = ("fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
@@ -25,11 +26,9 @@ def read(path: Path, kind: type[_Facts], example: str) -> _Facts:
         UsageError: it cannot be read.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = foreign.from_toml(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"{path.name} is not TOML: {error}") from error
     return checked(data, kind, path.name, example)
 
 
@@ -68,6 +67,8 @@ def _wrong(name: str, value: Any, kind: str) -> str:
     whole = kind == "int"
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         return "must be a whole number" if whole else "must be a number"
+    if not math.isfinite(value):
+        return "must be finite"
     return "" if value > 0 or (name == _MAY_BE_ZERO and value == 0) else "must be more than 0"
 
 

@@ -7,20 +7,19 @@ profile does not hold is left out, and `facts["not_decidable"]` names the checks
 
 from __future__ import annotations
 
-import gzip
-import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from understudy import foreign
 from understudy.errors import FileFormatError
 from understudy.measure import kineto_facts
 from understudy.measure.kineto_hosts import Call, Event, Hosts
 from understudy.measure.kineto_names import COPIES, DTYPES, SIZES, WAITS, is_matrix_unit, waiting_operator
 from understudy.trace.kineto import DEFAULT_STREAM
 from understudy.trace.operation import UNKNOWN_SITE, Kind, Lane, Signature, Site
-from understudy.trace.trace import Trace
+from understudy.trace.trace import Trace, require_sound
 
 DEVICE_WORK = {
     "kernel": Kind.KERNEL,
@@ -30,6 +29,9 @@ DEVICE_WORK = {
     "gpu_memcpy": Kind.COPY,
     "Memcpy": Kind.COPY,
 }
+
+
+WHAT = "a trace of torch.profiler (`export_chrome_trace` writes one)"
 
 
 class Line(NamedTuple):
@@ -49,7 +51,10 @@ class Line(NamedTuple):
 def is_kineto(data: bytes) -> bool:
     """Whether a file's first bytes are those of a Kineto trace, compressed or not."""
     if data[:2] == b"\x1f\x8b":
-        data = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data, 512)
+        try:
+            data = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data, 512)
+        except zlib.error:
+            return False
     head = data.lstrip()[:512]
     return head[:1] in (b"{", b"[") and (b'"schema_version"' not in head[:64])
 
@@ -61,15 +66,8 @@ def load(path: str | Path) -> Trace:
         FileFormatError: the file is not JSON, or holds no events.
         OSError: the file cannot be read.
     """
-    data = Path(path).read_bytes()
-    try:
-        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-        document = json.loads(text.decode("utf-8", "replace"))  # PyTorch 2.6 writes stray bytes into frames' names
-    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise FileFormatError(
-            f"{path} cannot be read as a trace of torch.profiler ({error}); write one with `export_chrome_trace`"
-        ) from error
-    return from_document(document, str(path))
+    data = foreign.unpacked(foreign.read_bytes(path), path)
+    return from_document(foreign.from_json(data, path, WHAT), str(path))
 
 
 def from_document(document: object, path: str = "the trace") -> Trace:
@@ -81,8 +79,10 @@ def from_document(document: object, path: str = "the trace") -> Trace:
     if not isinstance(events, list) or not all(isinstance(event, Mapping) for event in events):
         raise FileFormatError(f"{path} holds no traceEvents, so it is no trace of torch.profiler")
     try:
-        return _Reader(head, events).trace
-    except (KeyError, TypeError, ValueError) as error:
+        trace = _Reader(foreign.printable(head, path), foreign.printable(events, path)).trace
+        require_sound(trace, path)
+        return trace
+    except foreign.UNFIT as error:
         raise FileFormatError(f"{path} has an event that is none of Kineto's: {error!r}") from error
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from understudy import foreign
 from understudy.errors import FileFormatError
 from understudy.measure.kineto_facts import NEEDS_MEMORY, UNDECIDABLE
-from understudy.trace import plain_pickle
 from understudy.trace.operation import UNKNOWN_SITE, Site
-from understudy.trace.trace import MEMORY_ACTIONS, Trace
+from understudy.trace.trace import MEMORY_ACTIONS, Trace, require_sound
 
 WITHOUT_WORK = (
     "host-sync",
@@ -45,18 +45,19 @@ def add(trace: Trace, path: str | Path) -> None:
         FileFormatError: the file is no snapshot, or asks to run code.
         OSError: the file cannot be read.
     """
-    snapshot = plain_pickle.loads(Path(path).read_bytes(), str(path))
+    snapshot = foreign.from_pickle(foreign.read_bytes(path), path, foreign.SNAPSHOT)
     if not isinstance(snapshot, Mapping) or not isinstance(snapshot.get("device_traces"), Sequence):
         raise FileFormatError(f"{path} holds no device_traces, so it is no memory snapshot with a history")
     trace.memory = type(trace.memory)()
-    events = [(event, device) for device, events in enumerate(snapshot["device_traces"]) for event in events]
     try:
+        events = [(event, device) for device, events in enumerate(snapshot["device_traces"]) for event in events]
         events.sort(key=lambda pair: int(pair[0].get("time_us", 0)))
         begin_us = int(events[0][0].get("time_us", 0)) if events else 0
         for event, device in events:
             _row(trace, event, device, begin_us)
-    except (KeyError, TypeError, ValueError) as error:
+    except foreign.UNFIT as error:
         raise FileFormatError(f"{path} has an entry that is none of an allocator's: {error!r}") from error
+    require_sound(trace, path)
     _peaks(trace)
     known = trace.facts.get("not_decidable", [])
     trace.facts["not_decidable"] = [code for code in known if code not in NEEDS_MEMORY]

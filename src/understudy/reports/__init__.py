@@ -66,4 +66,5 @@ def write(path: str | Path, trace: Trace, findings: Sequence[Finding]) -> None:
     rendered = find(path).render(trace, findings)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(rendered.encode() if isinstance(rendered, str) else rendered)
+    # A file's name may hold bytes that are no UTF-8, which Python keeps as halves of characters.
+    target.write_bytes(rendered.encode(errors="backslashreplace") if isinstance(rendered, str) else rendered)

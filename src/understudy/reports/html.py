@@ -7,6 +7,7 @@ block by writing `<` as an escape of JSON.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -37,7 +38,7 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
     environment = page.environment()
     environment.filters |= {"ns": format_ns, "size": format_bytes, "share": format_share, "short": short, "code": code}
     environment.filters["flop"] = format_flop
-    environment.globals |= {"plural": plural, "around": source.around, "memory_words": memory_words}
+    environment.globals |= {"plural": plural, "around": partial(source.around, trace), "memory_words": memory_words}
     summary = summarize(trace, findings)
     groups = charts.kernels(trace)
     memory = charts.memory(trace, summary.begin_ns)

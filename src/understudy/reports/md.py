@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 
 from understudy.reports.parts.summary import Summary, memory_words, short, summarize
 from understudy.reports.text import sync_lines
@@ -73,6 +74,9 @@ def _plain(text: str) -> str:
     parts = text.replace("\n", " ").split("`")
     if len(parts) % 2 == 0:
         return text.replace("\n", " ").replace("`", "'").translate(_SPECIAL)
-    return "".join(
-        f"`{part.replace('|', '¦')}`" if number % 2 else part.translate(_SPECIAL) for number, part in enumerate(parts)
-    )
+    return "".join(_code(part) if number % 2 else part.translate(_SPECIAL) for number, part in enumerate(parts))
+
+
+def _code(text: str) -> str:
+    """Code; in a tag of HTML where it holds what some readers of Markdown would take for one."""
+    return f"<code>{escape(text).replace('|', '&#124;')}</code>" if set(text) & set("<>&|") else f"`{text}`"

@@ -12,14 +12,16 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from understudy import foreign
 from understudy.errors import FileFormatError
-from understudy.trace.plain import Json
-from understudy.trace.rows import Rows
-from understudy.trace.trace import Trace, read_tables
+from understudy.trace.rows import WIDTH
+from understudy.trace.schema import Entries
+from understudy.trace.trace import Trace, parse
 
 MAGIC = b"understudy-journal 1\n"
 HEAD = struct.Struct("<cq")
-TABLES, ROWS, MEMORY, FACTS, END = b"T", b"R", b"M", b"F", b"E"
+TABLES, ROWS, MEMORY, FACTS, SOURCES, END = b"T", b"R", b"M", b"F", b"S", b"E"
+ROW = WIDTH * 8
 TABLE_NAMES = ("lanes", "signatures", "sites", "hazards", "notes")
 
 
@@ -52,7 +54,9 @@ class Pages:
     def last(self) -> bytes:
         """What is still missing, and the mark that nothing is."""
         memory = _page(MEMORY, self.trace.memory.to_bytes()) if len(self.trace.memory) else b""
-        return self.new() + memory + self.facts() + _page(END, b"")
+        new = self.new()
+        self.trace.keep_sources()
+        return new + memory + self.facts() + _page(SOURCES, _json(self.trace.sources)) + _page(END, b"")
 
 
 def read(path: str | Path) -> tuple[Trace, bool]:
@@ -62,12 +66,11 @@ def read(path: str | Path) -> tuple[Trace, bool]:
         FileFormatError: the file is not a journal of ours.
         OSError: the file cannot be read.
     """
-    data = Path(path).read_bytes()
+    data = foreign.read_bytes(path)
     if not data.startswith(MAGIC):
         raise FileFormatError(f"{path} holds no records of this understudy: run the program again")
-    tables: dict[str, list[Any]] = {name: [] for name in TABLE_NAMES}
+    header: dict[str, Any] = {name: [] for name in TABLE_NAMES}
     rows, memory = bytearray(), b""
-    facts: Json = {}
     kind = b""
     position = len(MAGIC)
     while position + HEAD.size <= len(data):
@@ -78,18 +81,19 @@ def read(path: str | Path) -> tuple[Trace, bool]:
         position += HEAD.size + length
         match kind:
             case b"T":
-                for name, entries in json.loads(page).items():
-                    tables[name] += entries
+                for name, entries in foreign.typed(foreign.from_json(page, path), Entries, path, "a page").items():
+                    header[name] += entries
             case b"R":
                 rows += page
             case b"M":
                 memory = page
             case b"F":
-                facts = json.loads(page)
-    trace = Trace()
-    read_tables(trace, tables)
-    trace.facts = facts
-    trace.rows, trace.memory = Rows.from_bytes(bytes(rows)), Rows.from_bytes(memory)
+                header["facts"] = foreign.from_json(page, path)
+            case b"S":
+                header["sources"] = foreign.from_json(page, path)
+    rows, memory = rows[: len(rows) // ROW * ROW], memory[: len(memory) // ROW * ROW]
+    header |= {"rows": len(rows) // ROW, "memory": len(memory) // ROW}
+    trace = parse(header, bytes(rows) + memory, str(path))
     return trace, kind == END and position == len(data)
 
 

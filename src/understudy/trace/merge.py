@@ -33,6 +33,10 @@ def merge(traces: Sequence[Trace]) -> Trace:
     numbers = _numbers(traces)
     out = Trace()
     out.facts = _facts(traces, numbers)
+    out.folder = traces[0].folder
+    for trace in traces:
+        for file, lines in trace.sources.items():
+            out.sources.setdefault(file, {}).update(lines)
     threads = 1 + max((lane.thread for trace in traces for lane in trace.lanes), default=0)
     for index, trace in enumerate(traces):
         _add(out, trace, numbers[index], index * threads, steps=index == 0)

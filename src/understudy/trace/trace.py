@@ -10,17 +10,23 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from understudy import foreign
 from understudy.errors import FileFormatError
 from understudy.trace.operation import UNKNOWN_SITE, Hazard, Kind, Lane, Note, Signature, Site
 from understudy.trace.plain import Json
 from understudy.trace.rows import WIDTH, Row, Rows
+from understudy.trace.schema import Facts, Header
+from understudy.trace.sources import Sources, collect, places
 
 MAGIC = "understudy-trace 1"
+NO_TRACE = "is not an understudy trace"
+HOW = "write one with `understudy run --trace`"
+MOST_NS = 1 << 62
+MOST_DEVICES = 1 << 16
 KIND, LANE, SIGNATURE, SITE, ISSUED, START, END, VALUE = range(8)
 
 T = TypeVar("T")
@@ -111,6 +117,8 @@ class Trace:
     "rank", "devices" (per-device totals, filled in when the emulation ends: peak_allocated_bytes,
     peak_at_most_bytes, peak_unsure and peak_band (how sure that is), peak_reserved_bytes, context_bytes,
     memory_bytes), "source" ("modelled" or "measured") and "band" (the relative error band of the durations, a float).
+    `sources` holds the program's lines around those that the trace names; `folder` is where the program runs, whose
+    files they are taken from, and None of a trace that was read from a file.
     """
 
     def __init__(self) -> None:
@@ -122,6 +130,8 @@ class Trace:
         self.hazards: list[Hazard] = []
         self.notes: list[Note] = []
         self.facts: Json = {"source": "modelled"}
+        self.sources: Sources = {}
+        self.folder: str | None = None
         self.sink: Callable[[], None] | None = None
         """What takes the rows out of this process as they come, where it leaves them to another one."""
 
@@ -161,6 +171,21 @@ class Trace:
                 category >> MEMORY_EXCESS,
             )
 
+    def line(self, site: Site) -> str:
+        """The text of a line of the program; empty where nothing is known of it."""
+        return self.near(site).get(site.line, "")
+
+    def near(self, site: Site) -> dict[int, str]:
+        """The lines known of a site's file by number, those around the site among them."""
+        if self.folder is not None and site.line not in self.sources.get(site.file, {}):
+            collect(self.sources, [site], self.folder)
+        return self.sources.get(site.file, {})
+
+    def keep_sources(self) -> None:
+        """Take all lines that the trace names from the program's files, before it is read elsewhere."""
+        if self.folder is not None:
+            collect(self.sources, places(self), self.folder)
+
     def end_ns(self) -> int:
         """When the last thing ended, host or device, in nanoseconds since the emulation began."""
         rows = self.rows
@@ -172,13 +197,14 @@ class Trace:
         out.lanes, out.signatures, out.sites = self.lanes, self.signatures, self.sites
         out.hazards, out.notes = self.hazards, self.notes
         out.facts = {**self.facts, "devices": []}
+        out.sources, out.folder = self.sources, self.folder
         out.rows = self.rows.since(first)
         return out
 
     def canonical(self) -> Trace:
         """The same trace ordered by (issue time, thread, order in the thread), its tables numbered by first use."""
         out = Trace()
-        out.facts = self.facts
+        out.facts, out.sources, out.folder = self.facts, self.sources, self.folder
         renumber = _Renumber(self, out)
         threads = {number: lane.thread for number, lane in enumerate(self.lanes)}
         rows: Iterable[Row] = self.rows
@@ -192,6 +218,7 @@ class Trace:
 
     def save(self, path: str | Path) -> None:
         """Write the canonical form to `path`; raises OSError when that cannot be done."""
+        self.keep_sources()
         canonical = self.canonical()
         header = {
             "facts": canonical.facts,
@@ -202,6 +229,7 @@ class Trace:
             "sites": canonical.sites,
             "hazards": canonical.hazards,
             "notes": canonical.notes,
+            "sources": canonical.sources,
         }
         text = json.dumps(header, separators=(",", ":"), sort_keys=True)
         data = io.BytesIO()
@@ -219,69 +247,85 @@ class Trace:
             FileFormatError: the file is not a trace of ours, or not of a version that this understudy reads.
             OSError: the file cannot be read.
         """
-        try:
-            data = gzip.decompress(Path(path).read_bytes())
-            magic, header, body = data.split(b"\n", 2)
-        except (gzip.BadGzipFile, EOFError, ValueError, zlib.error) as error:
-            why = "it is not compressed" if isinstance(error, gzip.BadGzipFile) else error or "it ends early"
-            raise FileFormatError(
-                f"{path} is not an understudy trace ({why}); write one with `understudy run --trace`"
-            ) from error
+        data = foreign.read_bytes(path)
+        if data[:2] != foreign.GZIP:
+            raise FileFormatError(f"{path} {NO_TRACE} (it is not compressed); {HOW}")
+        parts = foreign.unpacked(data, path).split(b"\n", 2)
+        if len(parts) < 3:
+            raise FileFormatError(f"{path} {NO_TRACE} (it ends early); {HOW}")
+        magic, header, body = parts
         if magic.decode(errors="replace") != MAGIC:
             raise FileFormatError(
                 f"{path} says {magic[:40].decode(errors='replace')!r} where this understudy reads {MAGIC!r}; "
                 "write it again with this version"
             )
-        return _parse(json.loads(header), body, str(path))
+        return parse(foreign.from_json(header, path, "a trace"), body, str(path))
 
 
-def _parse(header: Json, body: bytes, path: str) -> Trace:
+def parse(header: Any, body: bytes, path: str) -> Trace:
+    """The trace of a header and rows as `Trace.save` writes them.
+
+    Raises:
+        FileFormatError: something in them is not what it should be.
+    """
+    header = foreign.printable(header, path)
+    known = foreign.typed(header, Header, path, "the header")
+    end = known.get("rows", 0) * WIDTH * 8
+    if len(body) != end + known.get("memory", 0) * WIDTH * 8:
+        raise FileFormatError(f"{path} is cut short: it should hold {known.get('rows', 0)} rows; write it again")
     trace = Trace()
-    trace.facts = header["facts"]
-    end = header["rows"] * WIDTH * 8
-    if len(body) != end + header["memory"] * WIDTH * 8:
-        raise FileFormatError(f"{path} is cut short: it should hold {header['rows']} rows; write it again")
     trace.rows = Rows.from_bytes(body[:end])
     trace.memory = Rows.from_bytes(body[end:])
-    read_tables(trace, header)
+    trace.lanes, trace.signatures = Table(known["lanes"]), Table(known["signatures"])
+    trace.sites, trace.hazards, trace.notes = Table(known["sites"]), known["hazards"], known["notes"]
+    trace.facts = header.get("facts", {})
+    trace.sources = _numbered(known.get("sources", {}))
+    require_sound(trace, path)
     return trace
 
 
-def read_tables(trace: Trace, tables: Json) -> None:
-    """Give a trace its tables, from what JSON made of them: lists by the names of `Trace`'s attributes."""
-    trace.lanes = Table(Lane(*lane) for lane in tables["lanes"])
-    trace.signatures = Table(_signature(fields) for fields in tables["signatures"])
-    trace.sites = Table(_site(fields) for fields in tables["sites"])
-    trace.hazards = [_hazard(fields) for fields in tables["hazards"]]
-    trace.notes = [
-        Note(code, _site(site), tuple((key, value) for key, value in detail)) for code, site, detail in tables["notes"]
-    ]
+def _numbered(sources: dict[str, dict[str, str]]) -> Sources:
+    """Source lines as JSON has them, whose keys are texts, by number."""
+    return {
+        file: {int(number): text for number, text in lines.items() if number.isdecimal()}
+        for file, lines in sources.items()
+    }
 
 
-def _site(fields: list[Any]) -> Site:
-    file, line, function, stack = fields
-    return Site(file, line, function, tuple((f, n, name) for f, n, name in stack))
+def require_sound(trace: Trace, path: str | Path) -> None:
+    """Make sure of a trace from a file that its rows refer to entries that there are, and what its facts hold.
+
+    Raises:
+        FileFormatError: a number is out of range.
+    """
+    foreign.typed(trace.facts, Facts, path, "the facts")
+    sizes = {
+        KIND: len(Kind),
+        LANE: len(trace.lanes),
+        SIGNATURE: len(trace.signatures),
+        SITE: len(trace.sites),
+    }
+    for column, size in sizes.items():
+        _require_below(trace.rows, column, size, path)
+    for column in (ISSUED, START, END):
+        _require_below(trace.rows, column, MOST_NS, path)
+    limits = {Kind.HAZARD: len(trace.hazards), Kind.NOTE: len(trace.notes), Kind.BARRIER: len(trace.lanes)}
+    for row in trace.rows:
+        if not 0 <= row[VALUE] < limits.get(Kind(row[KIND]), MOST_NS) or row[END] < row[START]:
+            raise FileFormatError(f"{path} is damaged: a row of kind {Kind(row[KIND]).name} holds {row[START:]}")
+    memory = {0: len(MEMORY_ACTIONS), 1: MOST_DEVICES, 6: len(trace.sites)}
+    for column in range(WIDTH):
+        _require_below(trace.memory, column, memory.get(column, MOST_NS), path)
+    if any(row[7] & 255 >= len(MEMORY_CATEGORIES) for row in trace.memory):
+        raise FileFormatError(f"{path} is damaged: its allocations have categories that there are not")
+    if any(not -1 <= lane.device < MOST_DEVICES or not 0 <= lane.stream < MOST_NS for lane in trace.lanes):
+        raise FileFormatError(f"{path} is damaged: it names devices that there are not")
 
 
-def _signature(fields: list[Any]) -> Signature:
-    name, shapes, dtypes, inputs, flops, read, written, detail = fields
-    return Signature(
-        name,
-        tuple(map(tuple, shapes)),
-        tuple(dtypes),
-        inputs,
-        flops,
-        read,
-        written,
-        tuple((key, value) for key, value in detail),
-    )
-
-
-def _hazard(fields: list[Any]) -> Hazard:
-    code, first, second, lane, other, access, other_access, size, allocated = fields
-    return Hazard(
-        code, _site(first), _site(second), Lane(*lane), Lane(*other), access, other_access, size, _site(allocated)
-    )
+def _require_below(rows: Rows, column: int, size: int, path: str | Path) -> None:
+    numbers = rows.column(column)
+    if numbers and not 0 <= min(numbers) <= max(numbers) < size:
+        raise FileFormatError(f"{path} is damaged: column {column} of its rows holds numbers beyond {size:,}")
 
 
 class _Renumber:

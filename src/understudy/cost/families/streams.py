@@ -13,7 +13,7 @@ where the bytes are those that the operator reads and writes, each as often as t
   those beyond 8192 three times (SoftMax.cu), as often as they are not in L2.
 
 Small working sets (a quarter of the L2 cache or less) are taken to be in it, since the kernel before wrote them.
-The shares of generations are fitted on NeuSight's timings by `tools/calibration/calibrate_streams.py` (`data/streams.toml`).
+The shares of generations are fitted on NeuSight's timings (`make calibrate`, `data/streams.toml`).
 """
 
 from __future__ import annotations

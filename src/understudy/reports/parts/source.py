@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import linecache
 from typing import NamedTuple
 
 from understudy.trace.operation import Site
-
-AROUND = 3
+from understudy.trace.sources import AROUND
+from understudy.trace.trace import Trace
 
 
 class Line(NamedTuple):
@@ -18,15 +17,10 @@ class Line(NamedTuple):
     marked: bool
 
 
-def around(site: Site) -> list[Line]:
-    """The lines around a site, or none where the file cannot be read."""
-    if not site.file or site.line < 1:
+def around(trace: Trace, site: Site) -> list[Line]:
+    """The lines around a site, or none where the trace does not hold them."""
+    known = trace.near(site)
+    if site.line not in known:
         return []
-    lines = linecache.getlines(site.file)
-    if len(lines) < site.line:
-        return []
-    first = max(1, site.line - AROUND)
-    return [
-        Line(number, text.rstrip("\n"), number == site.line)
-        for number, text in enumerate(lines[first - 1 : site.line + AROUND], first)
-    ]
+    near = range(site.line - AROUND, site.line + AROUND + 1)
+    return [Line(number, known[number], number == site.line) for number in near if number in known]

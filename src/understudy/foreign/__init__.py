@@ -1,0 +1,187 @@
+"""Files that anybody may have written: read within bounds of size, memory, time and type, or refused in a sentence.
+
+Every format that understudy reads from outside goes through here. A pickle is first unpickled in a process of its own,
+whose memory and time are limited and which admits no classes and no functions; only one that came through is read here.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import pickle
+import re
+import stat
+import subprocess
+import sys
+import tomllib
+import zlib
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from understudy.errors import FileFormatError
+from understudy.foreign import weigh_pickle
+
+MIB = 1 << 20
+MOST_BYTES = 4 << 30
+"""The most that a file may hold, unpacked."""
+EXPANSION = 200
+"""How many bytes one packed byte may become; rows of traces become 10 to 30."""
+ROOM_BYTES = 16 * MIB
+"""What a packed file may become in any case."""
+DEPTH = 200
+"""How deep lists and dictionaries may lie in one another."""
+PICKLE_SECONDS = 10
+"""What checking a pickle may take, and one more a MiB."""
+SNAPSHOT = "a memory snapshot (torch.cuda.memory._dump_snapshot writes one)"
+GZIP = b"\x1f\x8b"
+
+OBEYED = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+"""What is no text: control characters other than tab and newline, changes of direction, and halves of characters."""
+
+UNFIT = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+"""What code raises that walks plain data of another shape than it expects."""
+
+T = TypeVar("T")
+
+
+def read_bytes(path: str | Path, first: int = -1) -> bytes:
+    """The content of a regular file, or its `first` bytes.
+
+    Raises:
+        FileFormatError: it is no regular file (a pipe or a device could be read without end), or too large.
+        OSError: it cannot be read.
+    """
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise FileFormatError(f"{path} is a pipe or a device: name a file")
+        if found.st_size > MOST_BYTES:
+            raise FileFormatError(f"{path} holds {found.st_size:,} bytes, and {MOST_BYTES:,} are the most that is read")
+        return file.read(first)
+
+
+def unpacked(data: bytes, path: str | Path) -> bytes:
+    """The content of gzipped data; what is not gzipped comes back as it is.
+
+    Raises:
+        FileFormatError: the data is damaged, ends early, or grows beyond all that a file of that size should hold.
+    """
+    if data[:2] != GZIP:
+        return data
+    most = min(MOST_BYTES, ROOM_BYTES + EXPANSION * len(data))
+    parts: list[bytes] = []
+    size, rest = 0, data
+    while rest:  # gzip allows several members, one after the other
+        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        try:
+            part = unpacker.decompress(rest, most - size + 1)
+        except zlib.error as error:
+            raise FileFormatError(f"{path} is damaged: it cannot be unpacked ({error})") from None
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise FileFormatError(f"{path} would grow beyond {most:,} bytes when it is unpacked, so it is not read")
+        if not unpacker.eof:
+            raise FileFormatError(f"{path} is cut short: it ends before its packed content does")
+        rest = unpacker.unused_data.lstrip(b"\0")
+    return b"".join(parts)
+
+
+def from_json(data: bytes | str, path: str | Path, what: str = "JSON") -> Any:
+    """JSON as Python's objects; `what` says in the error what the file should have been.
+
+    Raises:
+        FileFormatError: it is not JSON, or nested deeper than anything that understudy reads.
+    """
+    text = data if isinstance(data, str) else data.decode("utf-8", "replace")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise FileFormatError(f"{path} is not {what}: it is nested too deeply") from None
+    except ValueError as error:
+        raise FileFormatError(f"{path} is not {what}: {error}") from None
+
+
+def printable(value: Any, path: str | Path, depth: int = DEPTH) -> Any:
+    """Plain data whose texts hold nothing that a terminal would obey: such characters are written as escapes.
+
+    Raises:
+        FileFormatError: the data is nested deeper than anything that understudy reads.
+    """
+    if isinstance(value, str):
+        return OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), value)
+    if depth == 0:
+        raise FileFormatError(f"{path} is damaged: it is nested too deeply")
+    if isinstance(value, list):
+        return [printable(one, path, depth - 1) for one in value]
+    if isinstance(value, dict):
+        return {printable(key, path): printable(one, path, depth - 1) for key, one in value.items()}
+    return value
+
+
+def typed(value: object, kind: type[T], path: str | Path, what: str) -> T:
+    """Plain data as `kind`, whose annotations say what it must hold.
+
+    Raises:
+        FileFormatError: something in it has another type or is missing; the sentence says where.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except RecursionError:
+        raise FileFormatError(f"{path} is damaged: {what} is nested too deeply") from None
+    except msgspec.ValidationError as error:
+        raise FileFormatError(f"{path} is damaged: in {what}, {_lower(str(error))}") from None
+
+
+def from_toml(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises:
+        FileFormatError: it is not TOML.
+        OSError: it cannot be read.
+    """
+    try:
+        return tomllib.loads(read_bytes(path).decode())
+    except RecursionError:
+        raise FileFormatError(f"{path} is not TOML: it is nested too deeply") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{path} is not TOML: {error}") from None
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads plain data, and refuses everything else."""
+
+    def find_class(self, module_name: str, global_name: str) -> NoReturn:
+        """Refuse: plain data holds no objects."""
+        raise FileFormatError(f"it asks for {module_name}.{global_name}, and only plain data is read")
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        """Refuse: plain data refers to nothing outside itself."""
+        raise FileFormatError("it refers to data outside itself")
+
+
+def from_pickle(data: bytes, path: str | Path, what: str) -> Any:
+    """A pickle of plain data: numbers, strings, lists, tuples and dictionaries. Reading a foreign file runs nothing.
+
+    Raises:
+        FileFormatError: it is damaged, holds anything but plain data, or would take memory or time out of proportion.
+    """
+    seconds = PICKLE_SECONDS + len(data) // MIB
+    limits = [str(512 * MIB + 60 * len(data)), str(seconds), str(DEPTH)]
+    command = [sys.executable, "-I", "-S", str(Path(weigh_pickle.__file__)), *limits]
+    checked = subprocess.run(command, input=data, capture_output=True, check=False, env={})
+    if checked.returncode == weigh_pickle.REFUSED:
+        raise FileFormatError(f"{path} is not {what}: {checked.stdout.decode('utf-8', 'replace')}")
+    if checked.returncode:
+        raise FileFormatError(f"{path} is not {what}: unpickling it takes more memory or time than its size explains")
+    return _PlainUnpickler(io.BytesIO(data)).load()
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,252 @@
+"""Files that anybody may have written get an answer: a result, or one sentence, in little time and memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import struct
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from understudy import cli, foreign
+from understudy.analysis import snapshot_file
+from understudy.errors import FileFormatError
+from understudy.trace.operation import Hazard, Kind, Lane, Note, Signature, Site
+from understudy.trace.trace import Trace
+
+SECRET = "a line that is nobody's business"
+
+
+def segment(address: int, size: int) -> dict[str, Any]:
+    block = {"size": size, "state": "active_allocated", "requested_size": size}
+    place = {"device": 0, "address": address, "total_size": size, "stream": 0, "segment_type": "large"}
+    return {**place, "blocks": [block]}
+
+
+def shared_events() -> bytes:
+    event = {"action": "alloc", "addr": 1 << 21, "size": 512, "stream": 0, "frames": []}
+    return pickle.dumps({"segments": [], "device_traces": [[event] * 1000] * 1000})
+
+
+PICKLES: dict[str, tuple[bytes, str]] = {
+    "a memo of gigabytes": (b"\x80\x02}r\xff\xff\xff\x7f.", "takes more memory or time than its size explains"),
+    "a key of a million tuples": (b"\x80\x04}" + b")" + b"\x85" * 1_000_000 + b"Ns.", "more memory or time"),
+    "one list a million times": (shared_events(), "names the same data again and again"),
+    "bytes that are not there": (b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40) + b".", "more memory|no pickle"),
+    "a function": (b"cos\nsystem\n(S'true'\ntR.", "asks for os.system"),
+    "an object elsewhere": (b"Pnumber\n.", "refers to data outside itself"),
+    "nested lists": (b"\x80\x04" + b"]" * 400 + b"a" * 399 + b".", "nested too deeply"),
+    "nothing": (b"\x80\x04", "no pickle of plain data"),
+}
+
+
+@pytest.mark.parametrize("name", PICKLES)
+def test_a_pickle_that_is_out_of_proportion_is_refused(name: str) -> None:
+    data, sentence = PICKLES[name]
+    with pytest.raises(FileFormatError, match=sentence):
+        foreign.from_pickle(data, "x.pickle", "a snapshot")
+
+
+def test_a_pickle_whose_parts_share_data_is_read() -> None:
+    frames = [{"filename": "a.py", "line": number, "name": "f"} for number in range(30)]
+    value = [{"addr": number, "frames": frames} for number in range(5000)]
+    assert foreign.from_pickle(pickle.dumps(value), "x", "a snapshot") == value
+
+
+def test_segments_beyond_any_gpu_are_refused() -> None:
+    data = {"segments": [segment(number << 40, 1 << 40) for number in range(1, 21)], "device_traces": [[]]}
+    with pytest.raises(FileFormatError, match="20,480 GiB on one device"):
+        snapshot_file.from_dict(data)
+
+
+def test_packed_data_unpacks_within_bounds() -> None:
+    text = b"rows " * 1000
+    assert foreign.unpacked(gzip.compress(text) + gzip.compress(text), "x") == text * 2
+    with pytest.raises(FileFormatError, match="would grow beyond"):
+        foreign.unpacked(gzip.compress(bytes(64 << 20)), "x")
+    with pytest.raises(FileFormatError, match="cut short"):
+        foreign.unpacked(gzip.compress(os.urandom(1000))[:-5], "x")
+    with pytest.raises(FileFormatError, match="damaged"):
+        foreign.unpacked(b"\x1f\x8b" + bytes(40), "x")
+
+
+def test_deep_json_is_refused() -> None:
+    with pytest.raises(FileFormatError, match="nested too deeply"):
+        foreign.from_json('{"traceEvents":' + "[" * 100_000, "x")
+
+
+@pytest.mark.parametrize("command", ["report", "memory", "compare"])
+def test_a_pipe_and_a_device_are_no_files(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (str(pipe), "/dev/zero"):
+        assert cli._run([command, path, *([path] if command == "compare" else [])]) == 2
+        assert capsys.readouterr().err == f"understudy: {path} is a pipe or a device: name a file\n"
+
+
+# ---------------------------------------------------------------------- traces
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Trace:
+    """A trace of a program of one line, which lies in `tmp_path`."""
+    (tmp_path / "train.py").write_text("import torch\nx = torch.ones(3, device='cuda').item()\n")
+    trace = Trace()
+    trace.folder = str(tmp_path)
+    trace.facts |= {"gpus": [{"name": "Tesla T4", "memory_bytes": 1 << 34}], "devices": [{}], "program": "train.py"}
+    site, lane = trace.sites.number(Site("train.py", 2, "main")), trace.lanes.number(Lane(0, 0))
+    kernel = trace.signatures.number(Signature("aten::ones", ((3,),), ("float32",)))
+    for number in range(40):
+        trace.rows.append((Kind.KERNEL, lane, kernel, site, number * 10, number * 10, number * 10 + 5, 12))
+        trace.rows.append((Kind.SYNCHRONIZE, lane, kernel, site, number * 10, number * 10, number * 10 + 9, 0))
+    return trace
+
+
+def saved(trace: Trace, path: Path, change: Callable[[dict[str, Any], array[int]], None]) -> Path:
+    """The trace as a file, its header and rows changed."""
+    trace.save(path)
+    magic, header, body = gzip.decompress(path.read_bytes()).split(b"\n", 2)
+    value, rows = json.loads(header), array("q", body)
+    change(value, rows)
+    path.write_bytes(gzip.compress(magic + b"\n" + json.dumps(value).encode() + b"\n" + rows.tobytes()))
+    return path
+
+
+def test_lines_of_the_program_travel_with_its_trace(trace: Trace, tmp_path: Path) -> None:
+    trace.save(tmp_path / "a.trace")
+    (tmp_path / "train.py").unlink()
+    page = tmp_path / "a.html"
+    assert cli._run(["report", str(tmp_path / "a.trace"), "-o", str(page)]) == 0
+    assert "torch.ones(3, device=" in page.read_text()
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe", "device"])
+def test_a_file_that_a_trace_names_is_not_opened(trace: Trace, tmp_path: Path, kind: str) -> None:
+    secret = tmp_path / "secret.txt"
+    if kind == "pipe":
+        os.mkfifo(secret)
+    else:
+        secret.write_text(f"{SECRET}\n" * 9)
+    name = "/dev/zero" if kind == "device" else str(secret)
+
+    def rename(header: dict[str, Any], rows: array[int]) -> None:
+        header["sites"] = [[name, *fields[1:]] if fields[0] else fields for fields in header["sites"]]
+
+    file = saved(trace, tmp_path / "a.trace", rename)
+    for suffix in ("html", "json", "md", "txt", "sarif"):
+        page = tmp_path / f"a.{suffix}"
+        assert cli._run(["report", str(file), "-o", str(page)]) == 0
+        assert SECRET not in page.read_text()
+
+
+def test_lines_are_taken_from_a_folder_that_the_person_names(trace: Trace, tmp_path: Path) -> None:
+    (tmp_path / "outside.py").write_text(f"{SECRET}\n" * 9)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "train.py").write_text("\nx = 'mine'\n")
+
+    def forget(header: dict[str, Any], rows: array[int]) -> None:
+        header["sources"] = {}
+        header["notes"] = [["data-parallel", ["../outside.py", 2, "f", []], [["devices", 2], ["batch", 8]]]]
+
+    file, page = saved(trace, tmp_path / "a.trace", forget), tmp_path / "a.html"
+    assert cli._run(["report", str(file), "-o", str(page), "--source", str(tmp_path / "mine")]) == 0
+    text = page.read_text()
+    assert "x = &#39;mine&#39;" in text
+    assert SECRET not in text
+
+
+DAMAGE: dict[str, Callable[[dict[str, Any], array[int]], None]] = {
+    "a lane that there is not": lambda header, rows: rows.__setitem__(1, 9),
+    "a kind that there is not": lambda header, rows: rows.__setitem__(0, 99),
+    "a time before time": lambda header, rows: rows.__setitem__(5, -1),
+    "an end before the start": lambda header, rows: rows.__setitem__(6, 0) or rows.__setitem__(5, 1),  # type: ignore[func-returns-value]
+    "a note that there is not": lambda header, rows: rows.__setitem__(
+        slice(0, 8), array("q", [9, 0, 0, 0, 0, 0, 0, 3])
+    ),
+    "sites of another shape": lambda header, rows: header.update(sites=[["a", "b"]]),
+    "a name that is a number": lambda header, rows: header["facts"].update(gpus=[{"name": 3}]),
+    "no tables": lambda header, rows: header.pop("lanes"),
+    "fewer rows": lambda header, rows: rows.pop(),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_trace_is_refused(trace: Trace, tmp_path: Path, name: str) -> None:
+    with pytest.raises(FileFormatError, match=r"a\.trace is (damaged|cut short)"):
+        Trace.load(saved(trace, tmp_path / "a.trace", DAMAGE[name]))
+
+
+def test_what_a_terminal_would_obey_is_written_as_it_is_spelled(
+    trace: Trace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def inject(header: dict[str, Any], rows: array[int]) -> None:
+        header["signatures"] = [
+            ["\x1b]0;title\x07<script>alert(1)</script>`|", *fields[1:]] for fields in header["signatures"]
+        ]
+        header["sites"] = [
+            ["\x1b[31mtrain.py\u202e", *fields[1:]] if fields[0] else fields for fields in header["sites"]
+        ]
+
+    file = saved(trace, tmp_path / "a.trace", inject)
+    assert cli._run(["report", str(file)]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+    for suffix in ("md", "txt", "html"):
+        page = tmp_path / f"a.{suffix}"
+        assert cli._run(["report", str(file), "-o", str(page)]) == 0
+        text = page.read_text()
+        assert not {"\x1b", "\x07", "\u202e"} & set(text)
+        assert suffix == "txt" or "<script>alert" not in text
+
+
+def test_a_name_that_is_no_utf_8_ends_no_report(tmp_path: Path) -> None:
+    from understudy import reports
+
+    trace = Trace()
+    trace.facts |= {"gpus": [{"name": "Tesla T4"}], "devices": [{}], "program": "\udcff.py"}
+    site = Site("\udcff.py", 1)
+    trace.sites.number(site)
+    trace.notes.append(Note("data-parallel", site, (("devices", 2),)))
+    trace.hazards.append(Hazard("stale-read", site, site, Lane(0, 0), Lane(0, 1), "read", "write", 4))
+    for suffix in ("html", "json", "md", "txt", "sarif", "kineto.json"):
+        reports.write(tmp_path / f"a.{suffix}", trace, [])
+        (tmp_path / f"a.{suffix}").read_bytes().decode("utf-8")
+
+
+def test_a_report_through_a_link_to_nothing_yet_keeps_the_link(tmp_path: Path) -> None:
+    from understudy.cli._paths import require_writable
+
+    link = tmp_path / "link.html"
+    link.symlink_to("target.html")
+    require_writable(link)
+    assert link.is_symlink()
+    assert not (tmp_path / "target.html").exists()
+
+
+def test_curves_that_cannot_be_read_are_one_sentence() -> None:
+    import understudy
+    from understudy.errors import UsageError
+
+    with (
+        pytest.raises(UsageError, match=r"^the curves /nope cannot be read: No such file"),
+        understudy.emulate(curves="/nope"),
+    ):
+        pass
+
+
+def test_a_short_fuzz_run_gets_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few files of each format by `make fuzz`, in a process of its own."""
+    import subprocess
+    import sys
+
+    tool = Path(__file__).parents[2] / "tools" / "fuzz"
+    done = subprocess.run(
+        [sys.executable, str(tool), "--files", "8", "--seed", "11"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "88 files, 0 without an answer" in done.stdout

@@ -1,0 +1,316 @@
+"""The formats that understudy reads: small files of each, how to get at the values in them, and who reads them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tomllib
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from understudy import cli
+from understudy.errors import UnderstudyError
+
+PROGRAM = """
+import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+side = torch.cuda.Stream()
+for step in range(3):
+    x = torch.randn(8, 16).cuda(non_blocking=True)
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+    with torch.cuda.stream(side):
+        x.add_(1)
+"""
+TRAINING = """
+import sys, torch
+from understudy.train import Trainer, Tensors
+model = torch.nn.Linear(4, 1)
+x = torch.arange(32.0).view(8, 4)
+trainer = Trainer(2, 0, progress=False, checkpoint=sys.argv[1])
+trainer.fit(model, Tensors(x, x.sum(1, keepdim=True), batch_size=4), loss=torch.nn.MSELoss(),
+            optimizer=torch.optim.Adam(model.parameters()))
+"""
+CURVES = """gpu = "V100-SXM2-16GB"
+generation = "volta"
+
+[[curve]]
+class = "matmul"
+precision = "fp32"
+roofline_us = [3.0, 30.0, 300.0]
+efficiency = [0.2, 0.5, 0.8]
+band = [0.05, 0.05, 0.05]
+source = "a fuzzer"
+
+[dispatch_us]
+add = 5.0
+
+[driver]
+malloc_us = 30.0
+
+[links]
+h2d_pinned = 11.0e9
+"""
+SETTINGS = """[project]
+name = "x"
+
+[tool.understudy]
+gpus = "2xV100"
+fail-on = ["host-sync=2", "error"]
+report = ["a.json"]
+seed = 3
+host-factor = 1.5
+memory-history = true
+cuda-version = "11.2"
+host-memory-limit = "8GiB"
+async = "late"
+"""
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format: the name its files end in, who reads them, and how to get at the values in them, where they have any.
+
+    `read` returns where the reader gave an answer, and raises whatever else escaped it.
+    """
+
+    name: str
+    file: str
+    read: Callable[[Path], None]
+    decode: Callable[[bytes], Any] | None = None
+    encode: Callable[[Any], bytes] | None = None
+
+
+class Seeds:
+    """Files to begin with, made by running programs."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        (folder / "program.py").write_text(PROGRAM)
+        (folder / "training.py").write_text(TRAINING)
+        outputs = ["--trace", "out.trace"]
+        for name in ("out.json", "out.snapshot.pickle", "out.kineto.json"):
+            outputs += ["--report", name]
+        command = [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "2xV100", "--memory-history", *outputs]
+        subprocess.run([*command, "program.py"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, "training.py", "logs"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        checkpoint = next(path for path in sorted((folder / "logs").rglob("*")) if (path / "state.json").is_file())
+        shutil.copytree(checkpoint, folder / "checkpoint")
+        import understudy.gpus
+
+        models = Path(understudy.gpus.__file__).parent
+        snapshot = (folder / "out.snapshot.pickle").read_bytes()
+        self.checkpoint = folder / "checkpoint"
+        self._files = {
+            "trace": [(folder / "out.trace").read_bytes()],
+            "journal": [journal_of(folder / "out.trace")],
+            "snapshot": [snapshot],
+            "snapshot-json": [gzip.compress(json.dumps(pickle.loads(snapshot)).encode(), mtime=0)],
+            "kineto": [(folder / "out.kineto.json").read_bytes()],
+            "report": [(folder / "out.json").read_bytes()],
+            "curves": [CURVES.encode()],
+            "gpu": [(models / f"{name}.toml").read_bytes() for name in ("T4", "H100-NVL-94GB")],
+            "settings": [SETTINGS.encode()],
+            "state": [(self.checkpoint / "state.json").read_bytes()],
+            "tensors": [path.read_bytes() for path in sorted(self.checkpoint.glob("*.safetensors"))],
+        }
+
+    def of(self, kind: Format) -> list[bytes]:
+        """The files of a format."""
+        return self._files[kind.name]
+
+
+def journal_of(path: Path) -> bytes:
+    """A saved trace as a journal."""
+    from understudy.trace import journal
+    from understudy.trace.trace import Trace
+
+    return journal.MAGIC + journal.Pages(Trace.load(path)).last()
+
+
+# ---------------------------------------------------------------------- who reads
+
+
+def commands(*lines: str) -> Callable[[Path], None]:
+    """A reader: commands, in which FILE stands for the file; each must end as a command ends."""
+
+    def read(file: Path) -> None:
+        out = file.parent / "out"
+        out.mkdir(exist_ok=True)
+        for line in lines:
+            words = [str(file) if word == "FILE" else word.replace("OUT", str(out)) for word in line.split()]
+            code = cli._run(words)
+            if code not in (0, 1, 2, 64):
+                raise AssertionError(f"exit code {code} of {line}")
+
+    return read
+
+
+def answered(function: Callable[[Path], object]) -> Callable[[Path], None]:
+    """A reader: a function, which returns or raises an error of understudy's."""
+
+    def read(file: Path) -> None:
+        try:
+            function(file)
+        except (UnderstudyError, OSError) as error:
+            print(error)
+
+    return read
+
+
+def _journal(file: Path) -> None:
+    from understudy import checks
+    from understudy.trace import journal
+
+    checks.run(journal.read(file)[0].canonical())
+
+
+def _curves(file: Path) -> None:
+    import torch
+
+    import understudy
+
+    with understudy.emulate("1xV100", curves=str(file)):
+        x = torch.ones(64, 64, device="cuda")
+        (x @ x).sum().item()
+
+
+def _gpu(file: Path) -> None:
+    import torch
+
+    import understudy
+
+    with understudy.emulate(f"1x{file}"):
+        x = torch.ones(64, 64, device="cuda")
+        (x @ x).sum().item()
+
+
+def _settings(file: Path) -> None:
+    shutil.copy(file, file.parent / "pyproject.toml")
+    os.chdir(file.parent)
+    commands("run nothing.py", "gpus")(file)
+
+
+def _checkpoint(name: str) -> Callable[[Path], None]:
+    def read(file: Path) -> None:
+        from understudy.train.checkpoint import read_checkpoint
+
+        folder = file.parent / "step"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(file.parents[1] / "seeds" / "checkpoint", folder)
+        target = folder / name if name else next(iter(sorted(folder.glob("*.safetensors"))))
+        shutil.copy(file, target)
+        read_checkpoint(folder)
+
+    return answered(read)
+
+
+# ---------------------------------------------------------------------- values in files
+
+
+def _trace_values(data: bytes) -> Any:
+    magic, header, body = gzip.decompress(data).split(b"\n", 2)
+    rows = array("q")
+    rows.frombytes(body)
+    return {"magic": magic.decode(), "header": json.loads(header), "rows": rows.tolist()}
+
+
+def _trace_bytes(value: Any) -> bytes:
+    rows = value.get("rows") if isinstance(value, dict) else None
+    whole = [one for one in rows if type(one) is int and abs(one) < 1 << 63] if isinstance(rows, list) else []
+    header = json.dumps(value.get("header") if isinstance(value, dict) else value)
+    return gzip.compress(f"understudy-trace 1\n{header}\n".encode() + array("q", whole).tobytes(), mtime=0)
+
+
+def _pickled(value: Any) -> bytes:
+    return pickle.dumps(value, protocol=4)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _packed(value: Any) -> bytes:
+    return gzip.compress(_json(value), mtime=0)
+
+
+def _toml(value: Any, name: str = "") -> bytes:
+    """TOML of plain data, as far as it has any."""
+    if not isinstance(value, dict):
+        return f"x = {_toml_value(value)}\n".encode()
+    plain = {key: one for key, one in value.items() if not isinstance(one, dict)}
+    lines = [f"{json.dumps(str(key))} = {_toml_value(one)}" for key, one in plain.items()]
+    text = (f"[{name}]\n" if name else "") + "\n".join(lines) + "\n"
+    out = text.encode(errors="backslashreplace")
+    for key, one in value.items():
+        if isinstance(one, dict):
+            out += _toml(one, f"{name}.{json.dumps(str(key))}" if name else json.dumps(str(key)))
+    return out
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(str(key))} = {_toml_value(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
+    return '""' if value is None else json.dumps(value).replace("NaN", "nan").replace("Infinity", "inf")
+
+
+def _from_toml(data: bytes) -> Any:
+    return tomllib.loads(data.decode())
+
+
+REPORTS = " ".join(f"-o OUT/o.{suffix}" for suffix in ("html", "json", "md", "txt", "sarif", "kineto.json"))
+FORMATS = {
+    kind.name: kind
+    for kind in (
+        Format(
+            "trace",
+            "x.trace",
+            commands("report FILE", f"report FILE {REPORTS}", "compare FILE FILE", "retime FILE T4"),
+            _trace_values,
+            _trace_bytes,
+        ),
+        Format("journal", "x.journal", answered(_journal)),
+        Format(
+            "snapshot",
+            "x.snapshot.pickle",
+            commands("memory FILE", f"report FILE {REPORTS}"),
+            pickle.loads,
+            _pickled,
+        ),
+        Format(
+            "snapshot-json",
+            "x.snapshot.json.gz",
+            commands("memory FILE --alloc-conf expandable_segments:True"),
+            lambda data: json.loads(gzip.decompress(data)),
+            _packed,
+        ),
+        Format(
+            "kineto",
+            "x.json",
+            commands(f"report FILE {REPORTS}", "compare FILE FILE", "retime FILE T4"),
+            json.loads,
+            _json,
+        ),
+        Format("report", "x.json", commands("compare FILE FILE"), json.loads, _json),
+        Format("curves", "x.toml", answered(_curves), _from_toml, _toml),
+        Format("gpu", "x.toml", answered(_gpu), _from_toml, _toml),
+        Format("settings", "x.toml", _settings, _from_toml, _toml),
+        Format("state", "x.json", _checkpoint("state.json"), json.loads, _json),
+        Format("tensors", "x.safetensors", _checkpoint("")),
+    )
+}
