@@ -154,8 +154,8 @@ class DatalessDispatch(Dispatch):
                     args = (args[0], indices, *args[2:])
                 return func(*_to_meta(args), **{name: _to_meta(value) for name, value in kwargs.items()})
         except NotImplementedError as error:
-            if not func._schema.returns:  # it only writes, such as a fused optimizer: there is nothing to write
-                return None
+            if isinstance(func, OpOverload) and not func._schema.returns:
+                return None  # it only writes, as a fused optimizer does: there is nothing to write
             raise UnsupportedError(
                 f"{plan.name} cannot be rehearsed without data: PyTorch has no meta kernel for it"
             ) from error
