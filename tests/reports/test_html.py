@@ -87,7 +87,8 @@ def test_arithmetic_has_a_unit():
 def test_code_around_a_finding_is_shown(training, tmp_path):
     script = tmp_path / "train.py"
     script.write_text("".join(f"line_{number} = {number} < 5\n" for number in range(1, 20)))
-    page = html.render(training.trace, [Finding("host-sync", "warning", "m", "a", Site(str(script), 10))])
+    training.trace.folder = str(tmp_path)
+    page = html.render(training.trace, [Finding("host-sync", "warning", "m", "a", Site("train.py", 10))])
     assert "line_7 = 7 &lt; 5" in page
     assert "line_13" in page
     assert "line_14" not in page
