@@ -150,7 +150,7 @@ def test_events_time_a_product_as_the_peaks_of_the_gpus_are(dtype):
 
     kind = {torch.float32: "fp32", torch.float16: "fp16"}[dtype]
     peaks = [gpus.find(name).peak_flops[kind] for name in ("V100", "H100")]
-    assert milliseconds("V100") / milliseconds("H100") == pytest.approx(peaks[1] / peaks[0], rel=0.15)
+    assert milliseconds("V100") / milliseconds("H100") == pytest.approx(peaks[1] / peaks[0], rel=0.2)
 
 
 # mission 73

@@ -36,11 +36,14 @@ multiplication, "Requirements to use tensor cores"); before, such a product ran 
 _REGULAR = (128, 256)
 """The shortest side of a matrix product: up to the first number it is narrow, from the second on regular."""
 
+FIXED_SHARE = 0.4
+"""From which share of a kernel's time on its fixed part is what bounds it."""
+
 
 class KernelCost(NamedTuple):
     """What one kernel takes: its length, the part of the GPU it fills, what bounds it, and the relative error band.
 
-    `bound` is "compute", "memory" or "launch" (when the kernel's fixed part is more than half of it).
+    `bound` is "compute", "memory" or "launch" (when the kernel's fixed part is more than `FIXED_SHARE` of it).
     """
 
     duration_ns: int
@@ -106,7 +109,7 @@ class CostModel:
         work, size = flops.count(signature, name, operator.name), flops.bytes_moved(signature)
         bandwidth = self.gpu.memory_bandwidth_bytes_per_s
         bound = roofline.bound(*roofline.times_ns(work, size, self._peak(precision), bandwidth))
-        if 2 * priced.floor_ns > priced.duration_ns:
+        if priced.floor_ns > FIXED_SHARE * priced.duration_ns:
             bound = "launch"
         occupancy = self._occupancy(signature, operator, name)
         return KernelCost(max(1, round(priced.duration_ns)), occupancy, bound, round(priced.band, 3))
