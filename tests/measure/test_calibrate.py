@@ -54,6 +54,19 @@ def test_measured_kernels_are_the_modelled_ones(path: Path) -> None:
         assert own.kernel(signature).band == 0.05
 
 
+def test_a_convolution_takes_as_long_as_its_measured_curve_says(tmp_path: Path) -> None:
+    file = tmp_path / "v100.toml"
+    file.write_text(
+        'gpu = "V100-SXM2-16GB"\ngeneration = "volta"\n[[curve]]\nclass = "convolution"\nprecision = "fp32"\n'
+        'roofline_us = [100.0, 10000.0]\nefficiency = [0.5, 0.5]\nband = [0.05, 0.05]\nsource = "a test"\n'
+    )
+    images, weight = (16, 256, 56, 56), (256, 256, 3, 3)
+    signature = Signature("aten::convolution", (images, weight, images), ("float32",) * 3, 2)
+    roofline_ns = 1e9 * 2 * 16 * 56 * 56 * 256 * 256 * 9 / V100.peak_flops["fp32"]
+    kernel = CostModel(V100, (11, 2), measured.load(str(file))).kernel(signature)
+    assert kernel.duration_ns == pytest.approx(roofline_ns / 0.5, rel=0.02)
+
+
 def test_measured_host_times_and_copies_are_the_modelled_ones(path: Path) -> None:
     own = CostModel(V100, (11, 2), measured.load(str(path)))
     stock = CostModel(V100, (11, 2))

@@ -11,9 +11,6 @@ from understudy import foreign, gpus
 from understudy.cost.curves import Curve
 from understudy.errors import FileFormatError, UsageError
 
-_MEASURED_PRODUCTS = 0.9
-"""What the cost model multiplies direct convolutions in FP32 by (`model._DIRECT`); a measured curve holds it."""
-
 
 class Measured(NamedTuple):
     """One file: the GPU and generation it is of, curves by (class, precision), and the other tables as they are."""
@@ -78,11 +75,10 @@ def _curve(row: Row, sustained_share: float, path: str) -> Curve:
             f"{path} is damaged: the curve of {row.operator_class} in {row.precision} needs as many sizes as "
             "efficiencies and bands, and one at least; `understudy calibrate` writes such a file"
         )
-    factor = _MEASURED_PRODUCTS if (row.operator_class, row.precision) == ("convolution", "fp32") else 1.0
     knots = sorted(zip(row.roofline_us, row.efficiency, row.band, strict=True))
     return Curve(
         tuple(1000.0 * us for us, _, _ in knots),
-        tuple(efficiency / factor for _, efficiency, _ in knots),
+        tuple(efficiency for _, efficiency, _ in knots),
         tuple(band for _, _, band in knots),
         False,
         row.source,
