@@ -24,6 +24,7 @@ class Program:
 
     def __init__(self, gpus: int = 1) -> None:
         self.trace = Trace()
+        self.trace.folder = "."  # as a session says where the program runs, so that its lines can be read
         self.trace.facts["gpus"] = [{"name": "Tesla V100-SXM2-16GB", "memory_bytes": 16 << 30} for _ in range(gpus)]
         self.now_ns = 0
         self.ends_ns: dict[tuple[int, int], int] = {}
