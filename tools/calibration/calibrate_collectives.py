@@ -15,8 +15,6 @@ fit ("own"), where its operation with that number of ranks was ("generation"), a
 from __future__ import annotations
 
 import argparse
-import csv
-import gzip
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -28,6 +26,8 @@ import numpy as np
 
 ROOT = File(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src")]
+
+import tables  # noqa: E402
 
 from understudy import gpus  # noqa: E402
 from understudy.cost import operators  # noqa: E402
@@ -105,12 +105,11 @@ NVLINK2 = """
 def rows() -> list[Row]:
     """Every row of one node that has constants of its own to fit or to check."""
     found = []
-    with gzip.open(TABLES / "nccl_single_node.csv.gz", "rt") as text:
-        for r in csv.DictReader(text):
-            kind = "all_to_all" if r["op_name"] == "alltoall" else r["op_name"]
-            size = int(r["elements"]) * ELEMENT_BYTES[r["nccl_dtype"]]
-            time_us = 1000.0 * float(r["latency_ms"])
-            found.append(Row(r["system"], kind, int(r["num_gpus"]), r["nccl_dtype"] != "int8", size, time_us))
+    for r in tables.read("nccl_single_node.csv.gz"):
+        kind = "all_to_all" if r["op_name"] == "alltoall" else r["op_name"]
+        size = int(r["elements"]) * ELEMENT_BYTES[r["nccl_dtype"]]
+        time_us = 1000.0 * float(r["latency_ms"])
+        found.append(Row(r["system"], kind, int(r["num_gpus"]), r["nccl_dtype"] != "int8", size, time_us))
     for r in published():
         if r["gpu"] == "Tesla V100-PCIE-32GB":
             size, time_us = int(r["size_bytes"]), float(r["time_us"])
@@ -120,8 +119,7 @@ def rows() -> list[Row]:
 
 def published() -> list[dict[str, str]]:
     """What people published of nccl-tests on one node, as text."""
-    with open(TABLES / "nccl_published.csv", encoding="utf-8") as text:
-        return list(csv.DictReader(text))
+    return tables.read("nccl_published.csv")
 
 
 def medians(chosen: Iterable[Row]) -> list[Row]:

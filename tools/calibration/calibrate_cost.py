@@ -17,7 +17,6 @@ whether it holds.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import sys
 from pathlib import Path
@@ -26,6 +25,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
+
+import tables  # noqa: E402
 
 from understudy import gpus  # noqa: E402
 from understudy.cost import CostModel, curves, operators  # noqa: E402
@@ -90,16 +91,10 @@ def is_fitted(row: dict[str, str]) -> bool:
     )
 
 
-def read(name: str) -> list[dict[str, str]]:
-    """A table of `calibration/`."""
-    with (ROOT / "tools" / "calibration" / name).open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def fp32_curves() -> list[dict[str, Any]]:
     """One curve for each operator class and GPU of the kernel timings."""
     rows = []
-    for row in read("kernel_efficiency_fp32.csv"):
+    for row in tables.read("kernel_efficiency_fp32.csv"):
         if row["op"] not in CLASSES or row["gpu"] not in GENERATIONS:
             continue
         counts = [int(row["<10us:n"]), *(int(row[f"{name}:n"]) for name in BINS), 0]
@@ -253,7 +248,7 @@ def turing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def kernel_report() -> None:
     """Print the error of the curves against every bin of the kernel timings above 10 us."""
     errors = []
-    for row in read("kernel_efficiency_fp32.csv"):
+    for row in tables.read("kernel_efficiency_fp32.csv"):
         generation = GENERATIONS.get(row["gpu"])
         if row["op"] not in CLASSES or generation is None:
             continue

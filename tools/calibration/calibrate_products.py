@@ -11,8 +11,6 @@ constants. The bands are the 80 % intervals of measured over predicted time in b
 from __future__ import annotations
 
 import argparse
-import csv
-import gzip
 import sys
 import tomllib
 import zlib
@@ -25,6 +23,8 @@ from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src")]
+
+import tables  # noqa: E402
 
 from understudy import gpus  # noqa: E402
 from understudy.cost.families import products  # noqa: E402
@@ -108,12 +108,9 @@ class Timings(NamedTuple):
 def read(table: Table) -> dict[str, Timings]:
     """The table by GPU."""
     found: dict[str, dict[tuple[int, ...], list[float]]] = defaultdict(lambda: defaultdict(list))
-    path = CALIBRATION / table.name
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            shape = tuple(int(row.get(name) or 1) for name in ("batch", "m", "n", "k"))
-            found[row["gpu"]][shape].append(float(row["us"]))
+    for row in tables.read(table.name):
+        shape = tuple(int(row.get(name) or 1) for name in ("batch", "m", "n", "k"))
+        found[row["gpu"]][shape].append(float(row["us"]))
     return {
         gpu: Timings(*np.array([(*shape, np.median(times)) for shape, times in shapes.items()], float).T)
         for gpu, shapes in found.items()

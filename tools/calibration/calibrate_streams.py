@@ -10,8 +10,6 @@ of layer norms and softmax included, of which nothing but the generation's share
 from __future__ import annotations
 
 import argparse
-import csv
-import gzip
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -22,6 +20,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
 
+import tables  # noqa: E402
 from calibrate_products import Array, Residuals, band_rows, report, update_bands, write  # noqa: E402
 
 from understudy import gpus  # noqa: E402
@@ -29,7 +28,6 @@ from understudy.cost import CostModel  # noqa: E402
 from understudy.cost.families import streams  # noqa: E402
 from understudy.trace.operation import Signature  # noqa: E402
 
-TABLE = ROOT / "tools" / "calibration" / "streams_fp32.csv.gz"
 SOURCE = "NeuSight's published FP32 kernel timings (ASPLOS '25, MIT)"
 NAMES = {"ln": "aten::native_layer_norm", "softmax": "aten::_softmax", "gelu": "aten::gelu", "addu": "aten::add"}
 TWO_INPUTS = ("add", "mul", "div")
@@ -82,9 +80,8 @@ class Kernel(NamedTuple):
 def read() -> dict[str, list[Kernel]]:
     """The table by GPU."""
     found: dict[str, list[Kernel]] = defaultdict(list)
-    with gzip.open(TABLE, "rt", newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            found[row["gpu"]].append(Kernel(row["operator"], int(row["rows"]), int(row["columns"]), float(row["us"])))
+    for row in tables.read("streams_fp32.csv.gz"):
+        found[row["gpu"]].append(Kernel(row["operator"], int(row["rows"]), int(row["columns"]), float(row["us"])))
     return found
 
 

@@ -8,21 +8,19 @@ torch, only Python is needed, so its operators are declared here.
 from __future__ import annotations
 
 import contextlib
-import csv
 import gc
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
+import tables
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from understudy import emulate
 
-TABLE = Path(__file__).resolve().parent / "image_models.csv"
 KEYS = {"RTX 3090": "RTX3090", "RTX 4090": "RTX4090"}
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 REPARAMETRIZED = ("fastvit", "ghostnetv3", "mobileone", "repghostnet", "repvgg", "repvit")
@@ -45,21 +43,20 @@ class Row(NamedTuple):
 
 def rows() -> list[Row]:
     """The published results that programs here can be compared with."""
-    with TABLE.open(newline="", encoding="utf-8") as file:
-        found = [
-            Row(
-                row["model"],
-                KEYS[row["gpu"]],
-                row["mode"],
-                row["layout"],
-                int(row["batch"]),
-                int(row["size"]),
-                row["torch"],
-                row["cuda"],
-                float(row["images_per_s"]),
-            )
-            for row in csv.DictReader(file)
-        ]
+    found = [
+        Row(
+            row["model"],
+            KEYS[row["gpu"]],
+            row["mode"],
+            row["layout"],
+            int(row["batch"]),
+            int(row["size"]),
+            row["torch"],
+            row["cuda"],
+            float(row["images_per_s"]),
+        )
+        for row in tables.read("image_models.csv")
+    ]
     return [row for row in found if not row.model.startswith(REPARAMETRIZED)]
 
 

@@ -7,12 +7,11 @@ batches in every fifteen steps.
 
 from __future__ import annotations
 
-import csv
 import gc
 import time
-from pathlib import Path
 from typing import Any
 
+import tables
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
@@ -23,7 +22,6 @@ WORDS, LENGTH, WIDTH, HEADS, LAYERS, DROPOUT = 50257, 1024, 768, 12, 12, 0.1
 STAGES = ("fp32", "tf32", "fused optimizer", "bf16", "PyTorch's layers", "flash attention")
 GPU, CUDA = "A100-SXM4-40GB", "12.4"
 EVALUATED_EVERY = 15
-FILE = Path(__file__).resolve().parent / "gpt2_stages.csv"
 
 
 class WrittenNorm(nn.Module):
@@ -104,8 +102,7 @@ class Model(nn.Module):
 
 def rows() -> list[dict[str, str]]:
     """The published stages."""
-    with FILE.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return tables.read("gpt2_stages.csv")
 
 
 class Training:

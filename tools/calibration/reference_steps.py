@@ -7,14 +7,13 @@ the scripts of NVIDIA's DeepLearningExamples that they ran): precision, optimize
 
 from __future__ import annotations
 
-import csv
 import gc
 import time
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+import tables
 import torch
 from reference_models import BertForQuestions, Gpt2, ResNet50, TransformerXL
 from torch import Tensor, nn
@@ -25,7 +24,6 @@ from understudy.cost import CostModel
 from understudy.trace.operation import Kind, Signature
 from understudy.trace.trace import Trace
 
-CALIBRATION = Path(__file__).resolve().parent
 KEYS = {"RTX 3090": "RTX3090"}
 OLD_SOFTWARE = "torch 1.4"
 CUDA = {OLD_SOFTWARE: "10.2", "pytorch-21.03": "11.2"}
@@ -258,19 +256,13 @@ def step_ns(cost: CostModel, work: tuple[Signature | None, ...], steps: int = 3)
 def rows() -> list[dict[str, str]]:
     """Published throughput on one GPU of the models that are written here."""
     found = []
-    for row in read("training_throughput.csv"):
+    for row in tables.read("training_throughput.csv"):
         if row["model"] in PROGRAMS and row["n_gpus"] == "1" and row["metric"] == "throughput":
             row["key"] = gpus.find(KEYS.get(row["gpu"], row["gpu"])).key
             row["kind"] = "fp16" if "fp16" in row["precision"] else "tf32" if "TF32" in row["precision"] else "fp32"
             row["cuda"] = next((cuda for words, cuda in CUDA.items() if words in row["notes"]), "11.8")
             found.append(row)
     return found
-
-
-def read(name: str) -> list[dict[str, str]]:
-    """A table of `calibration/`."""
-    with (CALIBRATION / name).open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def predict(row: dict[str, str]) -> float:

@@ -6,18 +6,15 @@ training step is the forward and the backward pass, without an optimizer, as Neu
 
 from __future__ import annotations
 
-import csv
 import gc
 import time
-from pathlib import Path
 from typing import NamedTuple
 
+import tables
 import torch
 from torch import Tensor, nn
 
 from understudy import emulate, gpus
-
-TABLE = Path(__file__).resolve().parent / "transformers_fp32.csv"
 
 
 class Sizes(NamedTuple):
@@ -112,11 +109,10 @@ class Row(NamedTuple):
 
 def rows() -> list[Row]:
     """The published latencies of the models that are written here."""
-    with TABLE.open(newline="", encoding="utf-8") as file:
-        return [
-            Row(r["model"], gpus.find(r["gpu"]).key, r["mode"], int(r["length"]), int(r["batch"]), float(r["ms"]))
-            for r in csv.DictReader(file)
-        ]
+    return [
+        Row(r["model"], gpus.find(r["gpu"]).key, r["mode"], int(r["length"]), int(r["batch"]), float(r["ms"]))
+        for r in tables.read("transformers_fp32.csv")
+    ]
 
 
 def predict(row: Row) -> tuple[float, float | None]:
