@@ -84,11 +84,10 @@ def load(path: str | Path) -> Numbers:
         FileFormatError: the file is neither.
         OSError: the file cannot be read.
     """
-    data = foreign.read_bytes(path)
-    if data[:1] != b"{":
+    if foreign.read_bytes(path, 1) != b"{":
         return measure(Trace.load(path))
     try:
-        return _of_report(foreign.from_json(data, path, "a report of understudy"))
+        return _of_report(foreign.from_json(foreign.read_bytes(path), path, "a report of understudy"))
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(
             f"{path} is no report of understudy ({error}): write one with `understudy run --report out.json`"

@@ -10,7 +10,6 @@ import errno
 import io
 import json
 import os
-import pickle
 import re
 import stat
 import subprocess
@@ -18,7 +17,7 @@ import sys
 import tomllib
 import zlib
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -154,18 +153,6 @@ def from_toml(path: str | Path) -> dict[str, Any]:
         raise FileFormatError(f"{path} is not TOML: {error}") from None
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Reads plain data, and refuses everything else."""
-
-    def find_class(self, module_name: str, global_name: str) -> NoReturn:
-        """Refuse: plain data holds no objects."""
-        raise FileFormatError(f"it asks for {module_name}.{global_name}, and only plain data is read")
-
-    def persistent_load(self, pid: object) -> NoReturn:
-        """Refuse: plain data refers to nothing outside itself."""
-        raise FileFormatError("it refers to data outside itself")
-
-
 def from_pickle(data: bytes, path: str | Path, what: str) -> Any:
     """A pickle of plain data: numbers, strings, lists, tuples and dictionaries. Reading a foreign file runs nothing.
 
@@ -180,7 +167,7 @@ def from_pickle(data: bytes, path: str | Path, what: str) -> Any:
         raise FileFormatError(f"{path} is not {what}: {checked.stdout.decode('utf-8', 'replace')}")
     if checked.returncode:
         raise FileFormatError(f"{path} is not {what}: unpickling it takes more memory or time than its size explains")
-    return _PlainUnpickler(io.BytesIO(data)).load()
+    return weigh_pickle.PlainUnpickler(io.BytesIO(data)).load()
 
 
 def _lower(text: str) -> str:

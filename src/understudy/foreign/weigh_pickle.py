@@ -26,11 +26,15 @@ class RefusedError(Exception):
     """The pickle is not read; the text says why."""
 
 
-class _Unpickler(pickle.Unpickler):
+class PlainUnpickler(pickle.Unpickler):
+    """Reads plain data, and refuses everything else."""
+
     def find_class(self, module_name: str, global_name: str) -> NoReturn:
+        """Refuse: plain data holds no objects."""
         raise RefusedError(f"it asks for {module_name}.{global_name}, and only plain data is read")
 
     def persistent_load(self, pid: object) -> NoReturn:
+        """Refuse: plain data refers to nothing outside itself."""
         raise RefusedError("it refers to data outside itself")
 
 
@@ -74,7 +78,7 @@ def main() -> int:
     data = sys.stdin.buffer.read()
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     try:
-        value = _Unpickler(io.BytesIO(data)).load()
+        value = PlainUnpickler(io.BytesIO(data)).load()
         if depth(value, deepest) > deepest:
             raise RefusedError("it is nested too deeply")
         if visits(value, {}) > VISITS * len(data) + ROOM:

@@ -50,7 +50,7 @@ class Line(NamedTuple):
 
 def is_kineto(data: bytes) -> bool:
     """Whether a file's first bytes are those of a Kineto trace, compressed or not."""
-    if data[:2] == b"\x1f\x8b":
+    if data[:2] == foreign.GZIP:
         try:
             data = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data, 512)
         except zlib.error:

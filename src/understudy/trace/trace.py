@@ -309,9 +309,13 @@ def require_sound(trace: Trace, path: str | Path) -> None:
         _require_below(trace.rows, column, size, path)
     for column in (ISSUED, START, END):
         _require_below(trace.rows, column, MOST_NS, path)
-    limits = {Kind.HAZARD: len(trace.hazards), Kind.NOTE: len(trace.notes), Kind.BARRIER: len(trace.lanes)}
+    limits: dict[int, int] = {
+        Kind.HAZARD: len(trace.hazards),
+        Kind.NOTE: len(trace.notes),
+        Kind.BARRIER: len(trace.lanes),
+    }
     for row in trace.rows:
-        if not 0 <= row[VALUE] < limits.get(Kind(row[KIND]), MOST_NS) or row[END] < row[START]:
+        if not 0 <= row[VALUE] < limits.get(row[KIND], MOST_NS) or row[END] < row[START]:
             raise FileFormatError(f"{path} is damaged: a row of kind {Kind(row[KIND]).name} holds {row[START:]}")
     memory = {0: len(MEMORY_ACTIONS), 1: MOST_DEVICES, 6: len(trace.sites)}
     for column in range(WIDTH):
