@@ -120,7 +120,7 @@ def test_a_snapshot_that_differs_is_code_1(understudy, snapshot: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["junk"], "junk is not a memory snapshot"),
+        (["junk"], "junk is not a pickle of plain data"),
         (["none.pickle"], "none.pickle cannot be read: No such file"),
         (["out.snaphot.pickle"], "Did you mean out.snapshot.pickle?"),
         (["."], "cannot be read: Is a directory"),

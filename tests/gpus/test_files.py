@@ -78,7 +78,7 @@ def test_what_is_wrong_with_a_file_is_one_sentence(write, replace, by, sentence)
 
 def test_a_file_that_is_not_toml_or_not_there_is_refused(tmp_path):
     (tmp_path / "my.toml").write_text("sm_count = ")
-    with pytest.raises(FileFormatError, match=r"my\.toml is not TOML: "):
+    with pytest.raises(FileFormatError, match=r"^my\.toml is not TOML: "):
         gpus.find(str(tmp_path / "my.toml"))
     with pytest.raises(UsageError, match=r"other\.toml cannot be read: No such file"):
         gpus.parse(f"2x{tmp_path}/other.toml")

@@ -193,7 +193,7 @@ class Dispatch(TorchDispatchMode):
         if plan.fresh:
             if out.__class__ is Tensor and out.layout is STRIDED:
                 storage = storage_of(out)
-                key += (out.shape, out.dtype)  # which the inputs do not tell of what is repeated, padded or masked
+                key += (size_of(out), out.dtype)  # which the inputs do not tell of what is repeated, padded or masked
                 if storage._us is HOST_TAG:
                     self.state.place(storage, device)
             else:
