@@ -16,6 +16,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule,
 import understudy
 from understudy.seam.torch.profiler.chrome import Exact, Writer
 from understudy.session import Session
+from understudy.trace.operation import Kind
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
 BIG = 2048
@@ -27,6 +28,11 @@ def squares(times: int = 1) -> None:
     x = torch.ones(BIG, BIG, device="cuda")
     for _ in range(times):
         x @ x
+
+
+def product_us(session: Session) -> int:
+    """What one of the products takes on the machine, in whole microseconds."""
+    return max(record.duration_ns for record in session.trace if record.signature.name == "aten::mm") // 1000
 
 
 def row(prof: Any, name: str, device: Any = DeviceType.CPU) -> Any:
@@ -86,7 +92,8 @@ def test_the_table_shows_cuda_times(session: Session) -> None:
         squares(2)
     table = prof.key_averages(group_by_input_shape=True).table(sort_by="self_device_time_total", row_limit=5)
     assert "Self CUDA" in table
-    assert "Self CUDA time total: 2.7" in table
+    total_ns = sum(record.duration_ns for record in session.trace if record.kind == Kind.KERNEL)
+    assert f"Self CUDA time total: {total_ns / 1e6:.3f}ms" in table
     assert f"[[{BIG}, {BIG}], [{BIG}, {BIG}]]" in table
     assert "GFLOPs" in table
 
@@ -97,7 +104,7 @@ def test_ranges_show_on_the_host_and_on_the_device(session: Session) -> None:
     host, device = row(prof, "forward"), row(prof, "forward", DeviceType.CUDA)
     assert host.device_time_total == row(prof, "aten::mm").device_time_total + row(prof, "aten::ones").device_time_total
     assert device.is_user_annotation
-    assert device.self_device_time_total >= 1_300
+    assert device.self_device_time_total >= product_us(session)
 
 
 def test_backward_operators_carry_their_kernels(session: Session) -> None:
@@ -188,7 +195,8 @@ def test_collection_can_be_switched(session: Session) -> None:
 def test_the_older_profiler_times_operators_by_events(session: Session) -> None:
     with torch.autograd.profiler.profile(use_device="cuda") as prof:
         squares()
-    assert 1_300 < row(prof, "aten::matmul").device_time_total < 1_500
+    taken = row(prof, "aten::matmul").device_time_total
+    assert product_us(session) <= taken < product_us(session) + 20
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -196,7 +204,7 @@ def test_the_older_profilers_option(session: Session) -> None:
     option: Any = {"use_cuda": True} if USE_CUDA else {"use_device": "cuda"}
     with torch.autograd.profiler.profile(**option) as prof:
         squares()
-    assert row(prof, "aten::mm").device_time_total > 1_300
+    assert product_us(session) <= row(prof, "aten::mm").device_time_total < product_us(session) + 20
 
 
 def test_nvtx_ranges_and_the_external_profiler(session: Session) -> None:
