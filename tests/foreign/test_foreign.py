@@ -38,11 +38,14 @@ PICKLES: dict[str, tuple[bytes, str]] = {
     "a memo of gigabytes": (b"\x80\x02}r\xff\xff\xff\x7f.", "takes more memory or time than its size explains"),
     "a key of a million tuples": (b"\x80\x04}" + b")" + b"\x85" * 1_000_000 + b"Ns.", "more memory or time"),
     "one list a million times": (shared_events(), "names the same data again and again"),
-    "bytes that are not there": (b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40) + b".", "more memory|no pickle"),
+    "bytes that are not there": (
+        b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40) + b".",
+        "not a pickle of plain data",
+    ),
     "a function": (b"cos\nsystem\n(S'true'\ntR.", "asks for os.system"),
     "an object elsewhere": (b"Pnumber\n.", "refers to data outside itself"),
     "nested lists": (b"\x80\x04" + b"]" * 400 + b"a" * 399 + b".", "nested too deeply"),
-    "nothing": (b"\x80\x04", "no pickle of plain data"),
+    "nothing": (b"\x80\x04", "not a pickle of plain data"),
 }
 
 
@@ -50,13 +53,13 @@ PICKLES: dict[str, tuple[bytes, str]] = {
 def test_a_pickle_that_is_out_of_proportion_is_refused(name: str) -> None:
     data, sentence = PICKLES[name]
     with pytest.raises(FileFormatError, match=sentence):
-        foreign.from_pickle(data, "x.pickle", "a snapshot")
+        foreign.from_pickle(data, "x.pickle")
 
 
 def test_a_pickle_whose_parts_share_data_is_read() -> None:
     frames = [{"filename": "a.py", "line": number, "name": "f"} for number in range(30)]
     value = [{"addr": number, "frames": frames} for number in range(5000)]
-    assert foreign.from_pickle(pickle.dumps(value), "x", "a snapshot") == value
+    assert foreign.from_pickle(pickle.dumps(value), "x") == value
 
 
 def test_segments_beyond_any_gpu_are_refused() -> None:
@@ -70,9 +73,9 @@ def test_packed_data_unpacks_within_bounds() -> None:
     assert foreign.unpacked(gzip.compress(text) + gzip.compress(text), "x") == text * 2
     with pytest.raises(FileFormatError, match="would grow beyond"):
         foreign.unpacked(gzip.compress(bytes(64 << 20)), "x")
-    with pytest.raises(FileFormatError, match="cut short"):
+    with pytest.raises(FileFormatError, match="not a whole gzip file: it is cut short"):
         foreign.unpacked(gzip.compress(os.urandom(1000))[:-5], "x")
-    with pytest.raises(FileFormatError, match="damaged"):
+    with pytest.raises(FileFormatError, match="not a whole gzip file"):
         foreign.unpacked(b"\x1f\x8b" + bytes(40), "x")
 
 

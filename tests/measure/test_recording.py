@@ -89,7 +89,7 @@ class Evil:
 
 def test_a_pickle_that_wants_to_run_something_is_refused():
     with pytest.raises(FileFormatError, match=r"asks for posix\.system"):
-        from_pickle(pickle.dumps({"segments": Evil()}), "evil.pickle", "a snapshot")
+        from_pickle(pickle.dumps({"segments": Evil()}), "evil.pickle")
 
 
 @pytest.fixture

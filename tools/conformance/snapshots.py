@@ -232,7 +232,7 @@ def extract(clones: Path, blob: str, out: Path) -> None:
     """Write a snapshot's actions, sizes, addresses and blocks, without stacks, in the JSON form that a replay reads."""
     source = next(source for source in sources() if source.blob.startswith(blob))
     data: Any = foreign.from_pickle(
-        git(clones / source.repository, "cat-file", "blob", source.blob) or b"", source.path, foreign.SNAPSHOT
+        git(clones / source.repository, "cat-file", "blob", source.blob) or b"", source.path
     )
     settings = data.get("allocator_settings", {})
     kept = {

@@ -60,7 +60,7 @@ def read(path: str | Path) -> list[Snapshot]:
 
 def _decode(data: bytes, path: Path) -> object:
     data = foreign.unpacked(data, path)
-    return foreign.from_json(data, path) if data[:1] == b"{" else foreign.from_pickle(data, path, foreign.SNAPSHOT)
+    return foreign.from_json(data, path) if data[:1] == b"{" else foreign.from_pickle(data, path)
 
 
 def from_dict(data: object, path: str | Path = "the snapshot") -> list[Snapshot]:

@@ -63,7 +63,7 @@ def load(path: str) -> Measured:
         raise UsageError(
             f"the curves {path} cannot be read: {error.strerror}; `understudy calibrate` writes them"
         ) from error
-    data = foreign.typed(tables, Tables, path, "the measured curves")
+    data = foreign.typed(tables, Tables, path, "is no file of measured curves (`understudy calibrate` writes one)")
     share = gpus.find(data.gpu).sustained_share
     curves = {(row.operator_class, row.precision): _curve(row, share, path) for row in data.curve}
     return Measured(data.gpu, data.generation, curves, data.dispatch_us, data.driver, data.links)

@@ -35,7 +35,6 @@ DEPTH = 200
 """How deep lists and dictionaries may lie in one another."""
 PICKLE_SECONDS = 10
 """What checking a pickle may take, and one more a MiB."""
-SNAPSHOT = "a memory snapshot (torch.cuda.memory._dump_snapshot writes one)"
 GZIP = b"\x1f\x8b"
 
 OBEYED = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
@@ -81,13 +80,13 @@ def unpacked(data: bytes, path: str | Path) -> bytes:
         try:
             part = unpacker.decompress(rest, most - size + 1)
         except zlib.error as error:
-            raise FileFormatError(f"{path} is damaged: it cannot be unpacked ({error})") from None
+            raise FileFormatError(f"{path} is not a whole gzip file: {error}") from None
         parts.append(part)
         size += len(part)
         if size > most:
             raise FileFormatError(f"{path} would grow beyond {most:,} bytes when it is unpacked, so it is not read")
         if not unpacker.eof:
-            raise FileFormatError(f"{path} is cut short: it ends before its packed content does")
+            raise FileFormatError(f"{path} is not a whole gzip file: it is cut short")
         rest = unpacker.unused_data.lstrip(b"\0")
     return b"".join(parts)
 
@@ -124,8 +123,8 @@ def printable(value: Any, path: str | Path, depth: int = DEPTH) -> Any:
     return value
 
 
-def typed(value: object, kind: type[T], path: str | Path, what: str) -> T:
-    """Plain data as `kind`, whose annotations say what it must hold.
+def typed(value: object, kind: type[T], path: str | Path, wrong: str) -> T:
+    """Plain data as `kind`, whose annotations say what it must hold; `wrong` is the verdict of data that does not.
 
     Raises:
         FileFormatError: something in it has another type or is missing; the sentence says where.
@@ -133,13 +132,13 @@ def typed(value: object, kind: type[T], path: str | Path, what: str) -> T:
     try:
         return msgspec.convert(value, kind)
     except RecursionError:
-        raise FileFormatError(f"{path} is damaged: {what} is nested too deeply") from None
+        raise FileFormatError(f"{path} {wrong}: it is nested too deeply") from None
     except msgspec.ValidationError as error:
-        raise FileFormatError(f"{path} is damaged: in {what}, {_lower(str(error))}") from None
+        raise FileFormatError(f"{path} {wrong}: {_lower(str(error))}") from None
 
 
-def from_toml(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file.
+def from_toml(path: str | Path, name: str | None = None) -> dict[str, Any]:
+    """The tables of a TOML file, which errors call `name`, or by its path.
 
     Raises:
         FileFormatError: it is not TOML.
@@ -148,13 +147,13 @@ def from_toml(path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_bytes(path).decode())
     except RecursionError:
-        raise FileFormatError(f"{path} is not TOML: it is nested too deeply") from None
+        raise FileFormatError(f"{name or path} is not TOML: it is nested too deeply") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"{path} is not TOML: {error}") from None
+        raise FileFormatError(f"{name or path} is not TOML: {error}") from None
 
 
-def from_pickle(data: bytes, path: str | Path, what: str) -> Any:
-    """A pickle of plain data: numbers, strings, lists, tuples and dictionaries. Reading a foreign file runs nothing.
+def from_pickle(data: bytes, path: str | Path) -> Any:
+    """A memory snapshot: a pickle of plain data (numbers, texts, lists, tuples, dictionaries). Reading it runs nothing.
 
     Raises:
         FileFormatError: it is damaged, holds anything but plain data, or would take memory or time out of proportion.
@@ -163,10 +162,11 @@ def from_pickle(data: bytes, path: str | Path, what: str) -> Any:
     limits = [str(512 * MIB + 60 * len(data)), str(seconds), str(DEPTH)]
     command = [sys.executable, "-I", "-S", str(Path(weigh_pickle.__file__)), *limits]
     checked = subprocess.run(command, input=data, capture_output=True, check=False, env={})
-    if checked.returncode == weigh_pickle.REFUSED:
-        raise FileFormatError(f"{path} is not {what}: {checked.stdout.decode('utf-8', 'replace')}")
     if checked.returncode:
-        raise FileFormatError(f"{path} is not {what}: unpickling it takes more memory or time than its size explains")
+        wrong = "is not a pickle of plain data (it takes more memory or time than its size explains)"
+        if checked.returncode == weigh_pickle.REFUSED:
+            wrong = checked.stdout.decode("utf-8", "replace")
+        raise FileFormatError(f"{path} {wrong}; torch.cuda.memory._dump_snapshot writes a memory snapshot")
     return weigh_pickle.PlainUnpickler(io.BytesIO(data)).load()
 
 

@@ -13,8 +13,8 @@ import pickle
 import sys
 from typing import Any, NoReturn
 
-REFUSED = 3
-"""The exit status of a pickle that is none of plain data; the reason is on stdout."""
+REFUSED, TOO_MUCH = 3, 4
+"""Exit statuses: of a pickle that is refused, what is wrong with it on stdout, and of one that asks for too much."""
 VISITS = 64
 """How many values a pickle may hold for each of its bytes, each counted as often as something refers to it."""
 ROOM = 100_000
@@ -31,11 +31,11 @@ class PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str) -> NoReturn:
         """Refuse: plain data holds no objects."""
-        raise RefusedError(f"it asks for {module_name}.{global_name}, and only plain data is read")
+        raise RefusedError(f"asks for {module_name}.{global_name}, and a memory snapshot holds plain data only")
 
     def persistent_load(self, pid: object) -> NoReturn:
         """Refuse: plain data refers to nothing outside itself."""
-        raise RefusedError("it refers to data outside itself")
+        raise RefusedError("refers to data outside itself")
 
 
 def depth(value: object, most: int) -> int:
@@ -80,9 +80,9 @@ def main() -> int:
     try:
         value = PlainUnpickler(io.BytesIO(data)).load()
         if depth(value, deepest) > deepest:
-            raise RefusedError("it is nested too deeply")
+            raise RefusedError("is nested too deeply")
         if visits(value, {}) > VISITS * len(data) + ROOM:
-            raise RefusedError("it names the same data again and again, far beyond what its size explains")
+            raise RefusedError("names the same data again and again, far beyond what its size explains")
     except RefusedError as error:
         sys.stdout.write(str(error))
         return REFUSED
@@ -90,8 +90,10 @@ def main() -> int:
         pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError, OverflowError,
         RecursionError, ImportError,
     ) as error:  # fmt: skip
-        sys.stdout.write(f"it is no pickle of plain data ({error})")
+        sys.stdout.write(f"is not a pickle of plain data ({error})")
         return REFUSED
+    except MemoryError:
+        return TOO_MUCH
     sys.stdout.flush()
     return 0
 

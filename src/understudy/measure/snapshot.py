@@ -45,7 +45,7 @@ def add(trace: Trace, path: str | Path) -> None:
         FileFormatError: the file is no snapshot, or asks to run code.
         OSError: the file cannot be read.
     """
-    snapshot = foreign.from_pickle(foreign.read_bytes(path), path, foreign.SNAPSHOT)
+    snapshot = foreign.from_pickle(foreign.read_bytes(path), path)
     if not isinstance(snapshot, Mapping) or not isinstance(snapshot.get("device_traces"), Sequence):
         raise FileFormatError(f"{path} holds no device_traces, so it is no memory snapshot with a history")
     trace.memory = type(trace.memory)()

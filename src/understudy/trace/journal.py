@@ -81,7 +81,7 @@ def read(path: str | Path) -> tuple[Trace, bool]:
         position += HEAD.size + length
         match kind:
             case b"T":
-                for name, entries in foreign.typed(foreign.from_json(page, path), Entries, path, "a page").items():
+                for name, entries in foreign.typed(foreign.from_json(page, path), Entries, path, "is damaged").items():
                     header[name] += entries
             case b"R":
                 rows += page

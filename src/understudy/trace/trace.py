@@ -269,7 +269,7 @@ def parse(header: Any, body: bytes, path: str) -> Trace:
         FileFormatError: something in them is not what it should be.
     """
     header = foreign.printable(header, path)
-    known = foreign.typed(header, Header, path, "the header")
+    known = foreign.typed(header, Header, path, "is damaged in its header")
     end = known.get("rows", 0) * WIDTH * 8
     if len(body) != end + known.get("memory", 0) * WIDTH * 8:
         raise FileFormatError(f"{path} is cut short: it should hold {known.get('rows', 0)} rows; write it again")
@@ -298,7 +298,7 @@ def require_sound(trace: Trace, path: str | Path) -> None:
     Raises:
         FileFormatError: a number is out of range.
     """
-    foreign.typed(trace.facts, Facts, path, "the facts")
+    foreign.typed(trace.facts, Facts, path, "is damaged in its facts")
     sizes = {
         KIND: len(Kind),
         LANE: len(trace.lanes),
