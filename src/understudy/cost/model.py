@@ -17,7 +17,7 @@ from understudy.cost.families import by_class, streams
 from understudy.cost.families.problem import Price, Problem
 from understudy.cost.links import Links
 from understudy.cost.measured import Measured
-from understudy.cost.operators import OperatorClass, classify, plain, read
+from understudy.cost.operators import OperatorClass, classify, floor_scale, plain, read
 from understudy.cost.recurrent import Recurrence, recurrence
 from understudy.gpus import Gpu
 from understudy.trace import roofline
@@ -75,7 +75,6 @@ class CostModel:
         self._cpu: dict[str, float] = host["cpu"]
         self.lock_share = float(host["python"]["lock_share"])
         self._library: dict[str, str] = host["library"]
-        self._floor_scale = float(host["floor_scale"].get(gpu.generation, 1.0))
         self.links = Links(gpu)
         if self.measured is not None:
             self.links.use(self.measured.links)
@@ -119,9 +118,10 @@ class CostModel:
     ) -> Price:
         """The roofline time over the efficiency that the operator's class reaches at that size."""
         work, size = flops.count(signature, name, operator.name), flops.bytes_moved(signature)
-        compute_ns, memory_ns = 1e9 * work / self._peak(precision), self._memory_ns(size)
+        compute_ns = 1e9 * work / self._peak(precision)
+        memory_ns = streams.moved_ns(self.gpu, size, self.gpu.memory_bandwidth_bytes_per_s)
         of_memory = part if operator.name == "rnn" else 1.0
-        floor_ns = 1000.0 * operator.floor_us * self._floor_scale * streams.launches(signature, name, operator)
+        floor_ns = operator.floor_ns(self.gpu.generation) * streams.launches(signature, name, operator)
         shape = self._curve(operator.curve, precision)
         regular = _regularity(signature, name) if operator.name == "matmul" else 0.0
         # A power limit lowers the clock of the cores, not that of the memory.
@@ -157,7 +157,7 @@ class CostModel:
     ) -> tuple[float, float]:
         """(time, shortest time) of a recurrent layer: its products of all steps, and its chain of steps."""
         item = flops.ITEM_BYTES.get(signature.dtypes[0].removeprefix("torch."), 4)
-        step_floor_ns = 1000.0 * recurrent.STEP_US * self._floor_scale
+        step_floor_ns = 1000.0 * recurrent.STEP_US * floor_scale(self.gpu.generation)
         share = recurrent.SHARE * part
 
         def product(operations: float, size: float, floor: float) -> tuple[float, float]:
@@ -174,13 +174,6 @@ class CostModel:
         others = sizes.layers * sizes.directions - 1
         chain_ns = sizes.steps * (step_ns + others * max(recurrent.FURTHER * step_ns, roofline_ns))
         return total_ns + chain_ns, floor_ns + sizes.steps * step_floor_ns * (1 + others * recurrent.FURTHER)
-
-    def _memory_ns(self, size_bytes: int) -> float:
-        """Reading and writing so many bytes: in memory, or in L2 where they are well below its size."""
-        gpu = self.gpu
-        l2_rate = max(gpu.memory_bandwidth_bytes_per_s, streams.L2_BYTES_PER_CLOCK * 1e6 * gpu.clock_mhz * gpu.sm_count)
-        warm = 1.0 / (1.0 + (size_bytes / (streams.L2_SHARE * gpu.l2_bytes)) ** 8) if gpu.l2_bytes else 0.0
-        return 1e9 * size_bytes * ((1.0 - warm) / gpu.memory_bandwidth_bytes_per_s + warm / l2_rate)
 
     def _curve(self, name: str, precision: str) -> Curve:
         own = None if self.measured is None else self.measured.curves.get((name, precision))

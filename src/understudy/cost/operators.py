@@ -24,11 +24,20 @@ class OperatorClass(NamedTuple):
     floor_us: float
     dispatch_us: float
 
+    def floor_ns(self, generation: str) -> float:
+        """The shortest kernel of the class on a generation of GPUs, in nanoseconds."""
+        return 1000.0 * self.floor_us * floor_scale(generation)
+
 
 @cache
 def read(name: str) -> Json:
     """A data file of this folder, parsed once."""
     return tomllib.loads((DATA / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def floor_scale(generation: str) -> float:
+    """How long a generation's shortest kernels are, relative to Volta's."""
+    return float(read("host")["floor_scale"].get(generation, 1.0))
 
 
 @cache

@@ -32,7 +32,7 @@ from understudy.cost.bands import band
 from understudy.cost.curves import share_of
 from understudy.cost.families import direct_convolutions, products, streams
 from understudy.cost.families.problem import Price, Problem
-from understudy.cost.operators import classify, read
+from understudy.cost.operators import classify
 
 CLASSES = ("convolution",)
 BACKWARD = 1.13
@@ -122,7 +122,7 @@ def price(problem: Problem) -> Price | None:
     tensor_cores = gpu.has_tensor_cores and problem.precision != "fp32"
     reached, fitted = share_of("convolution", problem.precision, gpu.generation)
     operator = classify(problem.signature.name)
-    floor = 1000.0 * operator.floor_us * float(read("host")["floor_scale"].get(gpu.generation, 1.0))
+    floor = operator.floor_ns(gpu.generation)
     total = 0.0
     first = tensor_cores and problem.precision != "tf32" and ("channels_last", 1) not in problem.signature.detail
     for kind in kinds:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from understudy.cost import flops
 from understudy.cost.families.problem import Price, Problem
-from understudy.cost.operators import classify, read
+from understudy.cost.operators import classify
 
 CLASSES = ("convolution",)
 MOST_CHANNELS = 4
@@ -41,7 +41,7 @@ def price(problem: Problem) -> Price | None:
         return None
     gpu = problem.gpu
     operator = classify(problem.signature.name)
-    floor_ns = 1000.0 * operator.floor_us * float(read("host")["floor_scale"].get(gpu.generation, 1.0))
+    floor_ns = operator.floor_ns(gpu.generation)
     work = flops.count(problem.signature, problem.name, operator.name)
     compute_ns = 1e9 * work / (COMPUTE_SHARE * gpu.peak_flops["fp32"])
     share = BACKWARD_SHARE if problem.name.endswith("_backward") else BANDWIDTH_SHARE

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from understudy.cost import flops
 from understudy.cost.bands import band
 from understudy.cost.families.problem import Price, Problem
-from understudy.cost.operators import read
+from understudy.cost.operators import floor_scale, read
 from understudy.gpus import Gpu
 
 CLASSES = ("matmul", "bmm")
@@ -298,8 +298,7 @@ def length_us(product: Product, problem: Problem, row: Row, share: float) -> tup
     clock = problem.gpu.sustained_share / row.sustained_share
     constants = scaled(row.constants, row.scale * share, clock)
     of = rates(problem.gpu, problem.peak_flops, constants)
-    launch = read("host")["floor_scale"]
-    floor_us = constants.floor_us * launch.get(problem.gpu.generation, 1.0) / launch.get(row.generation, 1.0)
+    floor_us = constants.floor_us * floor_scale(problem.gpu.generation) / floor_scale(row.generation)
     return floor_us, time_us(product, of, constants)
 
 

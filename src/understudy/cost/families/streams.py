@@ -95,14 +95,18 @@ def price(problem: Problem) -> Price | None:
     backward = "backward" in problem.name
     rate = bandwidth(gpu) * class_share(_kind(problem, operator, backward), backward)
     size = float(flops.bytes_moved(signature))
-    cold = 1.0 / (1.0 + (L2_SHARE * gpu.l2_bytes / size) ** 8) if size and gpu.l2_bytes else 1.0
-    l2_rate = max(rate, L2_BYTES_PER_CLOCK * 1e6 * gpu.clock_mhz * gpu.sm_count)
     again = further_bytes(problem, operator) if operator.name in ("norm", "softmax") else 0.0
-    time_ns = 1e9 * ((size + again) * cold / rate + size * (1.0 - cold) / l2_rate)
-    scale = float(read("host")["floor_scale"].get(gpu.generation, 1.0))
-    floor_ns = 1000.0 * operator.floor_us * scale * launches(signature, problem.name, operator)
+    time_ns = moved_ns(gpu, size, rate, again)
+    floor_ns = operator.floor_ns(gpu.generation) * launches(signature, problem.name, operator)
     distance = generation_share(gpu.generation, gpu.key)[1]
     return Price(floor_ns + time_ns, floor_ns, band("streams", distance, gpu.key))
+
+
+def moved_ns(gpu: Gpu, size: float, rate: float, again: float = 0.0) -> float:
+    """Moving so many bytes, and `again` so many: from memory at `rate`, or in L2 where they are well below its size."""
+    cold = 1.0 / (1.0 + (L2_SHARE * gpu.l2_bytes / size) ** 8) if size and gpu.l2_bytes else 1.0
+    l2_rate = max(rate, L2_BYTES_PER_CLOCK * 1e6 * gpu.clock_mhz * gpu.sm_count)
+    return 1e9 * ((size + again) * cold / rate + size * (1.0 - cold) / l2_rate)
 
 
 def _kind(problem: Problem, operator: OperatorClass, backward: bool) -> str:
@@ -119,7 +123,7 @@ def further_bytes(problem: Problem, operator: OperatorClass) -> float:
     name, inputs, item = problem.name, problem.inputs, problem.item_bytes
     if not inputs or not inputs[0]:
         return 0.0
-    backward = name.endswith(("_backward", "_backward_data")) or "backward" in name
+    backward = "backward" in name
     x = inputs[0]
     tensor = float(item * prod(x))
     passed = 2.0 * tensor if backward else tensor  # the gradient and the input, or the input
