@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -193,7 +194,7 @@ def _gpu(file: Path) -> None:
 
     import understudy
 
-    with understudy.emulate(f"1x{file}"):
+    with understudy.emulate(f"1x{file}"), contextlib.suppress(torch.OutOfMemoryError):  # the card may be tiny
         x = torch.ones(64, 64, device="cuda")
         (x @ x).sum().item()
 
@@ -210,7 +211,7 @@ def _checkpoint(name: str) -> Callable[[Path], None]:
 
         folder = file.parent / "step"
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(file.parents[1] / "seeds" / "checkpoint", folder)
+        shutil.copytree(file.parents[2] / "seeds" / "checkpoint", folder)
         target = folder / name if name else next(iter(sorted(folder.glob("*.safetensors"))))
         shutil.copy(file, target)
         read_checkpoint(folder)

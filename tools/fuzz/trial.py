@@ -57,7 +57,8 @@ def _child(kind: Format, seeds: Seeds, folder: Path, numbers: Sequence[tuple[int
         os.dup2(silence, 2)
     before = _peak()
     for seed, number in numbers:
-        file = folder / kind.file
+        file = folder / str(number) / kind.file  # a path of its own: what was read from one may be remembered
+        file.parent.mkdir(exist_ok=True)
         file.write_bytes(mutant(kind, seeds, seed, number))
         signal.alarm(TIME)
         what = ""
