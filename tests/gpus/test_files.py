@@ -59,6 +59,8 @@ def test_a_user_s_gpu_survives_in_a_trace(write):
         ("sm_count = 40\n", "smcount = 40\n", "sm_count is missing, smcount is unknown; compare it with V100"),
         ("sm_count = 40", 'sm_count = "40"', "sm_count must be a whole number"),
         ("sm_count = 40", "sm_count = 0", "sm_count must be more than 0"),
+        ("sm_count = 40", "sm_count = 4611686018427387904", "sm_count is not a number that a GPU has"),
+        ("clock_mhz = 1590", "clock_mhz = inf", "clock_mhz must be a whole number"),
         ("sm_count = 40", "sm_count = true", "sm_count must be a whole number"),
         ("[7, 5]", "7.5", "compute_capability must be two whole numbers, such as"),
         ('"turing"', '"touring"', "generation must be one of ada, ampere, "),

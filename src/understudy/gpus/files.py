@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -14,6 +13,7 @@ from understudy.errors import FileFormatError, UsageError
 PRECISIONS = ("fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 PCIE_GENERATIONS = (3, 4, 5)
 _PAIRS = ("aliases", "compute_capability")
+_LEAST, _MOST = 1e-3, 1e18
 _MAY_BE_ZERO = "nvlink_bandwidth_bytes_per_s"
 _Facts = TypeVar("_Facts")
 
@@ -67,9 +67,9 @@ def _wrong(name: str, value: Any, kind: str) -> str:
     whole = kind == "int"
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         return "must be a whole number" if whole else "must be a number"
-    if not math.isfinite(value):
-        return "must be finite"
-    return "" if value > 0 or (name == _MAY_BE_ZERO and value == 0) else "must be more than 0"
+    if not value > 0 and not (name == _MAY_BE_ZERO and value == 0):
+        return "must be more than 0"
+    return "" if value == 0 or _LEAST <= value <= _MOST else "is not a number that a GPU has"
 
 
 def _wrong_peaks(value: object) -> str:
@@ -77,7 +77,8 @@ def _wrong_peaks(value: object) -> str:
         return "must be a table with fp32 at least"
     if unknown := [key for key in value if key not in PRECISIONS]:
         return f"has {', '.join(unknown)}, which is none of {', '.join(PRECISIONS)}"
-    good = all(isinstance(peak, int | float) and not isinstance(peak, bool) and peak > 0 for peak in value.values())
+    numbers = all(isinstance(peak, int | float) and not isinstance(peak, bool) for peak in value.values())
+    good = numbers and all(1 <= peak <= _MOST for peak in value.values())
     return "" if good else "must hold operations a second, more than 0"
 
 
