@@ -68,3 +68,11 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "1.journal").write_bytes(b"something else")
     with pytest.raises(FileFormatError, match="holds no records of this understudy"):
         journal.read(tmp_path / "1.journal")
+
+
+def test_a_page_of_no_possible_length_ends_what_is_read(written: tuple[Trace, Path, list[int]]) -> None:
+    _, path, sizes = written
+    for length in (-1, -(1 << 62), 1 << 62):
+        path.write_bytes(path.read_bytes()[: sizes[0]] + journal.HEAD.pack(b"R", length))
+        found, whole = journal.read(path)
+        assert (len(found), whole) == (4200, False)

@@ -76,7 +76,7 @@ def read(path: str | Path) -> tuple[Trace, bool]:
     while position + HEAD.size <= len(data):
         kind, length = HEAD.unpack_from(data, position)
         page = data[position + HEAD.size : position + HEAD.size + length]
-        if len(page) < length:
+        if not 0 <= length <= len(page):
             break
         position += HEAD.size + length
         match kind:
