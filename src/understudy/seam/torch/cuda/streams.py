@@ -186,7 +186,7 @@ class EventMethods:
     def _as_parameter_(self) -> object:
         return ctypes.c_void_p(self.cuda_event)
 
-    def record(self, stream: object = None) -> None:
+    def record(self, stream: torch.Stream | None = None) -> None:
         found = (
             self._state.local.streams[self._state.local.device] if stream is None else stream_of(self._state, stream)
         )
@@ -196,7 +196,7 @@ class EventMethods:
         self._state.machine.record(self._state.host(), self._us, found, self._state.site())
         self._state.gpu_trace.recorded(self, handle(found), first)
 
-    def wait(self, stream: object = None) -> None:
+    def wait(self, stream: torch.Stream | None = None) -> None:
         found = (
             self._state.local.streams[self._state.local.device] if stream is None else stream_of(self._state, stream)
         )

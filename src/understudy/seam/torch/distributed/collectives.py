@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from understudy.machine.stream import Stream
+from understudy.machine.stream import Event, Stream
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
-from understudy.seam.torch.distributed.groups import Group, Groups
+from understudy.seam.torch.distributed.groups import Group, Groups, Queued
 from understudy.seam.torch.distributed.nodata import answer, lacks_values, token, with_values
 from understudy.seam.torch.distributed.values import (
     REDUCING,
@@ -26,7 +26,7 @@ from understudy.seam.torch.distributed.values import (
     name_of,
     truth,
 )
-from understudy.seam.torch.distributed.work import CALLS, Queued
+from understudy.seam.torch.distributed.work import CALLS
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.tags import CPU, FLOATING, is_physically_meta, tag_of
@@ -251,7 +251,7 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         size = sum(map(_bytes, tensors))
         dispatch.machine.collective(dispatch.local.host, stream, "nccl:send", size, 2, site)
 
-    def finish() -> object:
+    def finish() -> Event | None:
         ticket.wait()
         return None if stream is None else groups.mark(stream, 0)
 
@@ -275,7 +275,7 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         # Asked for at once where the sender is known: the sender's `wait` may depend on it.
         ticket = group.carrier.recv([clock], args[2], args[-1] + CLOCK_TAG) if len(args) > 3 else None
 
-    def finish() -> object:
+    def finish() -> Event | None:
         with torch._C._DisableTorchDispatch():
             (ticket or group.carrier.recv([clock], work._source_rank(), args[-1] + CLOCK_TAG)).wait()
             sent = int(clock.item())
@@ -311,7 +311,7 @@ def _ready(dispatch: Dispatch, group: Group, device: int) -> tuple[Stream | None
     return stream, max(stream.ready_ns, dispatch.local.host.now_ns)
 
 
-def _pending(out: Result, finish: Callable[[], Any]) -> object:
+def _pending(out: Result, finish: Callable[[], Event | None]) -> object:
     if CALLS.depth:
         CALLS.queued = Queued(None, finish)
     else:

@@ -10,38 +10,47 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from understudy.machine.stream import Event, Stream
 from understudy.seam.patching import Patch
-from understudy.seam.torch.distributed.groups import Groups
+from understudy.seam.torch.distributed.groups import DeviceFuture, Groups
 from understudy.seam.torch.distributed.work import CALLS
 from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.tags import tag_of
 
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import BuiltinCommHookType, GradBucket, Reducer
+
+    Hook = Callable[[object, GradBucket], object]
+    """A communication hook: its state and a bucket of gradients to a future of the bucket's tensor."""
+
+S = TypeVar("S")
+
 
 def functions(groups: Groups) -> list[Patch]:
     """What makes futures of collectives in C++, and what waits for several."""
-    reducer: Any = dist.Reducer  # type: ignore[attr-defined]
-    stock_run, stock_collect = reducer._run_allreduce_hook, torch._C._collect_all
+    reducer: type[Reducer] = dist.Reducer  # type: ignore[attr-defined]
+    stock_run: Callable[..., torch.futures.Future[object]] = reducer._run_allreduce_hook  # type: ignore[attr-defined]
+    stock_collect = torch._C._collect_all
     stock_register = dist._register_comm_hook  # type: ignore[attr-defined]
 
-    def run_allreduce_hook(self: object, bucket: object) -> object:
+    def run_allreduce_hook(self: Reducer, bucket: GradBucket) -> object:
         with CALLS.watched() as found:
             future = stock_run(self, bucket)
         queued = found[0]
         return future if queued is None or queued.event is None else groups.future(future.value(), queued.event)
 
-    def collect_all(futures: list[Any]) -> object:
+    def collect_all(futures: list[torch._C.Future[object]]) -> object:
         for future in futures:
             if isinstance(future, groups.future):
                 future.arrive()
         return stock_collect(futures)
 
-    def register_comm_hook(self: Any, state: Any, hook: Callable[..., object]) -> None:
+    def register_comm_hook(self: Reducer, state: object, hook: Hook) -> None:
         stock_register(self, state, _awaited(hook, groups))
 
     return [
@@ -52,11 +61,11 @@ def functions(groups: Groups) -> list[Patch]:
     ]
 
 
-def _awaited(hook: Callable[..., object], groups: Groups) -> Callable[..., object]:
+def _awaited(hook: Hook, groups: Groups) -> Hook:
     """A communication hook whose future is waited for when backward ends, as C++'s reducer does."""
 
     @functools.wraps(hook)
-    def awaited(state: object, bucket: object) -> object:
+    def awaited(state: object, bucket: GradBucket) -> object:
         future = hook(state, bucket)
         if isinstance(future, groups.future):
             if torch._C._current_autograd_node() is None:  # a static graph's first step: the reducer waits next
@@ -68,39 +77,35 @@ def _awaited(hook: Callable[..., object], groups: Groups) -> Callable[..., objec
     return awaited
 
 
-def _register_builtin(self: Any, kind: Any) -> None:
+def _register_builtin(self: torch.nn.parallel.DistributedDataParallel, kind: BuiltinCommHookType) -> None:
     """The hooks that C++ has, in Python, whose streams the emulation sees."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-    kinds: Any = dist.BuiltinCommHookType  # type: ignore[attr-defined]
+    kinds = dist.BuiltinCommHookType  # type: ignore[attr-defined]
     hooks = {kinds.ALLREDUCE: default_hooks.allreduce_hook, kinds.FP16_COMPRESS: default_hooks.fp16_compress_hook}
-    self.logger._set_comm_hook_name(str(kind))
+    if self.logger is not None:
+        self.logger._set_comm_hook_name(str(kind))
     dist._register_comm_hook(self.reducer, self.process_group, hooks[kind])  # type: ignore[attr-defined]
 
 
-def future_class(groups: Groups) -> Any:
+def future_class(groups: Groups) -> type[DeviceFuture]:
     """The class of a future that has its value, ready on the device after an event."""
 
-    class Future(torch.futures.Future[Any]):
+    class Future(DeviceFuture):
         """torch.futures.Future of a collective on emulated devices."""
-
-        def __init__(self, value: object, event: Event) -> None:
-            super().__init__()
-            self._us_event = event
-            self.set_result(value)
 
         def arrive(self) -> None:
             """Make the current stream wait."""
             groups.wait(self._us_event)
 
-        def wait(self) -> Any:
+        def wait(self) -> object:
             self.arrive()
             return super().wait()
 
-        def then(self, callback: Callable[[Any], object]) -> Any:
-            done: list[tuple[Any, Event]] = []
+        def then(self, callback: Callable[[torch.futures.Future[object]], S]) -> torch.futures.Future[S]:
+            done: list[tuple[S, Event]] = []
 
-            def run(_: object) -> Any:
+            def run(_: object) -> S:
                 with _aside(groups, self._us_event) as stream:
                     _record(groups, self.value(), stream)
                     result = callback(self)
@@ -108,7 +113,7 @@ def future_class(groups: Groups) -> Any:
                 return result
 
             inner = super().then(run)  # at once, on this thread; an error stays in `inner`
-            return Future(*done[0]) if done else inner
+            return Future(*done[0]) if done else inner  # type: ignore[return-value]  # a future of any value
 
     return Future
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import atexit
 import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -14,8 +15,10 @@ from understudy.gpus import versions
 from understudy.machine.stream import Event, Stream
 from understudy.seam.cuda_driver import FIRST_PCI_BUS
 from understudy.seam.torch.distributed.nccl import NCCL_VERSION
+from understudy.seam.torch.distributed.values import reducing
 
 if TYPE_CHECKING:
+    from understudy.seam.torch.state.ranks import Carrier
     from understudy.seam.torch.state.state import State
 
 
@@ -50,7 +53,9 @@ class Group:
     whether this process only plays one of the ranks: the others, in PyTorch's backend "fake", are always ready.
     """
 
-    def __init__(self, process_group: Any, carrier: Any, nccl: bool, takes_cpu: bool, alone: bool = False) -> None:
+    def __init__(
+        self, process_group: dist.ProcessGroup, carrier: Carrier, nccl: bool, takes_cpu: bool, alone: bool = False
+    ) -> None:
         self.name: str = process_group.group_name
         self.size: int = process_group.size()
         self.rank: int = process_group.rank()
@@ -68,10 +73,37 @@ class Group:
             return time_ns
         with torch._C._DisableTorchDispatch():
             clock = torch.tensor([time_ns], device="cpu")
-            options: Any = dist.AllreduceOptions()
-            options.reduceOp = dist.ReduceOp.MAX
-            self.carrier.allreduce([clock], options).wait()
+            self.carrier.allreduce([clock], reducing(dist.ReduceOp.MAX)).wait()
             return int(clock.item())
+
+
+class Queued:
+    """A collective in the machine: the event after it, and what else its Work's `wait` must do.
+
+    `tensors` are kept until somebody waits, as ProcessGroupNCCL's TensorShelf does: memory that a collective is still
+    at work on goes to nobody else.
+    """
+
+    def __init__(
+        self, event: Event | None, finish: Callable[[], Event | None] | None = None, tensors: Sequence[object] = ()
+    ) -> None:
+        self.event = event
+        self.finish = finish
+        self.tensors = tensors
+        self.host = False
+
+
+class DeviceFuture(torch.futures.Future[object]):
+    """The future of a collective: it has its value, which is ready on the device after an event."""
+
+    def __init__(self, value: object, event: Event) -> None:
+        super().__init__()
+        self._us_event = event
+        self.set_result(value)
+
+    def arrive(self) -> None:
+        """Make the current stream wait."""
+        raise NotImplementedError
 
 
 class Groups:
@@ -81,9 +113,9 @@ class Groups:
         self.state = state
         self.by_name: dict[str, Group] = {}
         self.backends: list[object] = []
-        self.pending: dict[int, Any] = {}  # functional ones, by the identity of a result's tag, not to be kept alive
-        self.shelf: list[Any] = []  # collectives that nobody waited for, with their tensors
-        self.future: Any = None  # the class of their futures
+        self.pending: dict[int, Queued] = {}  # functional ones, by the identity of a result's tag, not to be kept alive
+        self.shelf: list[Queued] = []  # collectives that nobody waited for, with their tensors
+        self.future: type[DeviceFuture]  # the class of their futures
 
     def add(self, group: Group) -> None:
         """Remember a group that was just made."""
@@ -101,7 +133,7 @@ class Groups:
             # The last reference joins gloo's threads: one that dropped a tensor in a process that ends would abort it.
             self.backends = [backend for backend in self.backends if backend is not group.carrier]
 
-    def of(self, boxed: Any) -> Group | None:
+    def of(self, boxed: str | torch.ScriptObject) -> Group | None:
         """The group behind the argument of a c10d operator; None for one that was made elsewhere."""
         name = boxed if isinstance(boxed, str) else dist.ProcessGroup.unbox(boxed).group_name
         return self.by_name.get(name)
@@ -184,4 +216,4 @@ class Groups:
         """Let go of the tensors of collectives that are done."""
         if self.shelf:
             now = self.state.local.host.now_ns
-            self.shelf = [one for one in self.shelf if one.event.time_ns > now]
+            self.shelf = [one for one in self.shelf if one.event and (one.event.time_ns or 0) > now]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from understudy.errors import UnsupportedError
 from understudy.seam.patching import Patch
 from understudy.seam.torch.state.late import alias
-from understudy.seam.torch.state.state import State
+from understudy.seam.torch.state.state import State, stream_of
 from understudy.seam.torch.tags import device_of
 
+if TYPE_CHECKING:
+    Streams = Sequence[torch.Stream | None] | None
+    """One stream a tensor; None stands for the current one of its device."""
+
 Tensor = torch.Tensor
+Tensors = Sequence[Tensor]
 NCCL_VERSION = (2, 27, 5)
 """What `torch.cuda.nccl.version()` says: the NCCL that the CUDA 12 wheels of torch 2.9 require."""
 
@@ -30,7 +35,7 @@ REDUCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
 def patches(state: State) -> list[Patch]:
     """The functions `torch._C._nccl_*`."""
 
-    def run(name: str, tensors: Sequence[Tensor], size: int, streams: Sequence[object] | None) -> None:
+    def run(name: str, tensors: Sequence[Tensor], size: int, streams: Streams) -> None:
         _submit(state, name, tensors, size, streams)
 
     def version() -> int:
@@ -52,25 +57,29 @@ def patches(state: State) -> list[Patch]:
 
 
 def _collectives(run: Callable[..., None]) -> dict[str, Callable[..., None]]:
-    def all_reduce(inputs: Any, outputs: Any, op: int = 0, streams: Any = None, comms: Any = None) -> None:
+    def all_reduce(
+        inputs: Tensors, outputs: Tensors, op: int = 0, streams: Streams = None, comms: object = None
+    ) -> None:
         _write(outputs, [_reduced(inputs, op)] * len(outputs))
         run("nccl:all_reduce", inputs, _size(inputs[0]), streams)
 
     def reduce(
-        inputs: Any, output: Tensor, root: int = 0, op: int = 0, streams: Any = None, comms: object = None
+        inputs: Tensors, output: Tensor, root: int = 0, op: int = 0, streams: Streams = None, comms: object = None
     ) -> None:
         _write([output], [_reduced(inputs, op)])
         run("nccl:reduce", inputs, _size(inputs[0]), streams)
 
-    def broadcast(inputs: Any, root: int = 0, streams: Any = None, comms: Any = None) -> None:
+    def broadcast(inputs: Tensors, root: int = 0, streams: Streams = None, comms: object = None) -> None:
         _write(inputs, [inputs[root]] * len(inputs))
         run("nccl:broadcast", inputs, _size(inputs[0]), streams)
 
-    def all_gather(inputs: Any, outputs: Any, streams: Any = None, comms: Any = None) -> None:
+    def all_gather(inputs: Tensors, outputs: Tensors, streams: Streams = None, comms: object = None) -> None:
         _write(outputs, [_joined(inputs)] * len(outputs))
         run("nccl:all_gather", inputs, _size(inputs[0]), streams)
 
-    def reduce_scatter(inputs: Any, outputs: Any, op: int = 0, streams: Any = None, comms: Any = None) -> None:
+    def reduce_scatter(
+        inputs: Tensors, outputs: Tensors, op: int = 0, streams: Streams = None, comms: object = None
+    ) -> None:
         _write(outputs, list(_reduced(inputs, op).flatten().chunk(len(outputs))))
         run("nccl:reduce_scatter", inputs, _size(inputs[0]), streams)
 
@@ -103,7 +112,7 @@ def _write(outputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
             alias(output).copy_(alias(value).reshape(output.shape))
 
 
-def _submit(state: State, name: str, tensors: Sequence[Tensor], size: int, streams: Sequence[Any] | None) -> None:
+def _submit(state: State, name: str, tensors: Sequence[Tensor], size: int, streams: Streams) -> None:
     """One collective on every tensor's device; none starts before the last is ready, and all end together."""
     machine, host = state.machine, state.local.host
     devices = [device_of(tensor) for tensor in tensors]
@@ -111,7 +120,7 @@ def _submit(state: State, name: str, tensors: Sequence[Tensor], size: int, strea
         chosen = [state.local.streams[device] for device in devices]
     else:
         chosen = [
-            state.local.streams[device] if given is None else given._us
+            state.local.streams[device] if given is None else stream_of(state, given)
             for device, given in zip(devices, streams, strict=True)
         ]
     site = state.site()

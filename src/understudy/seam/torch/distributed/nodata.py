@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import ModuleType
 
 import torch
 import torch.distributed as dist
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.distributed.values import finished
 from understudy.seam.torch.operators.call import OpOverload
 from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.state.core import Local
@@ -50,9 +51,7 @@ def lacks_values(values: Iterable[object]) -> bool:
 
 def answer(func: OpOverload, written: object) -> object:
     """What the c10d operator `func` returns that has written `written`: that and a Work, or a Work alone."""
-    done: Any = torch.futures.Future()
-    done.set_result(list(tensors_in((written,))))
-    work = torch._C._distributed_c10d._create_work_from_future(done).boxed()  # type: ignore[attr-defined]
+    work = finished(list(tensors_in((written,))))
     return work if len(func._schema.returns) == 1 else (written, work)
 
 
@@ -78,16 +77,15 @@ def functions(state: State) -> list[Patch]:
     """What `torch.distributed` itself has of such functions; none where all tensors have values."""
     if not state.no_data:
         return []
-    logger: Any = dist.Logger  # type: ignore[attr-defined]
     return [
         *_keeping(state, dist, OBJECTS),
         *_keeping(state, dist.distributed_c10d, OBJECTS),
         # It warns that it has no timers for the device where the parameters are physically.
-        Patch(logger, "set_runtime_stats_and_log", lambda self: None),
+        Patch(dist.Logger, "set_runtime_stats_and_log", lambda self: None),  # type: ignore[attr-defined]
     ]
 
 
-def modules(state: State) -> dict[str, Callable[[Any], list[Patch]]]:
+def modules(state: State) -> dict[str, Callable[[ModuleType], list[Patch]]]:
     """What modules have of them that the program may import later, by their names."""
     if not state.no_data:
         return {}

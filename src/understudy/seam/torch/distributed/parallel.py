@@ -6,8 +6,8 @@ Shapes, checks and texts are those of torch/csrc/cuda/comm.cpp; every transfer b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from torch._utils import _flatten_dense_tensors, _reorder_tensors_as, _take_tensors, _unflatten_dense_tensors
@@ -18,6 +18,9 @@ from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU, device_of
 from understudy.trace.operation import Note
+
+if TYPE_CHECKING:
+    from understudy.seam.torch.distributed.nccl import Streams
 
 CPU_DEVICE = torch.device("cpu")
 
@@ -107,7 +110,7 @@ def scatter(
     devices: Sequence[int],
     chunk_sizes: Sequence[int] | None = None,
     dim: int = 0,
-    streams: Sequence[object] | None = None,
+    streams: Streams = None,
 ) -> list[Tensor]:
     """The pieces of `tensor` along `dim`, each on its device; copied on `streams` where those are given."""
     if not devices:
@@ -128,9 +131,7 @@ def scatter(
     return out
 
 
-def scatter_out(
-    tensor: Tensor, out: Sequence[Tensor], dim: int = 0, streams: Sequence[object] | None = None
-) -> Sequence[Tensor]:
+def scatter_out(tensor: Tensor, out: Sequence[Tensor], dim: int = 0, streams: Streams = None) -> Sequence[Tensor]:
     """Copy the pieces of `tensor` along `dim` into `out`, whose sizes say how large they are."""
     if not out:
         raise RuntimeError("Expected at least one output tensor to scatter to")
@@ -154,7 +155,7 @@ def scatter_out(
     return out
 
 
-def _on_stream(streams: Sequence[Any] | None, index: int, device: int) -> Any:
+def _on_stream(streams: Streams, index: int, device: int) -> AbstractContextManager[object]:
     stream = streams[index] if streams is not None and index < len(streams) else None
     if stream is None:
         return nullcontext()
@@ -281,7 +282,12 @@ def _checked(tensor: Tensor | None, device: torch.device, dtype: torch.dtype) ->
 def _remarking(state: State) -> object:
     stock = torch.nn.DataParallel.scatter
 
-    def scatter(self: Any, inputs: tuple[object, ...], kwargs: Keywords | None, device_ids: Any) -> Any:
+    def scatter(
+        self: torch.nn.DataParallel[torch.nn.Module],
+        inputs: tuple[object, ...],
+        kwargs: Keywords | None,
+        device_ids: Sequence[int],
+    ) -> object:
         batch = next((v for v in (*inputs, *(kwargs or {}).values()) if isinstance(v, Tensor) and v.dim()), None)
         if batch is not None and len(device_ids) > 1:
             site = state.machine.trace.sites[state.site()]

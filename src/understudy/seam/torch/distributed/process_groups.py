@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.distributed as dist
@@ -21,8 +21,12 @@ from understudy.seam.torch.distributed import futures, nodata
 from understudy.seam.torch.distributed.futures import future_class
 from understudy.seam.torch.distributed.groups import Group, Groups
 from understudy.seam.torch.distributed.work import methods
+from understudy.seam.torch.state.ranks import Carrier
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU, device_of, is_physically_meta
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Logger, Store
 
 CPU_DEVICE = torch.device("cpu")
 NCCL_TIMEOUT = timedelta(minutes=10)
@@ -31,24 +35,24 @@ NCCL_TIMEOUT = timedelta(minutes=10)
 
 def patches(state: State) -> list[Patch]:
     """The names of `torch.distributed` to replace; none where PyTorch was built without it or without gloo."""
-    state.groups = Groups(state)
-    state.groups.future = future_class(state.groups)
+    groups = state.groups = Groups(state)
+    groups.future = future_class(groups)
     if not dist.is_available() or not dist.is_gloo_available():
         return []
     c10d = dist.distributed_c10d
-    nccl = _backend_class(state.groups)
+    nccl = _backend_class(groups)
     group_class = dist.ProcessGroup
     found = [Patch(owner, "ProcessGroupNCCL", nccl) for owner in (dist, c10d, torch._C._distributed_c10d)]
     return [
         *found,
         Patch(c10d, "_NCCL_AVAILABLE", True),
         Patch(c10d, "default_pg_nccl_timeout", NCCL_TIMEOUT),
-        Patch(c10d, "_new_process_group_helper", _new_group(state.groups, nccl)),
-        *(Patch(owner, "destroy_process_group", _destroying(state.groups)) for owner in (dist, c10d)),
+        Patch(c10d, "_new_process_group_helper", _new_group(groups, nccl)),
+        *(Patch(owner, "destroy_process_group", _destroying(groups)) for owner in (dist, c10d)),
         Patch(dist, "_verify_params_across_processes", _verifying(state)),
-        Patch(group_class, "_device_types", _device_types(state.groups)),
-        *(Patch(group_class, name, method) for name, method in methods(state.groups).items()),
-        *futures.functions(state.groups),
+        Patch(group_class, "_device_types", _device_types(groups)),
+        *(Patch(group_class, name, method) for name, method in methods(groups).items()),
+        *futures.functions(groups),
         *nodata.functions(state),
     ]
 
@@ -59,22 +63,21 @@ class Options:
     def __init__(self, is_high_priority_stream: bool = False) -> None:
         self.is_high_priority_stream = is_high_priority_stream
         self.backend = "nccl"
-        self.config: Any = None
-        self.split_from: Any = None
+        self.config: object = None
+        self.split_from: object = None
         self.split_color = 0
         self.global_ranks_in_group: list[int] = []
         self.group_name = ""
         self._timeout = NCCL_TIMEOUT
 
 
-def _backend_class(groups: Groups) -> object:
-    stock: Any = dist.ProcessGroupGloo
+def _backend_class(groups: Groups) -> type[dist.ProcessGroupGloo]:
     numbers = itertools.count()
 
-    class ProcessGroupNCCL(stock):  # type: ignore[misc]
+    class ProcessGroupNCCL(dist.ProcessGroupGloo):
         """NCCL's backend of a process group, over gloo."""
 
-        def __init__(self, store: Any, rank: int, size: int, options: Any = None) -> None:
+        def __init__(self, store: Store, rank: int, size: int, options: Options | None = None) -> None:
             options = options or Options()
             super().__init__(store, rank, size, timeout=options._timeout)
             self._us_options = options
@@ -82,7 +85,7 @@ def _backend_class(groups: Groups) -> object:
             groups.backends.append(self)  # C++ keeps the gloo object, only this keeps the Python one
 
         @property
-        def options(self) -> object:
+        def options(self) -> Options:  # type: ignore[override]
             return self._us_options
 
         @property
@@ -108,16 +111,16 @@ def _backend_class(groups: Groups) -> object:
             pass
 
     # PyTorch tests for the class with `isinstance`, and names it in messages.
-    ProcessGroupNCCL.Options = Options
+    ProcessGroupNCCL.Options = Options  # type: ignore[misc, assignment]
     ProcessGroupNCCL.__module__ = "torch.distributed.distributed_c10d"
     ProcessGroupNCCL.__qualname__ = "ProcessGroupNCCL"
     return ProcessGroupNCCL
 
 
-def _new_group(groups: Groups, nccl: Any) -> Callable[..., object]:
-    stock = dist.distributed_c10d._new_process_group_helper
+def _new_group(groups: Groups, nccl: type[dist.ProcessGroupGloo]) -> Callable[..., object]:
+    stock: Callable[..., tuple[object, ...]] = dist.distributed_c10d._new_process_group_helper
 
-    def new_process_group_helper(*args: Any, **kwargs: Any) -> object:
+    def new_process_group_helper(*args: object, **kwargs: object) -> object:
         made = stock(*args, **kwargs)
         group = made[0]
         if isinstance(group, dist.ProcessGroup):
@@ -132,7 +135,7 @@ def _destroying(groups: Groups) -> Callable[..., object]:
     stock = dist.distributed_c10d.destroy_process_group
 
     @functools.wraps(stock)
-    def destroy_process_group(group: Any = None) -> object:
+    def destroy_process_group(group: dist.ProcessGroup | None = None) -> object:
         name = None if group is None or group is dist.group.WORLD else getattr(group, "group_name", None)
         done = stock(group)
         groups.close(name)
@@ -141,7 +144,7 @@ def _destroying(groups: Groups) -> Callable[..., object]:
     return destroy_process_group
 
 
-def _adopt(groups: Groups, group: Any, nccl: Any) -> None:
+def _adopt(groups: Groups, group: dist.ProcessGroup, nccl: type[dist.ProcessGroupGloo]) -> None:
     devices = {device.type: group._get_backend(device) for device in group._device_types}
     of_cuda, of_cpu = devices.get("cuda"), devices.get("cpu")
     is_nccl = any(of_cuda is backend for backend in groups.backends) or isinstance(of_cuda, nccl)
@@ -151,10 +154,11 @@ def _adopt(groups: Groups, group: Any, nccl: Any) -> None:
     is_fake = type(of_cuda).__name__ == "FakeProcessGroup"  # of the backend "fake", which stands for NCCL
     carrier = of_cuda if is_nccl or is_fake else of_cpu
     if carrier is not None:
-        groups.add(Group(group, carrier, is_nccl or is_fake, takes_cpu=of_cpu is not None, alone=is_fake))
+        moves = cast(Carrier, carrier)
+        groups.add(Group(group, moves, is_nccl or is_fake, takes_cpu=of_cpu is not None, alone=is_fake))
 
 
-def _connect_eagerly(groups: Groups, group: Any) -> None:
+def _connect_eagerly(groups: Groups, group: dist.ProcessGroup) -> None:
     """A group that was told its device makes NCCL's communicator at once; other groups at their first collective."""
     made, device = groups.by_name.get(group.group_name), group.bound_device_id
     if made is not None and made.nccl and device is not None:
@@ -166,7 +170,9 @@ def _connect_eagerly(groups: Groups, group: Any) -> None:
 def _verifying(state: State) -> Callable[..., object]:
     stock = dist._verify_params_across_processes  # type: ignore[attr-defined]
 
-    def verify_params_across_processes(group: Any, tensors: Any, logger: Any) -> object:
+    def verify_params_across_processes(
+        group: dist.ProcessGroup, tensors: list[torch.Tensor], logger: Logger | None
+    ) -> object:
         # C++ puts the shapes that it exchanges on the first parameter's device, which to it is the CPU.
         device = device_of(tensors[0]) if tensors else CPU
         if tensors and is_physically_meta(tensors[0]):
@@ -182,7 +188,7 @@ def _verifying(state: State) -> Callable[..., object]:
 def _device_types(groups: Groups) -> property:
     stock = dist.ProcessGroup._device_types
 
-    def device_types(self: Any) -> list[torch.device]:
+    def device_types(self: dist.ProcessGroup) -> list[torch.device]:
         found: list[torch.device] = stock.__get__(self)
         known = groups.by_name.get(self.group_name)
         if known is None or known.takes_cpu:

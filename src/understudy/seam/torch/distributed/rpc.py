@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+
+import torch
 
 from understudy.errors import UnsupportedError
 from understudy.seam.patching import Patch
@@ -21,7 +22,7 @@ REFUSED = (
 """Of `getDevicesForTensors` in torch/csrc/distributed/rpc/tensorpipe_agent.cpp, less the name of the other worker."""
 
 
-def _check(tensor: Any) -> None:
+def _check(tensor: torch.Tensor) -> None:
     index = device_of(tensor)
     if index >= 0:
         raise RuntimeError(REFUSED.format(device=device_name(index)))
@@ -29,11 +30,11 @@ def _check(tensor: Any) -> None:
 
 def _pickling(module: ModuleType) -> list[Patch]:
     """The arguments and results of Python functions."""
-    pickler: Any = module._internal_rpc_pickler  # the only one
+    pickler = module._internal_rpc_pickler  # the only one
     stock = pickler._tensor_reducer
 
     @functools.wraps(stock)
-    def reduce(tensor: object) -> object:
+    def reduce(tensor: torch.Tensor) -> object:
         _check(tensor)
         return stock(tensor)
 

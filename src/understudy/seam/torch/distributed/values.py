@@ -6,13 +6,18 @@ has not in every version of PyTorch, or only for lists of equal tensors, is put 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
-from understudy.seam.torch.operators.call import Arguments
+from understudy.seam.torch.operators.call import Arguments, Keywords
+
+if TYPE_CHECKING:
+    from understudy.seam.torch.state.ranks import Carrier
+
+    Reduction = dist.ReduceOp | dist.ReduceOp.RedOpType
 
 Tensor = torch.Tensor
 
@@ -117,13 +122,20 @@ def divided(tensor: Tensor, ranks: int) -> None:
     tensor.div_(ranks, rounding_mode=None if tensor.is_floating_point() else "trunc")
 
 
-def factor_of(options: object) -> object:
+def factor_of(options: object) -> float | Tensor | None:
     """The factor of the reduction `PREMUL_SUM`, a number or a tensor; None of any other reduction."""
-    operation: Any = getattr(options, "reduceOp", None)
+    operation = getattr(options, "reduceOp", None)
     return operation.__getstate__()[1] if operation == dist.ReduceOp.PREMUL_SUM else None
 
 
-def multiplied(arguments: Arguments, reads: int, writes: int, factor: Any) -> tuple[object, ...]:
+def reducing(operation: Reduction) -> dist.AllreduceOptions:
+    """The options of an all-reduce."""
+    options = dist.AllreduceOptions()
+    options.reduceOp = operation  # type: ignore[assignment]  # its setter takes the bare kind of a reduction as well
+    return options
+
+
+def multiplied(arguments: Arguments, reads: int, writes: int, factor: float | Tensor) -> Arguments:
     """The arguments of a collective with what it reads multiplied: in place where it writes there as well."""
     given = arguments[reads]
     if reads == writes:
@@ -132,53 +144,61 @@ def multiplied(arguments: Arguments, reads: int, writes: int, factor: Any) -> tu
     return (*arguments[:reads], each(given, lambda tensor: tensor * factor), *arguments[reads + 1 :])
 
 
-def is_composed(name: str, arguments: dict[str, Any]) -> bool:
+def is_composed(name: str, arguments: Keywords) -> bool:
     """Whether gloo has not the collective `name`, or not for these tensors, in every version of PyTorch."""
     if name == "c10d::allgather_":
         return any(len({tensor.numel() for tensor in tensors}) > 1 for tensors in arguments["output_tensors"])
     return name in COMPOSED
 
 
-def composed(name: str, carrier: object, rank: int, operation: object, arguments: dict[str, Any]) -> object:
+def composed(name: str, carrier: Carrier, rank: int, operation: Reduction | None, arguments: Keywords) -> object:
     """Write a collective's values into its outputs, and return what its operator returns.
 
     `carrier` is a gloo backend, `operation` the reduction if it has one.
     """
     outputs, inputs = arguments["output_tensors"], arguments["input_tensors"]
     COMPOSED[name](carrier, rank, operation, outputs, inputs)
-    done: Any = torch.futures.Future()
-    done.set_result(outputs[0] if name == "c10d::allgather_" else list(outputs))
-    work: Any = torch._C._distributed_c10d._create_work_from_future(done)  # type: ignore[attr-defined]
-    return outputs, work.boxed()
+    return outputs, finished(outputs[0] if name == "c10d::allgather_" else list(outputs))
+
+
+def finished(written: Sequence[Tensor]) -> torch.ScriptObject:
+    """A Work that is done and has written these tensors, as c10d's operators return one."""
+    done = torch.futures.Future[Sequence[Tensor]]()
+    done.set_result(written)
+    work: dist.Work = torch._C._distributed_c10d._create_work_from_future(done)  # type: ignore[attr-defined]
+    return work.boxed()
 
 
 def _reduce_scatter(
-    carrier: Any, rank: int, operation: object, outputs: list[Tensor], inputs: list[list[Tensor]]
+    carrier: Carrier, rank: int, operation: Reduction | None, outputs: list[Tensor], inputs: list[list[Tensor]]
 ) -> None:
     """An all-reduce of all parts, of which each rank keeps its own: what gloo itself does for one tensor."""
-    options: Any = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp.SUM if operation is None else operation
+    options = reducing(dist.ReduceOp.SUM if operation is None else operation)
     for output, parts in zip(outputs, inputs, strict=True):
         whole = _flat(parts)
         carrier.allreduce([whole], options).wait()
         output.detach().copy_(_parts(whole, parts)[rank].view(output.shape))
 
 
-def _all_to_all(carrier: Any, rank: int, operation: object, outputs: list[Tensor], inputs: list[Tensor]) -> None:
+def _all_to_all(
+    carrier: Carrier, rank: int, operation: Reduction | None, outputs: list[Tensor], inputs: list[Tensor]
+) -> None:
     """One exchange of flat tensors, in which each rank's part has its own size."""
     sent, received = _flat(inputs), _flat(outputs)
-    sizes = [[tensor.numel() for tensor in tensors] for tensors in (outputs, inputs)]
-    carrier.alltoall_base(received, sent, *sizes, dist.AllToAllOptions()).wait()
+    into, out_of = ([tensor.numel() for tensor in tensors] for tensors in (outputs, inputs))
+    carrier.alltoall_base(received, sent, into, out_of, dist.AllToAllOptions()).wait()
     for output, part in zip(outputs, _parts(received, outputs), strict=True):
         output.detach().copy_(part.view(output.shape))
 
 
-def _all_gather(carrier: Any, rank: int, operation: object, outputs: list[list[Tensor]], inputs: list[Tensor]) -> None:
+def _all_gather(
+    carrier: Carrier, rank: int, operation: Reduction | None, outputs: list[list[Tensor]], inputs: list[Tensor]
+) -> None:
     """A broadcast from each rank, as NCCL's where sizes differ."""
     for tensors, mine in zip(outputs, inputs, strict=True):
         tensors[rank].detach().copy_(mine.detach())
         for root, tensor in enumerate(tensors):
-            options: Any = dist.BroadcastOptions()
+            options = dist.BroadcastOptions()
             options.rootRank, options.rootTensor = root, 0
             carrier.broadcast([tensor.detach()], options).wait()
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 import torch.distributed as dist
 
-from understudy.machine.stream import Event
-from understudy.seam.torch.distributed.groups import Groups
+from understudy.seam.torch.distributed.groups import Groups, Queued
 from understudy.seam.torch.distributed.values import factor_of
-from understudy.seam.torch.operators.call import Arguments
+
+if TYPE_CHECKING:
+    from understudy.seam.torch.distributed.values import Reduction
 
 METHODS = (
     "allreduce", "allreduce_coalesced", "broadcast", "allgather", "_allgather_base", "allgather_coalesced",
@@ -36,11 +38,11 @@ class Calls(threading.local):
     """
 
     depth = 0
-    operation: Any = None
+    operation: Reduction | None = None
     mean = False
-    factor: Any = None
+    factor: float | torch.Tensor | None = None
     queued: Queued | None = None
-    together: list[Any] | None = None
+    together: list[Waiting] | None = None
 
     @contextmanager
     def watched(self) -> Iterator[list[Queued | None]]:
@@ -56,35 +58,18 @@ class Calls(threading.local):
             self.queued = before
 
 
-class Queued:
-    """A collective in the machine: the event after it, and what else its Work's `wait` must do.
-
-    `tensors` are kept until somebody waits, as ProcessGroupNCCL's TensorShelf does: memory that a collective is still
-    at work on goes to nobody else.
-    """
-
-    def __init__(
-        self, event: Event | None, finish: Callable[[], Event | None] | None = None, tensors: Sequence[object] = ()
-    ) -> None:
-        self.event = event
-        self.finish = finish
-        self.tensors = tensors
-        self.host = False
-
-
 CALLS = Calls()
 
 
 def methods(groups: Groups) -> dict[str, Callable[..., object]]:
     """Wrappers of the methods that return a Work."""
     work_class = _work_class(groups)
-    owner: Any = dist.ProcessGroup
 
-    def wrap(name: str) -> Callable[..., Any]:
-        stock = getattr(owner, name)
+    def wrap(name: str) -> Callable[..., object]:
+        stock: Callable[..., dist.Work | None] = getattr(dist.ProcessGroup, name)
 
         @functools.wraps(stock)
-        def method(self: object, *args: object, **kwargs: object) -> Any:
+        def method(self: dist.ProcessGroup, *args: object, **kwargs: object) -> object:
             with CALLS.watched() as found, _as_sum((*args, *kwargs.values())):
                 work = stock(self, *args, **kwargs)
             queued = found[0]
@@ -97,22 +82,22 @@ def methods(groups: Groups) -> dict[str, Callable[..., object]]:
 
         return method
 
-    found = {name: wrap(name) for name in METHODS if hasattr(owner, name)}
+    found = {name: wrap(name) for name in METHODS if hasattr(dist.ProcessGroup, name)}
     return found | _coalescing(groups, work_class)
 
 
-def _coalescing(groups: Groups, work_class: Any) -> dict[str, Callable[..., object]]:
+def _coalescing(groups: Groups, work_class: Callable[..., Waiting]) -> dict[str, Callable[..., object]]:
     """What `torch.distributed._coalescing_manager` calls: one Work for all collectives between start and end."""
     stock_start, stock_end = dist.ProcessGroup._start_coalescing, dist.ProcessGroup._end_coalescing
 
-    def start(self: Any, device: torch.device) -> None:
+    def start(self: dist.ProcessGroup, device: torch.device) -> None:
         known = groups.by_name.get(self.group_name)
         if known is None or not known.nccl:
             stock_start(self, device)
         else:
             CALLS.together = []
 
-    def end(self: Any, device: torch.device) -> object:
+    def end(self: dist.ProcessGroup, device: torch.device) -> object:
         if CALLS.together is None:
             return stock_end(self, device)
         works, CALLS.together = CALLS.together, None
@@ -122,13 +107,13 @@ def _coalescing(groups: Groups, work_class: Any) -> dict[str, Callable[..., obje
 
 
 @contextmanager
-def _as_sum(arguments: Arguments) -> Iterator[None]:
+def _as_sum(arguments: Iterable[object]) -> Iterator[None]:
     """Ask for a sum where the program asks for an average or a premultiplied sum, which gloo has not.
 
     Gloo has averages in some versions of PyTorch alone.
     """
     asked = next((options for options in arguments if hasattr(options, "reduceOp")), None)
-    operation = next(filter(_is_reduction, arguments), None) if asked is None else asked.reduceOp
+    operation: Reduction | None = next(filter(_is_reduction, arguments), None) if asked is None else asked.reduceOp
     factor = factor_of(asked)
     mean = asked is not None and operation == dist.ReduceOp.AVG
     before = CALLS.operation, CALLS.mean, CALLS.factor
@@ -143,7 +128,7 @@ def _as_sum(arguments: Arguments) -> Iterator[None]:
             asked.reduceOp = operation
 
 
-def _is_reduction(value: object) -> bool:
+def _is_reduction(value: object) -> TypeGuard[Reduction]:
     return isinstance(value, (dist.ReduceOp, dist.ReduceOp.RedOpType))
 
 
@@ -151,11 +136,11 @@ class Waiting:
     """What a Work of emulated devices does in place of gloo's."""
 
     _groups: Groups
-    _inner: Any
+    _inner: dist.Work
     _queued: Queued
-    _others: Sequence[Any]
+    _others: Sequence[Waiting]
 
-    def wait(self, timeout: object = None) -> bool:
+    def wait(self, timeout: timedelta | None = None) -> bool:
         """Make the current stream wait; for a barrier, and for tensors of the host, the host waits."""
         for other in self._others:
             other.wait(timeout)
@@ -210,7 +195,7 @@ class Waiting:
 
     _source_rank = source_rank
 
-    def get_future(self) -> Any:
+    def get_future(self) -> torch.futures.Future[object]:
         """A future of the tensors that it wrote: its callbacks run on a stream of their own, when that is ready."""
         if self._queued.event is None:
             self.wait()
@@ -220,14 +205,14 @@ class Waiting:
     def get_future_result(self) -> object:
         """A future of the outcome."""
         self.wait()
-        return self._inner.get_future_result()
+        return self._inner.get_future_result()  # type: ignore[attr-defined]  # the stub lacks it
 
 
-def _work_class(groups: Groups) -> Any:
+def _work_class(groups: Groups) -> Callable[..., Waiting]:
     class Work(Waiting, dist.Work):
         """torch.distributed.Work of a collective on emulated devices."""
 
-        def __init__(self, inner: object, queued: Queued, others: Sequence[object] = ()) -> None:
+        def __init__(self, inner: dist.Work, queued: Queued, others: Sequence[Waiting] = ()) -> None:
             dist.Work.__init__(self)
             self._groups = groups
             self._inner = inner

@@ -8,7 +8,7 @@ hundreds of MB, on a GPU that is somebody else's.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -16,9 +16,34 @@ from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.notes import Notes
 
 if TYPE_CHECKING:
+    from torch.distributed import AllreduceOptions, AllToAllOptions, BroadcastOptions, Work
+
     from understudy.machine.device import Device
 
+Tensor = torch.Tensor
+
 NODE = 1 << 16  # GPUs of one machine, at most: a GPU's number in the run is node * NODE + its number in the machine
+
+
+class Carrier(Protocol):
+    """What moves a group's values: a backend of gloo, or one that stands for it, of whose collectives these are used.
+
+    PyTorch's stubs give them to `ProcessGroup` alone.
+    """
+
+    def allreduce(self, tensors: list[Tensor], options: AllreduceOptions, /) -> Work: ...
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], /) -> Work: ...
+
+    def alltoall_base(
+        self, output: Tensor, input: Tensor, sizes: list[int], parts: list[int], options: AllToAllOptions, /
+    ) -> Work: ...
+
+    def broadcast(self, tensors: list[Tensor], options: BroadcastOptions, /) -> Work: ...
+
+    def send(self, tensors: list[Tensor], peer: int, tag: int, /) -> Work: ...
+
+    def recv(self, tensors: list[Tensor], peer: int, tag: int, /) -> Work: ...
 
 
 class Group(Protocol):
@@ -28,7 +53,7 @@ class Group(Protocol):
     rank: int
     nccl: bool
     alone: bool
-    carrier: Any
+    carrier: Carrier
 
 
 class Ranks:
@@ -96,7 +121,7 @@ class Ranks:
     def _number(self, index: int) -> int:
         return int(os.environ.get("GROUP_RANK") or 0) * NODE + self.core.device(index).physical
 
-    def _note(self, code: str, index: int, site: int, **more: Any) -> None:
+    def _note(self, code: str, index: int, site: int, **more: int) -> None:
         if (code, index) not in self.said:
             self.said.add((code, index))
             self.notes.note(code, site, rank=self.rank, device=index, **more)

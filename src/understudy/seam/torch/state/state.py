@@ -352,7 +352,6 @@ def invalid_ordinal() -> RuntimeError:
     return made
 
 
-def stream_of(state: State, stream: Any) -> Stream:
+def stream_of(state: State, stream: torch.Stream) -> Stream:
     """The machine's stream behind one of PyTorch's, whichever class it came back as."""
-    found: Stream = state.device(stream.device_index).streams[stream.stream_id]
-    return found
+    return state.device(stream.device_index).streams[stream.stream_id]

@@ -285,7 +285,7 @@ def _sharing(state: State) -> list[Patch]:
     def is_pinned(self: Tensor, device: object = None) -> bool:
         return bool(torch.ops.aten.is_pinned.default(self))
 
-    def record_stream(self: Tensor, stream: object) -> None:
+    def record_stream(self: Tensor, stream: torch.Stream) -> None:
         tag = tag_of(self)
         if tag.device < 0:
             raise NotImplementedError(
