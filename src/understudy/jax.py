@@ -6,7 +6,7 @@ of `understudy.torch`. Only JAX's public interface is used, so that it is the sa
 
 from __future__ import annotations
 
-from types import TracebackType
+import functools
 from typing import Any, TypeVar
 
 import jax
@@ -54,7 +54,7 @@ __all__ = [
 Device = Any  # jax.Device, or a jax.sharding.Sharding where several devices are meant
 T = TypeVar("T")
 
-_GUARDS = {"silent": "allow", "warn": "log", "error": "disallow"}
+_GUARDS: dict[PolicyMode, str] = {"silent": "allow", "warn": "log", "error": "disallow"}
 
 
 def cpu(i: int = 0) -> Any:
@@ -78,28 +78,13 @@ def num_gpus() -> int:
         return 0
 
 
-def try_gpu(i: int = 0) -> Any:
-    """gpu(i) where it exists, else cpu()."""
-    return gpu(i) if num_gpus() >= i + 1 else cpu()
+def _why_fewer(found: int) -> str:
+    return "the machine shows no more to this process" if found else f"JAX {jax.__version__} has no GPU backend here"
 
 
-def try_all_gpus() -> list[Any]:
-    """Every GPU that this process sees, or [cpu()] where there is none."""
-    return [gpu(i) for i in range(num_gpus())] or [cpu()]
-
-
-def require_gpus(n: int) -> list[Any]:
-    """The first `n` GPUs. Raises UsageError, which says what was found and why, where there are fewer."""
-    found = num_gpus()
-    if found >= n:
-        return [gpu(i) for i in range(n)]
-    why = "the machine shows no more to this process" if found else f"JAX {jax.__version__} has no GPU backend here"
-    raise vocabulary.missing_gpus(n, found, why)
-
-
-def visible_devices() -> list[str]:
-    """The physical identifiers (index or UUID) behind gpu(0), gpu(1), ... of this process."""
-    return vocabulary.visible_devices(num_gpus())
+_devices: vocabulary.Devices[Any] = vocabulary.Devices(cpu, gpu, num_gpus, _why_fewer)
+try_gpu, try_all_gpus = _devices.try_gpu, _devices.try_all_gpus
+require_gpus, visible_devices = _devices.require_gpus, _devices.visible_devices
 
 
 def device_of(x: object) -> Any:
@@ -108,13 +93,7 @@ def device_of(x: object) -> Any:
     Raises UsageError where `x` holds no array, or arrays of several devices.
     """
     arrays = [leaf for leaf in jax.tree.leaves(x) if isinstance(leaf, jax.Array)]
-    devices = list(dict.fromkeys(device for array in arrays for device in _places(array)))
-    if len(devices) == 1:
-        return devices[0]
-    if not devices:
-        raise UsageError(f"device_of found no array in a {type(x).__name__}: only arrays have a device.")
-    found = ", ".join(str(device) for device in devices)
-    raise UsageError(f"device_of found arrays on {found} in one {type(x).__name__}: move them to one device first.")
+    return vocabulary.only_device(x, (device for array in arrays for device in _places(array)), "array")
 
 
 def _places(array: Any) -> list[Any]:
@@ -168,6 +147,9 @@ def copy(x: T, device: Device) -> T:
     return result
 
 
+_duplicate = copy
+
+
 def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> Any:
     """An array of another framework (or NumPy) as a JAX array, on `device`, by default where it is.
 
@@ -176,31 +158,8 @@ def from_dlpack(x: object, device: Device | None = None, copy: bool | None = Non
     named), and with `copy=False` where it would have to move. Source: `from_dlpack` of the array API standard.
     """
     shared = vocabulary.taken(x, jax.dlpack.from_dlpack, "JAX")
-    place = device_of(shared) if device is None else device
-    if _is_there(shared, place):
-        return _copy(shared, place) if copy else shared
-    if copy is False:
-        raise vocabulary.must_copy(device_of(shared), place)
-    return to(shared, place)
-
-
-_copy = copy
-
-
-class _Guarded(Policy):
-    """The policy, which also puts JAX's transfer guard back."""
-
-    def __init__(self, wanted: PolicyMode, former: PolicyMode, guard: object) -> None:
-        super().__init__(wanted, former)
-        self._guard = guard
-
-    def __enter__(self) -> Policy:
-        jax.config.update("jax_transfer_guard", _GUARDS[self._wanted])
-        return super().__enter__()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        super().__exit__(kind, error, tb)
-        jax.config.update("jax_transfer_guard", self._guard)
+    place = None if device is None or _is_there(shared, device) else device
+    return vocabulary.settled(shared, device_of(shared), place, copy, _duplicate, to)
 
 
 def policy(mode: PolicyMode) -> Policy:
@@ -209,10 +168,8 @@ def policy(mode: PolicyMode) -> Policy:
     JAX's part is its transfer guard ("allow", "log", "disallow"), which watches implicit transfers; `jax.device_put`
     and `jax.device_get` are explicit and stay allowed. It holds from the call on, or for a block.
     """
-    guard, former = jax.config.jax_transfer_guard, Policy.mode
-    vocabulary.policy(mode)
-    jax.config.update("jax_transfer_guard", _GUARDS[mode])
-    return _Guarded(mode, former, guard)
+    apply = functools.partial(jax.config.update, "jax_transfer_guard")
+    return vocabulary.PolicyOfFramework(mode, _GUARDS, jax.config.jax_transfer_guard, apply)
 
 
 def synchronize(device: Device | None = None) -> None:

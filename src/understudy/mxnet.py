@@ -74,31 +74,15 @@ def num_gpus() -> int:
     return int(mx.context.num_gpus())
 
 
-def try_gpu(i: int = 0) -> Any:
-    """gpu(i) where it exists, else cpu()."""
-    return gpu(i) if num_gpus() >= i + 1 else cpu()
+def _why_fewer(found: int) -> str:
+    if found or mx.runtime.Features().is_enabled("CUDA"):
+        return "the machine shows no more to this process"
+    return f"MXNet {mx.__version__} is a build for the CPU"
 
 
-def try_all_gpus() -> list[Any]:
-    """Every GPU that this process sees, or [cpu()] where there is none."""
-    return [gpu(i) for i in range(num_gpus())] or [cpu()]
-
-
-def require_gpus(n: int) -> list[Any]:
-    """The first `n` GPUs. Raises UsageError, which says what was found and why, where there are fewer."""
-    found = num_gpus()
-    if found >= n:
-        return [gpu(i) for i in range(n)]
-    if found == 0 and not mx.runtime.Features().is_enabled("CUDA"):
-        why = f"MXNet {mx.__version__} is a build for the CPU"
-    else:
-        why = "the machine shows no more to this process"
-    raise vocabulary.missing_gpus(n, found, why)
-
-
-def visible_devices() -> list[str]:
-    """The physical identifiers (index or UUID) behind gpu(0), gpu(1), ... of this process."""
-    return vocabulary.visible_devices(num_gpus())
+_devices: vocabulary.Devices[Any] = vocabulary.Devices(cpu, gpu, num_gpus, _why_fewer)
+try_gpu, try_all_gpus = _devices.try_gpu, _devices.try_all_gpus
+require_gpus, visible_devices = _devices.require_gpus, _devices.visible_devices
 
 
 def _contexts(x: object) -> Iterator[object]:
@@ -120,13 +104,7 @@ def device_of(x: object) -> Any:
 
     Raises UsageError where `x` holds no array, or arrays of several contexts.
     """
-    devices = list(dict.fromkeys(_contexts(x)))
-    if len(devices) == 1:
-        return devices[0]
-    if not devices:
-        raise UsageError(f"device_of found no array in a {type(x).__name__}: only arrays have a device.")
-    found = ", ".join(str(device) for device in devices)
-    raise UsageError(f"device_of found arrays on {found} in one {type(x).__name__}: move them to one device first.")
+    return vocabulary.only_device(x, _contexts(x), "array")
 
 
 def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
@@ -180,6 +158,9 @@ def copy(x: T, device: Device) -> T:
     return result
 
 
+_duplicate = copy
+
+
 def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> Any:
     """An array of another framework (or NumPy) as an array, on `device`, by default where it is.
 
@@ -188,15 +169,7 @@ def from_dlpack(x: object, device: Device | None = None, copy: bool | None = Non
     named), and with `copy=False` where it would have to move. Source: `from_dlpack` of the array API standard.
     """
     shared = vocabulary.taken(x, lambda source: mx.nd.from_dlpack(source.__dlpack__()), "MXNet").as_np_ndarray()
-    place = shared.ctx if device is None else device
-    if place == shared.ctx:
-        return _copy(shared, place) if copy else shared
-    if copy is False:
-        raise vocabulary.must_copy(shared.ctx, place)
-    return to(shared, place)
-
-
-_copy = copy
+    return vocabulary.settled(shared, shared.ctx, device, copy, _duplicate, to)
 
 
 def synchronize(device: Device | None = None) -> None:

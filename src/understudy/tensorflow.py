@@ -7,7 +7,6 @@ interface is used, so that it is the same code on real and on emulated GPUs.
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -54,7 +53,7 @@ __all__ = [
 Device = Any  # tf.config.LogicalDevice, or any name that tf.device takes
 T = TypeVar("T")
 
-_PLACEMENT = {"silent": "silent", "warn": "warn", "error": "explicit"}
+_PLACEMENT: dict[PolicyMode, str] = {"silent": "silent", "warn": "warn", "error": "explicit"}
 
 
 def cpu(i: int = 0) -> Any:
@@ -74,31 +73,15 @@ def num_gpus() -> int:
     return len(tf.config.get_visible_devices("GPU"))
 
 
-def try_gpu(i: int = 0) -> Any:
-    """gpu(i) where it exists, else cpu()."""
-    return gpu(i) if num_gpus() >= i + 1 else cpu()
+def _why_fewer(found: int) -> str:
+    if found or tf.test.is_built_with_cuda():
+        return "the machine shows no more to this process"
+    return f"TensorFlow {tf.__version__} is a build for the CPU"
 
 
-def try_all_gpus() -> list[Any]:
-    """Every GPU that this process sees, or [cpu()] where there is none."""
-    return [gpu(i) for i in range(num_gpus())] or [cpu()]
-
-
-def require_gpus(n: int) -> list[Any]:
-    """The first `n` GPUs. Raises UsageError, which says what was found and why, where there are fewer."""
-    found = num_gpus()
-    if found >= n:
-        return [gpu(i) for i in range(n)]
-    if found == 0 and not tf.test.is_built_with_cuda():
-        why = f"TensorFlow {tf.__version__} is a build for the CPU"
-    else:
-        why = "the machine shows no more to this process"
-    raise vocabulary.missing_gpus(n, found, why)
-
-
-def visible_devices() -> list[str]:
-    """The physical identifiers (index or UUID) behind gpu(0), gpu(1), ... of this process."""
-    return vocabulary.visible_devices(num_gpus())
+_devices: vocabulary.Devices[Any] = vocabulary.Devices(cpu, gpu, num_gpus, _why_fewer)
+try_gpu, try_all_gpus = _devices.try_gpu, _devices.try_all_gpus
+require_gpus, visible_devices = _devices.require_gpus, _devices.visible_devices
 
 
 def _placed(device: Device) -> Any:
@@ -119,13 +102,7 @@ def device_of(x: object) -> Any:
 
     Raises UsageError where `x` holds no tensor, or tensors of several devices.
     """
-    devices = list(dict.fromkeys(_placed(leaf.device) for leaf in _leaves(x)))
-    if len(devices) == 1:
-        return devices[0]
-    if not devices:
-        raise UsageError(f"device_of found no tensor in a {type(x).__name__}: only tensors have a device.")
-    found = ", ".join(device.name for device in devices)
-    raise UsageError(f"device_of found tensors on {found} in one {type(x).__name__}: move them to one device first.")
+    return vocabulary.only_device(x, (_placed(leaf.device) for leaf in _leaves(x)), "tensor")
 
 
 def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
@@ -181,6 +158,9 @@ def copy(x: T, device: Device) -> T:
     return result
 
 
+_duplicate = copy
+
+
 def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> Any:
     """An array of another framework (or NumPy) as a tensor, on `device`, by default where it is.
 
@@ -192,31 +172,8 @@ def from_dlpack(x: object, device: Device | None = None, copy: bool | None = Non
     shared = vocabulary.taken(
         x, lambda source: capsules.from_dlpack(source.__dlpack__()), "TensorFlow", (tf.errors.OpError,)
     )
-    place = _placed(shared.device) if device is None else _placed(device)
-    if place == _placed(shared.device):
-        return _copy(shared, place) if copy else shared
-    if copy is False:
-        raise vocabulary.must_copy(_placed(shared.device).name, place.name)
-    return to(shared, place)
-
-
-_copy = copy
-
-
-class _Placing(Policy):
-    """The policy, which also puts TensorFlow's device policy back."""
-
-    def __init__(self, wanted: PolicyMode, former: PolicyMode, placement: object) -> None:
-        super().__init__(wanted, former)
-        self._placement = placement
-
-    def __enter__(self) -> Policy:
-        tf.config.experimental.set_device_policy(_PLACEMENT[self._wanted])
-        return super().__enter__()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        super().__exit__(kind, error, tb)
-        tf.config.experimental.set_device_policy(self._placement)
+    place = None if device is None else _placed(device)
+    return vocabulary.settled(shared, _placed(shared.device), place, copy, _duplicate, to)
 
 
 def policy(mode: PolicyMode) -> Policy:
@@ -224,10 +181,8 @@ def policy(mode: PolicyMode) -> Policy:
 
     TensorFlow's part is its device policy ("silent", "warn", "explicit"). It holds from the call on, or for a block.
     """
-    placement, former = tf.config.experimental.get_device_policy(), Policy.mode
-    vocabulary.policy(mode)
-    tf.config.experimental.set_device_policy(_PLACEMENT[mode])
-    return _Placing(mode, former, placement)
+    placement = tf.config.experimental.get_device_policy()
+    return vocabulary.PolicyOfFramework(mode, _PLACEMENT, placement, tf.config.experimental.set_device_policy)
 
 
 def synchronize(device: Device | None = None) -> None:

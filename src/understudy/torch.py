@@ -82,33 +82,17 @@ def num_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def try_gpu(i: int = 0) -> torch.device:
-    """gpu(i) where it exists, else cpu()."""
-    return gpu(i) if num_gpus() >= i + 1 else cpu()
+def _why_fewer(found: int) -> str:
+    if found:
+        return "the machine shows no more to this process"
+    if torch.version.cuda is None:
+        return f"PyTorch {torch.__version__} is a build for the CPU"
+    return f"PyTorch {torch.__version__} is built for CUDA {torch.version.cuda} and reaches no driver or no GPU"
 
 
-def try_all_gpus() -> list[torch.device]:
-    """Every GPU that this process sees, or [cpu()] where there is none."""
-    return [gpu(i) for i in range(num_gpus())] or [cpu()]
-
-
-def require_gpus(n: int) -> list[torch.device]:
-    """The first `n` GPUs. Raises UsageError, which says what was found and why, where there are fewer."""
-    found = num_gpus()
-    if found >= n:
-        return [gpu(i) for i in range(n)]
-    if torch.version.cuda is None and found == 0:
-        why = f"PyTorch {torch.__version__} is a build for the CPU"
-    elif found == 0:
-        why = f"PyTorch {torch.__version__} is built for CUDA {torch.version.cuda} and reaches no driver or no GPU"
-    else:
-        why = "the machine shows no more to this process"
-    raise vocabulary.missing_gpus(n, found, why)
-
-
-def visible_devices() -> list[str]:
-    """The physical identifiers (index or UUID) behind gpu(0), gpu(1), ... of this process."""
-    return vocabulary.visible_devices(num_gpus())
+_devices: vocabulary.Devices[torch.device] = vocabulary.Devices(cpu, gpu, num_gpus, _why_fewer)
+try_gpu, try_all_gpus = _devices.try_gpu, _devices.try_all_gpus
+require_gpus, visible_devices = _devices.require_gpus, _devices.visible_devices
 
 
 def device_of(x: object) -> torch.device:
@@ -116,13 +100,7 @@ def device_of(x: object) -> torch.device:
 
     Raises UsageError where `x` holds no tensor, or tensors of several devices.
     """
-    devices = list(dict.fromkeys(tensor.device for tensor in tensors_in(x)))
-    if len(devices) == 1:
-        return devices[0]
-    if not devices:
-        raise UsageError(f"device_of found no tensor in a {type(x).__name__}: only tensors have a device.")
-    found = ", ".join(str(device) for device in devices)
-    raise UsageError(f"device_of found tensors on {found} in one {type(x).__name__}: move them to one device first.")
+    return vocabulary.only_device(x, (tensor.device for tensor in tensors_in(x)), "tensor")
 
 
 def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
@@ -177,6 +155,9 @@ def copy(x: T, device: Device) -> T:
     return result
 
 
+_duplicate = copy
+
+
 def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> torch.Tensor:
     """An array of another framework (or NumPy) as a tensor, on `device`, by default where it is.
 
@@ -185,12 +166,8 @@ def from_dlpack(x: object, device: Device | None = None, copy: bool | None = Non
     named), and with `copy=False` where it would have to move. Source: `from_dlpack` of the array API standard.
     """
     shared = vocabulary.taken(x, dlpack.from_dlpack, "PyTorch")
-    place = shared.device if device is None else _placed(device)
-    if place == shared.device:
-        return shared.clone() if copy else shared
-    if copy is False:
-        raise vocabulary.must_copy(shared.device, place)
-    return to(shared, place)
+    place = None if device is None else _placed(device)
+    return vocabulary.settled(shared, shared.device, place, copy, _duplicate, to)
 
 
 def _placed(device: Device) -> torch.device:

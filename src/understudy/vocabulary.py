@@ -7,16 +7,17 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
 from understudy.errors import UsageError
 
 PolicyMode = Literal["silent", "warn", "error"]
 T = TypeVar("T")
+D = TypeVar("D")
 
 
 class DeviceCopyWarning(UserWarning):
@@ -37,6 +38,70 @@ class Vocabulary(Protocol):
     def copy(self, x: object, device: object) -> Any: ...
     def from_dlpack(self, x: object, device: object = None, copy: bool | None = None) -> Any: ...
     def synchronize(self, device: object = None) -> None: ...
+
+
+@dataclass(frozen=True)
+class Devices(Generic[D]):
+    """The words for devices that mean the same in every framework: each module of the vocabulary has those of its own.
+
+    They are made of what only the framework can say: `cpu()`, `gpu(i)`, `num_gpus()`, and `why_fewer(found)`, the
+    reason why this process sees no more than `found` GPUs.
+    """
+
+    cpu: Callable[[], D]
+    gpu: Callable[[int], D]
+    num_gpus: Callable[[], int]
+    why_fewer: Callable[[int], str]
+
+    def try_gpu(self, i: int = 0) -> D:
+        """gpu(i) where it exists, else cpu()."""
+        return self.gpu(i) if self.num_gpus() >= i + 1 else self.cpu()
+
+    def try_all_gpus(self) -> list[D]:
+        """Every GPU that this process sees, or [cpu()] where there is none."""
+        return [self.gpu(i) for i in range(self.num_gpus())] or [self.cpu()]
+
+    def require_gpus(self, n: int) -> list[D]:
+        """The first `n` GPUs. Raises UsageError, which says what was found and why, where there are fewer."""
+        found = self.num_gpus()
+        if found >= n:
+            return [self.gpu(i) for i in range(n)]
+        mask = os.environ.get("CUDA_VISIBLE_DEVICES")
+        masked = f" CUDA_VISIBLE_DEVICES is {mask!r}." if mask is not None else ""
+        raise UsageError(
+            f"{n} GPU{'s' if n != 1 else ''} needed, {found} found: {self.why_fewer(found)}.{masked} Run it where "
+            f"there are more, or rehearse with `understudy run --gpus {n}xV100 script.py`."
+        )
+
+    def visible_devices(self) -> list[str]:
+        """The physical identifiers (index or UUID) behind gpu(0), gpu(1), ... of this process.
+
+        CUDA reads CUDA_VISIBLE_DEVICES once, at its first use, and stops at the first entry that names no GPU.
+        """
+        count, mask = self.num_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")
+        if mask is None:
+            return [str(index) for index in range(count)]
+        return [entry.strip() for entry in mask.split(",")][:count]
+
+
+def only_device(x: object, devices: Iterable[D], noun: str) -> D:
+    """The device of `x`, of whose tensors (the framework's `noun`) these are the `devices`.
+
+    Raises UsageError where there is none, or more than one.
+    """
+    different = list(dict.fromkeys(devices))
+    if len(different) == 1:
+        return different[0]
+    kind = type(x).__name__
+    if not different:
+        raise UsageError(f"device_of found no {noun} in a {kind}: only {noun}s have a device.")
+    found = ", ".join(map(_name, different))
+    raise UsageError(f"device_of found {noun}s on {found} in one {kind}: move them to one device first.")
+
+
+def _name(device: object) -> str:
+    """What a device is called: TensorFlow's are tuples that hold their name."""
+    return str(getattr(device, "name", device))
 
 
 class Policy:
@@ -69,6 +134,30 @@ def policy(mode: PolicyMode) -> Policy:
     former = Policy.mode
     Policy.mode = mode
     return Policy(mode, former)
+
+
+class PolicyOfFramework(Policy):
+    """The policy, which also sets what the framework itself says about copies, and puts it back.
+
+    `settings` maps the modes to the framework's own names; `apply` sets one, and `setting` was in force before.
+    """
+
+    def __init__(
+        self, mode: PolicyMode, settings: dict[PolicyMode, str], setting: object, apply: Callable[[Any], None]
+    ) -> None:
+        former = Policy.mode
+        policy(mode)
+        super().__init__(mode, former)
+        self._settings, self._setting, self._apply = settings, setting, apply
+        apply(settings[mode])
+
+    def __enter__(self) -> Policy:
+        self._apply(self._settings[self._wanted])
+        return super().__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        super().__exit__(kind, error, tb)
+        self._apply(self._setting)
 
 
 def copied(what: str, source: object, destination: object, size_bytes: int) -> None:
@@ -134,9 +223,21 @@ def taken(x: object, take: Callable[[Any], T], framework: str, refusals: tuple[t
         ) from error
 
 
-def must_copy(source: object, destination: object) -> UsageError:
-    """The error of from_dlpack(copy=False) where the array is on another device."""
-    return UsageError(f"from_dlpack(copy=False) shares memory, and moving from {source} to {destination} is a copy.")
+def settled(
+    shared: T, here: D, there: D | None, copy: bool | None, duplicate: Callable[[T, D], T], move: Callable[[T, D], T]
+) -> T:
+    """What `from_dlpack(x, there, copy)` returns, once the memory of `x` is `shared` on the device `here`.
+
+    `there` is None where no other device is asked for. `duplicate` and `move` are the framework's `copy` and `to`.
+    Raises UsageError where it would have to move and copy=False.
+    """
+    if there is None or there == here:
+        return duplicate(shared, here) if copy else shared
+    if copy is False:
+        raise UsageError(
+            f"from_dlpack(copy=False) shares memory, and moving from {_name(here)} to {_name(there)} is a copy."
+        )
+    return move(shared, there)
 
 
 @dataclass(frozen=True)
@@ -201,27 +302,6 @@ def _gpu_info(nvml: Any, index: int, driver: str) -> GpuInfo:
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
-
-
-def visible_devices(count: int) -> list[str]:
-    """The physical identifiers (index or UUID) behind GPU 0, 1, ... of this process, which sees `count` of them.
-
-    CUDA reads CUDA_VISIBLE_DEVICES once, at its first use, and stops at the first entry that names no GPU.
-    """
-    mask = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if mask is None:
-        return [str(index) for index in range(count)]
-    return [entry.strip() for entry in mask.split(",")][:count]
-
-
-def missing_gpus(wanted: int, found: int, why: str) -> UsageError:
-    """The error of require_gpus: what was asked, what was found, why, and what to do."""
-    mask = os.environ.get("CUDA_VISIBLE_DEVICES")
-    masked = f" CUDA_VISIBLE_DEVICES is {mask!r}." if mask is not None else ""
-    return UsageError(
-        f"{wanted} GPU{'s' if wanted != 1 else ''} needed, {found} found: {why}.{masked} Run it where there are more, "
-        f"or rehearse with `understudy run --gpus {wanted}xV100 script.py`."
-    )
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,25 @@ FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet")
 
 
 def functions(module):
-    """The parameters, with defaults, of each function of a module."""
+    """The parameters, with defaults, of each function of a module, and of what it takes from understudy.vocabulary."""
     tree = ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
-    return {node.name: node.args for node in tree.body if isinstance(node, ast.FunctionDef)}
+    found = {node.name: node.args for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+            (names,) = node.targets
+            for name, value in zip(names.elts, node.value.elts, strict=True):
+                if ast.unparse(value) == f"_devices.{name.id}":
+                    found[name.id] = methods_of_devices()[name.id]
+    return found
+
+
+def methods_of_devices():
+    tree = ast.parse((PACKAGE / "vocabulary.py").read_text(encoding="utf-8"))
+    (devices,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Devices")
+    found = {node.name: node.args for node in devices.body if isinstance(node, ast.FunctionDef)}
+    for arguments in found.values():
+        arguments.args = arguments.args[1:]  # without self
+    return found
 
 
 def parameters(arguments):
