@@ -48,10 +48,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 FRAMEWORKS = {"torch", "jax", "jaxlib", "flax", "optax", "tensorflow", "mxnet"}
-MAY_USE_FRAMEWORKS = ("seam/torch/", "torch.py", "nested.py", "measure/", "train/", "experiments/")
+MAY_USE_TORCH = ("seam/torch/", "torch.py", "nested.py", "measure/", "train/", "experiments/")
 OTHER_FRAMEWORKS = {
     f"{folder}{name}.py": {name, *more}
-    for folder in ("", "seam/")
+    for folder in ("", "seam/", "train/frameworks/")
     for name, more in {"jax": {"jaxlib", "flax", "optax"}, "tensorflow": set(), "mxnet": set()}.items()
 }
 PURE = {"time", "random", "os", "threading"}
@@ -70,10 +70,10 @@ def test_a_layer_imports_only_what_the_table_allows(source: Source) -> None:
 
 @pytest.mark.parametrize("source", sources(), ids=str)
 def test_frameworks_are_imported_only_where_they_belong(source: Source) -> None:
-    if str(source).startswith(MAY_USE_FRAMEWORKS):
-        return
     module = re.sub(r"^(seam/[a-z]+)_\w+\.py$", r"\1.py", str(source))  # a seam's further modules are that seam
     allowed = OTHER_FRAMEWORKS.get(module, set())
+    if str(source).startswith(MAY_USE_TORCH) and not str(source).startswith("train/frameworks/"):
+        allowed = allowed | {"torch"}
     used = {name.split(".")[0] for _, name in source.imports()} & FRAMEWORKS
     assert used <= allowed
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -168,8 +171,8 @@ def test_board_is_a_png_in_headless_runs(tmp_path):
     trainer.fit(network(), housing(), housing(), loss=nn.MSELoss(), optimizer=ADAM)
     with Image.open(tmp_path / "plots" / "board.png") as image:
         assert image.size == (480, 300)
-        colours = {image.getpixel((x, y)) for x in range(70, 460) for y in range(20, 250)}
-    assert {(31, 119, 180), (214, 39, 40)} <= colours
+        colours = {image.getpixel((x, y))[:3] for x in range(70, 460) for y in range(20, 250)}
+    assert {(31, 119, 180), (255, 127, 14)} <= colours  # Matplotlib's first two
 
 
 def test_board_takes_means_and_odd_values():
@@ -181,6 +184,31 @@ def test_board_takes_means_and_odd_values():
     board.draw(1, 3, "one point")
     assert Image.open(io.BytesIO(board.png())).format == "PNG"
     assert not board.show()
+
+
+def test_board_draws_what_it_was_given():
+    board = Board(ylabel="loss", xlim=(0, 3))
+    for x, y in ((1, 0.5), (2, float("nan")), (3, 0.25)):
+        board.draw(x, y, "train_loss")
+    (axes,) = board.figure().axes
+    (line,) = axes.lines
+    assert line.get_xydata().tolist() == [[1, 0.5], [3, 0.25]]
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xlim()) == ("epoch", "loss", (0, 3))
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["train_loss"]
+
+
+def test_board_leaves_pyplot_alone():
+    program = "import sys; from understudy.train import Board; Board().png(); print('matplotlib.pyplot' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_board_without_matplotlib_is_refused_before_training(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="Matplotlib, which is not installed: `pip install matplotlib`"):
+        Trainer(1, board=True)
+    Trainer(1)
+    Board().draw(1, 2, "points are kept without it")
 
 
 def test_empty_board_is_a_picture_too():

@@ -1,23 +1,24 @@
-"""The documents' board: a small line chart that grows while a model trains, live in a notebook, else a PNG file.
-
-Drawn with Pillow, which TensorBoard brings along, so that no plotting library is needed.
-"""
+"""The documents' board: a small line chart that grows while a model trains, live in a notebook, else a PNG file."""
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-WIDTH, HEIGHT = 480, 300
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 16, 40
-COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf")
+from understudy.errors import UsageError
+
+SIZE_INCHES, DOTS_PER_INCH = (4.8, 3.0), 100  # 480 by 300 points
 
 
 class Board:
-    """Points by curve. `xlim`, `ylim` are (low, high), or None to fit. `save` writes a PNG, `show` updates a cell."""
+    """Points by curve. `xlim`, `ylim` are (low, high), or None to fit. `save` writes a PNG, `show` updates a cell.
+
+    It is drawn with Matplotlib, without pyplot: a program's own figures and its choice of a backend are left alone.
+    """
 
     def __init__(
         self,
@@ -42,58 +43,34 @@ class Board:
         self.curves.setdefault(label, []).append((mean[0], mean[1]))
         waiting.clear()
 
+    def figure(self) -> Any:
+        """The chart as a `matplotlib.figure.Figure`. Raises UsageError where Matplotlib is not installed."""
+        require_matplotlib()
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+
+        figure = Figure(SIZE_INCHES, dpi=DOTS_PER_INCH, layout="constrained")
+        axes = figure.add_subplot(xlabel=self.xlabel, ylabel=self.ylabel, axisbelow=True)
+        axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10]))
+        axes.grid(axis="y", color="0.9")
+        axes.spines[["top", "right"]].set_visible(False)
+        for label, points in self.curves.items():
+            finite = [point for point in points if math.isfinite(point[1])]
+            xs, ys = zip(*finite, strict=True) if finite else ((), ())
+            axes.plot(xs, ys, label=label, marker="." if len(finite) < 40 else None)
+        if self.xlim is not None:
+            axes.set_xlim(*self.xlim)
+        if self.ylim is not None:
+            axes.set_ylim(*self.ylim)
+        if self.curves:
+            axes.legend(frameon=False)
+        return figure
+
     def png(self) -> bytes:
-        """The chart as a PNG file."""
-        from PIL import Image, ImageDraw
-
-        scale = 2  # drawn larger and shrunk, which smooths the lines
-        image = Image.new("RGB", (WIDTH * scale, HEIGHT * scale), "white")
-        pen = ImageDraw.Draw(image)
-        x_low, x_high = self._limits(self.xlim, 0)
-        y_low, y_high = self._limits(self.ylim, 1)
-
-        def place(x: float, y: float) -> tuple[float, float]:
-            across = LEFT + (x - x_low) / (x_high - x_low) * (WIDTH - LEFT - RIGHT)
-            down = HEIGHT - BOTTOM - (y - y_low) / (y_high - y_low) * (HEIGHT - TOP - BOTTOM)
-            return across * scale, down * scale
-
-        self._draw_axes(pen, place, scale)
-        for index, (label, points) in enumerate(self.curves.items()):
-            colour = COLOURS[index % len(COLOURS)]
-            path = [place(x, y) for x, y in points if math.isfinite(y)]
-            if len(path) > 1:
-                pen.line(path, fill=colour, width=2 * scale, joint="curve")
-            for x, y in path if len(path) < 40 else ():
-                pen.ellipse((x - 2 * scale, y - 2 * scale, x + 2 * scale, y + 2 * scale), fill=colour)
-            spot = ((WIDTH - RIGHT - 8) * scale, (TOP + 8 + 16 * index) * scale)
-            pen.text(spot, label, fill=colour, anchor="rt", font_size=12 * scale)
+        """The chart as a PNG file of 480 by 300 points."""
         file = io.BytesIO()
-        image.resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS).save(file, "PNG")
+        self.figure().savefig(file, format="png")
         return file.getvalue()
-
-    def _draw_axes(self, pen: Any, place: Any, scale: int) -> None:
-        x_limits, y_limits = self._limits(self.xlim, 0), self._limits(self.ylim, 1)
-        size = 11 * scale
-        for value in _ticks(*y_limits):
-            left, right = place(x_limits[0], value), place(x_limits[1], value)
-            pen.line((left, right), fill="#e4e4e4", width=scale)
-            pen.text((left[0] - 6 * scale, left[1]), f"{value:g}", fill="#444444", anchor="rm", font_size=size)
-        for value in _ticks(*x_limits):
-            spot = place(value, y_limits[0])
-            pen.text((spot[0], spot[1] + 6 * scale), f"{value:g}", fill="#444444", anchor="mt", font_size=size)
-        corners = (place(x_limits[0], y_limits[1]), place(x_limits[0], y_limits[0]), place(x_limits[1], y_limits[0]))
-        pen.line(corners, fill="#444444", width=scale)
-        middle = ((LEFT + WIDTH - RIGHT) / 2 * scale, (HEIGHT - 4) * scale)
-        pen.text(middle, self.xlabel, fill="#444444", anchor="mb", font_size=size)
-        pen.text((4 * scale, 2 * scale), self.ylabel, fill="#444444", anchor="lt", font_size=size)
-
-    def _limits(self, given: Sequence[float] | None, axis: int) -> tuple[float, float]:
-        values = [point[axis] for points in self.curves.values() for point in points if math.isfinite(point[axis])]
-        low, high = given if given else (min(values, default=0.0), max(values, default=1.0))
-        if low == high:
-            low, high = low - 0.5, high + 0.5
-        margin = 0.0 if given else (high - low) * 0.05
-        return low - margin, high + margin
 
     def save(self, path: str | Path) -> Path:
         """Write the chart to `path` as a PNG file."""
@@ -116,6 +93,15 @@ class Board:
         return True
 
 
+def require_matplotlib() -> None:
+    """Raise UsageError where Matplotlib is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(
+            "the board is drawn with Matplotlib, which is not installed: `pip install matplotlib`, or train with "
+            "board=False."
+        )
+
+
 def in_notebook() -> bool:
     """Whether this is a Jupyter kernel, which can show pictures."""
     try:
@@ -123,12 +109,3 @@ def in_notebook() -> bool:
     except ImportError:
         return False
     return type(get_ipython()).__name__ == "ZMQInteractiveShell"
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """About five round numbers from low to high."""
-    rough = (high - low) / 5
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough)
-    first = math.ceil(low / step)
-    return [round(index * step, 12) for index in range(first, math.floor(high / step) + 1)]

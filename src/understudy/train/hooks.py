@@ -1,4 +1,4 @@
-"""The documents' small helpers for Trainers of any framework."""
+"""What Trainers of any framework share: the arguments that all have, and the documents' small helpers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from understudy.errors import UsageError
+from understudy.vocabulary import Vocabulary
 
 
 def add_to_class(cls: type) -> Callable[[Any], Any]:
@@ -36,3 +37,23 @@ class HyperParameters:
         self.hparams = {name: value for name, value in arguments.items() if name not in left_out}
         for name, value in self.hparams.items():
             setattr(self, name, value)
+
+
+class TrainerBase(HyperParameters):
+    """A Trainer of the framework whose device vocabulary is `_us`.
+
+    - `max_epochs`: passes over the training data.
+    - `num_gpus`: how many GPUs to use, at most those that there are; 0 is the CPU.
+    - `gradient_clip_val`: the largest norm of the whole gradient; 0 is off.
+    """
+
+    _us: Vocabulary
+    max_epochs: int
+    num_gpus: int
+    gradient_clip_val: float
+    gpus: list[Any]
+
+    def __init__(self, max_epochs: int, num_gpus: int = 0, gradient_clip_val: float = 0) -> None:
+        self.save_hyperparameters()
+        us = self._us
+        self.gpus = [us.gpu(i) for i in range(min(num_gpus, us.num_gpus()))]

@@ -13,7 +13,7 @@ from torch import nn
 from understudy import torch as us
 from understudy.errors import UsageError
 from understudy.train import build
-from understudy.train.board import Board
+from understudy.train.board import Board, require_matplotlib
 from understudy.train.callbacks import Callback
 from understudy.train.checkpoint import newest
 from understudy.train.checkpoints import Checkpoints, make_checkpoints
@@ -21,7 +21,7 @@ from understudy.train.data import Feed, require_steps
 from understudy.train.evaluation import evaluate, predict
 from understudy.train.feed import make_feed
 from understudy.train.graph import GraphStep, why_not
-from understudy.train.hooks import HyperParameters
+from understudy.train.hooks import TrainerBase
 from understudy.train.layout import wants_channels_last
 from understudy.train.loggers import Logger, make_loggers
 from understudy.train.loop import Loop, Preempted
@@ -36,7 +36,7 @@ from understudy.train.stop import StopRequest
 from understudy.train.strategies import SingleDevice, choose
 
 
-class Trainer(HyperParameters):
+class Trainer(TrainerBase):
     """Trains a model on the CPU, a GPU, several GPUs, or several machines, with the same few lines.
 
     - `max_epochs`: passes over the training data.
@@ -50,13 +50,15 @@ class Trainer(HyperParameters):
     - `checkpoint`: True ("checkpoints"), a folder, or Checkpoints(...); False is none.
     - `logger`: True ("logs"), a folder (CSV and TensorBoard), a Logger or a list of them; False is none.
     - `progress`: a bar on a terminal, a line an epoch elsewhere; False is silence.
-    - `board`: a live plot in a notebook, else a PNG: True ("board.png") or a path; False is none.
+    - `board`: a live plot in a notebook, else a PNG: True ("board.png") or a path; False is none. Needs Matplotlib.
     - `callbacks`: objects of Callback: EarlyStopping and your own.
     - `seed`: seeds every random generator when `fit` begins (use `seed_all` before making the model).
     - `deterministic`: PyTorch's deterministic algorithms.
     - `channels_last`: the memory format of 2-d convolutions; None takes it where tensor cores gain by it.
     - `log_every`: steps between two readings of losses from the device.
     """
+
+    _us = us
 
     def __init__(
         self,
@@ -82,10 +84,9 @@ class Trainer(HyperParameters):
         for name, value in (("accumulate", accumulate), ("log_every", log_every)):
             if value < 1:
                 raise UsageError(f"{name}={value} makes no sense: it is a number of batches of at least 1.")
+        super().__init__(max_epochs, num_gpus, gradient_clip_val)
         self.save_hyperparameters(ignore=("precision", "strategy", "callbacks"))
-        self.max_epochs, self.num_gpus, self.gradient_clip_val = max_epochs, num_gpus, gradient_clip_val
         self.accumulate, self.log_every, self.deterministic = accumulate, log_every, deterministic
-        self.gpus = [us.gpu(i) for i in range(min(num_gpus, us.num_gpus()))]
         self.precision = Precision(precision)
         self.placement = choose(strategy, len(self.gpus))
         self.checkpoints = make_checkpoints(checkpoint)
@@ -98,6 +99,8 @@ class Trainer(HyperParameters):
         self.stop_reason: str | None = None
         self.stop_request = StopRequest()
         self.progress_bar = Progress(False, max_epochs, None)
+        if board is not False:
+            require_matplotlib()
         self._board: Board | None = Board() if board is not False else None
         self._board_path = Path("board.png" if board is True else str(board))
         self._loop: Loop | None = None

@@ -1,7 +1,7 @@
 """Parameters on disk, whatever the framework: one safetensors file of NumPy arrays, written atomically.
 
-`understudy.train.jax`, `.tensorflow` and `.mxnet` have `save_parameters` and `load_parameters` on top of it. The file
-knows no device: what a GPU wrote is read on a machine without one, and by every library that reads safetensors.
+The Trainers beside this file have `save_parameters` and `load_parameters` on top of it. The file knows no device: what
+a GPU wrote is read on a machine without one, and by every library that reads safetensors.
 """
 
 from __future__ import annotations
