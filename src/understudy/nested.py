@@ -1,35 +1,59 @@
-"""PyTorch's tensors in nested batches: lists, tuples, sets, mappings, dataclasses, packed sequences, modules."""
+"""PyTorch's tensors in nested batches: lists, tuples, sets, mappings, dataclasses, packed sequences, modules.
+
+Containers are taken apart and put together as PyTorch's own pytree does it, so that a class which a library has
+registered there (`torch.utils._pytree.register_pytree_node`) is one here too. The pytree knows classes by their exact
+type; this file adds what it takes for a leaf and a batch may well be made of.
+"""
 
 from __future__ import annotations
 
 import copy as _copy
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils import _pytree as pytree
+
+
+class Children(NamedTuple):
+    """What a container holds, one level deep, and the function that makes a container like it of other values."""
+
+    values: list[Any]
+    rebuild: Callable[[list[Any]], Any]
+
+
+def children_of(x: Any) -> Children | None:
+    """The parts of a container; None for whatever is none: tensors, modules, numbers, strings."""
+    if is_dataclass(x) and not isinstance(x, type | Mapping):
+        names = [field.name for field in fields(x) if hasattr(x, field.name)]  # one without a default may have no value
+        return Children([getattr(x, name) for name in names], lambda values: _with_fields(x, names, values))
+    node = pytree.SUPPORTED_NODES.get(type(x))
+    if node is not None:
+        values, context = node.flatten_fn(x)
+        return Children(values, lambda values: node.unflatten_fn(values, context))
+    if isinstance(x, Mapping):
+        return Children(list(x.values()), lambda values: _with_values(x, values))
+    if isinstance(x, PackedSequence):  # its batch sizes stay on the CPU
+        held = [x.data, x.sorted_indices, x.unsorted_indices]
+        return Children(held, lambda values: PackedSequence(values[0], x.batch_sizes, values[1], values[2]))
+    if isinstance(x, list | tuple | set | frozenset):
+        return Children(list(x), lambda values: type(x)(*values) if hasattr(x, "_fields") else type(x)(values))
+    return None
 
 
 def tensors_in(x: object) -> Iterator[torch.Tensor]:
     """Every tensor of a nested batch or a module, in order."""
     if isinstance(x, torch.Tensor):
         yield x
-    elif isinstance(x, PackedSequence):  # its batch sizes stay on the CPU
-        yield from (part for part in (x.data, x.sorted_indices, x.unsorted_indices) if part is not None)
     elif isinstance(x, nn.Module):
         yield from x.parameters()
         yield from x.buffers()
-    elif isinstance(x, Mapping):
-        for value in x.values():
+    elif (held := children_of(x)) is not None:
+        for value in held.values:
             yield from tensors_in(value)
-    elif isinstance(x, list | tuple | set | frozenset):
-        for value in x:
-            yield from tensors_in(value)
-    elif is_dataclass(x) and not isinstance(x, type):
-        for field in fields(x):
-            yield from tensors_in(getattr(x, field.name, None))
 
 
 def map_tensors(
@@ -45,13 +69,23 @@ def map_tensors(
     """
     seen: dict[int, torch.Tensor] = {}
 
-    def once(tensor: torch.Tensor) -> torch.Tensor:
-        result = seen.get(id(tensor))
-        if result is None:
-            result = seen[id(tensor)] = function(tensor)
-        return result
+    def mapped(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            if id(x) not in seen:
+                seen[id(x)] = function(x)
+            return seen[id(x)]
+        if isinstance(x, nn.Module):
+            return x if modules is None else modules(x)
+        if names is not None and are_names(x):
+            return names(x)
+        parts = children_of(x)
+        if parts is None:
+            return x
+        values = [mapped(value) for value in parts.values]
+        same = all(value is former for value, former in zip(values, parts.values, strict=True))
+        return x if same else parts.rebuild(values)
 
-    return _mapped_parts(once, x, modules, names)
+    return mapped(x)
 
 
 def are_names(x: Any) -> bool:
@@ -59,47 +93,20 @@ def are_names(x: Any) -> bool:
     return isinstance(x, list | tuple) and bool(x) and all(isinstance(item, str | bytes) for item in x)
 
 
-def _mapped_parts(function: Callable[[torch.Tensor], torch.Tensor], x: Any, modules: Any, names: Any) -> Any:
-    if isinstance(x, torch.Tensor):
-        return function(x)
-    if names is not None and are_names(x):
-        return names(x)
-    if isinstance(x, Mapping):
-        values = {key: _mapped_parts(function, value, modules, names) for key, value in x.items()}
-        return x if all(values[key] is x[key] for key in values) else _with_values(x, values)
-    if isinstance(x, PackedSequence):  # its batch sizes stay on the CPU
-        parts = (x.data, x.sorted_indices, x.unsorted_indices)
-        moved: list[Any] = [None if part is None else function(part) for part in parts]
-        return x if moved[0] is x.data else PackedSequence(moved[0], x.batch_sizes, moved[1], moved[2])
-    if isinstance(x, list | tuple | set | frozenset):
-        former = list(x)
-        items = [_mapped_parts(function, value, modules, names) for value in former]
-        if all(item is before for item, before in zip(items, former, strict=True)):
-            return x
-        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
-    if isinstance(x, nn.Module):
-        return x if modules is None else modules(x)
-    if is_dataclass(x) and not isinstance(x, type):
-        return _with_fields(function, x, modules, names)
-    return x
-
-
-def _with_values(x: Mapping[Any, object], values: dict[object, object]) -> Any:
-    """A mapping of the class of `x`, with what else it carries (a defaultdict its factory), and other values."""
+def _with_values(x: Mapping[Any, object], values: list[Any]) -> Any:
+    """A mapping of the class of `x`, with what else it carries, and other values."""
+    changes = dict(zip(x, values, strict=True))
     if not isinstance(x, MutableMapping):
-        return values
+        return changes
     changed = _copy.copy(x)
-    changed.update(values)
+    changed.update(changes)
     return changed
 
 
-def _with_fields(function: Callable[[torch.Tensor], torch.Tensor], x: Any, modules: Any, names: Any) -> Any:
+def _with_fields(x: Any, names: list[str], values: list[Any]) -> Any:
     """A dataclass with other values. It is copied, not made anew: `__init__` and `__post_init__` have run already."""
-    changed = None
-    for field in fields(x):
-        old = getattr(x, field.name, None)  # a field without a default may have no value yet
-        new = _mapped_parts(function, old, modules, names)
-        if new is not old:
-            changed = _copy.copy(x) if changed is None else changed
-            object.__setattr__(changed, field.name, new)  # frozen ones too
-    return x if changed is None else changed
+    changed = _copy.copy(x)
+    for name, value in zip(names, values, strict=True):
+        if value is not getattr(x, name):
+            object.__setattr__(changed, name, value)  # frozen ones too
+    return changed

@@ -5,10 +5,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import types
+from typing import NamedTuple
 
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from understudy import torch as us
 
@@ -70,6 +72,70 @@ def test_a_tensor_that_is_there_twice_stays_one(session):
     moved = us.to([shared, {"again": shared}, torch.ones(2)], us.gpu(0))
     assert moved[0] is moved[1]["again"]
     assert moved[0] is not moved[2]
+
+
+class Graph:
+    """A batch that is no container of Python's, as libraries have them."""
+
+    def __init__(self, nodes, edges) -> None:
+        self.nodes, self.edges = nodes, edges
+
+
+@pytest.fixture
+def registered():
+    pytree.register_pytree_node(
+        Graph, lambda graph: ([graph.nodes], graph.edges), lambda values, edges: Graph(values[0], edges)
+    )
+    yield
+    pytree._deregister_pytree_node(Graph)
+
+
+def test_a_class_that_is_registered_with_pytorchs_pytree_moves(session, registered):
+    graph = Graph(torch.ones(2), edges=((0, 1),))
+    moved = us.to({"graph": graph}, us.gpu(0))["graph"]
+    assert (type(moved), moved.edges) == (Graph, graph.edges)
+    assert (us.device_of(moved), us.device_of(graph)) == (us.gpu(0), us.cpu())
+    assert us.to(moved, us.gpu(0)) is moved
+
+
+def test_a_class_that_nobody_has_registered_is_left_alone(session):
+    graph = Graph(torch.ones(2), edges=())
+    assert us.to(graph, us.gpu(0)) is graph
+    assert graph.nodes.device == us.cpu()
+
+
+def test_sequences_of_every_class_move(session):
+    class Names(list):
+        pass
+
+    class Pair(NamedTuple):
+        x: torch.Tensor
+        y: str
+
+    class Both(Pair):
+        pass
+
+    x = torch.ones(2)
+    sequences = (
+        collections.deque([x], maxlen=3),
+        Names([x]),
+        Pair(x, "y"),
+        Both(x, "y"),
+        torch.max(torch.ones(1, 2), 1),
+    )
+    for batch in (*sequences, collections.OrderedDict(x=x)):
+        moved = us.to(batch, us.gpu(0))
+        assert type(moved) is type(batch)
+        assert us.device_of(moved) == us.gpu(0)
+    assert us.to(sequences[0], us.gpu(0)).maxlen == 3
+    assert us.to(collections.defaultdict(list, x=x), us.gpu(0))["new"] == []
+
+
+def test_what_does_not_change_stays_the_same_object(session):
+    names, there = ["a", "b"], {"x": torch.ones(1, device=us.gpu(0))}
+    moved = us.to((torch.ones(1), names, there), us.gpu(0))
+    assert moved[1] is names
+    assert moved[2] is there
 
 
 def test_modules_in_a_batch_move_in_place(session):

@@ -7,7 +7,6 @@ A process without any gets a borrowed batch of size 0, so that every process tak
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from dataclasses import fields, is_dataclass
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from understudy import torch as us
 from understudy.errors import UsageError
-from understudy.nested import are_names
+from understudy.nested import are_names, children_of
 from understudy.train.prefetch import Prefetcher
 from understudy.train.strategies import SingleDevice
 
@@ -201,20 +200,13 @@ def require_divisible(batch: object, size: int) -> None:
             f"DataParallel gives every replica the whole of a {type(batch).__name__}, and this batch of {size} rows "
             f"holds one of as many {type(batch[0]).__name__}: keep it out of the batch, or take the strategy 'ddp'."
         )
-    if isinstance(batch, Mapping):
-        parts: Iterable[Any] = batch.values()
-    elif isinstance(batch, list | tuple | set | frozenset) and not isinstance(batch, PackedSequence):
-        parts = batch
-    elif is_dataclass(batch) and not isinstance(batch, type):
-        parts = [getattr(batch, field.name, None) for field in fields(batch)]
-    elif next(us.tensors_in(batch), None) is not None:
+    parts = None if isinstance(batch, PackedSequence) else children_of(batch)
+    if parts is None and next(us.tensors_in(batch), None) is not None:
         raise UsageError(
             f"DataParallel does not divide a {type(batch).__name__}: let the loader give tuples, lists, dicts or "
             "dataclasses, or take the strategy 'ddp'."
         )
-    else:
-        return
-    for part in parts:
+    for part in parts.values if parts is not None else ():
         require_divisible(part, size)
 
 

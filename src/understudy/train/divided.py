@@ -8,12 +8,12 @@ in turn, where all read the same.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import islice
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -26,6 +26,7 @@ from torch.utils.data import (
 
 from understudy import torch as us
 from understudy.errors import UsageError
+from understudy.nested import children_of
 from understudy.train.data import (
     Feed,
     Item,
@@ -253,12 +254,11 @@ def fingerprint(batch: Any) -> int:
         sample = flat[:: -(-flat.numel() // SAMPLED)] if flat.numel() > SAMPLED else flat
         content = sample.cpu().contiguous().view(torch.uint8).numpy().tobytes() if sample.numel() else b""
         return zlib.crc32(content + repr((tuple(batch.shape), batch.dtype)).encode())
-    if isinstance(batch, Mapping):
-        return hash(tuple(fingerprint(value) for value in batch.values()))
-    if isinstance(batch, list | tuple):
-        return hash(tuple(fingerprint(value) for value in batch))
-    if is_dataclass(batch) and not isinstance(batch, type):
-        return hash(tuple(fingerprint(getattr(batch, field.name, None)) for field in fields(batch)))
+    if isinstance(batch, PackedSequence):
+        return hash(tuple(map(fingerprint, batch)))
+    parts = None if isinstance(batch, set | frozenset) else children_of(batch)  # each process has an order of its own
+    if parts is not None:
+        return hash(tuple(map(fingerprint, parts.values)))
     return zlib.crc32(repr(batch).encode()) if isinstance(batch, str | bytes | int | float | bool) else 0
 
 
