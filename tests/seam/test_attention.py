@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 
 import understudy
 from understudy import gpus
@@ -114,6 +115,34 @@ def test_shared_heads_cost_what_the_querys_heads_cost() -> None:
                 flops.append([row.signature.flops for row in rows])
         assert flops[0] == flops[1]
         assert flops[0][0] == 4 * 2 * 4 * 24 * 24 * 16
+
+
+@pytest.mark.parametrize(("gpu", "dtype", "queries", "keys"), [
+    ("V100", SINGLE, 4, 6), ("V100", SINGLE, 6, 4), ("A100", HALF, 4, 6), ("A100", HALF, 6, 4),
+])  # fmt: skip
+def test_a_causal_bias_of_other_lengths(gpu: str, dtype: torch.dtype, queries: int, keys: int) -> None:
+    """`causal_lower_right` calls flash attention, which aligns its mask at the end, or the kernel below the
+    memory-efficient operator, whose tensors have tokens before heads."""
+    hidden = torch.ones(queries, keys, dtype=torch.bool).triu(keys - queries + 1)
+
+    def cut(device: str) -> list[torch.Tensor]:
+        parts = zip(heads(dtype), (queries, keys, keys), strict=True)
+        return [part[:, :, :length].detach().to(device).requires_grad_() for part, length in parts]
+
+    plain = cut("cpu")
+    scores = (plain[0].float() @ plain[1].float().mT / 4).masked_fill(hidden, -torch.inf)
+    expected = torch._safe_softmax(scores, -1) @ plain[2].float()
+    expected.square().sum().backward()
+    with understudy.emulate(gpu) as session:
+        placed = cut("cuda")
+        out = F.scaled_dot_product_attention(*placed, attn_mask=causal_lower_right(queries, keys))
+        out.square().sum().backward()
+        found = [out.detach().cpu(), *(part.grad.cpu() for part in placed)]
+        rows = [row for row in session.trace if "attention" in row.signature.name]
+    for one, other in zip(found, [expected.detach(), *(part.grad for part in plain)], strict=True):
+        torch.testing.assert_close(one.float(), other.float(), atol=4e-3, rtol=2e-2)
+    product = 2 * 2 * 4 * queries * keys * 16
+    assert [row.signature.flops for row in rows] == [2 * product, 5 * product]
 
 
 def test_switches_decide() -> None:

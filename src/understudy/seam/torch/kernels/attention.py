@@ -181,6 +181,8 @@ def _computed(
     state: State, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
 ) -> tuple[object, ...]:
     given: Keywords = {**dict(zip(plan.names, args, strict=False)), **kwargs}
+    if "_flash_" in plan.name and given.get("is_causal"):
+        _align_at_the_end(given)
     out = empty(state, func, args, kwargs)
     if plan.name.endswith("_backward"):
         grads = _backward(given)
@@ -190,6 +192,20 @@ def _computed(
     else:
         _forward(state, given, out, device)
     return tuple(out)
+
+
+def _align_at_the_end(given: Keywords) -> None:
+    """Write a causal mask of other lengths out: flash attention aligns it at the last query and the last key.
+
+    The other kernels align it at the first ones, and so do the CPU's. Only `causal_lower_right` calls flash attention
+    with other lengths (torch/nn/attention/bias.py); what no key is left to gives zeros.
+    """
+    query = given["query"]
+    queries, keys = query.shape[2], given["key"].shape[2]
+    if queries != keys:
+        hidden = torch.ones(queries, keys, dtype=torch.bool).triu(keys - queries + 1)
+        given["attn_bias"] = query.new_zeros(queries, keys).masked_fill_(hidden, -math.inf)
+        given["is_causal"] = False
 
 
 def _forward(state: State, given: Keywords, out: list[Any], device: int) -> None:
@@ -230,7 +246,7 @@ def _attend(
         )
         return found[0], found[1]
     scores = scores_of(query, key, bias, causal, scale)
-    weights = scores.softmax(-1)
+    weights = torch._safe_softmax(scores, -1)
     if p:
         weights = weights * kept_of(weights, p, seed)
     return weights @ value.to(weights.dtype), scores.logsumexp(-1)
@@ -265,7 +281,7 @@ def gradients(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Any, p: float, causal: bool, scale: Any, seed: int
 ) -> list[Any]:
     """Gradients of query, key, value and the scores; `seed` is that of the forward's dropout."""
-    weights = scores_of(query, key, bias, causal, scale).softmax(-1)
+    weights = torch._safe_softmax(scores_of(query, key, bias, causal, scale), -1)
     kept = kept_of(weights, p, seed) if p else torch.ones((), dtype=weights.dtype)
     grad, query, key, value = (t.to(weights.dtype) for t in (grad, query, key, value))
     grad_weights = (grad @ value.mT) * kept

@@ -305,14 +305,20 @@ def flops_of(name: str, func: OpOverload, args: Arguments, kwargs: Keywords, out
     if passes:
         matrices = sum(weight.numel() for weight in args[1] if weight.dim() > 1)
         return int(2 * passes * matrices * prod(args[0].shape[:-1]))
-    count = flop_registry.get(func._overloadpacket)
+    counted, first = func._overloadpacket, tables.HEADS.get(name)
+    batch, heads, tokens = 0, 1, 2
+    kernel = tables.TOKENS_FIRST.get(name)
+    if kernel is not None and args[kernel[2]] is None:
+        counted, first = getattr(torch.ops.aten, kernel[0]), kernel[1]
+        heads, tokens = tokens, heads
+    count = flop_registry.get(counted)
     if count is None:
         return 0
-    first = tables.HEADS.get(name)
     if first is not None:
-        heads = args[first].shape[1]
-        shapes = [(part.shape[0], heads, *part.shape[2:]) for part in args[first : first + 3]]
-        args = (*args[:first], *shapes, *args[first + 3 :])
+        shared = args[first].shape[heads]
+        given = [part.shape for part in args[: first + 3]]
+        shapes = [(shape[batch], shared, shape[tokens], *shape[3:]) for shape in given]
+        args = (*shapes, *args[first + 3 :])
     # Its rules know no `out_dtype`.
     return int(count(*(value for value in args if not isinstance(value, torch.dtype)), **kwargs, out_val=out))
 

@@ -243,6 +243,15 @@ HEADS = {
 }
 """Operators of attention, and the position of the query, before key and value, which may have fewer heads."""
 
+TOKENS_FIRST = {
+    "aten::_flash_attention_forward": ("_scaled_dot_product_flash_attention", 0, 3),
+    "aten::_flash_attention_backward": ("_scaled_dot_product_flash_attention_backward", 1, 6),
+    "aten::_efficient_attention_forward": ("_scaled_dot_product_efficient_attention", 0, 4),
+    "aten::_efficient_attention_backward": ("_scaled_dot_product_efficient_attention_backward", 1, 6),
+}
+"""The kernels below them, whose tensors are (batch, tokens, heads, width): the operator that counts alike with heads
+before tokens, the position of the query, and that of the texts' beginnings, None where all texts are equally long."""
+
 BLAS = frozenset(
     {
         "aten::mm",
