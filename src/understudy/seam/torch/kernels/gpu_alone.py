@@ -1,0 +1,59 @@
+"""Operators whose kernels PyTorch has for CUDA and not for the CPU, and that nothing here computes.
+
+They are those of native_functions.yaml (PyTorch 2.13) with CUDA under `dispatch:` and neither CPU nor a composite, less
+those that files of `kernels/` compute. A GPU runs them, so they are refused with an error of ours, not with PyTorch's
+"Could not run".
+"""
+
+from __future__ import annotations
+
+from understudy.errors import UnsupportedError
+from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
+from understudy.seam.torch.operators.plan import Plan, tensors_in
+from understudy.seam.torch.tags import device_of
+
+SPARSE_24 = "keep the weight dense where there is no GPU"
+PACKED = "keep the weight in floating point where there is no GPU"
+FUSED = "compute it by PyTorch's ordinary functions where there is no GPU"
+
+GPU_ALONE = {
+    **dict.fromkeys(
+        (
+            "aten::_cslt_compress", "aten::_cslt_sparse_mm", "aten::_cslt_sparse_mm_search",
+            "aten::_sparse_semi_structured_tile", "aten::_sparse_semi_structured_apply",
+            "aten::_sparse_semi_structured_apply_dense", "aten::_sparse_semi_structured_linear",
+            "aten::_sparse_semi_structured_mm", "aten::_sparse_semi_structured_addmm",
+            "aten::_to_sparse_semi_structured",
+        ),
+        SPARSE_24,
+    ),
+    **dict.fromkeys(
+        ("aten::_convert_weight_to_int4pack", "aten::_weight_int4pack_mm", "aten::_mixed_dtypes_linear"), PACKED
+    ),
+    **dict.fromkeys(
+        (
+            "aten::_fused_dropout", "aten::_masked_scale", "aten::_philox_key_split", "aten::_philox_key_fold_in",
+            "aten::_philox_normal_", "aten::_philox_uniform_", "aten::_thnn_fused_lstm_cell",
+            "aten::_thnn_fused_lstm_cell_backward_impl", "aten::_thnn_fused_gru_cell",
+            "aten::_thnn_fused_gru_cell_backward", "aten::conv_depthwise3d", "aten::cudnn_convolution_relu",
+            "aten::cudnn_convolution_add_relu", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2",
+            "aten::_cudnn_attention_forward", "aten::_cudnn_attention_backward",
+        ),
+        FUSED,
+    ),
+}  # fmt: skip
+"""By operator: what a program can do instead."""
+
+
+def refuse(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Refuse one of them on a device; without data a shape is all that it needs to give."""
+    if not dispatch.state.no_data and any(device_of(tensor) >= 0 for tensor in tensors_in((*args, *kwargs.values()))):
+        raise UnsupportedError(
+            f"PyTorch has a kernel of {plan.name} for GPUs alone, so its values cannot be computed here: "
+            f"{GPU_ALONE[plan.name]}"
+        )
+    return dispatch.general(plan, func, args, kwargs)
+
+
+HANDLERS = dict.fromkeys(GPU_ALONE, refuse)
