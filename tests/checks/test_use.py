@@ -135,6 +135,30 @@ def test_a_timing_that_is_nearly_right(program):
     assert found(program, "wrong-timing") == []
 
 
+def test_one_step_of_a_loop_on_its_way_to_a_steady_one(program):
+    for number in range(20):
+        program.kernel(ns=50_000 if number == 0 else 100_000).clock(4)
+        program.item(line=5)
+    assert found(program, "wrong-timing") == []
+
+
+def timed_rank(waits: bool) -> Program:
+    """A rank whose loop times its steps; the one that prints them reads the loss as well."""
+    rank = Program()
+    for _ in range(20):
+        rank.kernel(ns=100_000).clock(4)
+        if waits:
+            rank.item(line=5)
+    return rank
+
+
+def test_a_rank_that_prints_no_time_is_excused_by_the_one_that_does():
+    prints, reads_for_nothing = timed_rank(waits=True).trace, timed_rank(waits=False).trace
+    assert [f.code for f in checks.run(reads_for_nothing, ["wrong-timing"])] == ["wrong-timing"]
+    assert checks.run_ranks([prints, reads_for_nothing], ["wrong-timing"]) == []
+    assert len(checks.run_ranks([reads_for_nothing, reads_for_nothing], ["wrong-timing"])) == 2
+
+
 def test_two_clocks_are_two_clocks(program):
     program.clock(2).kernel(ns=5_000_000).clock(4, name="time.time")
     assert found(program) == []

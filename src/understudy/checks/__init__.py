@@ -13,8 +13,8 @@ import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ClassVar, Protocol, Self
 
 from understudy.checks._words import framework_of, in_words_of
 from understudy.errors import UsageError
@@ -47,6 +47,10 @@ class Check:
     def findings(self, trace: Trace) -> list[Finding]:
         """What is wrong, judged by the records seen so far."""
         raise NotImplementedError
+
+    def excused(self, finding: Finding, others: Sequence[Self]) -> bool:
+        """Whether what the same check saw on the other ranks of a run shows that `finding` is none."""
+        return False
 
 
 @functools.cache
@@ -127,6 +131,13 @@ class Run:
         ]
         return sorted(kept, key=_rank)
 
+    def excused(self, finding: Finding, others: Sequence[Run]) -> bool:
+        """Whether what the other ranks' checks saw shows that a finding is none."""
+        for index, check in enumerate(self.checks):
+            if check.code == finding.code:
+                return check.excused(finding, [other.checks[index] for other in others])
+        return False
+
 
 def run(trace: Trace, codes: Iterable[str] | None = None) -> list[Finding]:
     """All findings of a trace, the worst and most expensive first, one an incident.
@@ -138,11 +149,27 @@ def run(trace: Trace, codes: Iterable[str] | None = None) -> list[Finding]:
     Raises:
         UsageError: there is no check of one of the codes.
     """
-    checks = Run(codes)
-    see = checks.see
-    for record in trace:
-        see(record, trace)
-    return checks.findings(trace)
+    return run_ranks([trace], codes)
+
+
+def run_ranks(traces: Sequence[Trace], codes: Iterable[str] | None = None) -> list[Finding]:
+    """The findings of each process of a run, one process after the other, less those that another one excuses.
+
+    Raises:
+        UsageError: there is no check of one of the codes.
+    """
+    names = None if codes is None else list(codes)
+    runs = [Run(names) for _ in traces]
+    for checks, trace in zip(runs, traces, strict=True):
+        see = checks.see
+        for record in trace:
+            see(record, trace)
+    return [
+        finding
+        for checks, trace in zip(runs, traces, strict=True)
+        for finding in checks.findings(trace)
+        if not checks.excused(finding, [other for other in runs if other is not checks])
+    ]
 
 
 def suppressed(finding: Finding, text: str) -> bool:

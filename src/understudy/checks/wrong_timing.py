@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 from understudy.checks import Check
 from understudy.trace.finding import Finding
@@ -30,8 +31,8 @@ class Reading(NamedTuple):
 
 
 @dataclass
-class Wrong:
-    """The wrong timings that end at one line."""
+class Measured:
+    """The measurements between two lines, and the wrong ones among them."""
 
     first: Site
     second: Site
@@ -39,6 +40,12 @@ class Wrong:
     times: int = 0
     measured_ns: int = 0
     missing_ns: int = 0
+    all_measured_ns: int = 0
+    """Of every measurement between the lines, those that are right among them."""
+
+    def matters(self) -> bool:
+        """Whether all measurements together are too short, not a few of a loop that is on its way to a steady step."""
+        return self.missing_ns > WRONG_SHARE * self.all_measured_ns
 
 
 class WrongTiming(Check):
@@ -48,7 +55,8 @@ class WrongTiming(Check):
     Looks at two readings of the same clock in one thread with device work issued in between, and reports the second
     when a tenth of the measured time or more of that work was still to come. In a loop that times each step, what the
     first reading left behind is waited for in the measured time, and balances what the second leaves. Readings inside
-    libraries do not count, and `time.time() - start` begins no measurement.
+    libraries do not count, and `time.time() - start` begins no measurement. Where a rank's measurement between two
+    lines is right, that of another rank there, which does not read its loss and prints no time, is not reported.
 
     ## Why it is bad
     A call returns as soon as the work is queued. What is measured is the time to queue it: the result looks ten or a
@@ -78,7 +86,7 @@ class WrongTiming(Check):
         self.readings: dict[tuple[int, str], Reading] = {}  # that may begin a measurement
         self.latest_ns: dict[tuple[int, str], int] = {}  # of every reading
         self.work: dict[int, Record] = {}  # thread -> of the work that it issued, what ends last
-        self.wrong: dict[tuple[str, int, str, int], Wrong] = {}
+        self.measured: dict[tuple[str, int, str, int], Measured] = {}
 
     def see(self, record: Record, trace: Trace) -> None:
         """Follow clocks and the work between their readings."""
@@ -103,21 +111,24 @@ class WrongTiming(Check):
 
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding a pair of lines."""
-        return [self._finding(wrong) for wrong in self.wrong.values()]
+        return [self._finding(wrong) for wrong in self.measured.values() if wrong.matters()]
+
+    def excused(self, finding: Finding, others: Sequence[Self]) -> bool:
+        """Where only one rank waits for its device and prints times, the other ranks' clocks are read for nothing."""
+        key = _lines(finding.other, finding.site)
+        return any(key in other.measured and not other.measured[key].matters() for other in others)
 
     def _compare(self, before: Reading, record: Record, work: Record, missing_ns: int) -> None:
         measured_ns = record.issued_ns - before.time_ns
-        if missing_ns <= WRONG_SHARE * measured_ns:
-            return
         first, second = before.site, record.site
-        wrong = self.wrong.setdefault(
-            (first.file, first.line, second.file, second.line), Wrong(first, second, work.lane.device)
-        )
-        wrong.times += 1
-        wrong.measured_ns += measured_ns
-        wrong.missing_ns += missing_ns
+        found = self.measured.setdefault(_lines(first, second), Measured(first, second, work.lane.device))
+        found.all_measured_ns += measured_ns
+        if missing_ns > WRONG_SHARE * measured_ns:
+            found.times += 1
+            found.measured_ns += measured_ns
+            found.missing_ns += missing_ns
 
-    def _finding(self, wrong: Wrong) -> Finding:
+    def _finding(self, wrong: Measured) -> Finding:
         return Finding(
             self.code,
             self.severity,
@@ -130,3 +141,7 @@ class WrongTiming(Check):
             times=wrong.times,
             device=wrong.device,
         )
+
+
+def _lines(first: Site, second: Site) -> tuple[str, int, str, int]:
+    return first.file, first.line, second.file, second.line

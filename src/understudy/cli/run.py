@@ -232,7 +232,7 @@ def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Ou
 
     for trace in result.traces:
         trace.facts["exit_code"] = code
-    findings = launch.merge(finding for trace in result.traces for finding in checks.run(trace))
+    findings = launch.merge(checks.run_ranks(result.traces))
     if result.traces:
         outputs.write(result, findings)
     broken = violations(gates, findings)

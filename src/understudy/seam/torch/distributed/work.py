@@ -119,7 +119,7 @@ def _as_sum(arguments: Iterable[object]) -> Iterator[None]:
     before = CALLS.operation, CALLS.mean, CALLS.factor
     CALLS.operation, CALLS.mean, CALLS.factor = operation, mean, factor
     if mean or factor is not None:
-        CALLS.operation = asked.reduceOp = dist.ReduceOp.SUM  # type: ignore[union-attr]
+        CALLS.operation = asked.reduceOp = dist.ReduceOp.SUM
     try:
         yield
     finally:
