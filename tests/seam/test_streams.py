@@ -180,6 +180,25 @@ def test_a_late_copy_is_stale_until_the_host_waits(session: Session) -> None:
     assert errors(session) == ["stale-read"]
 
 
+@pytest.mark.parametrize(("size", "waits"), [(64 << 10, False), ((64 << 10) + 4, True)])
+def test_small_pageable_memory_is_taken_with_the_command(session: Session, size: int, waits: bool) -> None:
+    """`non_blocking` from pageable memory: up to 64 KB the host does not wait for what the stream does."""
+    a = torch.randn(BIG, BIG, device="cuda")
+    host = session.machine.host
+    source = torch.ones(size // 4)
+    torch.cuda.synchronize()
+    a @ a
+    begin_ns = host.now_ns
+    there = source.to("cuda", non_blocking=True)
+    source.zero_()  # staged: it is the program's again
+    taken_ns = host.now_ns - begin_ns
+    begin_ns = host.now_ns
+    torch.cuda.synchronize()
+    assert (taken_ns > 1_000_000) is waits
+    assert (host.now_ns - begin_ns > 1_000_000) is not waits
+    assert float(there.sum()) == size // 4
+
+
 def test_to_cpu_non_blocking_is_pinned_and_late(session: Session) -> None:
     host = torch.full((4,), 3.0, device="cuda").to("cpu", non_blocking=True)
     assert host.is_pinned()

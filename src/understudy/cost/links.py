@@ -66,6 +66,10 @@ class Links:
             rate, latency = self.pageable_rate, self.pageable_latency_ns
         return round(latency + 1e9 * size_bytes / rate)
 
+    def staging_ns(self, size_bytes: int) -> int:
+        """What the host takes to copy `size_bytes` of pageable memory to where a device can read it."""
+        return max(0, self.copy_ns(size_bytes, -1, 0, False) - self.copy_ns(size_bytes, -1, 0, True))
+
     def collective_ns(self, name: str, size_bytes: int, ranks: int) -> int:
         """A collective of `ranks` GPUs of one node, where each brings `size_bytes`: the quickest way that NCCL has."""
         if ranks <= 1:

@@ -59,7 +59,8 @@ class CostModel:
     which nothing is computed, `event_ns` its part of recording, waiting for or querying an event, `synchronize_ns` what
     a synchronization takes on top of its wait, `queue_depth` how many launches may be pending on a stream, `lock_share`
     the part of its time in operators in which a thread holds Python's lock, `copy_dispatch_ns` the host's part of
-    a copy and `copy_ns` (of `Links`) what a copy takes. All of this is modelled: `source` says so.
+    a copy, `copy_ns` (of `Links`) what a copy takes and `staging_ns` the host's part of one from pageable memory. All
+    of this is modelled: `source` says so.
     `measured` are curves of a GPU of the same generation, which take the place of those that come with understudy.
     """
 
@@ -84,6 +85,7 @@ class CostModel:
         self.synchronize_ns = self._ns("synchronize_us")
         self.copy_dispatch_ns = self.dispatch_ns("aten::copy_")
         self.copy_ns = lru_cache(maxsize=4096)(self.links.copy_ns)
+        self.staging_ns = self.links.staging_ns
         self.queue_depth = int(self._driver["queue_depth"])
 
     def _ns(self, key: str) -> int:

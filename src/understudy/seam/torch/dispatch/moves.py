@@ -213,14 +213,19 @@ def _stream(state: State, device: int) -> Stream:
     return state.order.stream_of(device, stream) if state.machine.concurrent else stream
 
 
+STAGED_AT_ONCE = 64 << 10
+"""Bytes of pageable memory that the driver takes with the command, whatever the stream does (CUDA C++ Programming
+Guide, "Concurrent Execution between Host and Device": copies from host to device of 64 KB or less)."""
+
+
 def transfer(
     state: State, source: Tensor, destination: Tensor, non_blocking: bool, *, late: bool, value: Tensor | None = None
 ) -> None:
     """Submit a copy between two devices and let the host wait as CUDA lets it.
 
     A blocking copy to or from the host waits for its stream, pinned or not; a non_blocking one from pageable memory
-    returns once the source is staged, into pageable memory it waits (CUDA runtime, "API synchronization behavior");
-    copies between devices never block the host.
+    returns once the source is staged, for which a large one waits for the stream's turn; into pageable memory it waits
+    (CUDA runtime, "API synchronization behavior"); copies between devices never block the host.
     """
     machine, local = state.machine, state.local
     of, to = tag_of(source), tag_of(destination)
@@ -271,7 +276,10 @@ def transfer(
     if on_host and non_blocking and pinned:
         _overlap(state, stream, source, destination, end, site, late, value)
     elif on_host and non_blocking and of.device < 0:
-        local.host.wait_until(end)
+        if size <= STAGED_AT_ONCE:
+            local.host.advance(machine.devices[side].cost.staging_ns(size))
+        else:
+            local.host.wait_until(end)
     elif on_host:
         machine.synchronize_stream(local.host, stream, "cudaMemcpy (blocking)", site)
         state.synchronized("cudaMemcpy (blocking)", stream)
@@ -398,7 +406,7 @@ def pin_memory(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments
     size = tensor.numel() * tensor.element_size()
     cost = dispatch.machine.devices[0].cost
     # The host copies it, which is what a transfer from pageable memory takes longer.
-    dispatch.local.host.advance(max(0, cost.copy_ns(size, CPU, 0, False) - cost.copy_ns(size, CPU, 0, True)))
+    dispatch.local.host.advance(cost.staging_ns(size))
     return out
 
 
