@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.version import __version__ as __version__
 
-__all__ = ["Options", "Session", "emulate"]
+__all__ = ["Options", "Session", "emulate", "plan"]
 
 if TYPE_CHECKING:
+    from understudy.planning import plan
     from understudy.session import Options, Session, emulate
 
 
 def __getattr__(name: str) -> Any:
     # The base import stays light: the session brings the machine, the checks and the reports with it.
     if name in __all__:
-        from understudy import session
+        from understudy import planning, session
 
-        return getattr(session, name)
+        return planning.plan if name == "plan" else getattr(session, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,6 +11,8 @@ import atexit
 import multiprocessing.util
 import os
 import signal
+import sys
+import sysconfig
 import threading
 from time import monotonic_ns
 from typing import Any
@@ -23,6 +25,16 @@ SUFFIX = ".journal"
 FEW, SOON_NS = 1024, 10_000_000
 """A wait of the host with fewer new rows than that writes them only when the last writing was so long ago: a loop that
 waits for each number is not to open a file each time."""
+
+
+def program_files() -> list[str]:
+    """The files that this process has imported, but for those of installed packages and the standard library."""
+    libraries = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    installed = tuple(os.path.realpath(path) + os.sep for path in [*libraries, os.path.dirname(__file__)] if path)
+    loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    files = {os.path.realpath(file) for file in loaded if isinstance(file, str) and os.path.isfile(file)}
+    own = (file for file in files if not file.startswith(installed))
+    return sorted(file for file in own if not {"site-packages", "dist-packages"} & set(file.split(os.sep)))
 
 
 class Departure:
@@ -86,6 +98,8 @@ class Departure:
             return
         try:
             self.session.complete()
+            if self.session.options.stop_after is not None:
+                self.trace.facts["program_files"] = program_files()
             self._append(self._pages.last())
         finally:
             self._lock.release()

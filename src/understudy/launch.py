@@ -177,6 +177,8 @@ class Result:
     outcome: int = 0
     lost: list[str] = field(default_factory=list)
     """What is missing of the records, a sentence each; a gate cannot pass without them."""
+    notes: list[str] = field(default_factory=list)
+    """Why the processes asked for `outcome`, in the words of the errors that ended them."""
 
 
 def prepare(folder: Path) -> None:
@@ -208,6 +210,7 @@ def collect(folder: Path) -> Result:
         result.lost.append(f"process {path.stem} used a GPU and ended without writing what was recorded of it")
     result.traces.sort(key=lambda trace: (int(trace.facts.get("rank", 0)), -len(trace)))
     result.outcome = outcome(folder)
+    result.notes = [why for code, why in _outcomes(folder) if code == result.outcome]
     return result
 
 
@@ -240,8 +243,13 @@ def _measured(path: Path) -> Trace:
 
 def outcome(folder: Path) -> int:
     """The exit code that the processes of a run asked for, should it have failed; 0 when none did."""
-    notes = [path.read_text(encoding="utf-8") for path in folder.glob("*.outcome")]
-    return max((int(note.split("\n", 1)[0]) for note in notes), default=0)
+    return max((code for code, _ in _outcomes(folder)), default=0)
+
+
+def _outcomes(folder: Path) -> list[tuple[int, str]]:
+    """The exit code that each process asked for, and why; the gravest code first."""
+    notes = [path.read_text(encoding="utf-8").partition("\n") for path in sorted(folder.glob("*.outcome"))]
+    return sorted(((int(code), why) for code, _, why in notes), key=lambda note: -note[0])
 
 
 def merge(findings: Iterable[Finding]) -> list[Finding]:

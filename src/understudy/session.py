@@ -67,7 +67,9 @@ class Options:
     `memory_history` keeps the allocators' history from the start; `compat` "d2l" for what frameworks answered when that
     text was printed (JAX's `x.device()`); `curves` is a file of `understudy calibrate` for GPUs of its generation;
     `host_memory_limit` is how many bytes of this machine's memory PyTorch's emulated tensors may take in each process
-    ("8GiB" as well), None for what the machine can give: beyond it they raise `HostMemoryError`.
+    ("8GiB" as well), None for what the machine can give: beyond it they raise `HostMemoryError`;
+    `overcommit` serves requests for memory beyond what the GPUs have, to see what a program needs that does not fit;
+    `stop_after` ends the process at once after so many steps of optimizers (of PyTorch).
     """
 
     gpus: str = "2"
@@ -85,6 +87,8 @@ class Options:
     compat: str = ""
     curves: str | None = None
     host_memory_limit: int | None = None
+    overcommit: bool = False
+    stop_after: int | None = None
 
 
 class Session:
@@ -101,6 +105,8 @@ class Session:
         own = None if options.curves is None else measured.load(options.curves)
         self.machine = build_machine(self.models, self.cuda_version, self.trace, self.settings, own)
         self._devices = list(self.machine.devices)
+        for device in self._devices:
+            device.driver.overcommitted = options.overcommit
         self.machine.blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
         self._installations: list[Any] = []
         self._history: Any = None
@@ -145,6 +151,7 @@ class Session:
             self.options.host_memory_limit,
         )
         state.ranks.share_gpus, state.stale = self.options.share_gpus, self.options.async_copies == "stale"
+        state.notes.stop_after = self.options.stop_after
         if self.options.host_time == "measured":
             state.meter = Meter(self.options.host_factor)
         installation = Installation(state)
@@ -325,6 +332,8 @@ def emulate(gpus: str | int = "2", **options: object) -> Iterator[Session]:
         InstallError: this process used CUDA already, or an emulation is active.
     """
     session = Session(_options({"gpus": str(gpus), **options}))
+    if session.options.stop_after is not None:
+        raise UsageError("stop_after ends the process, so a block cannot have it: it is for `understudy run`")
     try:
         with uninterrupted():
             for framework in [name for name in FRAMEWORKS if name in sys.modules] or ["torch"]:
@@ -372,6 +381,8 @@ def _options(values: Json) -> Options:
         raise UsageError(f"host_factor cannot be {factor}: it is a positive number that measured host time is times")
     if factor != 1.0 and values.get("host_time") != "measured":
         raise UsageError("host_factor says by what measured host time is multiplied: give host_time='measured' with it")
+    if values.get("stop_after") is not None and values["stop_after"] < 1:
+        raise UsageError(f"stop_after cannot be {values['stop_after']}: it is a number of optimizer steps, 1 or more")
     for name, allowed in CHOICES.items():
         if values.get(name, allowed[0]) not in allowed:
             raise UsageError(f"{name} cannot be {values[name]!r}: it is {' or '.join(map(repr, allowed))}")
@@ -423,6 +434,7 @@ def _totals(device: Device) -> dict[str, object]:
         "context_bytes": device.context_bytes if device.context else 0,
         "retries": run.retries,
         "out_of_memory": run.out_of_memory,
+        "asked": sorted(device.asked),
     }
 
 

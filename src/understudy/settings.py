@@ -26,11 +26,13 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "host-time": TEXT,
     "memory-history": SWITCH,
     "no-data": SWITCH,
+    "overcommit": SWITCH,
     "quiet": SWITCH,
     "report": LIST,
     "share-gpus": SWITCH,
     "seed": ((int,), "a whole number"),
     "stacks": SWITCH,
+    "stop-after": ((int,), "a whole number"),
     "trace": TEXT,
 }
 """Every setting, the types that TOML may give it, and these in words."""

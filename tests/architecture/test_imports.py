@@ -8,10 +8,12 @@ from source import Source, sources
 VOCABULARY = {"vocabulary", "torch", "jax", "tensorflow", "mxnet"}
 CORE = {"trace", "gpus", "cost", "machine", "checks", "reports"}
 BELOW_SESSION = CORE | {"seam", "analysis", "measure", "settings", "live", "departure"}
-COMMANDS = BELOW_SESSION | VOCABULARY | {"session", "launch", "train", "experiments", "doctor", "cli", "foreign"}
+COMMANDS = (
+    BELOW_SESSION | VOCABULARY | {"session", "launch", "train", "experiments", "doctor", "cli", "foreign", "planning"}
+)
 
 MAY_IMPORT: dict[str, set[str]] = {
-    "__init__": {"session"},
+    "__init__": {"session", "planning"},
     "errors": set(),
     "foreign": set(),
     "import_hook": set(),
@@ -40,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "experiments": VOCABULARY | {"train", "reports", "gpus", "trace"},
     "session": BELOW_SESSION,
     "launch": BELOW_SESSION | {"session"},
+    "planning": {"launch", "guard", "analysis", "reports", "gpus", "trace", "foreign"},
     "doctor": BELOW_SESSION | {"session", "launch"},
     "pytest_plugin": BELOW_SESSION | VOCABULARY | {"session", "launch", "shim", "import_hook", "pytest_findings"},
     "pytest_findings": {"trace", "checks", "reports", "launch", "session"},

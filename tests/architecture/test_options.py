@@ -22,6 +22,8 @@ NAMES = [
     "compat",
     "curves",
     "host_memory_limit",
+    "overcommit",
+    "stop_after",
 ]
 
 

@@ -100,11 +100,28 @@ cuda_version_option = click.option(
     callback=_cuda_version,
     help="CUDA version to emulate.  [default: 11.2, or the first that knows the GPUs]",
 )
+seed_option = click.option(
+    "--seed", type=int, metavar="N", envvar="UNDERSTUDY_SEED", help="Seed of all that is random in it."
+)
+assume_option = click.option(
+    "--assume",
+    metavar="VALUE",
+    envvar="UNDERSTUDY_ASSUME",
+    callback=_literal,
+    help="With --no-data: what the program gets where it reads a value (`.item()`, a condition): 0, 1e-3, False.",
+)
+curves_option = click.option(
+    "--curves",
+    metavar="FILE",
+    envvar="UNDERSTUDY_CURVES",
+    callback=_curves,
+    help="Take times from what `understudy calibrate` measured, for GPUs of that generation.",
+)
 
 EMULATION = (
     gpus_option,
     cuda_version_option,
-    click.option("--seed", type=int, metavar="N", envvar="UNDERSTUDY_SEED", help="Seed of all that is random in it."),
+    seed_option,
     _choice("clock", CLOCKS, "What time.time() and the like tell the program: the GPU's modelled time, or real time."),
     _choice(
         "async",
@@ -128,13 +145,7 @@ EMULATION = (
         envvar="UNDERSTUDY_NO_DATA",
         help="Shapes, time and memory only: no values are computed, so that any model fits on this machine.",
     ),
-    click.option(
-        "--assume",
-        metavar="VALUE",
-        envvar="UNDERSTUDY_ASSUME",
-        callback=_literal,
-        help="With --no-data: what the program gets where it reads a value (`.item()`, a condition): 0, 1e-3, False.",
-    ),
+    assume_option,
     click.option(
         "--share-gpus",
         is_flag=True,
@@ -148,13 +159,7 @@ EMULATION = (
         envvar="UNDERSTUDY_MEMORY_HISTORY",
         help="Keep every allocation with its line: what held memory at the peak. Snapshots and HTML reports do so too.",
     ),
-    click.option(
-        "--curves",
-        metavar="FILE",
-        envvar="UNDERSTUDY_CURVES",
-        callback=_curves,
-        help="Take times from what `understudy calibrate` measured, for GPUs of that generation.",
-    ),
+    curves_option,
     click.option(
         "--host-memory-limit",
         metavar="SIZE",
@@ -162,6 +167,19 @@ EMULATION = (
         callback=_size,
         help="How much of this machine's memory emulated tensors may take in each process: 8GiB, 500MB or bytes."
         "  [default: what the machine can give]",
+    ),
+    click.option(
+        "--overcommit",
+        is_flag=True,
+        envvar="UNDERSTUDY_OVERCOMMIT",
+        help="Serve requests for memory beyond what the GPUs have, to see how much a program needs that does not fit.",
+    ),
+    click.option(
+        "--stop-after",
+        type=click.IntRange(min=1),
+        metavar="STEPS",
+        envvar="UNDERSTUDY_STOP_AFTER",
+        help="End each process at once after so many steps of its optimizers, with exit code 0.",
     ),
     _choice("compat", COMPATIBLE, "Answer as frameworks did when that text was printed: JAX's `x.device()`."),
 )
@@ -183,6 +201,8 @@ FIELDS = {
     "compat": "compat",
     "curves": "curves",
     "host_memory_limit": "host_memory_limit",
+    "overcommit": "overcommit",
+    "stop_after": "stop_after",
 }
 
 

@@ -58,6 +58,7 @@ class Device:
         self.external: list[Stream] = []  # streams that wait for the default stream, and it for them
         self.context = False  # whether a CUDA context was created here
         self.used: set[str] = set()  # what the host has done here that is done once
+        self.asked: set[str] = set()  # facts that the program asked for and GPUs of one architecture differ in
         self.launches = 0
         self.upper_bytes = 0  # the most that may have been allocated at once, where kernels' own memory is not sure
         self.upper_name = ""

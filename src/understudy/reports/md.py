@@ -20,12 +20,12 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
     """The report as GitHub Markdown; what comes from the program is escaped."""
     summary = summarize(trace, findings)
     lines = [
-        f"**{_plain(summary.verdict)}**",
+        f"**{plain(summary.verdict)}**",
         "",
-        f"- why: {_plain(summary.why)}",
-        f"- next: {_plain(summary.next)}",
+        f"- why: {plain(summary.why)}",
+        f"- next: {plain(summary.next)}",
         f"- {summary.stamp}: {summary.times_are}",
-        *([f"- {_plain(summary.silent_checks)}"] if summary.silent_checks else []),
+        *([f"- {plain(summary.silent_checks)}"] if summary.silent_checks else []),
         "",
     ]
     if summary.devices:
@@ -37,9 +37,9 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
                 (
                     MARKS[finding.severity],
                     f"`{finding.code}`",
-                    _plain(short(finding.site)),
-                    _plain(finding.message),
-                    _plain(finding.advice),
+                    plain(short(finding.site)),
+                    plain(finding.message),
+                    plain(finding.advice),
                 )
                 for finding in summary.findings
             ],
@@ -52,12 +52,12 @@ def _devices(summary: Summary) -> list[str]:
         ("device", "peak memory", "kernels", "copies", "busy", "host synchronizations"),
         [
             (
-                _plain(f"cuda:{device.index} {device.name}"),
+                plain(f"cuda:{device.index} {device.name}"),
                 memory_words(device),
                 f"{device.kernels:,}",
                 f"{device.copies:,} ({format_bytes(device.copied_bytes)})",
                 format_share(device.busy_share),
-                f"{device.synchronizations:,}" + (f": {_plain(sync_lines(device))}" if device.waits else ""),
+                f"{device.synchronizations:,}" + (f": {plain(sync_lines(device))}" if device.waits else ""),
             )
             for device in summary.devices
         ],
@@ -69,7 +69,7 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [*head, *("| " + " | ".join(row) + " |" for row in rows), ""]
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Escape what Markdown would read, except inside the backticks that our own messages use around code."""
     parts = text.replace("\n", " ").split("`")
     if len(parts) % 2 == 0:

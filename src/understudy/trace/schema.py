@@ -39,6 +39,7 @@ class DeviceFacts(TypedDict, total=False):
     peak_unsure: str
     retries: Count
     out_of_memory: Count
+    asked: list[str]
 
 
 class Replay(TypedDict):
@@ -75,6 +76,7 @@ class Facts(TypedDict, total=False):
     memory_pools: list[Any]
     memory_from_start: bool
     allocator_settings: dict[str, Any]
+    program_files: list[str]
 
 
 class Entries(TypedDict, total=False):

@@ -140,7 +140,8 @@ class DeviceMemory:
 
     `total_bytes` is what `cudaMemGetInfo` calls total, `occupied_bytes` what is used by anybody but the customers of
     this object (the CUDA context, libraries, other processes); it may be changed at any time. `on_call` hears of each
-    call with its name and size, so that somebody can charge its time.
+    call with its name and size, so that somebody can charge its time. Where it is `overcommitted`, requests are served
+    beyond the total, so that what a program needs can be seen where it does not fit.
     """
 
     __slots__ = (
@@ -152,6 +153,7 @@ class DeviceMemory:
         "map_calls",
         "occupied_bytes",
         "on_call",
+        "overcommitted",
         "reserved_bytes",
         "total_bytes",
         "unmap_calls",
@@ -166,6 +168,7 @@ class DeviceMemory:
         self.map_calls = 0
         self.unmap_calls = 0
         self.on_call: Callable[[str, int], None] | None = None
+        self.overcommitted = False
         self._addresses = AddressSpace(_TOP - device * _TOP_STEP)
         self._next_reservation = _RESERVE_BASE + device * _RESERVE_STEP
         self._sizes: dict[int, int] = {}
@@ -185,7 +188,7 @@ class DeviceMemory:
         size = -(-size // PAGE_BYTES) * PAGE_BYTES
         if self.on_call is not None:
             self.on_call("cudaMalloc", size)
-        if size > self.free_bytes:
+        if size > self.free_bytes and not self.overcommitted:
             return None
         address = self._addresses.take(size)
         self._sizes[address] = size
@@ -219,7 +222,7 @@ class DeviceMemory:
         self.map_calls += pages
         if self.on_call is not None:
             self.on_call("cuMemMap", size)
-        if size > self.free_bytes:
+        if size > self.free_bytes and not self.overcommitted:
             return False
         self.reserved_bytes += size
         return True

@@ -11,6 +11,7 @@ from understudy.trace.trace import Trace
 
 SKIPPED_STEPS = 3  # as in _time.py: from so many steps on, the first is left out
 HTOD = "Memcpy HtoD"
+WHOLE = ("int64", "long", "int32", "int")
 
 
 @dataclass(frozen=True)
@@ -38,42 +39,68 @@ def measure(trace: Trace) -> Samples | None:
     """The samples of a steady step; None where neither a loader nor the copies of the inputs say how many."""
     delivered: list[int] = []
     lines: Counter[int] = Counter()
-    copies: Counter[tuple[int, int, int]] = Counter()  # (line, signature, bytes) -> times
-    steps = batch = 0
-    ends = sum(kind == Kind.STEP for kind in trace.rows.column(0))
-    skip = ends >= SKIPPED_STEPS
-    for kind, _, signature, site, _, _, _, value in trace.rows:
-        if kind == Kind.COPY:
-            if steps < ends:
-                copies[site, signature, value] += 1
-        elif kind == Kind.BATCH:
+    batch = 0
+    for kind, _, _, site, _, _, _, value in trace.rows:
+        if kind == Kind.BATCH:
             batch += value
             lines[site] += 1
         elif kind == Kind.STEP:
-            steps += 1
-            if skip and steps == 1:
-                copies.clear()
-            else:
-                delivered.append(batch)
+            delivered.append(batch)
             batch = 0
-    number = median(delivered) if delivered else 0
+    number = median(delivered[len(delivered) >= SKIPPED_STEPS :]) if delivered else 0
     if number:
         return Samples(number, trace.sites[lines.most_common(1)[0][0]], True)
-    return _of_copies(trace, copies, ends - skip)
+    return _of_copies(trace)
 
 
-def _of_copies(trace: Trace, copies: Counter[tuple[int, int, int]], steps: int) -> Samples | None:
-    """The same from the copies to devices: their first dimension, where all of them agree on it."""
-    inputs: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}  # (line, shape) -> (times, bytes)
-    for (site, number, size), times in copies.items():
-        signature = trace.signatures[number]
-        if signature.name.startswith(HTOD) and signature.shapes and signature.shapes[0]:
-            key = site, signature.shapes[0]
-            before = inputs.get(key, (0, 0))
-            inputs[key] = before[0] + times, before[1] + times * size
-    if steps < 1 or len({shape[0] for _, shape in inputs}) != 1:
+def tokens(trace: Trace) -> float | None:
+    """The tokens of a steady step: the elements of two-dimensional whole numbers that one line copies to a device.
+
+    Where several lines do, those of the line with most; None where none does.
+    """
+    inputs, steps = _inputs(trace)
+    counts: Counter[int] = Counter()
+    for (site, shape, dtype), (times, _) in inputs.items():
+        if len(shape) == 2 and dtype.removeprefix("torch.") in WHOLE:
+            counts[site] += shape[0] * shape[1] * times
+    return max(counts.values()) / steps if counts and steps else None
+
+
+def _of_copies(trace: Trace) -> Samples | None:
+    """The samples by the copies to devices: their first dimension, where all of them agree on it."""
+    inputs, steps = _inputs(trace)
+    if steps < 1 or len({shape[0] for _, shape, _ in inputs}) != 1:
         return None
-    (site, shape), (times, _) = max(inputs.items(), key=lambda item: item[1][1])
+    (site, shape, _), (times, _) = max(inputs.items(), key=lambda item: item[1][1])
     if shape[0] < 2 or times < steps:
         return None
     return Samples(shape[0] * times / steps, trace.sites[site], False)
+
+
+def _inputs(trace: Trace) -> tuple[dict[tuple[int, tuple[int, ...], str], tuple[int, int]], int]:
+    """What the steady steps copied to devices by (line, shape, dtype): how often and how many bytes; the steps.
+
+    Tensors of one shape that a line copies with no kernel between them (inputs and labels) are of one batch.
+    """
+    ends = sum(kind == Kind.STEP for kind in trace.rows.column(0))
+    skip = ends >= SKIPPED_STEPS
+    inputs: dict[tuple[int, tuple[int, ...], str], tuple[int, int]] = {}
+    fresh: set[tuple[int, tuple[int, ...], str]] = set()
+    steps = 0
+    for kind, _, number, site, _, _, _, size in trace.rows:
+        if kind == Kind.KERNEL:
+            fresh.clear()
+        elif kind == Kind.STEP:
+            steps += 1
+            if steps == ends:
+                break
+            if skip and steps == 1:
+                inputs.clear()
+        elif kind == Kind.COPY:
+            signature = trace.signatures[number]
+            if signature.name.startswith(HTOD) and signature.shapes and signature.shapes[0]:
+                key = site, signature.shapes[0], signature.dtypes[0] if signature.dtypes else ""
+                times, total = inputs.get(key, (0, 0))
+                inputs[key] = times + (key not in fresh), total + size
+                fresh.add(key)
+    return inputs, ends - skip

@@ -6,10 +6,12 @@ import ctypes
 import functools
 import uuid as uuids
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from understudy.gpus.gpu import Gpu
 from understudy.machine.device import Device
 from understudy.seam.cuda_driver import FIRST_PCI_BUS
 from understudy.seam.patching import Patch
@@ -222,15 +224,23 @@ def _hooks(state: State) -> dict[str, object]:
     }
 
 
+def _asked(what: str, fact: Callable[[Gpu], Any]) -> Any:
+    """A property in which GPUs of one architecture differ: that the program asked for it is kept."""
+
+    def read(self: DeviceProperties) -> Any:
+        self._device.asked.add(what)
+        return fact(self._device.gpu)
+
+    return property(read)
+
+
 class DeviceProperties:
     """What `torch.cuda.get_device_properties` returns; sizes in bytes."""
 
     def __init__(self, device: Device) -> None:
         gpu = device.gpu
-        self.name = gpu.name
+        self._device = device
         self.major, self.minor = gpu.compute_capability
-        self.total_memory = gpu.memory_bytes
-        self.multi_processor_count = gpu.sm_count
         self.is_integrated = 0
         self.is_multi_gpu_board = 0
         self.max_threads_per_multi_processor = gpu.max_threads_per_sm
@@ -240,13 +250,19 @@ class DeviceProperties:
         self.shared_memory_per_block_optin = gpu.shared_memory_per_block_optin_bytes
         self.shared_memory_per_multiprocessor = gpu.shared_memory_per_sm_bytes
         self.warp_size = 32
-        self.L2_cache_size = gpu.l2_bytes
-        self.clock_rate = gpu.clock_mhz * 1000
-        self.memory_clock_rate = gpu.memory_clock_mhz * 1000
-        self.memory_bus_width = round(gpu.memory_bandwidth_bytes_per_s * 8 / (gpu.memory_clock_mhz * 2e6))
-        self.gcnArchName = gpu.name
         self.uuid = uuids.UUID(device.uuid.removeprefix("GPU-"))
         self.pci_bus_id, self.pci_device_id, self.pci_domain_id = FIRST_PCI_BUS + device.index, 0, 0
+
+    name = _asked("name", lambda gpu: gpu.name)
+    total_memory = _asked("memory", lambda gpu: gpu.memory_bytes)
+    multi_processor_count = _asked("multiprocessors", lambda gpu: gpu.sm_count)
+    L2_cache_size = _asked("L2 cache", lambda gpu: gpu.l2_bytes)
+    clock_rate = _asked("clock", lambda gpu: gpu.clock_mhz * 1000)
+    memory_clock_rate = _asked("clock", lambda gpu: gpu.memory_clock_mhz * 1000)
+    memory_bus_width = _asked(
+        "bandwidth", lambda gpu: round(gpu.memory_bandwidth_bytes_per_s * 8 / (gpu.memory_clock_mhz * 2e6))
+    )
+    gcnArchName = name
 
     def __repr__(self) -> str:
         return (

@@ -80,7 +80,7 @@ class HostGuard:
             device = self.core.machine.devices[index]
             if needed >= EXABYTE:
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
-            if needed > device.driver.total_bytes:
+            if needed > device.driver.total_bytes and not device.driver.overcommitted:
                 self.memory.take(device, needed, self.core.local.streams[index].index)
             if needed >= LARGE and not empty:
                 self.asked(index, needed)

@@ -125,6 +125,7 @@ class Memory:
         device = self.core.device(index)
         self.core.drain(device)
         self.create_context(device)
+        device.asked.add("memory")
         found = device.driver.info()
         return found.free, found.total
 

@@ -6,7 +6,9 @@ Each is looked for where it costs nothing: at an optimizer's step, at a copy to 
 from __future__ import annotations
 
 import linecache
+import os
 import re
+import sys
 from types import FrameType
 from typing import Any
 
@@ -31,6 +33,7 @@ class Notes:
         self._rows_before_step = self._rows_after_step = 0
         self._steps = 0
         self.captured_steps = 0
+        self.stop_after: int | None = None
         self._hooks: list[Any] = []
 
     def begin(self) -> None:
@@ -79,6 +82,11 @@ class Notes:
         """An optimizer's step was taken: by a call, or by the replay of a graph that holds one."""
         self._steps += 1
         self.core.machine.mark(self.core.host(), Kind.STEP, "Optimizer.step", self._steps, site)
+        if self._steps == self.stop_after:
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
+            os._exit(0)  # at once: what would come now, a checkpoint say, is of a run that was cut short
 
     # ------------------------------------------------------------------ devices by name
 

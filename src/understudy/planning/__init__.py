@@ -1,0 +1,161 @@
+"""Plans: which GPU, batch and layout fits, how long a program takes there and what it costs, by many rehearsals.
+
+    space         what varies, and a program with a choice of it
+    rehearsal     one rehearsal without data: a job in, a measurement out
+    measurement   the numbers of a rehearsal
+    cache         rehearsals that were done
+    pools         where they run: this machine, Dask, Ray
+    demand        whether a candidate fits, by which rehearsal
+    search        the largest value that fits
+    planner       what has to be rehearsed, and what need not be
+    rows, result  rows with time, cost and command; the recommendation
+    table, page   the plan as text, Markdown, JSON; as HTML
+
+It is called `planning` because `understudy.plan` is the function.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from understudy import gpus as catalogue
+from understudy.errors import UsageError
+from understudy.launch import Program
+from understudy.planning.cache import Cache, default_folder
+from understudy.planning.planner import Planner, Question
+from understudy.planning.pools import open_pool
+from understudy.planning.result import Plan
+from understudy.planning.rows import GOALS, Row, Work, parse_prices, rows_of
+from understudy.planning.space import parse_axis, parse_largest
+
+
+def plan(
+    program: str | os.PathLike[str],
+    arguments: Sequence[str] = (),
+    *,
+    gpus: str | Sequence[str],
+    vary: str | Sequence[str] = (),
+    largest: str | None = None,
+    price: Mapping[str, float] | None = None,
+    steps: int | None = None,
+    samples: int | None = None,
+    goal: str | None = None,
+    nproc_per_node: int | str | None = None,
+    jobs: int | None = None,
+    backend: str = "local",
+    scheduler: str | None = None,
+    cache: bool = True,
+    **options: object,
+) -> list[Row]:
+    """Rehearse a script on each of some GPUs, without data, and say what it would need and take there.
+
+    The same as `understudy plan`, whose options these are; docs/plan.md describes them.
+
+    Args:
+        program: the script.
+        arguments: its own arguments.
+        gpus: the GPUs to choose from: "T4,L4,8xA100" or a list of such.
+        vary: what varies, one or more of "--batch-size=8,16" or "VARIABLE=one,other".
+        largest: an integer of the program whose largest value that fits is looked for: "--batch-size=1..512".
+        price: what one GPU costs an hour, by its name.
+        steps, samples: the work of a whole run, for hours and cost.
+        goal: "cheapest" or "fastest".
+        nproc_per_node: ranks of torchrun's agent: a number, or "gpu" for one each.
+        jobs: how many rehearsals run at once.
+        backend, scheduler: "local", "dask" or "ray", and the address of the cluster.
+        cache: whether rehearsals are kept, and found again.
+        options: fields of `understudy.Options` for every rehearsal.
+
+    Returns:
+        The rows, the best by the goal first; what does not fit comes after them.
+
+    Raises:
+        UsageError: something that was given cannot be.
+    """
+    specs = specs_of(gpus)
+    question = Question(
+        Program("script", os.fspath(program), tuple(arguments)),
+        specs,
+        tuple(parse_axis(text) for text in ([vary] if isinstance(vary, str) else vary)),
+        None if largest is None else parse_largest(largest),
+        options,
+        ranks_of(nproc_per_node, specs),
+    )
+    prices = parse_prices([f"{name}={value}" for name, value in (price or {}).items()])
+    made = make(question, Work(steps, samples, prices, goal), backend=backend, scheduler=scheduler, jobs=jobs,
+                folder=default_folder() if cache else None)  # fmt: skip
+    return made.rows
+
+
+def specs_of(gpus: str | Sequence[str]) -> tuple[str, ...]:
+    """The alternatives of "T4,L4,8xA100", or of several such texts, each once.
+
+    Raises:
+        UsageError: one of them names no GPU.
+    """
+    texts = [gpus] if isinstance(gpus, str) else gpus
+    specs = [part.strip() for text in texts for part in text.split(",")]
+    for spec in specs:
+        if not catalogue.parse(spec):
+            raise UsageError("a plan needs GPUs to choose from: --gpus T4,L4,8xA100")
+    return tuple(dict.fromkeys(specs))
+
+
+def ranks_of(nproc_per_node: int | str | None, specs: Sequence[str]) -> int | str | None:
+    """How many ranks a candidate has, as `Question.processes` says it: one a GPU where some candidate has several GPUs.
+
+    Raises:
+        UsageError: it is neither a number nor "gpu".
+    """
+    if nproc_per_node is None:
+        return "gpu" if any(len(catalogue.parse(spec)) > 1 for spec in specs) else None
+    if nproc_per_node == "gpu" or (str(nproc_per_node).isdecimal() and int(nproc_per_node) > 0):
+        return "gpu" if nproc_per_node == "gpu" else int(nproc_per_node)
+    raise UsageError(f"--nproc-per-node cannot be {nproc_per_node!r}: it is a number, or gpu for one on each")
+
+
+def make(
+    question: Question,
+    work: Work,
+    *,
+    backend: str = "local",
+    scheduler: str | None = None,
+    jobs: int | None = None,
+    folder: Path | None = None,
+    progress: Callable[[Planner], None] | None = None,
+) -> Plan:
+    """Work a question out, in a pool that is opened for it.
+
+    Args:
+        question: what to rehearse.
+        work: what a whole run is, and the goal.
+        backend: "local", "dask" or "ray"; `scheduler` is the cluster's address, `jobs` how many run at once.
+        folder: where rehearsals are kept; None keeps none.
+        progress: called each time that a rehearsal has ended.
+
+    Raises:
+        UsageError: something in them cannot be.
+    """
+    if work.steps is not None and work.samples is not None:
+        raise UsageError("--steps and --samples are both the length of a run: give one of them")
+    if work.chosen not in GOALS:
+        raise UsageError(f"the goal cannot be {work.chosen!r}: it is {' or '.join(GOALS)}")
+    if work.chosen == "cheapest" and not work.prices:
+        raise UsageError("--goal cheapest needs prices: --price H100=2.49, of one GPU and hour")
+    begun = time.monotonic()
+    cache = Cache(folder)
+    pool = open_pool(backend, scheduler, jobs)
+    try:
+        planner = Planner(question, pool, cache, progress)
+        answers = planner.run()
+    finally:
+        pool.close()
+    cache.trim()
+    rows = rows_of(answers, question, work)
+    words = " ".join([question.program.name, *question.program.arguments])
+    return Plan(
+        rows, work, words, planner.rehearsals, planner.cached, time.monotonic() - begun, planner.interrupted
+    )  # fmt: skip

@@ -1,0 +1,120 @@
+"""Whether a candidate fits, by a rehearsal of its own, one with more memory than there is, or one of a like GPU."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from understudy import gpus
+from understudy.analysis.retime import retime
+from understudy.gpus import versions
+from understudy.planning.measurement import NO_MEMORY, RAN, DeviceNeed, Measurement, measure
+from understudy.planning.rehearsal import Rehearsed
+from understudy.trace.trace import Trace
+
+FITS, TIGHT, DOES_NOT_FIT, PRUNED, FAILED, NOT_TRIED = "fits", "tight", "does not fit", "pruned", "failed", "not tried"
+"""A candidate's status. "tight" fits by the model, and not by the upper end of its band."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of a candidate. `need` is of the GPU with the least room; `how` says where the numbers are from."""
+
+    status: str
+    need: DeviceNeed | None = None
+    measurement: Measurement | None = None
+    how: str = ""
+    why: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it ran, with a margin or without."""
+        return self.status in (FITS, TIGHT)
+
+
+Family = tuple[tuple[object, ...], ...]
+
+
+def family_of(spec: str, cuda_version: str) -> Family:
+    """What GPUs have in common on which a program takes the same memory; they differ in time and in how much they have.
+
+    That is the architecture, what a CUDA context and NCCL take, peer access, and how many they are.
+    """
+    found = gpus.parse(spec)
+    cuda = versions.parse_version(cuda_version)
+    return tuple(
+        (
+            gpu.compute_capability,
+            cuda,
+            versions.context_bytes(gpu, cuda),
+            versions.communicator_bytes(gpu, len(found)),
+            gpu.peer_access or len(found) == 1,
+        )
+        for gpu in found
+    )
+
+
+def worst(needs: Sequence[DeviceNeed]) -> DeviceNeed | None:
+    """The need of the GPU with the least room."""
+    return max(needs, key=lambda need: need.needed_bytes - need.memory_bytes, default=None)
+
+
+def on_spec(measurement: Measurement, spec: str) -> tuple[DeviceNeed, ...]:
+    """The needs of a rehearsal as those of other GPUs of its family."""
+    memory = [gpu.memory_bytes for gpu in gpus.parse(spec)]
+    return tuple(need.on(memory[min(index, len(memory) - 1)]) for index, need in enumerate(measurement.devices))
+
+
+def judged(measurement: Measurement, needs: Sequence[DeviceNeed], how: str) -> Verdict:
+    """The verdict of a rehearsal that ran within the memory that there is."""
+    tight = any(need.upper_bytes > need.memory_bytes for need in needs)
+    return Verdict(TIGHT if tight else FITS, worst(needs), replace(measurement, devices=tuple(needs)), how)
+
+
+def too_large(needs: Sequence[DeviceNeed]) -> bool:
+    """Whether some GPU is asked for more at once than it has."""
+    return any(need.needed_bytes > need.memory_bytes for need in needs)
+
+
+def undisturbed(needs: Sequence[DeviceNeed]) -> bool:
+    """Whether everything that the allocator reserves finds room, so that it never gives anything back."""
+    return all(need.taken_bytes <= need.memory_bytes for need in needs)
+
+
+def had_room(measurement: Measurement) -> bool:
+    """Whether a rehearsal ran without a request that had to wait for memory to be given back."""
+    return measurement.status == RAN and not any(need.retries for need in measurement.devices)
+
+
+def may_be_shared(measurement: Measurement) -> bool:
+    """Whether another GPU of the family would have taken the same memory: the program asked for no fact of this one."""
+    return not measurement.asked
+
+
+def may_be_retimed(rehearsed: Rehearsed) -> bool:
+    """Whether only times differ on another GPU of the family: one process, one stream, no memory given back for more.
+
+    With several streams the order in which memory is reused follows from the times.
+    """
+    found = rehearsed.measurement
+    calm = found.streams == 1 and found.processes == 1 and not any(need.retries for need in found.devices)
+    return calm and found.status == RAN and rehearsed.trace is not None and may_be_shared(found)
+
+
+def retimed(rehearsed: Rehearsed, spec: str) -> Measurement:
+    """The measurement of a rehearsal on other GPUs of its family: every kernel and copy priced again."""
+    assert rehearsed.trace is not None
+    with tempfile.NamedTemporaryFile(prefix="understudy-", suffix=".trace") as file:
+        Path(file.name).write_bytes(rehearsed.trace)
+        trace = Trace.load(file.name)
+    found = measure([retime(trace, gpus.parse(spec)[:1])])
+    before = rehearsed.measurement
+    return replace(found, seconds=0.0, resident_bytes=before.resident_bytes, files=before.files)
+
+
+def misfit(measurement: Measurement, needs: Sequence[DeviceNeed], how: str) -> Verdict:
+    """The verdict of a rehearsal that needs more than there is."""
+    why = measurement.message if measurement.status == NO_MEMORY else ""
+    return Verdict(DOES_NOT_FIT, worst(needs), replace(measurement, devices=tuple(needs)), how, why)

@@ -1,0 +1,165 @@
+"""Where rehearsals run: processes of this machine, or a cluster through a backend of joblib."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from importlib import util
+from typing import Any, Protocol
+
+import psutil
+
+from understudy.errors import UsageError
+from understudy.planning.rehearsal import Job, Rehearsed, interrupted, rehearse
+
+RESIDENT_BYTES = 1 << 30
+"""What one process of a rehearsal is taken to need of this machine's memory before the first one has ended."""
+BACKENDS = ("local", "dask", "ray")
+
+
+class Pool(Protocol):
+    """Takes jobs and gives their results, in the order in which they end."""
+
+    def submit(self, number: int, job: Job) -> None:
+        """Let a job be done; its result comes with `number`."""
+
+    def results(self) -> Iterator[tuple[int, Rehearsed]]:
+        """Wait until something is done, and give all that is."""
+
+    def close(self) -> None:
+        """End what still runs."""
+
+    @property
+    def busy(self) -> int:
+        """How many jobs have not come back yet."""
+
+
+def processors() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class LocalPool:
+    """Processes of this machine: at most `size` of them at once, fewer where its memory does not allow more.
+
+    A rehearsal of several ranks counts as that many; one that is larger than the pool runs alone.
+    """
+
+    def __init__(self, size: int | None = None) -> None:
+        self.size = size or processors()
+        self._threads = ThreadPoolExecutor(max_workers=self.size, thread_name_prefix="rehearsal")
+        self._waiting: deque[tuple[int, Job]] = deque()
+        self._running: dict[Future[Rehearsed], tuple[int, int]] = {}
+        self._resident_bytes = RESIDENT_BYTES
+
+    @property
+    def busy(self) -> int:
+        """Those that wait and those that run."""
+        return len(self._waiting) + len(self._running)
+
+    def submit(self, number: int, job: Job) -> None:
+        """Put a job at the end of the queue."""
+        self._waiting.append((number, job))
+
+    def results(self) -> Iterator[tuple[int, Rehearsed]]:
+        """Start what there is room for, and give what ended."""
+        self._start()
+        done, _ = wait(self._running, return_when=FIRST_COMPLETED)
+        for future in done:
+            number, _ = self._running.pop(future)
+            found = future.result()
+            self._resident_bytes = max(self._resident_bytes, found.measurement.resident_bytes)
+            yield number, found
+
+    def _start(self) -> None:
+        while self._waiting:
+            number, job = self._waiting[0]
+            used = sum(slots for _, slots in self._running.values())
+            needed = self._resident_bytes * job.slots
+            if self._running and (used + job.slots > self.size or needed > psutil.virtual_memory().available):
+                return
+            self._waiting.popleft()
+            self._running[self._threads.submit(rehearse, job)] = number, job.slots
+
+    def close(self) -> None:
+        """Forget what waits, and end the processes of what runs."""
+        self._waiting.clear()
+        interrupted.set()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        interrupted.clear()
+
+
+class JoblibPool:
+    """A cluster: the jobs that wait go there together, as a batch of joblib's.
+
+    Each machine of it needs understudy, the program and what that imports, at the same paths.
+    """
+
+    def __init__(self, backend: str, address: str | None = None, size: int | None = None) -> None:
+        self._settings: dict[str, Any] = {"n_jobs": size or -1}
+        self._backend = backend
+        self._address = address
+        self._waiting: list[tuple[int, Job]] = []
+        self._opened: Any = None
+        self._open()
+
+    def _open(self) -> None:
+        require(self._backend)
+        if self._backend == "dask":
+            from dask.distributed import Client
+
+            self._opened = Client(self._address) if self._address else Client(threads_per_worker=1)
+        else:
+            import ray
+            from ray.util.joblib import register_ray
+
+            ray.init(address=self._address, ignore_reinit_error=True, log_to_driver=False)
+            register_ray()
+            self._opened = ray
+
+    @property
+    def busy(self) -> int:
+        """Those of the next batch."""
+        return len(self._waiting)
+
+    def submit(self, number: int, job: Job) -> None:
+        """Put a job into the next batch."""
+        self._waiting.append((number, job))
+
+    def results(self) -> Iterator[tuple[int, Rehearsed]]:
+        """Let the whole batch be done."""
+        import joblib
+
+        batch, self._waiting = self._waiting, []
+        with joblib.parallel_config(backend=self._backend, **self._settings):
+            done = joblib.Parallel(batch_size=1)(joblib.delayed(rehearse)(job) for _, job in batch)
+        yield from zip([number for number, _ in batch], done, strict=True)
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started for this plan ends."""
+        self._waiting.clear()
+        if self._backend == "dask":
+            self._opened.close()
+        else:
+            self._opened.shutdown()
+
+
+def require(backend: str) -> None:
+    """Raise UsageError when a package that a backend needs is missing."""
+    needed = {"dask": ("joblib", "distributed"), "ray": ("joblib", "ray")}[backend]
+    missing = [name for name in needed if util.find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"--backend {backend} needs {' and '.join(missing)}: pip install 'understudy[{backend}]' brings it"
+        )
+
+
+def open_pool(backend: str = "local", address: str | None = None, size: int | None = None) -> Pool:
+    """The pool of that name; `address` is the scheduler's, a cluster of this machine's own where None."""
+    if backend == "local":
+        if address is not None:
+            raise UsageError("--scheduler is the address of a cluster: give --backend dask or --backend ray with it")
+        return LocalPool(size)
+    return JoblibPool(backend, address, size)

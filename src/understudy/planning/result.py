@@ -1,0 +1,258 @@
+"""A finished plan: its rows in order, what is recommended, how sure that is, and the words for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from understudy.planning import demand
+from understudy.planning.planner import RETIMED
+from understudy.planning.rows import CHEAPEST, Row, Span, Work
+from understudy.trace.plain import Json
+from understudy.trace.units import format_bytes, format_ns, format_share, plural
+
+SCHEMA_VERSION = 1
+MOST_NAMES = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `understudy plan` says. `rows` are sorted, the best first; `rehearsals` ran now, `cached` had run before."""
+
+    rows: list[Row]
+    work: Work
+    program: str
+    rehearsals: int = 0
+    cached: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
+    suggestions: list[str] = field(default_factory=list)
+
+    @property
+    def best(self) -> Row | None:
+        """The row that is recommended: the first that fits; None where none does."""
+        return next((row for row in self.rows if row.fits), None)
+
+    @property
+    def verdict(self) -> str:
+        """What to take, in one phrase."""
+        best = self.best
+        if best is not None:
+            return f"EMULATED: take {named(best)}"
+        failed = [row for row in self.rows if row.status == demand.FAILED]
+        if failed and len(failed) == len(self.rows):
+            return "EMULATED: no candidate could be rehearsed"
+        return "EMULATED: nothing fits" + (" among what was tried" if self.interrupted else "")
+
+    @property
+    def why(self) -> str:
+        """What it gives, and how sure that is."""
+        best = self.best
+        if best is None:
+            return self._why_not()
+        goal = self.work.chosen
+        words = [
+            f"the {goal} of {plural(sum(row.fits for row in self.rows), 'candidate')} that fit"
+            if len(self.rows) > 1
+            else "it fits"
+        ]
+        words += [text for text in (_step(best), _rate(best), _cost(best)) if text]
+        return f"{', '.join(words)}; {self.surety}"
+
+    @property
+    def next(self) -> str:
+        """The command to run."""
+        best = self.best
+        if best is not None:
+            return best.command
+        if any(row.status == demand.DOES_NOT_FIT for row in self.rows):
+            return (
+                "GPUs with more memory, or less of what takes it: --suggest tries what needs no change of the program"
+            )
+        return "mend what the rows say, or see the whole error: understudy run --no-data " + self.program
+
+    def _why_not(self) -> str:
+        nearest = [row for row in self.rows if row.status == demand.DOES_NOT_FIT and row.headroom_bytes is not None]
+        if nearest:
+            row = nearest[0]
+            if (row.headroom_bytes or 0) < 0:
+                return f"the nearest, {named(row)}, needs {format_bytes(-(row.headroom_bytes or 0))} more than there is"
+            return f"the nearest, {named(row)}, does not find room in one piece: {row.why}"
+        return next((f"{named(row)}: {row.why}" for row in self.rows if row.why), "no candidate was tried")
+
+    @property
+    def surety(self) -> str:
+        """How sure the order is, and the fit of the first."""
+        best = self.best
+        if best is None:
+            return ""
+        rivals = self.rivals
+        parts = []
+        if best.status == demand.TIGHT:
+            parts.append("the upper end of its memory's band does not fit")
+        if len([row for row in self.rows if row.fits]) == 1:
+            parts.append("nothing else fits" if len(self.rows) > 1 else "there was nothing to compare it with")
+        elif rivals:
+            names = _several(rivals)
+            parts.append(f"its band overlaps with that of {names}: between them this order is a best guess")
+        else:
+            parts.append("no other's band reaches it")
+        return "; ".join(parts)
+
+    @property
+    def rivals(self) -> list[Row]:
+        """The rows that the bands cannot tell from the best."""
+        best = self.best
+        own = None if best is None else self._measure(best)
+        if best is None or own is None:
+            return []
+        others = [(row, self._measure(row)) for row in self.rows if row.fits and row is not best]
+        return [row for row, span in others if span is not None and span.overlaps(own)]
+
+    def _measure(self, row: Row) -> Span | None:
+        return row.work_cost if self.work.chosen == CHEAPEST and row.work_cost else row.work_ns
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why rows do not run, and what is beyond the largest values; rows with the same reason together."""
+        by_reason: dict[str, list[Row]] = {}
+        for row in self.rows:
+            beyond = f"the next larger value: {row.next_larger}" if row.next_larger else ""
+            by_reason.setdefault(beyond if row.fits else row.why, []).append(row)
+        by_reason.pop("", None)
+        return [f"{_several(rows)}: {reason}" for reason, rows in by_reason.items()]
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader has to know of the table, a sentence each."""
+        notes = ["times and memory are modelled, and the emulated program read no data"]
+        ran = [row for row in self.rows if row.fits]
+        amounts = {row.samples_per_step for row in ran}
+        if len(amounts) > 1 and None not in amounts:
+            notes.append(
+                "candidates take different numbers of samples a step: the order is by "
+                + ("cost" if self.work.chosen == CHEAPEST else "time")
+                + " of a sample"
+                + ("; --samples compares whole runs" if self.work.steps else "")
+            )
+        elif len(amounts) > 1:
+            notes.append("not every candidate says how many samples a step has, so the order is by the time of a step")
+        pruned = sum(row.status == demand.PRUNED for row in self.rows)
+        if pruned:
+            notes.append(
+                f"{plural(pruned, 'candidate')} pruned without a rehearsal: a smaller value does not fit already"
+            )
+        if any(row.status == demand.TIGHT for row in ran):
+            notes.append('"tight" fits by the model, but not by the upper end of its band')
+        if self.work.chosen == CHEAPEST and any(row.price_per_hour is None for row in ran):
+            notes.append("candidates without a --price come last")
+        retimed = sum(row.how.startswith(RETIMED) for row in self.rows)
+        done = f"{plural(self.rehearsals, 'rehearsal')} in {self.seconds:.0f} s" + (
+            f", {self.cached} more from the cache" if self.cached else ""
+        )
+        done += f", {plural(retimed, 'row')} retimed: only the speed of the GPU differs" if retimed else ""
+        notes.append(done)
+        notes += self._without_effect()
+        if self.interrupted:
+            notes.append("interrupted: what was not tried is missing; the same command goes on from here")
+        return notes
+
+    def _without_effect(self) -> list[str]:
+        """Options whose values all gave the same numbers: the program may not read them."""
+        found = []
+        for name in dict.fromkeys(name for row in self.rows for name in row.choices):
+            groups: dict[object, list[Row]] = {}
+            for row in self.rows:
+                if row.fits and not row.largest:
+                    rest = (row.gpus, *((key, value) for key, value in row.choices.items() if key != name))
+                    groups.setdefault(rest, []).append(row)
+            several = [group for group in groups.values() if len(group) > 1]
+            if several and all(len({(row.peak_bytes, row.step_ns) for row in group}) == 1 for group in several):
+                found.append(f"{name} made no difference to time or memory: does the program read it?")
+        return found
+
+    def to_json(self) -> Json:
+        """Plain data: `rows` in order, with the recommendation and what it rests on."""
+        best = self.best
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "emulated": True,
+            "verdict": self.verdict,
+            "why": self.why,
+            "next": self.next,
+            "program": self.program,
+            "goal": self.work.chosen,
+            "steps": self.work.steps,
+            "samples": self.work.samples,
+            "best": None if best is None else self.rows.index(best),
+            "rivals": [self.rows.index(row) for row in self.rivals],
+            "rows": [row.to_json() for row in self.rows],
+            "notes": self.notes,
+            "suggestions": self.suggestions,
+            "rehearsals": self.rehearsals,
+            "cached": self.cached,
+            "interrupted": self.interrupted,
+        }
+
+
+def _several(rows: Sequence[Row]) -> str:
+    names = ", ".join(named(row) for row in rows[:MOST_NAMES])
+    return f"{names} and {len(rows) - MOST_NAMES} more" if len(rows) > MOST_NAMES else names
+
+
+def named(row: Row) -> str:
+    """A row in one phrase: "L4 with --batch-size=12"."""
+    choices = choice_words(row)
+    return f"{row.gpus} with {choices}" if choices else row.gpus
+
+
+def choice_words(row: Row) -> str:
+    """What varies, as a command line has it."""
+    words = []
+    for name, value in row.choices.items():
+        if value is None:
+            words.append(f"no {name}" if name.startswith("-") else f"{name} unset")
+        else:
+            words.append(f"{name}={value}" if value else name)
+    return " ".join(words)
+
+
+def _step(row: Row) -> str:
+    if row.step_ns is None:
+        return "too few steps to say how long one takes"
+    return f"{format_ns(row.step_ns.value)} a step ({format_ns(row.step_ns.low)} to {format_ns(row.step_ns.high)})"
+
+
+def _rate(row: Row) -> str:
+    return f"{row.samples_per_s.value:,.3g} samples a second" if row.samples_per_s else ""
+
+
+def _cost(row: Row) -> str:
+    if row.cost is not None:
+        return f"{money(row.cost)} in all"
+    return f"{hours_words(row.hours)} in all" if row.hours is not None else ""
+
+
+def money(span: Span) -> str:
+    """A cost with its band, in the unit of the prices: "12.40 (8.10 to 16.70)"."""
+    return f"{span.value:,.2f} ({span.low:,.2f} to {span.high:,.2f})"
+
+
+def hours_words(span: Span | None) -> str:
+    """Hours with their band: "3.1 h (2.0 to 4.2)"."""
+    return "" if span is None else f"{span.value:,.3g} h ({span.low:,.3g} to {span.high:,.3g})"
+
+
+def fit_words(row: Row) -> str:
+    """Whether it fits, or by how much not: "yes", "no, 3.20 GiB short"."""
+    if row.status == demand.FITS:
+        return "yes"
+    if row.status == demand.DOES_NOT_FIT:
+        missing = -(row.headroom_bytes or 0)
+        return f"no, {format_bytes(missing)} short" if missing > 0 else "no, fragmented"
+    return {demand.TIGHT: "tight"}.get(row.status, row.status)
+
+
+def share_words(share: float | None) -> str:
+    """A share as a percentage, nothing where it is not known."""
+    return "" if share is None else format_share(share)

@@ -1,0 +1,252 @@
+"""A plan's rows: each candidate with its time, throughput, cost and command, in the order of the goal."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from understudy import gpus
+from understudy.errors import UsageError
+from understudy.gpus.gpu import Gpu
+from understudy.launch import Program
+from understudy.planning import demand
+from understudy.planning.demand import Verdict
+from understudy.planning.planner import Answer, Question, excess_bytes
+from understudy.planning.space import applied
+from understudy.trace.plain import Json
+from understudy.trace.units import format_bytes
+
+CHEAPEST, FASTEST = "cheapest", "fastest"
+GOALS = (CHEAPEST, FASTEST)
+NO_BAND = 0.5
+"""The relative band that is assumed where the model gives none."""
+HOUR_NS = 3_600_000_000_000
+
+
+@dataclass(frozen=True)
+class Span:
+    """A number with its band."""
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> Span:
+        """All three, multiplied."""
+        return Span(self.value * factor, self.low * factor, self.high * factor)
+
+    def inverse(self, factor: float = 1.0) -> Span | None:
+        """`factor` over each; None where that has no bound."""
+        return Span(factor / self.value, factor / self.high, factor / self.low) if self.low > 0 else None
+
+    def overlaps(self, other: Span) -> bool:
+        """Whether the two bands have numbers in common."""
+        return self.low <= other.high and other.low <= self.high
+
+
+@dataclass(frozen=True)
+class Row:
+    """One candidate. Sizes in bytes, of the GPU with the least room; times of one optimizer step in nanoseconds.
+
+    `status` is "fits", "tight" (it fits by the model, not by the upper end of its band), "does not fit", "pruned",
+    "failed" or "not tried". `headroom_bytes` is what is left at the peak (below zero: what is missing),
+    `headroom_low_bytes` the same by the upper end of the band. `work_ns` is what the order goes by: the time of one
+    sample where every row that ran has them, else of one step; `hours` and `cost` are of the whole work, None where
+    none was given. `how` is "rehearsed", "cached" or "retimed from GPU".
+    """
+
+    gpus: str
+    gpu_count: int
+    choices: dict[str, str | None]
+    status: str
+    why: str
+    how: str
+    memory_bytes: int
+    peak_bytes: int | None
+    peak_band: float | None
+    reserved_bytes: int | None
+    headroom_bytes: int | None
+    headroom_low_bytes: int | None
+    retries: int
+    step_ns: Span | None
+    samples_per_step: float | None
+    samples_per_s: Span | None
+    tokens_per_s: Span | None
+    mfu: float | None
+    limit: str
+    causes: dict[str, float]
+    work_ns: Span | None
+    price_per_hour: float | None
+    hours: Span | None
+    cost: Span | None
+    largest: bool
+    next_larger: str
+    command: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether it ran, with a margin or without."""
+        return self.status in (demand.FITS, demand.TIGHT)
+
+    @property
+    def work_cost(self) -> Span | None:
+        """What one unit of work costs; None without a price."""
+        if self.price_per_hour is None or self.work_ns is None:
+            return None
+        return self.work_ns.times(self.price_per_hour / HOUR_NS)
+
+    def to_json(self) -> Json:
+        """Plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a whole run is: so many steps or samples, and what is wanted of it. `prices` are an hour's, by GPU's key."""
+
+    steps: int | None = None
+    samples: int | None = None
+    prices: Mapping[str, float] | None = None
+    goal: str | None = None
+
+    @property
+    def chosen(self) -> str:
+        """The goal: cheapest where there are prices, unless another was given."""
+        return self.goal or (CHEAPEST if self.prices else FASTEST)
+
+
+def parse_prices(texts: Sequence[str]) -> dict[str, float]:
+    """`--price H100=2.49`: what one GPU costs an hour, by the GPU's key.
+
+    Raises:
+        UsageError: a text is not of that form, or names no GPU.
+    """
+    prices = {}
+    for text in [part for one in texts for part in one.split(",")]:
+        name, _, number = text.partition("=")
+        try:
+            price = float(number)
+        except ValueError:
+            price = -1.0
+        if not 0 <= price < float("inf"):
+            raise UsageError(f"--price {text} says no price: write --price H100=2.49, of one GPU and hour")
+        prices[gpus.find(name).key] = price
+    return prices
+
+
+def rows_of(answers: Sequence[Answer], question: Question, work: Work) -> list[Row]:
+    """The answers as rows, the best by the goal first, then those that do not fit, by how much.
+
+    Raises:
+        UsageError: samples were given as the work, and nothing says how many a step has.
+    """
+    ran = [answer for answer in answers if answer.verdict.fits]
+    by_samples = bool(ran) and all(_samples(answer.verdict) for answer in ran)
+    if work.samples is not None and ran and not by_samples:
+        raise UsageError(
+            "nothing says how many samples a step of this program has (no DataLoader delivers them, and what is copied "
+            "to the GPU does not agree on its first dimension): give --steps instead of --samples"
+        )
+    rows = [_row(answer, question, work, by_samples) for answer in answers]
+    return sorted(rows, key=lambda row: _place(row, work))
+
+
+def _samples(verdict: Verdict) -> float | None:
+    return None if verdict.measurement is None else verdict.measurement.samples
+
+
+def _place(row: Row, work: Work) -> tuple[int, float, float, str]:
+    order = (demand.FITS, demand.TIGHT, demand.DOES_NOT_FIT, demand.PRUNED, demand.FAILED, demand.NOT_TRIED)
+    if not row.fits:
+        return 1 + order.index(row.status), -(row.headroom_bytes or 0), 0.0, row.gpus
+    time = row.work_ns.value if row.work_ns else float("inf")
+    cost = row.work_cost.value if row.work_cost else float("inf")
+    return (0, cost, time, row.gpus) if work.chosen == CHEAPEST else (0, time, cost, row.gpus)
+
+
+def _row(answer: Answer, question: Question, work: Work, by_samples: bool) -> Row:
+    candidate, verdict = answer.candidate, answer.verdict
+    models = gpus.parse(candidate.spec)
+    found, need = verdict.measurement, verdict.need
+    step = None
+    if verdict.fits and found is not None and found.step_ns:
+        band = NO_BAND if found.band is None else found.band
+        step = Span(found.step_ns, found.step_ns * (1 - band), found.step_ns * (1 + band))
+    samples = found.samples if found else None
+    per_step = 1.0 / samples if by_samples and samples else 1.0
+    price = _price(models, work.prices or {})
+    hours = _hours(answer, step, work)
+    program, variables, _ = applied(question.program, candidate.choices)
+    return Row(
+        gpus=candidate.spec,
+        gpu_count=len(models),
+        choices={choice.name: choice.value for choice in candidate.choices},
+        status=verdict.status,
+        why=verdict.why,
+        how=verdict.how,
+        memory_bytes=min(model.memory_bytes for model in models),
+        peak_bytes=need.needed_bytes if need else None,
+        peak_band=need.band if need else None,
+        reserved_bytes=need.taken_bytes if need else None,
+        headroom_bytes=need.memory_bytes - need.needed_bytes if need else None,
+        headroom_low_bytes=need.memory_bytes - need.upper_bytes if need else None,
+        retries=need.retries if need else 0,
+        step_ns=step,
+        samples_per_step=samples,
+        samples_per_s=step.inverse(samples * 1e9) if step and samples else None,
+        tokens_per_s=step.inverse(found.tokens * 1e9) if step and found and found.tokens else None,
+        mfu=found.mfu if verdict.fits and found else None,
+        limit=found.limit if verdict.fits and found else "",
+        causes=found.causes if verdict.fits and found else {},
+        work_ns=step.times(per_step) if step else None,
+        price_per_hour=price,
+        hours=hours,
+        cost=hours.times(price) if hours and price is not None else None,
+        largest=candidate.largest,
+        next_larger=_beyond(answer),
+        command=_command(program, variables, question.ranks(candidate.spec)),
+    )
+
+
+def _price(models: Sequence[Gpu], prices: Mapping[str, float]) -> float | None:
+    """What the GPUs cost an hour together; None where the price of one is not known."""
+    return sum(prices[model.key] for model in models) if all(model.key in prices for model in models) else None
+
+
+def _hours(answer: Answer, step: Span | None, work: Work) -> Span | None:
+    """The whole run: its steps, the first of which takes longer."""
+    found = answer.verdict.measurement
+    if step is None or found is None:
+        return None
+    number = work.samples / found.samples if work.samples is not None and found.samples else work.steps
+    if number is None:
+        return None
+    more = max(0, (found.first_step_ns or 0) - (found.step_ns or 0))
+    return Span(*(max(0.0, (one * number + more) / HOUR_NS) for one in (step.value, step.low, step.high)))
+
+
+def _beyond(answer: Answer) -> str:
+    """What the next larger value of a search came to, in a few words."""
+    if not answer.candidate.largest or not answer.verdict.fits:
+        return ""
+    if answer.next_larger is None:
+        return "as far as was asked"
+    value, verdict = answer.next_larger
+    if verdict.status == demand.TIGHT:
+        return f"{value} fits only without the band's margin"
+    excess = excess_bytes(verdict)
+    return f"{value} needs {format_bytes(excess)} more than there is" if excess else f"{value} does not fit"
+
+
+def _command(program: Program, variables: Mapping[str, str | None], ranks: int | None) -> str:
+    """What to type on a machine with these GPUs."""
+    flag = {"script": [], "module": ["-m"], "code": ["-c"], "command": []}[program.kind]
+    if ranks is not None:
+        line = ["torchrun", "--standalone", f"--nproc-per-node={ranks}", *flag, program.name, *program.arguments]
+    else:
+        python = [] if program.kind == "command" else ["python"]
+        line = [*python, *flag, program.name, *program.arguments]
+    unset = [f"-u {name}" for name, value in variables.items() if value is None]
+    set_to = [f"{name}={shlex.quote(value)}" for name, value in variables.items() if value is not None]
+    return " ".join([*(["env", *unset] if unset else []), *set_to, shlex.join(line)])

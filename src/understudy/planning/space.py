@@ -1,0 +1,225 @@
+"""What varies from candidate to candidate: options of the program, environment variables, overrides, and how far.
+
+    --batch-size=8,16,32                     an option of the program
+    --compile                                a switch: without it and with it
+    PYTORCH_CUDA_ALLOC_CONF=,expandable_segments:True     an environment variable (capitals)
+    optimizer.name=adamw,sgd                 an override `key=value`, as Hydra reads it
+    conf/train.json:model.layers=12,24       a value in a file of JSON that the program is given by name
+
+Values that hold commas themselves are separated by semicolons instead.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from understudy import foreign
+from understudy.errors import UsageError
+from understudy.launch import Program
+
+OPTION, SWITCH, VARIABLE, OVERRIDE, CONFIG = "option", "switch", "variable", "override", "config"
+LOWEST, HIGHEST = 1, 4096
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+_OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
+_OVERRIDE = re.compile(r"[+~]*[A-Za-z_][\w./@-]*")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)(?::(\d+))?")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One value of what varies. `value` is None for a switch that is left out and for a variable that is not set."""
+
+    kind: str
+    name: str
+    value: str | None
+
+    def __str__(self) -> str:
+        if self.kind == SWITCH:
+            return self.name if self.value is not None else f"no {self.name}"
+        return f"{self.name}={'' if self.value is None else self.value}"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Something that varies, and its values in the order given."""
+
+    kind: str
+    name: str
+    values: tuple[str | None, ...]
+
+    def choices(self) -> list[Choice]:
+        """Each value as a choice."""
+        return [Choice(self.kind, self.name, value) for value in self.values]
+
+    @property
+    def numbers(self) -> tuple[int, ...] | None:
+        """The values as whole numbers, None where one of them is none."""
+        if not all(value is not None and re.fullmatch(r"\d+", value) for value in self.values):
+            return None
+        return tuple(int(value) for value in self.values if value is not None)
+
+
+@dataclass(frozen=True)
+class Largest:
+    """An integer of the program whose largest value that fits is looked for, from `low` to `high` by `step`."""
+
+    kind: str
+    name: str
+    low: int = LOWEST
+    high: int = HIGHEST
+    step: int = 1
+
+    def choice(self, value: int) -> Choice:
+        """One value of it."""
+        return Choice(self.kind, self.name, str(value))
+
+    def round(self, value: float) -> int:
+        """The nearest value at or below `value` that may be tried."""
+        steps = int((value - self.low) // self.step)
+        most = (self.high - self.low) // self.step
+        return self.low + max(0, min(most, steps)) * self.step
+
+    @property
+    def top(self) -> int:
+        """The largest value that may be tried."""
+        return self.round(self.high)
+
+
+def parse_axis(text: str) -> Axis:
+    """What a `--vary` says.
+
+    Raises:
+        UsageError: it is of none of the forms, or gives a value twice.
+    """
+    name, equals, rest = text.partition("=")
+    kind = _kind(name, text)
+    if not equals:
+        if kind != OPTION:
+            raise UsageError(f"--vary={text} gives no values: write {name}=VALUE,VALUE")
+        return Axis(SWITCH, name, (None, ""))
+    values = tuple(value.strip() for value in rest.split(";" if ";" in rest else ","))
+    if len(set(values)) < len(values):
+        raise UsageError(f"--vary={text} gives a value twice")
+    if kind != VARIABLE and "" in values:
+        raise UsageError(f"--vary={text} has an empty value: --vary={name} alone tries a switch without and with it")
+    return Axis(kind, name, tuple(value or None for value in values) if kind == VARIABLE else values)
+
+
+def parse_largest(text: str) -> Largest:
+    """What `--largest` says: a name, and LOW..HIGH or LOW..HIGH:STEP where bounds are given.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    name, equals, rest = text.partition("=")
+    kind = _kind(name, text)
+    if not equals:
+        return Largest(kind, name)
+    match = _RANGE.fullmatch(rest.strip())
+    if match is None:
+        raise UsageError(f"--largest={text} is no range: write --largest={name}=1..512, or 8..512:8 for multiples of 8")
+    low, high, step = int(match[1]), int(match[2]), int(match[3] or 1)
+    if not low <= high or low < 1 or step < 1:
+        raise UsageError(f"--largest={text} holds no number: the range goes from a number of 1 or more upwards")
+    return Largest(kind, name, low, high, step)
+
+
+def _kind(name: str, text: str) -> str:
+    file, colon, key = name.rpartition(":")
+    if colon and file and key and Path(file).suffix == ".json":
+        return CONFIG
+    for kind, pattern in ((OPTION, _OPTION), (VARIABLE, _VARIABLE), (OVERRIDE, _OVERRIDE)):
+        if pattern.fullmatch(name):
+            return kind
+    raise UsageError(
+        f"{text!r} cannot vary: write --option=VALUES, VARIABLE=VALUES, key=VALUES or file.json:key=VALUES"
+    )
+
+
+def applied(program: Program, choices: Sequence[Choice]) -> tuple[Program, dict[str, str | None], dict[str, str]]:
+    """The program with its choices: its arguments, variables to set (None: to unset), and files to write by name.
+
+    An option that is among the arguments already is given its new value there; otherwise it comes at their end. A file
+    to write is a copy of a configuration; the arguments name it by the same text that the files have as key, for
+    whoever writes them to put a path in its place.
+
+    Raises:
+        UsageError: a configuration cannot be read, or has no such key, or the program is not given its name.
+    """
+    arguments = list(program.arguments)
+    variables: dict[str, str | None] = {}
+    configs: dict[str, list[Choice]] = {}
+    for choice in choices:
+        if choice.kind == VARIABLE:
+            variables[choice.name] = choice.value
+        elif choice.kind == CONFIG:
+            configs.setdefault(choice.name.rpartition(":")[0], []).append(choice)
+        elif choice.kind == OVERRIDE:
+            arguments = _overridden(arguments, choice)
+        elif choice.kind == SWITCH:
+            arguments = [word for word in arguments if word != choice.name]
+            arguments += [choice.name] if choice.value is not None else []
+        else:
+            arguments = _with_option(arguments, choice.name, str(choice.value))
+    files = {}
+    for file, wanted in configs.items():
+        if not any(word == file or word.endswith(f"={file}") for word in arguments):
+            raise UsageError(f"the program is not given {file!r}, so what varies in it would reach nobody")
+        files[file] = _configured(file, wanted)
+    return Program(program.kind, program.name, tuple(arguments)), variables, files
+
+
+def _with_option(arguments: list[str], name: str, value: str) -> list[str]:
+    names = {name, "--" + name[2:].replace("-", "_"), "--" + name[2:].replace("_", "-")} if name[:2] == "--" else {name}
+    short = not name.startswith("--")
+    for index, word in enumerate(arguments):
+        head, equals, _ = word.partition("=")
+        if head in names and equals:
+            return [*arguments[:index], f"{head}={value}", *arguments[index + 1 :]]
+        if word in names:
+            return [*arguments[: index + 1], value, *arguments[index + 2 :]]
+    return [*arguments, name, value] if short else [*arguments, f"{name}={value}"]
+
+
+def _overridden(arguments: list[str], choice: Choice) -> list[str]:
+    kept = [word for word in arguments if word.partition("=")[0] != choice.name]
+    return [*kept, f"{choice.name}={choice.value}"]
+
+
+def _configured(file: str, choices: Sequence[Choice]) -> str:
+    try:
+        data = foreign.from_json(Path(file).read_bytes(), file, "a configuration")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+    for choice in choices:
+        keys = choice.name.rpartition(":")[2].split(".")
+        place = data
+        for key in keys[:-1]:
+            place = place.get(key) if isinstance(place, dict) else None
+        if not isinstance(place, dict) or keys[-1] not in place:
+            raise UsageError(f"{file} has no value {'.'.join(keys)!r} that could vary")
+        place[keys[-1]] = _typed(str(choice.value))
+    return json.dumps(data, indent=1)
+
+
+def _typed(text: str) -> object:
+    """A value as JSON has it: a number, a truth or null where the text is one, else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def environment_of(variables: Mapping[str, str | None], base: Mapping[str, str]) -> dict[str, str]:
+    """An environment with some variables set and others unset."""
+    changed = dict(base)
+    for name, value in variables.items():
+        if value is None:
+            changed.pop(name, None)
+        else:
+            changed[name] = value
+    return changed

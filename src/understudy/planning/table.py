@@ -1,0 +1,111 @@
+"""The plan's table, once for every format: titles and cells, and the formats of text: a terminal's, Markdown, JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+
+from rich.table import Table
+from rich.text import Text
+
+from understudy.planning import demand
+from understudy.planning.result import Plan, choice_words, fit_words, share_words
+from understudy.planning.rows import Row, Span
+from understudy.reports.md import plain
+from understudy.reports.text import console_for
+from understudy.trace.units import format_bytes, format_ns, format_share
+
+Cell = Callable[[Row], str]
+
+
+def _peak(row: Row) -> str:
+    if row.peak_bytes is None:
+        return ""
+    return format_bytes(row.peak_bytes) + (f" ±{format_share(row.peak_band)}" if row.peak_band else "")
+
+
+def _headroom(row: Row) -> str:
+    return "" if row.headroom_bytes is None or not row.fits else format_bytes(row.headroom_bytes)
+
+
+def _spread(span: Span | None, words: Callable[[float], str]) -> str:
+    """A number and the half-width of its band: "440 ms ±33 %"."""
+    if span is None:
+        return ""
+    return f"{words(span.value)} ±{format_share((span.high - span.value) / span.value)}" if span.value else words(0.0)
+
+
+def _rate(row: Row) -> str:
+    span, unit = (row.tokens_per_s, "tokens") if row.tokens_per_s else (row.samples_per_s, "samples")
+    return "" if span is None else f"{number(span.value)} {unit}/s"
+
+
+def number(value: float) -> str:
+    """Three digits, or all before the point: "12,345", "0.123"."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+COLUMNS: tuple[tuple[str, Cell], ...] = (
+    ("GPUs", lambda row: row.gpus),
+    ("with", choice_words),
+    ("fits", fit_words),
+    ("peak", _peak),
+    ("headroom", _headroom),
+    ("step", lambda row: _spread(row.step_ns, format_ns)),
+    ("throughput", _rate),
+    ("MFU", lambda row: share_words(row.mfu)),
+    ("limited by", lambda row: row.limit),
+    ("hours", lambda row: number(row.hours.value) if row.hours else ""),
+    ("cost", lambda row: f"{row.cost.value:,.2f}" if row.cost else ""),
+    ("how", lambda row: row.how),
+)
+"""The title of each column and what it says of a row; a column that says nothing of any row is left out."""
+
+
+def cells(plan: Plan) -> tuple[list[str], list[list[str]]]:
+    """The titles that say something, and a list of cells a row."""
+    used = [(title, cell) for title, cell in COLUMNS if any(cell(row) for row in plan.rows)]
+    return [title for title, _ in used], [[cell(row) for _, cell in used] for row in plan.rows]
+
+
+def render_json(plan: Plan) -> str:
+    """The plan as JSON, described in docs/plan.md."""
+    return json.dumps(plan.to_json(), indent=1, ensure_ascii=False) + "\n"
+
+
+def render_markdown(plan: Plan) -> str:
+    """The plan as GitHub Markdown, for a pull request."""
+    titles, rows = cells(plan)
+    lines = [f"**{plain(plan.verdict)}**", "", f"- why: {plain(plan.why)}", f"- next: `{plan.next}`", ""]
+    lines += ["| " + " | ".join(titles) + " |", "|" + " --- |" * len(titles)]
+    lines += ["| " + " | ".join(plain(cell) for cell in row) + " |" for row in rows]
+    lines += ["", *(f"- {plain(note)}" for note in [*plan.reasons, *plan.suggestions, *plan.notes]), ""]
+    return "\n".join(lines)
+
+
+STYLES = {demand.FITS: "", demand.TIGHT: "yellow", demand.FAILED: "red"}
+
+
+def render_text(plan: Plan, *, width: int = 100, color: bool = False) -> str:
+    """The plan for a terminal `width` columns wide: verdict, why, next, the table, and what to know of it."""
+    out = io.StringIO()
+    console = console_for(out, max(width, 40), color)
+    for label, words in (("verdict", plan.verdict), ("why", plan.why), ("next", plan.next)):
+        console.print(Text(f"{label:8}", style="bold") + Text(words), soft_wrap=True)
+    console.print()
+    titles, rows = cells(plan)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", expand=False)
+    for title in titles:
+        table.add_column(title, overflow="fold", no_wrap=title in ("GPUs", "with", "step"))
+    for row, texts in zip(plan.rows, rows, strict=True):
+        table.add_row(*(Text(text) for text in texts), style=STYLES.get(row.status, "dim"))
+    console.print(table)
+    console.print()
+    for text in plan.reasons:
+        console.print(Text(text), soft_wrap=True)
+    for text in plan.suggestions:
+        console.print(Text(f"suggestion: {text}"), soft_wrap=True)
+    for note in plan.notes:
+        console.print(Text(note, style="dim"), soft_wrap=True)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"

@@ -1,0 +1,99 @@
+"""A plan as text, Markdown, JSON and a page; and a small one from beginning to end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.planning_rows import row
+from understudy.errors import UsageError
+from understudy.planning import formats
+from understudy.planning.page import chart, frontier
+from understudy.planning.result import Plan
+from understudy.planning.rows import Work, parse_prices
+from understudy.planning.table import render_markdown, render_text
+
+WORK = Work(steps=1000, prices=parse_prices(["L4=1", "A100=3"]))
+ROWS = [row("L4", 0.5, 1.0), row("A100", 0.1, 10.0), row("T4", 0.9, 2.0), row("V100", None, None, "does not fit")]
+
+
+def test_the_first_lines_say_what_to_take_why_and_the_command() -> None:
+    verdict, why, then, *_ = render_text(Plan(ROWS, WORK, "train.py"), width=160).splitlines()
+    assert verdict == "verdict EMULATED: take L4 with --batch=8"
+    assert why.startswith("why     the cheapest of 3 candidates that fit, 500 ms a step (450 ms to 550 ms)")
+    assert then == "next    python train.py --batch=8"
+
+
+def test_a_row_says_by_how_much_it_does_not_fit() -> None:
+    text = render_text(Plan(ROWS, WORK, "train.py"), width=160)
+    assert "no, 2.00 GiB short" in text
+
+
+def test_markdown_has_a_row_a_candidate() -> None:
+    lines = render_markdown(Plan(ROWS, WORK, "train.py")).splitlines()
+    assert sum(line.startswith("| ") for line in lines) == 2 + len(ROWS)  # titles and rule
+    assert any(line.startswith("| A100 | --batch=8 | yes |") for line in lines)
+
+
+def test_the_frontier_is_of_those_that_no_other_beats() -> None:
+    assert [one.gpus for one in frontier(ROWS)] == ["A100", "L4"]
+    data = chart(Plan(ROWS, WORK, "train.py"))
+    assert data is not None
+    assert {point["name"].split()[0]: point["frontier"] for point in data["points"]} == {
+        "A100": True, "L4": True, "T4": False,
+    }  # fmt: skip
+
+
+def test_names_of_the_program_are_escaped_on_the_page(tmp_path: Path) -> None:
+    formats.write(tmp_path / "plan.html", Plan(ROWS, WORK, "<script>alert(1)</script>.py"))
+    text = (tmp_path / "plan.html").read_text()
+    assert "<script>alert(1)" not in text
+    assert "frontier-chart" in text
+
+
+def test_an_unknown_suffix_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"\.html, \.json, \.md"):
+        formats.find("plan.pdf")
+
+
+PROGRAM = """
+import sys, torch
+width = int(sys.argv[sys.argv.index("--width") + 1]) if "--width" in sys.argv else int(sys.argv[1].partition("=")[2])
+model = torch.nn.Linear(1024, width, device="cuda")
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(100000):
+    model(torch.zeros(8, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.long
+def test_a_plan_from_the_command_line_and_again_from_its_cache(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    line = [sys.executable, "-m", "understudy", "plan", "train.py", "--gpus", "A10,RTX3090",
+            "--vary=--width=64,16000000", "--json", "--jobs", "1"]  # fmt: skip
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    found = {(one["gpus"], one["choices"]["--width"]): one for one in made["rows"]}
+    assert found["A10", "64"]["status"] == found["RTX3090", "64"]["status"] == "fits"
+    assert found["RTX3090", "64"]["how"] == "retimed from A10"
+    assert found["A10", "16000000"]["headroom_bytes"] < -30 << 30
+    assert made["rows"][made["best"]]["command"] == "python train.py --width=64"
+    again = json.loads(
+        subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True, env=env).stdout
+    )  # fmt: skip
+    assert again["rehearsals"] == 0
+    assert [one["step_ns"] for one in again["rows"]] == [one["step_ns"] for one in made["rows"]]
+    (tmp_path / "train.py").write_text(PROGRAM + "\n# changed\n")
+    none = [*line[:-3], "--vary=--width=16000000", *line[-3:]]
+    none.remove("--vary=--width=64,16000000")
+    done = subprocess.run(none, cwd=tmp_path, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["verdict"] == "EMULATED: nothing fits"
+    assert json.loads(done.stdout)["rehearsals"] > 0
