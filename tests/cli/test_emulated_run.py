@@ -11,6 +11,9 @@ import pytest
 
 from understudy.trace.trace import Trace
 
+pytestmark = pytest.mark.long
+"""Each starts programs of its own."""
+
 SYNCS = """
 import torch
 x = torch.ones(3, device="cuda")

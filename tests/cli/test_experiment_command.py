@@ -9,6 +9,9 @@ import pytest
 from understudy import experiments
 from understudy.trace.units import join_units
 
+pytestmark = pytest.mark.long
+"""Each starts programs of its own."""
+
 WRONG = {
     "a typo": (["matmull"], "there is no experiment 'matmull'; did you mean matmul?"),
     "a name far off": (["nothing-like-it"], "there are "),

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+"""Each starts programs of its own."""
+
 PROGRAM = """
 import torch
 model = torch.nn.Linear(512, 512).cuda()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.long
+"""Each starts programs of its own."""
+
 pytest_plugins = ["pytester"]
 
 SUITE = """

@@ -89,6 +89,7 @@ def run(folder: Path, only: frozenset[str] | None = None) -> Journal:
     return Journal.read(folder / "journal.jsonl")
 
 
+@pytest.mark.long
 def test_a_crash_and_a_hang_cost_one_test_each(tmp_path: Path) -> None:
     journal = run(tmp_path)
     found = {name.removeprefix("TestCuda::test_"): result.outcome for name, result in journal.results.items()}
@@ -149,6 +150,7 @@ def test_what_skips_itself_on_two_gpus_runs_on_one(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     run(tmp_path, frozenset({"TestCuda::test_a"}))
     with (tmp_path / "journal.jsonl").open("a") as file:

@@ -4,6 +4,9 @@ import pytest
 
 from understudy.experiments import scaling
 
+pytestmark = pytest.mark.long
+"""Each starts programs of its own."""
+
 
 @pytest.fixture
 def steps(small):
@@ -17,7 +20,6 @@ def steps(small):
 
 
 # mission 122, 126
-@pytest.mark.long
 def test_a_small_step_is_slower_on_each_further_gpu(steps):
     times = [steps(scaling.BOOK)[gpus][0] for gpus in range(1, 9)]
     assert times == sorted(times)

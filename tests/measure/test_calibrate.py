@@ -14,6 +14,9 @@ from understudy.errors import FileFormatError, UsageError
 from understudy.measure import curves
 from understudy.trace.operation import Signature
 
+pytestmark = pytest.mark.long
+"""Each starts programs of its own."""
+
 V100 = gpus.find("V100")
 CURVES = ("elementwise", "softmax", "matmul", "convolution")
 

@@ -18,6 +18,9 @@ from understudy.foreign import from_pickle
 from understudy.measure import present, snapshot
 from understudy.reports import text
 
+pytestmark = pytest.mark.long
+"""Each starts programs of its own."""
+
 PROGRAM = """
 import torch
 from understudy.measure import record

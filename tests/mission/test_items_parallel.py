@@ -65,6 +65,7 @@ def test_cuda_cannot_start_again_in_a_forked_process(session):
 
 
 # mission 104
+@pytest.mark.long
 def test_spawned_processes_have_the_gpus(run):
     done = run(
         "import torch, torch.multiprocessing as mp\n"

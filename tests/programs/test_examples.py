@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+"""Each starts programs of its own."""
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 READ_EVENTS = """
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -38,7 +41,6 @@ def test_housing_data_parallel_splits_batches_and_logs_every_epoch(tmp_path):
 
 
 # mission 91
-@pytest.mark.long
 def test_housing_data_parallel_runs_on_the_cpu_when_told_to(tmp_path):
     script = str(EXAMPLES / "housing_data_parallel.py")
     emulated = run(tmp_path, *EMULATED, script, "--epochs", "1", "--disable-cuda")
@@ -47,7 +49,6 @@ def test_housing_data_parallel_runs_on_the_cpu_when_told_to(tmp_path):
     assert plain.startswith("Net1(\n")
 
 
-@pytest.mark.long
 def test_character_gpt_learns_on_an_emulated_gpu(tmp_path):
     stdout = run(tmp_path, *EMULATED, str(EXAMPLES / "character_gpt.py"), "--steps", "20")
     first, last = map(float, re.search(r"character: ([\d.]+) at first, ([\d.]+) after 20 steps", stdout).groups())
@@ -55,7 +56,6 @@ def test_character_gpt_learns_on_an_emulated_gpu(tmp_path):
 
 
 # mission 101
-@pytest.mark.long
 def test_shapes_cnn_learns_on_an_emulated_gpu(tmp_path):
     stdout = run(tmp_path, *EMULATED, str(EXAMPLES / "shapes_cnn.py"), "--epochs", "3")
     losses = [float(loss) for loss in re.findall(r"training loss ([\d.]+)", stdout)]
@@ -64,7 +64,6 @@ def test_shapes_cnn_learns_on_an_emulated_gpu(tmp_path):
 
 
 # mission 123
-@pytest.mark.long
 @pytest.mark.parametrize(
     "launcher", [["--nproc-per-node", "2"], ["--no-python", "torchrun", "--standalone", "--nproc-per-node", "2"]]
 )

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+"""Each starts programs of its own."""
+
 HERE = Path(__file__).parent
 NOTEBOOK = HERE / "notebook.py"
 MISSION = HERE / "mission" / "pytorch"
@@ -95,7 +98,6 @@ def pieces(text):
 
 
 # mission 114, 115, 116, 117, 118
-@pytest.mark.long
 def test_housing_listing_splits_every_batch_over_both_gpus(tmp_path):
     stdout = understudy_run(tmp_path, str(NOTEBOOK), program("s2_housing"))
     *shown, model_1, model_2, outside = expected_lines("s2_housing")[:17]
@@ -113,11 +115,8 @@ def test_housing_listing_splits_every_batch_over_both_gpus(tmp_path):
         pytest.param(
             ["-m", "torch.distributed.launch", "--standalone", "--nproc-per-node", "1"],
             id="launch",
-            marks=pytest.mark.long,
         ),
-        pytest.param(
-            ["--no-python", "torchrun", "--standalone", "--nproc-per-node", "1"], id="torchrun", marks=pytest.mark.long
-        ),
+        pytest.param(["--no-python", "torchrun", "--standalone", "--nproc-per-node", "1"], id="torchrun"),
         pytest.param(["--nproc-per-node", "1"], id="understudy"),
     ],
 )

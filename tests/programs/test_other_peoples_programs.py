@@ -36,6 +36,7 @@ def test_names_are_unique():
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.long
 def test_a_program_is_run_in_a_folder_of_its_own_and_judged(tmp_path):
     checkout = tmp_path / "sources" / "some"
     checkout.mkdir(parents=True)
@@ -65,6 +66,7 @@ def test_a_program_that_never_ends_is_stopped_when_it_has_shown_enough(tmp_path)
     assert str(programs.run(row, None, tmp_path / "log", 1)) == "runs: stopped after a few steps"
 
 
+@pytest.mark.long
 def test_a_failure_says_why(tmp_path):
     row = programs.Row("wrong", "fails", "V100", ("-c", "import torch; torch.ones(1, device='cuda:1')"), prints="done")
     outcome = programs.run(row, None, tmp_path / "log", 1)

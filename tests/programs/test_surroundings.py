@@ -4,6 +4,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.long
+"""Each starts programs of its own."""
+
 
 def test_a_folder_named_like_a_framework_is_no_framework(tmp_path):
     (tmp_path / "jax").mkdir()

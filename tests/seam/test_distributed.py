@@ -15,6 +15,9 @@ import torch
 from understudy.trace.operation import Kind
 from understudy.trace.trace import Trace
 
+pytestmark = pytest.mark.long
+"""Each starts programs of its own."""
+
 PROGRAMS = Path(__file__).parent / "programs"
 VERSION = tuple(int(part) for part in version("torch").split("+")[0].split(".")[:2])
 

@@ -17,6 +17,9 @@ from torch.cuda import _gpu_trace
 
 from understudy.session import Session
 
+pytestmark = pytest.mark.long
+"""Each starts programs of its own."""
+
 RACE = """
 import torch
 from torch.cuda import _sanitizer

@@ -14,6 +14,9 @@ import pytest
 from understudy.trace.operation import Kind
 from understudy.trace.trace import Record, Trace
 
+pytestmark = pytest.mark.long
+"""Each starts programs of its own."""
+
 PROGRAM = Path(__file__).parent / "programs" / "parallelisms.py"
 WAYS = ("ddp", "ddp_accumulating", "fsdp1", "fsdp2", "fsdp2_mixed", "tensor", "tensor_and_fsdp2", "pipeline")
 

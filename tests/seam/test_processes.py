@@ -17,6 +17,9 @@ from torch import nn
 import understudy
 from understudy.trace.trace import Trace
 
+pytestmark = pytest.mark.long
+"""Each starts programs of its own."""
+
 FORK_ERROR = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' "
     "start method"

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+"""Each starts programs of its own."""
+
 PROGRAM = Path(__file__).parent / "programs" / "one_gpu.py"
 
 

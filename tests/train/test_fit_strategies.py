@@ -34,6 +34,7 @@ def agree(result: dict, trainer: Trainer) -> None:
 
 
 # mission 110, 117, 123, 125
+@pytest.mark.long
 def test_two_processes_agree_with_one(tmp_path):
     trainings = ("ddp", "tensors", {"torchmetrics": True}), ("ddp", "loader", {"batch_size": 16, "accumulate": 3})
     whole, accumulated = launch_trainings(2, tmp_path, *trainings)

@@ -6,6 +6,9 @@ import pytest
 from host_cases import CASES
 from training import launch
 
+pytestmark = pytest.mark.long
+"""Each starts programs of its own."""
+
 
 @pytest.mark.parametrize("gpus", [False, True])
 def test_two_processes_train_as_a_loop_by_hand(gpus, tmp_path):

@@ -400,6 +400,7 @@ def test_copies_obey_the_policy(session):
     us.copy(torch.ones(1, device="cuda"), us.gpu(0))
 
 
+@pytest.mark.long
 def test_processes_agree_with_one(tmp_path):
     """Losses with parameters, plain tensors, metric objects; shards with tied weights, numbers, buffers, clipping."""
     result = launch(2, tmp_path, program="process_cases.py")

@@ -7,6 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.long
+"""Each starts programs of its own."""
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_resume.py"
 
 
