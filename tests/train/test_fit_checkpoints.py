@@ -266,7 +266,7 @@ def test_an_error_of_the_writer_is_raised(tmp_path):
     (tmp_path / "file").write_text("in the way")
     checkpoints = Checkpoints(tmp_path / "file" / "folder")
     checkpoints.save({"model": {}}, 1, False, {})
-    with pytest.raises(OSError, match="Not a directory"):
+    with pytest.raises(UsageError, match=r"step-0000000001 could not be written to .*folder \(Not a directory\)"):
         checkpoints.close()
 
 

@@ -11,9 +11,11 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Mapping
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +45,7 @@ class Encoder:
         if isinstance(value, float):
             return value if math.isfinite(value) else {"$float": repr(value)}
         if isinstance(value, torch.Tensor):
-            name = self._names.setdefault(id(value), path)
-            self.tensors[name] = value
-            return {"$tensor": name}
+            return {"$tensor": self._put_aside(value, path)}
         if isinstance(value, bytes):
             return {"$bytes": base64.b64encode(value).decode()}
         if isinstance(value, Mapping):
@@ -62,6 +62,15 @@ class Encoder:
             f"a checkpoint cannot hold {path}, a {type(value).__name__}: "
             "it keeps numbers, strings, lists, dicts and tensors."
         )
+
+    def _put_aside(self, tensor: torch.Tensor, path: str) -> str:
+        """The name of a tensor: its path, numbered where another has that path, as in {"a.b": x, "a": {"b": y}}."""
+        name = self._names.get(id(tensor))
+        if name is None:
+            numbered = (f"{path}#{number}" for number in count(2))
+            name = self._names[id(tensor)] = next(n for n in chain([path], numbered) if n not in self.tensors)
+            self.tensors[name] = tensor
+        return name
 
 
 def decode(value: object, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -150,44 +159,42 @@ class Snapshot:
         return {name: self._sums[id(tensor)] for name, tensor in tensors.items()}
 
 
-def write_checkpoint(folder: Path, snapshot: Snapshot) -> None:
-    """Write `snapshot` as `folder`, atomically. A folder of that name is replaced."""
+def write_checkpoint(folder: Path, snapshot: Snapshot, metrics: Mapping[str, float] | None = None) -> None:
+    """Write `snapshot` as `folder`, atomically, with the `metrics` of its epoch. A folder of that name is replaced."""
     snapshot.wait()
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = folder.with_name(f".draft-{folder.name}-{os.getpid()}")
     shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
-    save_file(snapshot.model, draft / MODEL)
-    save_file(snapshot.rest, draft / REST)
-    content: dict[str, object] = {"format": FORMAT, "files": {name: _digest(draft / name) for name in (MODEL, REST)}}
-    content["sums"] = {MODEL: snapshot.sums(snapshot.model), REST: snapshot.sums(snapshot.rest)}
-    content["state"] = snapshot.json
-    content["sha256"] = _sha256(_canonical(content))
-    (draft / STATE).write_bytes(_canonical(content))
-    for path in (draft / MODEL, draft / REST, draft / STATE, draft):
-        _sync(path)
-    remove_folder(folder)
-    draft.rename(folder)
+    try:
+        draft.mkdir()
+        save_file(snapshot.model, draft / MODEL)
+        save_file(snapshot.rest, draft / REST)
+        digests = {name: _digest(draft / name) for name in (MODEL, REST)}
+        content: dict[str, object] = {"format": FORMAT, "files": digests}
+        content["sums"] = {MODEL: snapshot.sums(snapshot.model), REST: snapshot.sums(snapshot.rest)}
+        content["metrics"] = {name: value for name, value in (metrics or {}).items() if math.isfinite(value)}
+        content["state"] = snapshot.json
+        content["sha256"] = _sha256(_canonical(content))
+        (draft / STATE).write_bytes(_canonical(content))
+        for path in (draft / MODEL, draft / REST, draft / STATE, draft):
+            _sync(path)
+        remove_folder(folder)
+        draft.rename(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)  # where there was an error, such as a full disk
     _sync(folder.parent)
 
 
 def read_checkpoint(folder: str | Path) -> dict[str, Any]:
     """The state that was saved as `folder`, all tensors on the CPU. Raises FileFormatError where it is damaged."""
     folder = Path(folder)
+    content = read_state(folder)
     try:
-        content = json.loads((folder / STATE).read_bytes())
-        claimed = content.pop("sha256", None)
-        if content.get("format") != FORMAT:
-            raise FileFormatError(
-                f"{folder} is no checkpoint of this version: its format is {content.get('format')!r}."
-            )
-        if claimed != _sha256(_canonical(content)):
-            raise FileFormatError(f"the checkpoint {folder} is damaged: {STATE} is not what was written.")
         for name, digest in content["files"].items():
             if _digest(folder / name) != digest:
                 raise FileFormatError(f"the checkpoint {folder} is damaged: {name} is not what was written.")
         files = {name: load_file(folder / name) for name in (MODEL, REST)}
-    except (OSError, ValueError, AttributeError, SafetensorError) as error:
+    except (OSError, SafetensorError) as error:
         raise FileFormatError(f"the checkpoint {folder} is damaged or incomplete: {error}.") from error
     for name, sums in content.get("sums", {}).items():  # older checkpoints have none
         for key, tensor in files[name].items():
@@ -196,6 +203,21 @@ def read_checkpoint(folder: str | Path) -> dict[str, Any]:
     state, rest = content["state"], files[REST]
     model = {f"model.{name}": tensor for name, tensor in files[MODEL].items()}
     return {"model": decode(state["model"], model)} | dict(decode(state["rest"], rest))
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """What `state.json` holds: all of a checkpoint but its tensors. Raises FileFormatError where it is damaged."""
+    try:
+        content = json.loads((folder / STATE).read_bytes())
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            found = content.get("format") if isinstance(content, dict) else content
+            raise FileFormatError(f"{folder} is no checkpoint of this version: its format is {found!r:.80}.")
+        claimed = content.pop("sha256", None)
+        if claimed != _sha256(_canonical(content)):
+            raise FileFormatError(f"the checkpoint {folder} is damaged: {STATE} is not what was written.")
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileFormatError(f"the checkpoint {folder} is damaged or incomplete: {error}.") from error
+    return content
 
 
 def _canonical(content: object) -> bytes:
@@ -222,9 +244,12 @@ def _sync(path: Path) -> None:
 def write_small(path: Path, content: object) -> None:
     """Replace a small JSON file atomically."""
     draft = path.with_name(f".draft-{path.name}-{os.getpid()}")
-    draft.write_bytes(_canonical(content))
-    _sync(draft)
-    draft.replace(path)
+    try:
+        draft.write_bytes(_canonical(content))
+        _sync(draft)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
     _sync(path.parent)
 
 
@@ -284,17 +309,35 @@ def newest(directory: str | Path) -> dict[str, Any]:
 
     A damaged one is reported by a warning and the one before it is used. Raises FileFormatError where none is whole.
     """
-    directory = Path(directory)
+    return newest_whole(Path(directory))[1]
+
+
+def newest_whole(directory: Path) -> tuple[Path, dict[str, Any]]:
+    """The folder and the state of the checkpoint that `newest` finds."""
     if (directory / STATE).exists():
-        return read_checkpoint(directory)
+        return directory, read_checkpoint(directory)
     for folder in reversed(folders(directory)):
         try:
-            return read_checkpoint(folder)
+            return folder, read_checkpoint(folder)
         except FileFormatError as error:
             warnings.warn(f"{error} The checkpoint before it is used.", stacklevel=2)
     raise FileFormatError(f"{directory} holds no checkpoint that is whole.")
 
 
+def folder_name(step: int, epoch_ended: bool) -> str:
+    """The name of the checkpoint after `step` updates; that of an epoch's end comes after the other one of its step."""
+    return f"step-{step:010d}{'-end' if epoch_ended else ''}"
+
+
 def folders(directory: Path) -> list[Path]:
     """The checkpoints of `directory`, oldest first."""
-    return sorted(directory.glob("step-*"))
+    return sorted((path for path in directory.glob("step-*") if _NAME.fullmatch(path.name)), key=age)
+
+
+def age(folder: Path) -> tuple[int, str]:
+    """What orders checkpoints: their updates, and whether the epoch had ended."""
+    found = _NAME.fullmatch(folder.name)
+    return (int(found[1]), found[2]) if found else (-1, "")
+
+
+_NAME = re.compile(r"step-(\d+)((?:-end)?)")

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 import shutil
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from understudy.errors import UsageError
-from understudy.train.checkpoint import Snapshot, folders, newest, remove_folder, write_checkpoint, write_small
+from safetensors import SafetensorError
+
+from understudy.errors import FileFormatError, UsageError
+from understudy.train.checkpoint import (
+    Snapshot,
+    age,
+    folder_name,
+    folders,
+    newest_whole,
+    read_state,
+    remove_folder,
+    write_checkpoint,
+    write_small,
+)
+from understudy.train.lock import FolderLock
 
 BEST = "best.json"
 
@@ -21,6 +38,8 @@ class Checkpoints:
 
     The newest `keep` and the best by `monitor` stay. With `asynchronous` the training goes on as soon as the state is
     copied; one checkpoint is written at a time. Processes on several machines need a `directory` that all can read.
+    Those newer than the checkpoint from which a training goes on are put aside, in `branch-1` and so on, when it writes
+    its first one.
     """
 
     def __init__(
@@ -41,17 +60,26 @@ class Checkpoints:
         self.directory = Path(directory)
         self.every_steps, self.every_epochs, self.keep = every_steps, every_epochs, keep
         self.monitor, self.mode, self.asynchronous = monitor, mode, asynchronous
+        self._lock = FolderLock(self.directory)
+        self._begun_at: Path | None = None
         self._writer: ThreadPoolExecutor | None = None
         self._writing: Future[None] | None = None
 
     def exist(self) -> bool:
         return bool(folders(self.directory))
 
+    def open(self) -> None:
+        """Make the folder, and keep other trainings away until `close`.
+
+        Raises UsageError where another one writes there, or nothing can be written.
+        """
+        self._lock.acquire()
+
     def save(self, state: Mapping[str, object], step: int, epoch_ended: bool, metrics: Mapping[str, float]) -> None:
         """Copy `state` and begin to write it. Waits for, and raises the error of, the write before."""
         snapshot = Snapshot(state)
         self.wait()
-        folder = self.directory / f"step-{step:010d}{'-end' if epoch_ended else ''}"
+        folder = self.directory / folder_name(step, epoch_ended)
         if not self.asynchronous:
             self._write(folder, snapshot, dict(metrics))
             return
@@ -60,13 +88,45 @@ class Checkpoints:
         self._writing = self._writer.submit(self._write, folder, snapshot, dict(metrics))
 
     def _write(self, folder: Path, snapshot: Snapshot, metrics: dict[str, float]) -> None:
-        write_checkpoint(folder, snapshot)
+        try:
+            self._put_later_ones_aside()
+            write_checkpoint(folder, snapshot, metrics)
+            self._note_best(folder, metrics.get(self.monitor))
+            self._remove_old()
+        except (OSError, SafetensorError) as error:
+            raise UsageError(
+                f"the checkpoint {folder.name} could not be written to {self.directory} ({_reason(error)}): make room, "
+                "or let this process write to it, and go on from the checkpoint before it with resume=True."
+            ) from error
+
+    def _put_later_ones_aside(self) -> None:
+        """Move the checkpoints newer than the one gone on from into a folder of their own, the newest first."""
+        begun_at, self._begun_at = self._begun_at, None
+        later = [folder for folder in folders(self.directory) if begun_at is not None and age(folder) > age(begun_at)]
+        if not later:
+            return
+        branch = next(name for n in count(1) if not (name := self.directory / f"branch-{n}").exists())
+        branch.mkdir()
         best = self.best()
-        value = metrics.get(self.monitor)
+        if best is not None and best[0] in later:
+            (self.directory / BEST).rename(branch / BEST)
+        for folder in reversed(later):
+            folder.rename(branch / folder.name)
+
+    def _note_best(self, folder: Path, value: float | None) -> None:
+        best, is_noted = self._find_best()
         if value is not None and math.isfinite(value) and (best is None or self._is_better(value, best[1])):
-            best = (folder, value)
-            content = {"checkpoint": folder.name, "monitor": self.monitor, "value": value}
+            best, is_noted = (folder, value), False
+        if is_noted:
+            return
+        if best is None:
+            (self.directory / BEST).unlink()
+        else:
+            content = {"checkpoint": best[0].name, "monitor": self.monitor, "value": best[1]}
             write_small(self.directory / BEST, content)
+
+    def _remove_old(self) -> None:
+        best = self.best()
         for old in folders(self.directory)[: -self.keep]:
             if best is None or old != best[0]:
                 remove_folder(old)
@@ -77,17 +137,52 @@ class Checkpoints:
         return value < former if self.mode == "min" else value > former
 
     def best(self) -> tuple[Path, float] | None:
-        """The folder of the best checkpoint and its value of `monitor`; None where there is none yet."""
+        """The folder of the best checkpoint and its value of `monitor`; None where there is none yet.
+
+        Where the note of it is damaged, a warning says so, and the best of the checkpoints that are there is found.
+        """
+        return self._find_best()[0]
+
+    def _find_best(self) -> tuple[tuple[Path, float] | None, bool]:
+        """The best checkpoint, and whether that is what the note of it says."""
         path = self.directory / BEST
-        if not path.exists():
-            return None
-        content = json.loads(path.read_text())
-        folder = self.directory / content["checkpoint"]
-        return (folder, float(content["value"])) if folder.exists() else None
+        try:
+            content = json.loads(path.read_bytes())
+            name, monitor, value = Path(content["checkpoint"]), content["monitor"], float(content["value"])
+            if name.name != str(name):
+                raise ValueError(f"{name} is not the name of a checkpoint")
+        except FileNotFoundError:
+            return None, True
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            warnings.warn(f"{path} is damaged: the best of the checkpoints that are there is taken.", stacklevel=3)
+            return self._best_of_those_there(), False
+        found = [folder for folder in folders(self.directory) if folder.name == str(name)]
+        return ((found[0], value) if found and monitor == self.monitor else None), True
+
+    def _best_of_those_there(self) -> tuple[Path, float] | None:
+        best: tuple[Path, float] | None = None
+        for folder in folders(self.directory):
+            try:
+                value = read_state(folder).get("metrics", {}).get(self.monitor)
+            except FileFormatError:
+                continue
+            if value is not None and (best is None or self._is_better(value, best[1])):
+                best = (folder, value)
+        return best
 
     def load(self) -> dict[str, Any]:
-        """The newest checkpoint that is whole: see `newest`."""
-        return newest(self.directory)
+        """The newest checkpoint that is whole (see `newest`), from which the training goes on."""
+        folder, state = newest_whole(self.directory)
+        self.go_on_from(folder)
+        return state
+
+    def go_on_from(self, folder: Path) -> None:
+        """Let the next checkpoint follow on `folder`, one of these."""
+        self._begun_at = folder
+
+    def holds(self, folder: Path) -> bool:
+        """Whether `folder` is one of these checkpoints, by whatever path."""
+        return folder.resolve().parent == self.directory.resolve()
 
     def wait(self) -> None:
         """Wait until what was saved is on disk."""
@@ -102,6 +197,15 @@ class Checkpoints:
             if self._writer is not None:
                 self._writer.shutdown()
                 self._writer = None
+            self._lock.release()
+
+
+def _reason(error: Exception) -> str:
+    """What the system said: safetensors puts it into a text of its own."""
+    number = re.search(r"os error (\d+)", str(error))
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return os.strerror(int(number[1])) if number else str(error).rstrip(".")
 
 
 def make_checkpoints(checkpoint: bool | str | Path | Checkpoints) -> Checkpoints | None:

@@ -15,7 +15,7 @@ from understudy.errors import UsageError
 from understudy.train import build
 from understudy.train.board import Board, require_matplotlib
 from understudy.train.callbacks import Callback
-from understudy.train.checkpoint import newest
+from understudy.train.checkpoint import newest_whole
 from understudy.train.checkpoints import Checkpoints, make_checkpoints
 from understudy.train.data import Feed, require_steps
 from understudy.train.evaluation import evaluate, predict
@@ -182,6 +182,7 @@ class Trainer(TrainerBase):
             self.gpus = self.placement.gpus
             if self.hparams["seed"] is not None:
                 seed_all(self.hparams["seed"] + self.placement.rank)
+            self._open_checkpoints()
             found = self._found(resume)
             seed = found["seed"] if found else self.placement.broadcast(int(torch.randint(2**62, ())))
             feed = self._feed(train_loader, seed, batch_size, shuffle=True)
@@ -194,23 +195,38 @@ class Trainer(TrainerBase):
             self._train(loop, feed)
         return self.history
 
+    def _open_checkpoints(self) -> None:
+        """Let rank 0 lock the folder. Every process raises its UsageError where it cannot."""
+        refusal: UsageError | None = None
+        if self.checkpoints is not None and self.placement.rank == 0:
+            try:
+                self.checkpoints.open()
+            except UsageError as error:
+                refusal = error
+        said = self.placement.broadcast(str(refusal) if refusal is not None else None)
+        if said is not None:
+            raise refusal or UsageError(said)
+
     def _found(self, resume: bool | str | Path) -> dict[str, Any] | None:
         """The state to go on from, if any."""
-        if resume is not False and not isinstance(resume, bool):
-            return newest(resume)
-        if self.checkpoints is None:
-            if resume:
+        checkpoints = self.checkpoints
+        folder, state = newest_whole(Path(resume)) if not isinstance(resume, bool) else (None, None)
+        if checkpoints is None:
+            if resume is True:
                 raise UsageError(
                     "resume=True has no folder to look into: give the Trainer checkpoint=, or a path here."
                 )
-            return None
-        there = self.placement.broadcast(self.checkpoints.exist())
-        if there and not resume:
+            return state
+        if folder is not None and checkpoints.holds(folder):
+            checkpoints.go_on_from(folder)
+            return state
+        there = self.placement.broadcast(checkpoints.exist())
+        if there and resume is not True:
             raise UsageError(
-                f"{self.checkpoints.directory} holds checkpoints of an earlier training: go on from them with "
+                f"{checkpoints.directory} holds checkpoints of an earlier training: go on from them with "
                 "fit(..., resume=True), or choose another folder."
             )
-        return self.checkpoints.load() if there else None
+        return checkpoints.load() if there else state
 
     def _feed(self, source: object, seed: int, batch_size: int, shuffle: bool, ordered: bool = False) -> Feed:
         own = type(self).prepare_batch is not _PREPARE_BATCH
