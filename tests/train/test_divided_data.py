@@ -245,7 +245,7 @@ def test_an_epoch_goes_on_where_it_was():
 
         def work(strategy, make=make):
             whole = [rows(batch) for batch, _, _ in make_feed(make(), strategy, 1, None, 4, True).epoch(0)]
-            rest = [rows(batch) for batch, _, _ in make_feed(make(), strategy, 1, None, 4, True).epoch(0, 1, 6)]
+            rest = [rows(batch) for batch, _, _ in make_feed(make(), strategy, 1, None, 4, True).epoch(0, 6)]
             return whole[1:] == rest
 
         assert in_processes(2, work) == [True, True]

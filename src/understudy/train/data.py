@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -109,22 +110,23 @@ class Tensors:
 
 
 class Feed:
-    """Epochs of items. `steps` is their number in an epoch, None where nobody knows."""
+    """Epochs of items. `steps` is their number in an epoch, None where nobody knows; `recipe` describes the data."""
 
     steps: int | None = None
+    recipe: Mapping[str, Any] = MappingProxyType({})
+    skipped = 0
     prefetcher: Prefetcher | None = None
 
-    def epoch(self, number: int, batches: int = 0, samples: int = 0) -> Iterator[Item]:
-        """The items of epoch `number`, after `batches` of them (`samples` rows over all processes)."""
+    def epoch(self, number: int, samples: int = 0) -> Iterator[Item]:
+        """The items of epoch `number` after its first `samples` rows, counted over all processes.
+
+        `skipped` is then the number of items that hold those rows.
+        """
         raise NotImplementedError
 
     def generators(self) -> list[torch.Generator]:
         """Random generators of the loader's own, whose state at the start of an epoch decides its order."""
         return []
-
-    def batches_in(self, samples: int) -> int:
-        """How many batches hold the first `samples` rows of an epoch."""
-        return 0
 
     def read_ahead(self, ahead: bool) -> None:
         """Whether a batch may be taken from the loader before it is asked for."""
@@ -152,16 +154,24 @@ class LoaderFeed(Feed):
     def generators(self) -> list[torch.Generator]:
         return generators_of(self.loader)
 
-    def batches_in(self, samples: int) -> int:
-        size = getattr(self.loader, "batch_size", None)
-        return samples // size if size else 0
-
-    def epoch(self, number: int, batches: int = 0, samples: int = 0) -> Iterator[Item]:
+    def epoch(self, number: int, samples: int = 0) -> Iterator[Item]:
         tell_epoch(self.loader, number)
-        source = begun(self.loader)
-        for _ in islice(source, batches):
-            pass
+        source = self._after(begun(self.loader), samples // self.strategy.world_size)
         return self.placed(self._counted(source))
+
+    def _after(self, source: Iterator[Any], rows: int) -> Iterator[Any]:
+        """The batches of `source` without their first `rows` rows, which are read and dropped."""
+        self.skipped, seen = 0, 0
+        while seen < rows:
+            batch = next(source, _NONE_LEFT)
+            if batch is _NONE_LEFT:
+                break
+            size = batch_size_of(batch)
+            if seen + size > rows:
+                return chain([rest_of(batch, rows - seen, size)], source)
+            seen += size
+            self.skipped += 1
+        return source
 
     def _counted(self, source: Iterator[Any]) -> Iterator[Item]:
         strategy = self.strategy
@@ -182,6 +192,34 @@ class LoaderFeed(Feed):
 
         placed = map(self.prepare, batches()) if self.prepare else self.on_device(batches(), self.strategy.device)
         return ((batch, *counts.pop(0)) for batch in placed)
+
+
+_NONE_LEFT = object()
+
+
+def rest_of(batch: Any, rows: int, size: int) -> Any:
+    """A batch of `size` rows without the first `rows` of them. Raises UsageError where it cannot be cut."""
+
+    def rest(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() and tensor.shape[0] != size:
+            raise _uncut(f"this batch of {size} rows holds a tensor of shape {tuple(tensor.shape)}")
+        return tensor[rows:] if tensor.dim() else tensor
+
+    if _holds_packed(batch):
+        raise _uncut("this one holds packed sequences")
+    return us.map_tensors(rest, batch, names=lambda names: names[rows:] if len(names) == size else names)
+
+
+def _holds_packed(batch: object) -> bool:
+    children = children_of(batch)
+    return isinstance(batch, PackedSequence) or any(map(_holds_packed, children.values if children else ()))
+
+
+def _uncut(why: str) -> UsageError:
+    return UsageError(
+        f"the checkpoint ends in the middle of a batch, which cannot be cut there, as {why}: give fit the batch size "
+        "that it was trained with, or go on from the end of an epoch."
+    )
 
 
 def require_divisible(batch: object, size: int) -> None:
@@ -265,9 +303,10 @@ class TensorFeed(Feed):
         self.resident = fits and prepare is None
         self.tensors = tuple(us.to(tensor, device) if self.resident else tensor for tensor in data.tensors)
 
-    def epoch(self, number: int, batches: int = 0, samples: int = 0) -> Iterator[Item]:
+    def epoch(self, number: int, samples: int = 0) -> Iterator[Item]:
         data = self.data
         plan = shares(len(data), data.batch_size, self.strategy, data.drop_last, samples) if samples else self.plan
+        self.skipped = len(self.plan) - len(plan)
         order = epoch_order(len(data), self.seed, number) if self.shuffled else None
         if self.strategy.world_size > 1:
             order = torch.arange(len(data)) if order is None else order

@@ -165,9 +165,10 @@ class RowsFeed(Feed):
     def _plan(self, rows: int, skip: int) -> list[Share]:
         return shares(rows, self.given.batch_size or 1, self.strategy, self.given.drop_last, skip)
 
-    def epoch(self, number: int, batches: int = 0, samples: int = 0) -> Iterator[Item]:
+    def epoch(self, number: int, samples: int = 0) -> Iterator[Item]:
         order = self.order.draw(number)
         plan = self._plan(len(order), samples)
+        self.skipped = (self.steps or 0) - len(plan)
         self.chosen.indices = [order[share.start : share.start + share.rows] for share in plan]
         source = iter(self.loader)
         placed = map(self.prepare, source) if self.prepare else self.on_device(source, self.strategy.device)
@@ -185,14 +186,10 @@ class TurnsFeed(LoaderFeed):
         super().__init__(loader, strategy, prepare)
         self.steps = None if self.steps is None else -(-self.steps // strategy.world_size)
 
-    def batches_in(self, samples: int) -> int:
-        return super().batches_in(samples) // self.strategy.world_size
-
-    def epoch(self, number: int, batches: int = 0, samples: int = 0) -> Iterator[Item]:
+    def epoch(self, number: int, samples: int = 0) -> Iterator[Item]:
         tell_epoch(self.loader, number)
-        source = begun(self.loader)
-        for _ in islice(source, batches * self.strategy.world_size):
-            pass
+        source = self._after(begun(self.loader), samples)
+        self.skipped //= self.strategy.world_size
         return self.placed(self._turns(source))
 
     def _turns(self, source: Iterator[Any]) -> Iterator[Item]:
@@ -224,16 +221,33 @@ class BatchesFeed(LoaderFeed):
         options = {name: getattr(loader, name) for name in _KEPT_OPTIONS}
         options |= {"batch_sampler": self.chosen} if self.by_batches else {"batch_size": None, "sampler": self.chosen}
         self.divided: DataLoader[Any] = DataLoader(loader.dataset, **options)
+        collate: Callable[[Any], Any] = loader.collate_fn
+        self._read: Callable[[Any], Any] = lambda index: collate(loader.dataset[index])
 
-    def batches_in(self, samples: int) -> int:
-        return 0
-
-    def epoch(self, number: int, batches: int = 0, samples: int = 0) -> Iterator[Item]:
+    def epoch(self, number: int, samples: int = 0) -> Iterator[Item]:
         rank, world = self.strategy.rank, self.strategy.world_size
-        order = self.order.draw(number)
-        groups = [order[begin : begin + world] for begin in range(batches * world, len(order), world)]
+        order = self._after_rows(self.order.draw(number), samples)
+        self.skipped //= world
+        groups = [order[begin : begin + world] for begin in range(0, len(order), world)]
         self.chosen.indices = [group[rank] if rank < len(group) else group[0] for group in groups]
         return self.placed(self._counted(zip(groups, iter(self.divided), strict=True)))
+
+    def _after_rows(self, order: list[Any], rows: int) -> list[Any]:
+        """The batches of an epoch without its first `rows` rows. What only the data set knows is read to be counted."""
+        self.skipped, seen = 0, 0
+        while seen < rows and self.skipped < len(order):
+            batch = order[self.skipped]
+            size = len(batch) if self.by_batches else batch_size_of(self._read(batch))
+            if seen + size > rows:
+                if not self.by_batches:
+                    raise UsageError(
+                        "the checkpoint ends in the middle of a batch that the data set makes: give fit the data that "
+                        "it was trained with, or go on from the end of an epoch."
+                    )
+                return [batch[rows - seen :], *order[self.skipped + 1 :]]
+            seen += size
+            self.skipped += 1
+        return order[self.skipped :]
 
     def _counted(self, taken: Iterator[tuple[list[Any], Any]]) -> Iterator[Item]:
         rank = self.strategy.rank

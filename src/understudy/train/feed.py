@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from understudy.train import divided
+from understudy.train import divided, recipe
 from understudy.train.data import Feed, LoaderFeed, TensorFeed, Tensors, require_batches
 from understudy.train.strategies import SingleDevice
 
@@ -43,8 +43,11 @@ def make_feed(
         parts = source if isinstance(source, tuple) else (source,)
         source = Tensors(*parts, batch_size=batch_size, shuffle=shuffle)
     if strategy.world_size > 1:
-        return divided.make_feed(source, strategy, seed, prepare, shuffle, ordered)
-    if isinstance(source, Tensors):
-        return TensorFeed(source, strategy, seed, prepare, shuffle)
-    require_batches(source)
-    return LoaderFeed(source, strategy, prepare)
+        feed = divided.make_feed(source, strategy, seed, prepare, shuffle, ordered)
+    elif isinstance(source, Tensors):
+        feed = TensorFeed(source, strategy, seed, prepare, shuffle)
+    else:
+        require_batches(source)
+        feed = LoaderFeed(source, strategy, prepare)
+    feed.recipe = recipe.of_data(source)
+    return feed

@@ -15,6 +15,7 @@ from understudy.train.build import Begun
 from understudy.train.data import Feed, Item
 from understudy.train.graph import GraphStep
 from understudy.train.metrics import Metrics, state_of_rank
+from understudy.train.recipe import Change, changes, require_no_changes
 from understudy.train.reproducible import random_state, restore_random_state
 from understudy.train.state import (
     load_loose_parameters,
@@ -57,11 +58,13 @@ class Loop:
         validate: Callable[[], dict[str, float]],
         schedule_every: str,
         seed: int,
+        recipe: dict[str, Any],
         begun: Begun | None = None,
     ) -> None:
         self.trainer, self.step, self.feed, self.metrics = trainer, step, feed, metrics
         self.update = update  # the step itself, or its CUDA graph
         self.validate, self.schedule_every, self.seed, self._begun = validate, schedule_every, seed, begun
+        self.recipe = recipe
         self.position = Position()
         self.strategy = trainer.placement
         self.checkpoints = trainer.checkpoints
@@ -169,7 +172,8 @@ class Loop:
         if self.checkpoints is not None:
             self._epoch_random = random_state()
             self._epoch_generators = [generator.get_state() for generator in self.feed.generators()]
-        items = self.feed.epoch(position.epoch, position.batches, position.samples)
+        items = self.feed.epoch(position.epoch, position.samples)
+        position.batches = self.feed.skipped
         if resumed is not None:
             restore_random_state(resumed["random"])
         return items
@@ -308,6 +312,7 @@ class Loop:
             "scaler": self.step.scaler.state_dict() if self.step.scaler is not None else None,
             "position": asdict(self.position),
             "seed": self.seed,
+            "recipe": self.recipe,
             "random": self.strategy.gather(random_state()),
             "epoch_random": self.strategy.gather(self._epoch_random),
             "epoch_generators": self.strategy.gather(self._epoch_generators),
@@ -317,16 +322,25 @@ class Loop:
             "callbacks": [callback.state_dict() for callback in trainer.callbacks],
         }
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Go on from `state`. The number of processes and devices may be another than when it was saved."""
+    def load(self, state: dict[str, Any], allow_changes: bool) -> None:
+        """Go on from `state`. The number of processes and devices may be another than when it was saved.
+
+        Raises UsageError where it was trained otherwise; with `allow_changes` what is given now holds.
+        """
         trainer, strategy = self.trainer, self.strategy
+        changed = self._changed(state)
+        if not allow_changes:
+            require_no_changes(changed)
+        parts = {change.part for change in changed}
         load_model_state(trainer.model, state["model"], strategy)
         loss, optimizer = self.step.loss_module, self.step.optimizer
         if loss is not None or state.get("loss"):
             load_model_state(loss or nn.Module(), state.get("loss") or {}, strategy, "the checkpoint's loss")
         load_loose_parameters(loose_parameters(trainer.model, loss, optimizer), state.get("loose", {}))
-        load_optimizer_state(trainer.model, loss, optimizer, state["optimizer"], strategy)
-        if self.scheduler is not None and state["scheduler"] is not None:
+        as_given = bool(parts & {"optimizer", "hyperparameters", "schedule"})
+        if "optimizer" not in parts:
+            load_optimizer_state(trainer.model, loss, optimizer, state["optimizer"], strategy, as_given)
+        if self.scheduler is not None and state["scheduler"] is not None and not as_given:
             self.scheduler.load_state_dict(state["scheduler"])
         if self.step.scaler is not None and state["scaler"]:
             self.step.scaler.load_state_dict(state["scaler"])
@@ -336,12 +350,16 @@ class Loop:
             callback.load_state_dict(kept)
         self._load_shares(state)
 
+    def _changed(self, state: dict[str, Any]) -> list[Change]:
+        """In what `state` was trained otherwise; checkpoints before there were recipes do not tell."""
+        if "recipe" not in state:
+            return []
+        return changes(state["recipe"], self.recipe, len(state["random"]), self.strategy.world_size)
+
     def _load_shares(self, state: dict[str, Any]) -> None:
         """What each process kept for itself: random generators, and its part of the epoch's means."""
         rank, position, saved = self.strategy.rank, self.position, len(state["random"])
         parts = state["metrics"]
-        if saved != self.strategy.world_size:
-            position.batches = self.feed.batches_in(position.samples)
         if position.samples:
             self.metrics.load_state_dict(state_of_rank(parts, rank, self.strategy.world_size))
         if rank >= saved:

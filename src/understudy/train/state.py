@@ -97,7 +97,9 @@ def load_optimizer_state(
     optimizer: torch.optim.Optimizer,
     state: dict[str, Any],
     strategy: SingleDevice,
+    keep_hyperparameters: bool = False,
 ) -> None:
+    """Let `optimizer` go on from `optimizer_state`; with `keep_hyperparameters` by the ones that it has."""
     names = _parameter_names(model, loss, optimizer)
     if names != state["names"]:
         raise UsageError(
@@ -112,7 +114,9 @@ def load_optimizer_state(
         if entries is not None:
             values[index] = {key: _like(value, parameter, strategy) for key, value in entries.items()}
     present = optimizer.state_dict()["param_groups"]
-    groups = [now | _placed(saved, now) for now, saved in zip(present, state["groups"], strict=True)]
+    groups = present
+    if not keep_hyperparameters:
+        groups = [now | _placed(saved, now) for now, saved in zip(present, state["groups"], strict=True)]
     optimizer.load_state_dict({"state": values, "param_groups": groups})
 
 

@@ -29,6 +29,7 @@ from understudy.train.metrics import Metrics
 from understudy.train.module import Module, set_scratch_params_device
 from understudy.train.precision import Precision, PrecisionName
 from understudy.train.progress import Progress
+from understudy.train.recipe import of_optimizer, of_schedule
 from understudy.train.reproducible import deterministic_algorithms, seed_all
 from understudy.train.state import loose_parameters
 from understudy.train.step import ModuleStep, Step
@@ -159,6 +160,7 @@ class Trainer(TrainerBase):
         metrics: Mapping[str, object] | None = None,
         batch_size: int = 32,
         resume: bool | str | Path = False,
+        allow_changes: bool = False,
     ) -> list[dict[str, float]]:
         """Train `model` and return one dict an epoch: "epoch", "train_loss", "val_loss" and the like.
 
@@ -167,7 +169,8 @@ class Trainer(TrainerBase):
         target), unless the model is a Module with steps of its own. `loss(outputs, target)` is a mean over the batch.
         `optimizer` and `scheduler` are objects, or functions of the parameters and of the optimizer. `metrics` maps
         names to functions (outputs, target) -> scalar tensor or to torchmetrics objects. `resume` goes on from the
-        newest whole checkpoint of the trainer's folder (True: if there is one) or of the folder given.
+        newest whole checkpoint of the trainer's folder (True: if there is one) or of the folder given; where it was
+        trained with another optimizer, schedule, batch size or order of the data, only with `allow_changes`.
 
         After SIGTERM or SIGUSR1 the state is saved and SystemExit(128 + number of the signal) raised.
         Raises UsageError where the arguments do not fit together, FileFormatError where no checkpoint is whole.
@@ -188,10 +191,10 @@ class Trainer(TrainerBase):
             feed = self._feed(train_loader, seed, batch_size, shuffle=True)
             require_steps(feed)
             validation = self._feed(val_loader, seed, batch_size, shuffle=False) if val_loader is not None else None
-            step, begun = self._prepare(model, feed, loss, optimizer, scheduler, found)
-            loop = self._make_loop(step, feed, validation, metrics, schedule_every, seed, begun)
+            step, recipe, begun = self._prepare(model, feed, loss, optimizer, scheduler, found)
+            loop = self._make_loop(step, feed, validation, metrics, schedule_every, seed, recipe, begun)
             if found:
-                loop.load(found)
+                loop.load(found, allow_changes)
             self._train(loop, feed)
         return self.history
 
@@ -235,7 +238,7 @@ class Trainer(TrainerBase):
 
     def _prepare(
         self, model: nn.Module, feed: Feed, loss: Any, optimizer: Any, scheduler: Any, found: dict[str, Any] | None
-    ) -> tuple[Step, build.Begun | None]:
+    ) -> tuple[Step, dict[str, Any], build.Begun | None]:
         self.prepare_model(model)
         gives_extra = build.own_steps(model, loss)
         begun = build.materialize(model, feed, gives_extra, found["model"] if found else None)
@@ -245,14 +248,16 @@ class Trainer(TrainerBase):
         graph = bool(self.hparams["graph"])
         of_loss = loss if isinstance(loss, nn.Module) else None
         self.optimizer, own_scheduler = build.make_optimizer(optimizer, model, of_loss, self.placement, graph)
+        recipe = {"optimizer": of_optimizer(self.optimizer), "data": dict(feed.recipe)}
         self.scheduler = build.make_scheduler(scheduler, self.optimizer) or own_scheduler
+        recipe["schedule"] = of_schedule(self.scheduler)
         forward = build.forward_of(runner, model, loss, "training_step", self.placement.splits_batches)
         clip = float(self.gradient_clip_val)
         step = Step(forward, runner, self.optimizer, self.placement, self.precision, clip, gives_extra, loss)
         self.placement.equalize(loose_parameters(model, of_loss, self.optimizer).values())
         if step.loss_module is not None:
             self.placement.follow(step.loss_module)
-        return step, begun
+        return step, recipe, begun
 
     def _place(self, model: nn.Module, loss: Any) -> nn.Module:
         runner = self.placement.place(build.wrapped(model, loss, self.placement))
@@ -275,6 +280,7 @@ class Trainer(TrainerBase):
         metrics: Any,
         every: str,
         seed: int,
+        recipe: dict[str, Any],
         begun: build.Begun | None,
     ) -> Loop:
         device, gather = self.device, self.placement.gather if self.placement.world_size > 1 else None
@@ -292,7 +298,7 @@ class Trainer(TrainerBase):
         self._graph = GraphStep(step, train_metrics.wants_outputs) if reason is None else None
         self._eager_reason = reason
         update = self._graph or step
-        return Loop(self, step, update, feed, train_metrics, validate, every, seed, begun)
+        return Loop(self, step, update, feed, train_metrics, validate, every, seed, recipe, begun)
 
     def _train(self, loop: Loop, feed: Feed) -> None:
         self._loop = loop
