@@ -23,7 +23,7 @@ from torch.utils.data import (
 )
 
 from understudy.errors import UsageError
-from understudy.train import Tensors
+from understudy.train import Tensors, Trainer
 from understudy.train.feed import make_feed
 from understudy.train.strategies import SingleDevice
 
@@ -249,6 +249,60 @@ def test_an_epoch_goes_on_where_it_was():
             return whole[1:] == rest
 
         assert in_processes(2, work) == [True, True]
+
+
+class MakesBatches(Dataset):
+    def __init__(self, size: int) -> None:
+        self.parts = X.split(size)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.parts[index]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 4, False)),
+        lambda: [(x,) for x in X.split(4)],
+        lambda: DataLoader(DATA, 4),
+        lambda: Tensors(X, batch_size=4, shuffle=False),
+        lambda: DataLoader(MakesBatches(3), batch_size=None),
+    ],
+)
+def test_an_epoch_goes_on_by_rows_whatever_the_batches_are_now(make, world):
+    """After six rows, from other batches among another number of processes."""
+
+    def work(strategy):
+        feed = make_feed(make(), strategy, 1, None, 4, True)
+        return [(rows(batch)[:size], total) for batch, size, total in feed.epoch(0, 6)], feed.skipped
+
+    done = in_processes(world, work)
+    assert sorted(row for items, _ in done for part, _ in items for row in part) == list(range(6, ROWS))
+    assert len({skipped for _, skipped in done}) == 1
+
+
+def test_a_batch_that_the_data_set_makes_is_not_cut():
+    def work(strategy):
+        return make_feed(DataLoader(MakesBatches(4), batch_size=None), strategy, 1, None, 4, True).epoch(0, 6)
+
+    with pytest.raises(UsageError, match="in the middle of a batch that the data set makes"):
+        in_processes(2, work)
+
+
+def test_every_process_is_told_that_a_folder_cannot_be_written_to(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+
+    def work(strategy):
+        trainer = Trainer(1, progress=False, strategy=strategy, checkpoint=tmp_path / "file")
+        with pytest.raises(UsageError, match="checkpoints cannot be written to"):
+            trainer.fit(torch.nn.Linear(1, 1), (X, X), loss=torch.nn.MSELoss(), optimizer=torch.optim.SGD)
+        return True
+
+    assert in_processes(2, work) == [True, True]
 
 
 class ShufflingStream(IterableDataset):

@@ -185,9 +185,9 @@ def test_a_folder_without_a_whole_checkpoint_is_refused(tmp_path):
 
 def test_checkpoint_of_another_model_is_refused(tmp_path):
     train(housing(), tmp_path)
-    other = nn.Linear(13, 1)
+    arguments = {"loss": nn.MSELoss(), "optimizer": ADAM, "resume": tmp_path, "allow_changes": True}
     with pytest.raises(UsageError, match="the checkpoint is of another model"):
-        Trainer(9, progress=False).fit(other, housing(), loss=nn.MSELoss(), optimizer=ADAM, resume=tmp_path)
+        Trainer(9, progress=False).fit(nn.Linear(13, 1), housing(), **arguments)
 
 
 # mission 130

@@ -79,12 +79,15 @@ def _plain(value: Any) -> Any:
 def changes(then: Mapping[str, Any], now: Mapping[str, Any], processes_then: int, processes_now: int) -> list[Change]:
     """What differs between two recipes. What only one of them tells, such as a newer PyTorch's option, is left out."""
     found = []
-    if then["optimizer"]["class"] != now["optimizer"]["class"]:
+    other_class = then["optimizer"]["class"] != now["optimizer"]["class"]
+    if other_class:
         found.append(Change("optimizer", "the optimizer", then["optimizer"]["class"], now["optimizer"]["class"]))
     groups = list(zip(then["optimizer"]["groups"], now["optimizer"]["groups"], strict=False))
     for number, (former, present) in enumerate(groups):
         of_group = f" of parameter group {number}" if len(groups) > 1 else ""
-        found += [Change("hyperparameters", key + of_group, *pair) for key, pair in _differing(former, present)]
+        for key, pair in _differing(former, present):
+            if key == "lr" or not other_class:  # the others mean other things there
+                found.append(Change("hyperparameters", key + of_group, *pair))
     for key, pair in _differing(then["schedule"], now["schedule"]):
         found.append(Change("schedule", "the schedule" if key == "class" else f"{key} of the schedule", *pair))
     if then["data"].get("class") != now["data"].get("class"):
