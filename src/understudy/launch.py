@@ -15,6 +15,7 @@ from pathlib import Path
 from understudy import departure
 from understudy.errors import FileFormatError, UsageError
 from understudy.measure import kineto, record, snapshot
+from understudy.ranks import after
 from understudy.trace import journal
 from understudy.trace.finding import SEVERITIES, Finding
 from understudy.trace.operation import UNKNOWN_SITE
@@ -25,6 +26,8 @@ from understudy.variables import FOLDER, MEASURE, OPTIONS, PYTHON
 SHIM = Path(__file__).parent / "shim"
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 CANNOT_START = 2
+BETWEEN_RANKS = 64
+"""The exit code of a run that something wrong between its ranks has ended."""
 MARK = "run"
 
 
@@ -186,8 +189,11 @@ def prepare(folder: Path) -> None:
     (folder / MARK).touch()
 
 
-def collect(folder: Path) -> Result:
-    """Read what the processes of a run left in its folder; processes that used no GPU are left out."""
+def collect(folder: Path, failed: bool = False) -> Result:
+    """Read what the processes of a run left in its folder; processes that used no GPU are left out.
+
+    `failed` says that the program did, so that ranks which still waited when it ended did so in vain.
+    """
     result = Result()
     if not (folder / MARK).exists():
         result.lost.append(
@@ -211,6 +217,13 @@ def collect(folder: Path) -> Result:
     result.traces.sort(key=lambda trace: (int(trace.facts.get("rank", 0)), -len(trace)))
     result.outcome = outcome(folder)
     result.notes = [why for code, why in _outcomes(folder) if code == result.outcome]
+    wrong = after.wrong(folder, failed)
+    if wrong:
+        if not result.traces:
+            result.traces.append(Trace())
+        for note in wrong:
+            result.traces[0].remark(note)
+        result.outcome = max(result.outcome, BETWEEN_RANKS)
     return result
 
 

@@ -69,7 +69,9 @@ class Options:
     `host_memory_limit` is how many bytes of this machine's memory PyTorch's emulated tensors may take in each process
     ("8GiB" as well), None for what the machine can give: beyond it they raise `HostMemoryError`;
     `overcommit` serves requests for memory beyond what the GPUs have, to see what a program needs that does not fit;
-    `stop_after` ends the process at once after so many steps of optimizers (of PyTorch).
+    `stop_after` ends the process at once after so many steps of optimizers (of PyTorch);
+    `stuck_after` is how many seconds a rank may give its devices no work while others wait for it, before that is a
+    finding.
     """
 
     gpus: str = "2"
@@ -89,6 +91,7 @@ class Options:
     host_memory_limit: int | None = None
     overcommit: bool = False
     stop_after: int | None = None
+    stuck_after: float = 60.0
 
 
 class Session:
@@ -152,6 +155,7 @@ class Session:
         )
         state.ranks.share_gpus, state.stale = self.options.share_gpus, self.options.async_copies == "stale"
         state.notes.stop_after = self.options.stop_after
+        state.stuck_after_s = self.options.stuck_after
         if self.options.host_time == "measured":
             state.meter = Meter(self.options.host_factor)
         installation = Installation(state)
@@ -379,6 +383,8 @@ def _options(values: Json) -> Options:
     factor = values.get("host_factor", 1.0)
     if not 0 < factor < float("inf"):
         raise UsageError(f"host_factor cannot be {factor}: it is a positive number that measured host time is times")
+    if values.get("stuck_after", 1.0) <= 0:
+        raise UsageError(f"stuck_after cannot be {values['stuck_after']}: it is a positive number of seconds, or inf")
     if factor != 1.0 and values.get("host_time") != "measured":
         raise UsageError("host_factor says by what measured host time is multiplied: give host_time='measured' with it")
     if values.get("stop_after") is not None and values["stop_after"] < 1:

@@ -33,6 +33,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "seed": ((int,), "a whole number"),
     "stacks": SWITCH,
     "stop-after": ((int,), "a whole number"),
+    "stuck-after": ((int, float), "a number of seconds"),
     "trace": TEXT,
 }
 """Every setting, the types that TOML may give it, and these in words."""

@@ -6,7 +6,7 @@ import pytest
 from source import Source, sources
 
 VOCABULARY = {"vocabulary", "torch", "jax", "tensorflow", "mxnet"}
-CORE = {"trace", "gpus", "cost", "machine", "checks", "reports"}
+CORE = {"trace", "gpus", "cost", "machine", "checks", "reports", "ranks"}
 BELOW_SESSION = CORE | {"seam", "analysis", "measure", "settings", "live", "departure"}
 COMMANDS = (
     BELOW_SESSION | VOCABULARY | {"session", "launch", "train", "experiments", "doctor", "cli", "foreign", "planning"}
@@ -21,9 +21,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gpus": {"foreign"},
     "cost": {"trace", "gpus", "foreign"},
     "machine": {"trace", "gpus", "cost"},
-    "checks": {"trace"},
+    "ranks": {"foreign", "trace"},
+    "checks": {"trace", "ranks"},
     "reports": {"trace"},
-    "seam": {"machine", "trace", "gpus", "import_hook"},
+    "seam": {"machine", "trace", "gpus", "ranks", "import_hook"},
     "analysis": {"foreign", "machine", "cost", "trace", "gpus"},
     "measure": {"foreign", "trace", "gpus"},
     "settings": {"foreign"},

@@ -24,6 +24,7 @@ NAMES = [
     "host_memory_limit",
     "overcommit",
     "stop_after",
+    "stuck_after",
 ]
 
 

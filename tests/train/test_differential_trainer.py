@@ -15,8 +15,9 @@ SEED = 11
 def tool(monkeypatch):
     monkeypatch.syspath_prepend(TOOL)
     import compare
-    import ranks
     import space
+
+    import ranks
 
     yield ranks, space, compare
     for name in ("compare", "ranks", "space", "plain", "pieces", "trained", "outcome"):

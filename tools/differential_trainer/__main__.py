@@ -17,8 +17,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from compare import described
-from ranks import Name, verdicts
 from space import STRATEGIES, draw
+
+from ranks import Name, verdicts
 
 
 def main() -> int:

@@ -53,6 +53,12 @@ def _factor(context: click.Context, parameter: click.Parameter, value: float | N
     return value
 
 
+def _seconds(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not value > 0:
+        raise UsageError(f"--stuck-after cannot be {value:g}: it is a positive number of seconds, or inf")
+    return value
+
+
 def _literal(context: click.Context, parameter: click.Parameter, value: str | None) -> object:
     """A number or a truth as Python writes it; also `nan` and `inf`."""
     if value is None:
@@ -181,6 +187,15 @@ EMULATION = (
         envvar="UNDERSTUDY_STOP_AFTER",
         help="End each process at once after so many steps of its optimizers, with exit code 0.",
     ),
+    click.option(
+        "--stuck-after",
+        type=float,
+        metavar="SECONDS",
+        envvar="UNDERSTUDY_STUCK_AFTER",
+        callback=_seconds,
+        help="How long a rank may give its devices no work while others wait for it, before the run ends with a "
+        "finding; inf: for ever.  [default: 60]",
+    ),
     _choice("compat", COMPATIBLE, "Answer as frameworks did when that text was printed: JAX's `x.device()`."),
 )
 
@@ -203,6 +218,7 @@ FIELDS = {
     "host_memory_limit": "host_memory_limit",
     "overcommit": "overcommit",
     "stop_after": "stop_after",
+    "stuck_after": "stuck_after",
 }
 
 

@@ -128,7 +128,8 @@ def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> 
             variables.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, which also warns of it
         code = launch.run(line, variables)
         wanted = gates or outputs or not options["quiet"]
-        result = launch.collect(folder) if wanted else launch.Result(outcome=launch.outcome(folder))
+        failed = 0 < code <= 128
+        result = launch.collect(folder, failed) if wanted else launch.Result(outcome=launch.outcome(folder))
         return _finish(code, result, gates, outputs, options)
 
 

@@ -201,6 +201,13 @@ class Trace:
         out.rows = self.rows.since(first)
         return out
 
+    def remark(self, note: Note) -> None:
+        """Add a fact for a check that became known after the end."""
+        now = max(self.rows.column(ISSUED), default=0)
+        self.notes.append(note)
+        lane, name = self.lanes.number(Lane(-1, 0)), self.signatures.number(Signature(note.code))
+        self.rows.append((Kind.NOTE, lane, name, self.sites.number(note.site), now, now, now, len(self.notes) - 1))
+
     def canonical(self) -> Trace:
         """The same trace ordered by (issue time, thread, order in the thread), its tables numbered by first use."""
         out = Trace()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -10,7 +11,9 @@ import torch.distributed as dist
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from understudy.machine.stream import Event, Stream
+from understudy.ranks.calls import Channel
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
+from understudy.seam.torch.distributed.described import Described, message, reduction_of
 from understudy.seam.torch.distributed.groups import Group, Groups, Queued
 from understudy.seam.torch.distributed.nodata import answer, lacks_values, token, with_values
 from understudy.seam.torch.distributed.values import (
@@ -92,22 +95,61 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
         size = sum(map(_bytes, writes)) // group.size
     if group.nccl:
         check(plan.name, reads, writes, group.size, "AVG" if CALLS.mean else name_of(CALLS.operation))
-    if lacks_values(args):
-        out = answer(func, args[shape.writes])
-    else:
-        with with_values(dispatch.local):
-            out = _values(dispatch, group, plan, func, args, kwargs, device)
-        if device >= 0:
-            for tensor in writes:  # gloo gives sparse ones new parts
-                dispatch.tag_parts(tensor, device)
-    if device < 0 or not group.nccl:
-        _through_host(dispatch, group, plan.name, device, size)
+    reduction = reduction_of(CALLS.operation, CALLS.mean, CALLS.factor) if plan.name in REDUCING else ""
+    seen = [] if shape.reads == shape.writes else writes
+    call = groups.descriptions.collective(plan.name, reads, seen, (group.rank, group.size), reduction, named)
+    stream = _stream(dispatch, group, device, asynchronous)
+    with _meeting(dispatch, group, call, stream, (plan.name, device, size)) as site:
+        if lacks_values(args):
+            out = answer(func, args[shape.writes])
+        else:
+            with with_values(dispatch.local):
+                out = _values(dispatch, group, plan, func, args, kwargs, device)
+    if device >= 0 and not lacks_values(args):
+        for tensor in writes:  # gloo gives sparse ones new parts
+            dispatch.tag_parts(tensor, device)
+    if stream is None:
+        if CALLS.depth:
+            CALLS.queued = Queued(None)
         return out
-    groups.connect(group, device)
-    stream = groups.stream(group, device, asynchronous)
-    submit(dispatch, group, stream, plan.name, 0 if plan.name == "c10d::barrier" else size, (reads, writes))
+    submit(dispatch, group, stream, (plan.name, 0 if plan.name == "c10d::barrier" else size), (reads, writes), site)
     _hand_over(dispatch, stream, asynchronous, host=plan.name == "c10d::barrier", tensors=(*reads, *writes))
     return out
+
+
+def _stream(dispatch: Dispatch, group: Group, device: int, asynchronous: bool) -> Stream | None:
+    """The stream on which a collective runs; None for one of gloo."""
+    if device < 0 or not group.nccl:
+        return None
+    groups: Groups = dispatch.state.groups
+    groups.connect(group, device)
+    return groups.stream(group, device, asynchronous)
+
+
+@contextmanager
+def _meeting(
+    dispatch: Dispatch, group: Group, call: Described, stream: Stream | None, what: tuple[str, int, int]
+) -> Iterator[int]:
+    """Inside it every rank of the group makes the same call; yields the number of the program's line.
+
+    `what` is the operator's name, its device and its bytes. On a stream nothing starts before every rank is ready.
+    Where there is none the data travel through the host, which waits, and the ranks leave together.
+    """
+    state, groups = dispatch.state, dispatch.state.groups
+    name, device, size = what
+    host, site = state.local.host, state.site()
+    if stream is not None:
+        with groups.meeting(group, call, groups.ready_ns(stream, name), site) as start_ns:
+            groups.introduce(group, stream.device)
+            yield site
+        stream.ready_ns = start_ns
+        return
+    if device >= 0:
+        state.machine.synchronize_stream(host, state.local.streams[device], name, site)
+        host.advance(2 * state.device(device).cost.copy_ns(size, device, CPU, True))
+    with groups.meeting(group, call, host.now_ns, site) as end_ns:
+        yield site
+    host.wait_until(end_ns)
 
 
 def _bytes(tensor: Tensor) -> int:
@@ -189,16 +231,14 @@ def submit(
     dispatch: Dispatch,
     group: Group,
     stream: Stream,
-    name: str,
-    size: int,
-    touched: tuple[list[Tensor], list[Tensor]] = ([], []),
+    what: tuple[str, int],
+    touched: tuple[list[Tensor], list[Tensor]],
+    site: int,
 ) -> None:
-    """Queue this rank's part, which starts when every rank's is ready."""
+    """Queue this rank's part of an operator with so many bytes; `stream` is ready when every rank is."""
     state = dispatch.state
-    site = state.site()
     state.groups.clear_shelf()
-    state.groups.meet(group, stream, name)
-    state.machine.collective(state.local.host, stream, name, size, group.size, site)
+    state.machine.collective(state.local.host, stream, *what, group.size, site)
     if state.machine.concurrent:
         state.order.touched(*touched, stream, site)
 
@@ -217,19 +257,6 @@ def _hand_over(dispatch: Dispatch, stream: Stream, asynchronous: bool, host: boo
         groups.wait(event)
 
 
-def _through_host(dispatch: Dispatch, group: Group, name: str, device: int, size: int) -> None:
-    """Gloo: tensors of a device travel through the host, which waits; the ranks leave together."""
-    state = dispatch.state
-    host = state.local.host
-    if device >= 0:
-        stream = state.local.streams[device]
-        state.machine.synchronize_stream(host, stream, name, state.site())
-        host.advance(2 * state.device(device).cost.copy_ns(size, device, CPU, True))
-    host.wait_until(group.agree(host.now_ns))
-    if CALLS.depth:
-        CALLS.queued = Queued(None)
-
-
 # ---------------------------------------------------------------------------------------------- pairs
 
 
@@ -241,6 +268,7 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
     if group is None:
         return dispatch.call(plan, func, args, kwargs, CPU)
     device = place(dispatch, group, tensors)
+    entry = _posted(dispatch, group, plan.name, tensors, (peer, tag))
     out = _message(dispatch, plan, func, args, kwargs, device)
     stream, ready = _ready(dispatch, group, device)
     with torch._C._DisableTorchDispatch():
@@ -255,7 +283,7 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         ticket.wait()
         return None if stream is None else groups.mark(stream, 0)
 
-    return _pending(out, finish)
+    return _pending(groups, out, finish, entry)
 
 
 def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
@@ -266,6 +294,7 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
     if group is None:
         return dispatch.call(plan, func, args, kwargs, CPU)
     device = place(dispatch, group, tensors)
+    entry = _posted(dispatch, group, plan.name, tensors, (args[2] if len(args) > 3 else -1, args[-1]))
     out = _message(dispatch, plan, func, args, kwargs, device)
     work = dist.Work.unbox(out)
     stream, _ = _ready(dispatch, group, device)
@@ -289,7 +318,16 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
             dispatch.state.order.touched([], list(tensors), stream, site)
         return groups.mark(stream, 0)
 
-    return _pending(out, finish)
+    return _pending(groups, out, finish, entry)
+
+
+def _posted(dispatch: Dispatch, group: Group, name: str, tensors: Sequence[Tensor], whom: tuple[int, int]) -> int:
+    """Write down a message; `whom` is the other rank's number in the group, -1 for any, and the message's tag."""
+    peer = group.ranks[whom[0]] if whom[0] >= 0 else -1
+    channel = Channel(group.name, "send" if name == "c10d::send" else "recv", peer, whom[1])
+    watch = dispatch.state.groups.watch
+    entry: int = watch.called(channel, message(name, tensors), dispatch.state.site())
+    return entry
 
 
 def _message(
@@ -311,12 +349,13 @@ def _ready(dispatch: Dispatch, group: Group, device: int) -> tuple[Stream | None
     return stream, max(stream.ready_ns, dispatch.local.host.now_ns)
 
 
-def _pending(out: Result, finish: Callable[[], Event | None]) -> object:
+def _pending(groups: Groups, out: Result, finish: Callable[[], Event | None], entry: int) -> object:
     if CALLS.depth:
-        CALLS.queued = Queued(None, finish)
+        CALLS.queued = Queued(None, finish, entry=entry)
     else:
-        dist.Work.unbox(out).wait()
-        finish()
+        with groups.watch.waiting(entry):
+            dist.Work.unbox(out).wait()
+            finish()
     return out
 
 
@@ -331,18 +370,23 @@ def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments
         return dispatch.call(plan, func, args, kwargs, CPU)
     device = place(dispatch, group, args)
     reads = list(tensors_in(args))
-    out = _functional_values(dispatch, group, plan, func, args, kwargs, device)
-    made = list(tensors_in((out,)))
     size = sum(map(_bytes, reads))
-    if device < 0 or not group.nccl:
-        _through_host(dispatch, group, plan.name, device, size)
-        if device >= 0:
-            dispatch.tag(out, device)
+    named = dict(zip(plan.names, args, strict=False)) | kwargs
+    if "src" in named:
+        named["root_rank"] = named["src"]
+    reduction = str(named.get("reduce_op", "")).upper()
+    call = groups.descriptions.collective(plan.name, reads, [], (group.rank, group.size), reduction, named)
+    stream = _stream(dispatch, group, device, True)
+    with _meeting(dispatch, group, call, stream, (plan.name, device, size)) as site:
+        out = _functional_values(dispatch, group, plan, func, args, kwargs, device)
+    made = list(tensors_in((out,)))
+    if device >= 0:
+        dispatch.tag(out, device)
+    if stream is None:
+        if CALLS.depth:
+            CALLS.queued = Queued(None)
         return out
-    dispatch.tag(out, device)
-    groups.connect(group, device)
-    stream = groups.stream(group, device, True)
-    submit(dispatch, group, stream, plan.name, size, (reads, made))
+    submit(dispatch, group, stream, (plan.name, size), (reads, made), site)
     queued = Queued(groups.mark(stream, 0), tensors=reads)
     if len(groups.pending) > MOST_PENDING:
         groups.pending.clear()

@@ -1,11 +1,12 @@
-"""Process groups as the emulation knows them, and the time that their ranks agree on."""
+"""Process groups as the emulation knows them, and how their ranks meet: they compare calls and agree on the time."""
 
 from __future__ import annotations
 
 import atexit
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,9 +14,11 @@ import torch.distributed as dist
 
 from understudy.gpus import versions
 from understudy.machine.stream import Event, Stream
+from understudy.ranks.calls import Channel
 from understudy.seam.cuda_driver import FIRST_PCI_BUS
+from understudy.seam.torch.distributed.described import MASK, Described, Descriptions
 from understudy.seam.torch.distributed.nccl import NCCL_VERSION
-from understudy.seam.torch.distributed.values import reducing
+from understudy.seam.torch.distributed.watch import Watch
 
 if TYPE_CHECKING:
     from understudy.seam.torch.state.ranks import Carrier
@@ -49,14 +52,24 @@ def _leave_at_exit() -> None:
 class Group:
     """A process group: `carrier` is the gloo backend that moves its values, `streams` its own stream a device.
 
+    `ranks` are its members' ranks in the job.
+
     `nccl` tells whether emulated tensors go to NCCL, `takes_cpu` whether CPU tensors have a backend at all, `alone`
     whether this process only plays one of the ranks: the others, in PyTorch's backend "fake", are always ready.
     """
 
     def __init__(
-        self, process_group: dist.ProcessGroup, carrier: Carrier, nccl: bool, takes_cpu: bool, alone: bool = False
+        self,
+        process_group: dist.ProcessGroup,
+        ranks: Sequence[int],
+        carrier: Carrier,
+        nccl: bool,
+        takes_cpu: bool,
+        alone: bool = False,
     ) -> None:
         self.name: str = process_group.group_name
+        self.ranks = tuple(ranks)
+        self.channel = Channel(self.name)
         self.size: int = process_group.size()
         self.rank: int = process_group.rank()
         self.carrier = carrier
@@ -67,29 +80,39 @@ class Group:
         self.connected: dict[int, int] = {}  # a device -> the bytes of the communicator there
         self.met = False
 
-    def agree(self, time_ns: int) -> int:
-        """The latest of all ranks' times: one all-reduce of an int64, which every rank takes part in."""
-        if self.size == 1 or self.alone:
-            return time_ns
+    @property
+    def single(self) -> bool:
+        """Whether there is nobody to meet."""
+        return self.size == 1 or self.alone
+
+    def meet(self, time_ns: int, call: Described) -> list[list[int]]:
+        """Each rank's time and the numbers by which calls are compared: one exchange that every rank takes part in."""
         with torch._C._DisableTorchDispatch():
-            clock = torch.tensor([time_ns], device="cpu")
-            self.carrier.allreduce([clock], reducing(dist.ReduceOp.MAX)).wait()
-            return int(clock.item())
+            mine = torch.tensor([time_ns, *call[1:]], device="cpu")
+            found = torch.empty((self.size, len(mine)), dtype=torch.int64, device="cpu")
+            self.carrier._allgather_base(found.view(-1), mine).wait()
+            rows: list[list[int]] = found.tolist()
+            return rows
 
 
 class Queued:
     """A collective in the machine: the event after it, and what else its Work's `wait` must do.
 
     `tensors` are kept until somebody waits, as ProcessGroupNCCL's TensorShelf does: memory that a collective is still
-    at work on goes to nobody else.
+    at work on goes to nobody else. `entry` is a message's in the ledger of this rank's calls.
     """
 
     def __init__(
-        self, event: Event | None, finish: Callable[[], Event | None] | None = None, tensors: Sequence[object] = ()
+        self,
+        event: Event | None,
+        finish: Callable[[], Event | None] | None = None,
+        tensors: Sequence[object] = (),
+        entry: int = -1,
     ) -> None:
         self.event = event
         self.finish = finish
         self.tensors = tensors
+        self.entry = entry
         self.host = False
 
 
@@ -106,6 +129,20 @@ class DeviceFuture(torch.futures.Future[object]):
         raise NotImplementedError
 
 
+class Waits:
+    """For whom this rank waited in collectives, by line."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[int, int], list[int]] = {}  # a line and a rank -> how often, and how long in all
+
+    def met(self, site: int, rank: int, waited_ns: int) -> None:
+        """A collective began when `rank` was ready, `waited_ns` after this one."""
+        if waited_ns > 0:
+            known = self.found.setdefault((site, rank), [0, 0])
+            known[0] += 1
+            known[1] += waited_ns
+
+
 class Groups:
     """The process groups of this process, by name; groups of an ended emulation are forgotten with it."""
 
@@ -116,6 +153,9 @@ class Groups:
         self.pending: dict[int, Queued] = {}  # functional ones, by the identity of a result's tag, not to be kept alive
         self.shelf: list[Queued] = []  # collectives that nobody waited for, with their tensors
         self.future: type[DeviceFuture]  # the class of their futures
+        self.descriptions = Descriptions()
+        self.watch = Watch(state, state.stuck_after_s)
+        self.waits = Waits()
 
     def add(self, group: Group) -> None:
         """Remember a group that was just made."""
@@ -125,6 +165,8 @@ class Groups:
 
     def close(self, name: str | None) -> None:
         """A group, or all of them, was destroyed: the memory of its communicators comes back."""
+        if name is None:
+            self.watch.close()
         for group in list(self.by_name.values()) if name is None else filter(None, [self.by_name.get(name)]):
             for device, size in group.connected.items():
                 self.state.device(device).driver.occupied_bytes -= size
@@ -168,13 +210,30 @@ class Groups:
         state.machine.barrier(state.local.host, current, own)
         return own
 
-    def meet(self, group: Group, stream: Stream, name: str) -> None:
-        """No rank's part starts before every rank's is ready: move the stream to the latest of them."""
+    def ready_ns(self, stream: Stream, name: str) -> int:
+        """When this rank is ready for a collective on a stream."""
         state = self.state
-        self.introduce(group, stream.device)
         cost = state.device(stream.device).cost
-        ready = max(stream.ready_ns, state.local.host.now_ns + cost.dispatch_ns(name) + cost.launch_ns)
-        stream.ready_ns = group.agree(ready)
+        return max(stream.ready_ns, state.local.host.now_ns + cost.dispatch_ns(name) + cost.launch_ns)
+
+    @contextmanager
+    def meeting(self, group: Group, call: Described, ready_ns: int, site: int) -> Iterator[int]:
+        """Inside it every rank of the group makes the same call; yields when the last of them is ready for it.
+
+        Raises:
+            DistBackendError: the ranks' calls differ, or one of them has ended.
+        """
+        if group.single:
+            yield ready_ns
+            return
+        with self.watch.inside(group.channel, call.operation, site):
+            rows = group.meet(ready_ns, call)
+            first = rows[0][1]
+            if any(row[1] != first for row in rows) or _sum(rows, 2) != _sum(rows, 3):
+                raise self.watch.differing(group.name, call.operation, site)
+            latest = max(rows)
+            self.waits.met(site, group.ranks[rows.index(latest)], latest[0] - ready_ns)
+            yield latest[0]
 
     def introduce(self, group: Group, device: int) -> None:
         """The first collective of a group makes its communicators, for which its ranks learn of one another.
@@ -217,3 +276,7 @@ class Groups:
         if self.shelf:
             now = self.state.local.host.now_ns
             self.shelf = [one for one in self.shelf if one.event and (one.event.time_ns or 0) > now]
+
+
+def _sum(rows: Sequence[Sequence[int]], column: int) -> int:
+    return sum(row[column] for row in rows) & MASK

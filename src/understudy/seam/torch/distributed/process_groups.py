@@ -7,15 +7,18 @@ and time. A group of NCCL alone refuses CPU tensors as NCCL does.
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
-from collections.abc import Callable
-from contextlib import nullcontext
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
 import torch.distributed as dist
 
+from understudy.ranks.calls import Channel, Operation
 from understudy.seam.patching import Patch
 from understudy.seam.torch.distributed import futures, nodata
 from understudy.seam.torch.distributed.futures import future_class
@@ -49,6 +52,7 @@ def patches(state: State) -> list[Patch]:
         Patch(c10d, "default_pg_nccl_timeout", NCCL_TIMEOUT),
         Patch(c10d, "_new_process_group_helper", _new_group(groups, nccl)),
         *(Patch(owner, "destroy_process_group", _destroying(groups)) for owner in (dist, c10d)),
+        Patch(os, "_exit", _leaving(state.groups)),
         Patch(dist, "_verify_params_across_processes", _verifying(state)),
         Patch(group_class, "_device_types", _device_types(groups)),
         *(Patch(group_class, name, method) for name, method in methods(groups).items()),
@@ -120,15 +124,55 @@ def _backend_class(groups: Groups) -> type[dist.ProcessGroupGloo]:
 def _new_group(groups: Groups, nccl: type[dist.ProcessGroupGloo]) -> Callable[..., object]:
     stock: Callable[..., tuple[object, ...]] = dist.distributed_c10d._new_process_group_helper
 
+    signature = inspect.signature(stock)
+
     def new_process_group_helper(*args: object, **kwargs: object) -> object:
-        made = stock(*args, **kwargs)
+        given = signature.bind(*args, **kwargs).arguments
+        with _making(groups, given):
+            made = stock(*args, **kwargs)
         group = made[0]
         if isinstance(group, dist.ProcessGroup):
-            _adopt(groups, group, nccl)
+            _adopt(groups, group, _members(given), nccl)
             _connect_eagerly(groups, group)
         return made
 
     return new_process_group_helper
+
+
+def _members(given: Mapping[str, Any]) -> Sequence[int]:
+    """The ranks of the group that is made; PyTorch gives none for the default group."""
+    ranks: Sequence[int] = given["global_ranks_in_group"]
+    return ranks or range(given["group_size"])
+
+
+@contextmanager
+def _making(groups: Groups, given: Mapping[str, Any]) -> Iterator[None]:
+    """A group is made, for which its ranks wait for one another: gloo's connect at once, as NCCL's do later."""
+    ranks, rank = _members(given), given["group_rank"]
+    if len(ranks) < 2 or rank is None or rank < 0 or "fake" in str(given["backend"]):
+        yield
+        return
+    name, watch = given["group_name"], groups.watch
+    if not given["global_ranks_in_group"]:
+        watch.begin(rank, given["store"])
+        watch.joined(name, given.get("group_desc") or "default_pg", ranks)
+        yield
+        return
+    watch.joined(name, given.get("group_desc") or "", ranks)
+    operation = Operation("new_group", elements=tuple(ranks))
+    with watch.inside(Channel(name, "create"), operation, groups.state.site()):
+        yield
+
+
+def _leaving(groups: Groups) -> Callable[..., object]:
+    stock = os._exit
+
+    @functools.wraps(stock)
+    def leave(status: int) -> NoReturn:
+        groups.watch.left(status)
+        stock(status)
+
+    return leave
 
 
 def _destroying(groups: Groups) -> Callable[..., object]:
@@ -144,7 +188,7 @@ def _destroying(groups: Groups) -> Callable[..., object]:
     return destroy_process_group
 
 
-def _adopt(groups: Groups, group: dist.ProcessGroup, nccl: type[dist.ProcessGroupGloo]) -> None:
+def _adopt(groups: Groups, group: dist.ProcessGroup, ranks: Sequence[int], nccl: type[dist.ProcessGroupGloo]) -> None:
     devices = {device.type: group._get_backend(device) for device in group._device_types}
     of_cuda, of_cpu = devices.get("cuda"), devices.get("cpu")
     is_nccl = any(of_cuda is backend for backend in groups.backends) or isinstance(of_cuda, nccl)
@@ -155,7 +199,7 @@ def _adopt(groups: Groups, group: dist.ProcessGroup, nccl: type[dist.ProcessGrou
     carrier = of_cuda if is_nccl or is_fake else of_cpu
     if carrier is not None:
         moves = cast(Carrier, carrier)
-        groups.add(Group(group, moves, is_nccl or is_fake, takes_cpu=of_cpu is not None, alone=is_fake))
+        groups.add(Group(group, ranks, moves, is_nccl or is_fake, takes_cpu=of_cpu is not None, alone=is_fake))
 
 
 def _connect_eagerly(groups: Groups, group: dist.ProcessGroup) -> None:

@@ -146,8 +146,9 @@ class Waiting:
             other.wait(timeout)
         queued = self._queued
         if queued.finish is not None:
-            self._inner.wait() if timeout is None else self._inner.wait(timeout)
-            queued.event, queued.finish = queued.finish(), None
+            with self._groups.watch.waiting(queued.entry):
+                self._inner.wait() if timeout is None else self._inner.wait(timeout)
+                queued.event, queued.finish = queued.finish(), None
         if queued.event is not None:
             self._groups.wait(queued.event)
             queued.tensors = ()

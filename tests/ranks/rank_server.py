@@ -1,0 +1,126 @@
+"""Runs programs of several ranks, forked from one process that has imported PyTorch: a program takes about a second.
+
+Reads requests from stdin, a line of JSON each: {"program", "ranks", "gpus", "stuck_after"}; answers on stdout with the
+findings, each rank's exit status, and how long it took from the first rank's start to the last one's end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed.fsdp
+import torch.distributed.tensor.parallel
+
+from understudy import checks, launch
+from understudy.session import install_from_environment
+
+MOST_S = 60.0
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    while line := sys.stdin.readline():
+        request = json.loads(line)
+        answer = serve(request)
+        if answer is None:
+            return  # a rank, whose program has come to its end
+        sys.__stdout__.write(json.dumps(answer) + "\n")
+        sys.__stdout__.flush()
+
+
+def serve(request: dict) -> dict | None:
+    """Run one program; None in the ranks' own processes."""
+    folder = Path(tempfile.mkdtemp(prefix="ranks-"))
+    launch.prepare(folder)
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    processes = {}
+    began = time.monotonic()
+    for rank in range(request["ranks"]):
+        process = os.fork()
+        if process == 0:
+            become(rank, request, folder, port)
+            return None
+        processes[process] = rank
+    status = waited(processes, began + MOST_S)
+    took = time.monotonic() - began
+    result = launch.collect(folder, any(status.values()))
+    found = [finding for trace in result.traces for finding in checks.run(trace) if finding.severity != "info"]
+    output = {path.name: path.read_text("utf-8", "replace") for path in sorted(folder.glob("*.out"))}
+    shutil.rmtree(folder)
+    return {
+        "findings": [[f.code, f.site.file, f.site.line, f.message] for f in launch.merge(found)],
+        "status": [status[rank] for rank in range(request["ranks"])],
+        "took_s": took,
+        "outcome": result.outcome,
+        "output": output,
+    }
+
+
+def waited(processes: dict[int, int], until: float) -> dict[int, int]:
+    """The exit status of each rank, negative for a signal; those that do not end by themselves are killed."""
+    found: dict[int, int] = {}
+    while len(found) < len(processes):
+        process, status = os.waitpid(-1, os.WNOHANG)
+        if process:
+            found[processes[process]] = os.waitstatus_to_exitcode(status)
+        elif time.monotonic() > until:
+            for left, rank in processes.items():
+                if rank not in found:
+                    os.kill(left, signal.SIGKILL)
+            until = float("inf")
+        else:
+            time.sleep(0.01)
+    return found
+
+
+def become(rank: int, request: dict, folder: Path, port: int) -> None:
+    """Be a rank: run the program as Python would, and then end."""
+    size = request["ranks"]
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size),
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1",
+    )  # fmt: skip
+    options = {"gpus": request.get("gpus", f"{max(2, size)}xV100"), "stuck_after": request.get("stuck_after", 60.0)}
+    os.environ.update(launch.environment(options, folder, os.environ))
+    out = os.open(folder / f"{rank}.out", os.O_WRONLY | os.O_CREAT)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    torch.set_num_threads(1)
+    install_from_environment("torch")
+    os.chdir(Path(request["program"]).parent)
+    sys.argv = [request["program"]]
+    try:
+        runpy.run_path(request["program"], run_name="__main__")
+    except Exception as error:  # noqa: BLE001  as Python itself does with what nobody caught
+        sys.last_value = error
+        sys.excepthook(type(error), error, error.__traceback__)
+        end(1)
+    except SystemExit as error:
+        end(error.code if isinstance(error.code, int) else int(error.code is not None))
+
+
+def end(code: int) -> None:
+    """End with an exit code, after what Python does at its end."""
+    import atexit
+
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Programs of two to eight ranks, faulty and valid: each fault is found at its line, and nothing else is.
+
+A program's marks stand at the ends of its lines: `# finding: code` where the finding is, `# named` where a line must be
+among those that the finding's message shows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+PROGRAMS = sorted((HERE / "programs").glob("*.py"))
+SOON_S = 5.0
+"""How soon after its first rank has started a faulty program ends, its imports and the making of its groups apart."""
+FINDING = re.compile(r"# finding: (?P<code>[a-z-]+)")
+
+
+@pytest.fixture(scope="module")
+def server():
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "rank_server.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    yield process
+    process.stdin.close()
+    process.wait(timeout=30)
+
+
+def ask(server, path, **more):
+    """Run a program; what the server answers."""
+    text = path.read_text("utf-8")
+    ranks = int(re.search(r"Runs with (\d) ranks\.", text)[1])
+    stuck = re.search(r"Stuck after (\d+) seconds\.", text)
+    request = {"program": str(path), "ranks": ranks, **more}
+    if stuck:
+        request["stuck_after"] = float(stuck[1])
+    server.stdin.write(json.dumps(request) + "\n")
+    server.stdin.flush()
+    return json.loads(server.stdout.readline())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_program(server, path):
+    lines = path.read_text("utf-8").splitlines()
+    expected = [(found["code"], number) for number, line in enumerate(lines, 1) if (found := FINDING.search(line))]
+    named = [number for number, line in enumerate(lines, 1) if line.endswith("# named")]
+    answer = ask(server, path)
+    shown = json.dumps(answer, indent=1)
+    assert [(code, line) for code, _, line, _ in answer["findings"]] == expected, shown
+    assert all(Path(file).name == path.name for _, file, _, _ in answer["findings"]), shown
+    for _, _, _, message in answer["findings"]:
+        assert all(f"{path.name}:{number}" in message for number in named), shown
+    if expected:
+        assert answer["outcome"] == 64
+        assert any(answer["status"])
+    else:
+        assert answer["status"] == [0] * len(answer["status"]), shown
+
+
+def test_as_many_programs_are_valid_as_are_not():
+    valid = sum(path.stem.endswith("_valid") for path in PROGRAMS)
+    assert len(PROGRAMS) >= 40
+    assert 0.4 <= valid / len(PROGRAMS) <= 0.6
