@@ -25,6 +25,7 @@ from understudy.seam.torch.distributed.values import (
     divided,
     each,
     is_composed,
+    let_go,
     multiplied,
     name_of,
     truth,
@@ -409,11 +410,13 @@ def _functional_values(
         args = tuple("sum" if mean and at == i else each(value, carried) for i, value in enumerate(args))
     if lacks_values(args):
         return dispatch.call(plan, func, args, kwargs, device)
-    with with_values(dispatch.local):
+    with with_values(dispatch.local), let_go(list(tensors_in(args))):
         out = dispatch.call(plan, func, args, kwargs, device)
+        with torch._C._DisableTorchDispatch():
+            for tensor in tensors_in((out,)):
+                torch.ops._c10d_functional.wait_tensor(tensor)
     with torch._C._DisableTorchDispatch():
         for tensor in tensors_in((out,)):
-            torch.ops._c10d_functional.wait_tensor(tensor)
             if mean and not group.alone:
                 divided(tensor, group.size)
         if group.nccl and plan.name in REDUCING:
