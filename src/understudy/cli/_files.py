@@ -1,14 +1,38 @@
-"""Traces in files, whoever wrote them: understudy, torch.profiler or torch.cuda.memory."""
+"""Traces in files, whoever wrote them: understudy, torch.profiler, torch.cuda.memory or NCCL's Flight Recorder."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from understudy import foreign
+from understudy.errors import FileFormatError
 from understudy.measure import kineto, snapshot
+from understudy.ranks import flight_recorder
 from understudy.trace.trace import Trace
 
 PICKLE = b"\x80"
+
+
+def load_dumps(paths: Sequence[str | Path]) -> Trace | None:
+    """What Flight Recorder's dumps of a job's ranks hold, as a trace of what is wrong; None where `paths` are no dumps.
+
+    Raises:
+        FileFormatError: some are dumps and others not, or one is damaged.
+        OSError: a file cannot be read.
+    """
+    kinds = [foreign.read_bytes(path, 4096) for path in paths]
+    dumps = [head[:1] == PICKLE and flight_recorder.is_dump(head) for head in kinds]
+    if not any(dumps):
+        return None
+    if not all(dumps):
+        raise FileFormatError(f"{paths[dumps.index(False)]} is no dump of Flight Recorder, and the others are")
+    ranks = flight_recorder.load(paths)
+    trace = Trace()
+    trace.facts.update(source="measured", world_size=len(ranks), processes=len(ranks), gpus=[], devices=[])
+    for note in flight_recorder.wrong(ranks):
+        trace.remark(note)
+    return trace
 
 
 def load(path: str | Path) -> Trace:

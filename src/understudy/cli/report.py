@@ -9,7 +9,7 @@ import click
 
 from understudy import checks, reports
 from understudy.checks._gates import parse_gates, refuse_undecidable, violations
-from understudy.cli._files import load
+from understudy.cli._files import load, load_dumps
 from understudy.errors import UsageError
 from understudy.reports import json as json_report
 from understudy.reports.text import show
@@ -18,25 +18,31 @@ from understudy.trace.trace import Trace
 
 
 @click.command("report")
-@click.argument("path", metavar="TRACE")
+@click.argument("paths", metavar="TRACE", nargs=-1, required=True)
 @click.option("--report", "-o", "outputs", metavar="PATH", multiple=True, help="Write a report instead of printing it.")
 @click.option(
     "--source", metavar="FOLDER", help="The program's folder, for the text of its lines where TRACE does not hold it."
 )
 @click.option("--fail-on", metavar="CODE[=N],...", multiple=True, help="End with 64 when such a finding occurs.")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON on stdout.")
-def command(path: str, outputs: tuple[str, ...], source: str | None, fail_on: tuple[str, ...], as_json: bool) -> int:
+def command(
+    paths: tuple[str, ...], outputs: tuple[str, ...], source: str | None, fail_on: tuple[str, ...], as_json: bool
+) -> int:
     """Look for findings in a TRACE saved by `understudy run --trace`, and show the report.
 
-    A profile of torch.profiler (`.json`, `.json.gz`) and a memory snapshot of a real GPU can be given as well.
+    A profile of torch.profiler (`.json`, `.json.gz`) and a memory snapshot of a real GPU can be given as well, and the
+    dumps of NCCL's Flight Recorder, one a rank (`nccl_trace_rank_*`).
     """
     gates = parse_gates(fail_on)
     for output in outputs:
         reports.find(output)
-    trace = load(path)
+    dumps = load_dumps(paths)
+    if dumps is None and len(paths) > 1:
+        raise UsageError(f"{paths[1]} is one file too many: several are taken of Flight Recorder's dumps alone")
+    trace = load(paths[0]) if dumps is None else dumps
     if source is not None:
         _take_sources(trace, Path(source))
-    refuse_undecidable(gates, trace.facts.get("not_decidable", ()), path)
+    refuse_undecidable(gates, trace.facts.get("not_decidable", ()), paths[0])
     findings = checks.run(trace)
     for output in outputs:
         reports.write(output, trace, findings)

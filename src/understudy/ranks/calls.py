@@ -78,7 +78,10 @@ class Call(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a rank's process ended: `how` is "finished", "exception", "exit" or "killed", `text` says more."""
+    """How a rank's process ended: `how` is "finished", "exception", "exit" or "killed", `text` says more.
+
+    "absent" is a rank that was still there but made no call.
+    """
 
     how: str
     text: str = ""

@@ -66,7 +66,8 @@ def difference(calls: Mapping[int, Call], ranks: Sequence[int]) -> str:
         for other_number, other in enumerate(ranks):
             if rank in operations and other in operations:
                 sent, received = operations[rank].sent, operations[other].received
-                if other_number < len(sent) and number < len(received) and sent[other_number] != received[number]:
+                whole = len(sent) == len(received) == len(ranks)
+                if whole and sent[other_number] != received[number]:
                     return WORDS["sent"]
     return ""
 
@@ -254,7 +255,7 @@ def _gone(job: Job, gone: int, victims: Sequence[int]) -> Note:
     assert rank.ending is not None
     detail += [("how", rank.ending.how), ("text", rank.ending.text)]
     last = mine[-1].site if mine else UNKNOWN_SITE
-    if rank.ending.how == "finished":
+    if rank.ending.how in ("finished", "absent"):
         return _note("collective-missing", call.site, last, detail)
     where = rank.ending.site if rank.ending.site.file else last
     return _note("rank-ended", where if where.file else call.site, call.site, detail)

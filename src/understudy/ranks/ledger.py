@@ -44,6 +44,7 @@ class Ledger:
 
     def __init__(self, path: str, job: str, rank: int, host: str) -> None:
         self.path = path
+        self.rank = rank
         self.counts: dict[Channel, int] = {}
         self._lock = threading.Lock()
         self._numbers: dict[tuple[str, object], int] = {}

@@ -40,6 +40,8 @@ def _calls(detail: Detail) -> str:
 
 
 def _missing(detail: Detail) -> str:
+    if detail["how"] == "absent":
+        return f"rank {detail['rank']} never came: {_calls(detail)}; {lines(detail)}"
     return f"rank {detail['rank']} ended and {_calls(detail)}, but others wait for it; {lines(detail)}"
 
 

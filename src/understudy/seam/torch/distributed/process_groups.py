@@ -53,6 +53,7 @@ def patches(state: State) -> list[Patch]:
         Patch(c10d, "_new_process_group_helper", _new_group(groups, nccl)),
         *(Patch(owner, "destroy_process_group", _destroying(groups)) for owner in (dist, c10d)),
         Patch(os, "_exit", _leaving(state.groups)),
+        Patch(torch._C._distributed_c10d, "_dump_nccl_trace", _dumping(state.groups)),
         Patch(dist, "_verify_params_across_processes", _verifying(state)),
         Patch(group_class, "_device_types", _device_types(groups)),
         *(Patch(group_class, name, method) for name, method in methods(groups).items()),
@@ -162,6 +163,14 @@ def _making(groups: Groups, given: Mapping[str, Any]) -> Iterator[None]:
     operation = Operation("new_group", elements=tuple(ranks))
     with watch.inside(Channel(name, "create"), operation, groups.state.site()):
         yield
+
+
+def _dumping(groups: Groups) -> Callable[..., bytes]:
+    def dump_nccl_trace(*args: bool, **kwargs: bool) -> bytes:
+        """Flight Recorder's dump of what this rank has called: whole, whatever is asked for."""
+        return groups.watch.dump()
+
+    return dump_nccl_trace
 
 
 def _leaving(groups: Groups) -> Callable[..., object]:

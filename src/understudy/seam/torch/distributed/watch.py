@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic_ns, sleep, time_ns
 from types import FrameType
@@ -29,7 +29,7 @@ import torch.distributed as dist
 
 from understudy import variables
 from understudy.errors import FileFormatError
-from understudy.ranks import words
+from understudy.ranks import flight_recorder, words
 from understudy.ranks.calls import Channel, Ending, Group, Operation, Rank, State
 from understudy.ranks.judge import judge, mismatches
 from understudy.ranks.ledger import (
@@ -57,6 +57,8 @@ KEY = "understudy/ledgers"
 VERDICT = ".verdict"
 LOSSES = (RuntimeError, dist.DistNetworkError, dist.DistStoreError)
 """What gloo and the store raise where the other end of a connection is gone."""
+DUMPS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""Where Flight Recorder writes to, the rank added; the second is its name before PyTorch 2.9."""
 LOST_S = 3.0
 """How long a rank that lost a connection looks for the rank that ended."""
 OURS = str(Path(__file__).parents[3]) + os.sep
@@ -215,6 +217,7 @@ class Watch:
         if self.ledger is not None:
             self.ledger.judged(notes)
             Path(self._verdict()).touch()
+            self._dump()
         return dist.DistBackendError("\n".join(map(words.sentence, notes)))
 
     def differing(self, group: str, operation: Operation, site: int) -> dist.DistBackendError:
@@ -320,11 +323,25 @@ class Watch:
     def _end(self, notes: Sequence[Note]) -> None:
         """End this process, as NCCL's watchdog does: its threads wait in C++ for what never comes."""
         self._over = True
+        self._dump()
         if variables.FOLDER not in os.environ:
             print("\n".join(f"understudy: {words.sentence(note)}" for note in notes), file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(EXIT_CODE)
+
+    def dump(self) -> bytes:
+        """What this rank has called, as Flight Recorder dumps it."""
+        if self.ledger is None:
+            return flight_recorder.dump(Rank(0, {}, [], {}))
+        return flight_recorder.dump(read(self.ledger.path).rank)
+
+    def _dump(self) -> None:
+        """Write the dump that NCCL's watchdog writes, where the program says where to."""
+        prefix = next((os.environ[name] for name in DUMPS if name in os.environ), None)
+        if prefix is not None and self.ledger is not None:
+            with suppress(OSError):  # what PyTorch logs and goes on from
+                Path(f"{prefix}{self.ledger.rank}").write_bytes(self.dump())
 
     # ------------------------------------------------------------------ the others
 

@@ -1,0 +1,190 @@
+"""Dumps of Flight Recorder: PyTorch's own analysis reads ours, and we read what it reads."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from contextlib import redirect_stdout
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from understudy.cli import report
+from understudy.errors import FileFormatError
+from understudy.ranks import flight_recorder
+from understudy.ranks.calls import Call, Channel, Group, Operation, Rank, State
+from understudy.trace.operation import Site
+
+WORLD = Group("default_pg", (0, 1))
+
+
+def operation(name="all_reduce", size=8, **more):
+    return Operation(name, ((size,),), ("float32",), (size,), **more)
+
+
+def rank(number, *operations, waits=()):
+    """A rank that has called these operations, the ones at `waits` not completed."""
+    calls = [
+        Call(Channel("0"), at, what, Site("train.py", 10 * at), State.WAITING if at in waits else State.DONE, at)
+        for at, what in enumerate(operations, 1)
+    ]
+    return Rank(number, {"0": WORLD}, calls, {Channel("0"): len(calls)})
+
+
+def written(folder, *ranks):
+    paths = []
+    for one in ranks:
+        path = folder / f"nccl_trace_rank_{one.rank}"
+        path.write_bytes(flight_recorder.dump(one))
+        paths.append(path)
+    return paths
+
+
+def verdict_of_pytorch(paths):
+    """Which collectives PyTorch's own analysis finds mismatched, by its database."""
+    from torch.distributed.flight_recorder.components.builder import build_db
+
+    details = {}
+    for path in paths:
+        content = pickle.loads(path.read_bytes())
+        details[path.name] = {"rank": int(path.name[-1]), **content}
+    arguments = SimpleNamespace(
+        verbose=False, just_print_entries=False, allow_incomplete_ranks=False, mismatch_cap=10
+    )  # fmt: skip
+    with redirect_stdout(io.StringIO()):
+        database = build_db(details, arguments, flight_recorder.VERSION)
+    return [one for one in database.collectives if not one.pass_check or one.missing_ranks]
+
+
+def codes(ranks):
+    return [(note.code, note.site.line) for note in flight_recorder.wrong(ranks)]
+
+
+GATHER = operation("all_gather_into_tensor")
+CASES = {
+    "same": ([operation(), GATHER], [operation(), GATHER], (), []),
+    "type": ([operation()], [GATHER], (), [("collective-mismatch", 10)]),
+    "size": ([operation()], [operation(size=9)], (), [("collective-mismatch", 10)]),
+    "dtype": (
+        [operation()], [operation()._replace(dtypes=("float64",))], (), [("collective-mismatch", 10)],
+    ),
+    "missing": ([operation(), operation()], [operation()], (2,), [("collective-missing", 20)]),
+    "scatter": ([operation("reduce_scatter_tensor")] * 2, [operation("reduce_scatter_tensor")] * 2, (), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_verdicts_are_those_of_pytorch(tmp_path, name):
+    first, second, waits, expected = CASES[name]
+    paths = written(tmp_path, rank(0, *first, waits=waits), rank(1, *second))
+    assert bool(verdict_of_pytorch(paths)) == bool(expected)
+    assert codes(flight_recorder.load(paths)) == expected
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    mine = rank(1, operation(), GATHER, waits=(2,))
+    (found,) = flight_recorder.load(written(tmp_path, mine))
+    assert (found.rank, found.groups, found.counts) == (1, mine.groups, mine.counts)
+    for call, expected in zip(found.calls, mine.calls, strict=True):
+        assert (call.channel, call.number, call.site) == (expected.channel, expected.number, expected.site)
+        assert (call.state, call.operation.name) == (expected.state, expected.operation.name)
+        assert (call.operation.shapes, call.operation.elements) == (expected.operation.shapes, (8,))
+
+
+def entry(number, name="nccl:all_reduce", state="completed", sizes=((3, 4),), out=None, frames=()):
+    """An entry as PyTorch 2.5 to 2.9 write it."""
+    return {
+        "record_id": number, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": number,
+        "p2p_seq_id": 0, "op_id": number, "profiling_name": name, "time_created_ns": 1724779239936775119 + number,
+        "input_sizes": sizes, "input_dtypes": ["Float"], "output_sizes": out or sizes, "output_dtypes": ["Float"],
+        "state": state, "time_discovered_started_ns": None, "time_discovered_completed_ns": None, "retired": False,
+        "timeout_ms": 600000, "is_p2p": False, "frames": list(frames),
+    }  # fmt: skip
+
+
+def real(folder, number, *entries, ranks="[0, 1]"):
+    path = folder / f"nccl_trace_rank_{number}"
+    configured = {"0": {"name": "0", "desc": "default_pg", "ranks": ranks}}
+    path.write_bytes(pickle.dumps({"version": "2.9", "pg_config": configured, "entries": list(entries)}, 2))
+    return path
+
+
+FRAMES = (
+    {"name": "all_reduce", "filename": "/usr/lib/python3/dist-packages/torch/distributed/c10d.py", "line": 3},
+    {"name": "train", "filename": "/home/me/train.py", "line": 31},
+)
+
+
+def test_the_line_is_the_programs_and_not_pytorchs(tmp_path):
+    paths = [real(tmp_path, 0, entry(1, frames=FRAMES)), real(tmp_path, 1, entry(1, "nccl:broadcast", frames=FRAMES))]
+    (note,) = flight_recorder.wrong(flight_recorder.load(paths))
+    assert note.site == Site("/home/me/train.py", 31, "train")
+
+
+def test_what_is_queued_behind_a_collective_that_hangs_is_not_waited_in(tmp_path):
+    ahead = [
+        entry(1),
+        entry(2, state="started", frames=FRAMES),
+        entry(3, state="scheduled"),
+        entry(4, state="scheduled"),
+    ]
+    paths = [real(tmp_path, 0, *ahead), real(tmp_path, 1, entry(1))]
+    (note,) = flight_recorder.wrong(flight_recorder.load(paths))
+    assert (note.code, note.site.line, dict(note.detail)["rank"]) == ("collective-missing", 31, 1)
+
+
+def test_all_to_all_is_compared_over_all_ranks(tmp_path):
+    def both(received):
+        return [
+            real(tmp_path, 0, entry(1, "nccl:all_to_all", sizes=((4, 4),), out=((2, 4),))),
+            real(tmp_path, 1, entry(1, "nccl:all_to_all", sizes=((2, 4),), out=((received, 4),))),
+        ]
+
+    assert codes(flight_recorder.load(both(4))) == []
+    assert codes(flight_recorder.load(both(5))) == [("collective-mismatch", 0)]
+
+
+def test_sends_and_receives_are_paired(tmp_path):
+    sent = entry(0, "nccl:send 0->1", state="started") | {"is_p2p": True, "p2p_seq_id": 1}
+    other = entry(0, "nccl:send 1->0", state="started") | {"is_p2p": True, "p2p_seq_id": 1}
+    assert codes(flight_recorder.load([real(tmp_path, 0, sent), real(tmp_path, 1, other)])) == [
+        ("collective-deadlock", 0)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"pg_config": {}, "entries": 3}, "is no dump of Flight Recorder"),
+        ({"pg_config": {"0": {"desc": "d", "ranks": "__import__('os')"}}, "entries": []}, "is no dump"),
+        ({"entries": []}, "is no dump"),
+    ],
+)
+def test_a_damaged_dump_is_refused(tmp_path, content, words):
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_bytes(pickle.dumps(content, 2))
+    with pytest.raises(FileFormatError, match=words):
+        flight_recorder.load([path])
+
+
+def test_a_dump_needs_its_rank(tmp_path):
+    path = tmp_path / "dump"
+    path.write_bytes(flight_recorder.dump(rank(0)))
+    with pytest.raises(FileFormatError, match="no rank at the end of its name"):
+        flight_recorder.load([path])
+
+
+def test_the_command_shows_the_finding(tmp_path):
+    paths = [real(tmp_path, 0, entry(1, frames=FRAMES)), real(tmp_path, 1, entry(1, "nccl:broadcast", frames=FRAMES))]
+    done = CliRunner().invoke(report.command, [*map(str, paths), "--json"], standalone_mode=False)
+    assert done.exception is None
+    found = json.loads(done.output)["findings"]
+    assert [(one["code"], Path(one["file"]).name, one["line"]) for one in found] == [
+        ("collective-mismatch", "train.py", 31)
+    ]
+    shown = CliRunner().invoke(report.command, list(map(str, paths)), standalone_mode=False)
+    assert shown.exception is None
+    assert "collective-mismatch" in shown.output
