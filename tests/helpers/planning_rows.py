@@ -15,7 +15,8 @@ def row(gpu: str, step_s: float | None, price: float | None, status: str = "fits
         memory_bytes=16 * GIB, peak_bytes=16 * GIB - headroom, peak_band=0.05, reserved_bytes=13 * GIB,
         headroom_bytes=headroom, headroom_low_bytes=headroom - GIB, retries=0, step_ns=step,
         samples_per_step=float(batch), samples_per_s=step.inverse(batch * 1e9) if step else None, tokens_per_s=None,
-        mfu=0.4, limit="compute", causes={"compute": 0.9}, work_ns=step, price_per_hour=price, hours=hours,
+        mfu=0.4, limit="compute", causes={"compute": 0.9}, unit="step", units_per_step=1.0, work_ns=step,
+        price_per_hour=price, hours=hours,
         cost=hours.times(price) if hours and price else None, largest=False, next_larger="",
         command=f"python train.py --batch={batch}",
     )  # fmt: skip

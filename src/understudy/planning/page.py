@@ -79,7 +79,7 @@ def chart(plan: Plan) -> Json | None:
                 "frontier": id(row) in best,
             }
         )
-    unit = "sample" if len({row.samples_per_step for row in rows}) > 1 else "step"
+    unit = rows[0].unit
     return {
         "points": sorted(points, key=lambda point: point["x"][1]),
         "x": "hours of the whole run" if whole else f"seconds of one {unit}",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from understudy.planning import demand
 from understudy.planning.planner import RETIMED
-from understudy.planning.rows import CHEAPEST, Row, Span, Work
+from understudy.planning.rows import CHEAPEST, STEP, Row, Span, Work
 from understudy.trace.plain import Json
 from understudy.trace.units import format_bytes, format_ns, format_share, plural
 
@@ -127,15 +127,14 @@ class Plan:
         """What a reader has to know of the table, a sentence each."""
         notes = ["times and memory are modelled, and the emulated program read no data"]
         ran = [row for row in self.rows if row.fits]
-        amounts = {row.samples_per_step for row in ran}
-        if len(amounts) > 1 and None not in amounts:
+        unit = ran[0].unit if ran else STEP
+        if len({row.units_per_step for row in ran}) > 1:
+            goal = "cost" if self.work.chosen == CHEAPEST else "time"
+            more = "; --samples compares whole runs" if self.work.steps else ""
             notes.append(
-                "candidates take different numbers of samples a step: the order is by "
-                + ("cost" if self.work.chosen == CHEAPEST else "time")
-                + " of a sample"
-                + ("; --samples compares whole runs" if self.work.steps else "")
+                f"candidates take different numbers of {unit}s a step: the order is by {goal} of a {unit}{more}"
             )
-        elif len(amounts) > 1:
+        elif unit == STEP and len({row.samples_per_step for row in ran}) > 1:
             notes.append("not every candidate says how many samples a step has, so the order is by the time of a step")
         pruned = sum(row.status == demand.PRUNED for row in self.rows)
         if pruned:
@@ -224,13 +223,19 @@ def _step(row: Row) -> str:
 
 
 def _rate(row: Row) -> str:
-    return f"{row.samples_per_s.value:,.3g} samples a second" if row.samples_per_s else ""
+    span, unit = (row.tokens_per_s, "tokens") if row.tokens_per_s else (row.samples_per_s, "samples")
+    return f"{number(span.value)} {unit} a second" if span else ""
 
 
 def _cost(row: Row) -> str:
     if row.cost is not None:
         return f"{money(row.cost)} in all"
     return f"{hours_words(row.hours)} in all" if row.hours is not None else ""
+
+
+def number(value: float) -> str:
+    """Three digits, or all before the point: "12,345", "0.123"."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def money(span: Span) -> str:

@@ -19,6 +19,9 @@ from understudy.trace.units import format_bytes
 
 CHEAPEST, FASTEST = "cheapest", "fastest"
 GOALS = (CHEAPEST, FASTEST)
+TOKEN, SAMPLE, STEP = "token", "sample", "step"
+UNITS = (TOKEN, SAMPLE)
+"""What work is counted in, the finest that is known first."""
 NO_BAND = 0.5
 """The relative band that is assumed where the model gives none."""
 HOUR_NS = 3_600_000_000_000
@@ -52,8 +55,8 @@ class Row:
     `status` is "fits", "tight" (it fits by the model, not by the upper end of its band), "does not fit", "pruned",
     "failed" or "not tried". `headroom_bytes` is what is left at the peak (below zero: what is missing),
     `headroom_low_bytes` the same by the upper end of the band. `work_ns` is what the order goes by: the time of one
-    sample where every row that ran has them, else of one step; `hours` and `cost` are of the whole work, None where
-    none was given. `how` is "rehearsed", "cached" or "retimed from GPU".
+    `unit`, a token or sample where every row that ran says how many a step has, else a step. `hours` and `cost` are of
+    the whole work, None where none was given. `how` is "rehearsed", "cached" or "retimed from GPU".
     """
 
     gpus: str
@@ -76,6 +79,8 @@ class Row:
     mfu: float | None
     limit: str
     causes: dict[str, float]
+    unit: str
+    units_per_step: float | None
     work_ns: Span | None
     price_per_hour: float | None
     hours: Span | None
@@ -142,18 +147,20 @@ def rows_of(answers: Sequence[Answer], question: Question, work: Work) -> list[R
         UsageError: samples were given as the work, and nothing says how many a step has.
     """
     ran = [answer for answer in answers if answer.verdict.fits]
-    by_samples = bool(ran) and all(_samples(answer.verdict) for answer in ran)
-    if work.samples is not None and ran and not by_samples:
+    unit = next((unit for unit in UNITS if ran and all(_units(answer.verdict, unit) for answer in ran)), STEP)
+    if work.samples is not None and not all(_units(answer.verdict, SAMPLE) for answer in ran):
         raise UsageError(
             "nothing says how many samples a step of this program has (no DataLoader delivers them, and what is copied "
             "to the GPU does not agree on its first dimension): give --steps instead of --samples"
         )
-    rows = [_row(answer, question, work, by_samples) for answer in answers]
+    rows = [_row(answer, question, work, unit) for answer in answers]
     return sorted(rows, key=lambda row: _place(row, work))
 
 
-def _samples(verdict: Verdict) -> float | None:
-    return None if verdict.measurement is None else verdict.measurement.samples
+def _units(verdict: Verdict, unit: str) -> float | None:
+    """How many tokens or samples a step has."""
+    found = verdict.measurement
+    return None if found is None else found.tokens if unit == TOKEN else found.samples
 
 
 def _place(row: Row, work: Work) -> tuple[int, float, float, str]:
@@ -165,7 +172,7 @@ def _place(row: Row, work: Work) -> tuple[int, float, float, str]:
     return (0, cost, time, row.gpus) if work.chosen == CHEAPEST else (0, time, cost, row.gpus)
 
 
-def _row(answer: Answer, question: Question, work: Work, by_samples: bool) -> Row:
+def _row(answer: Answer, question: Question, work: Work, unit: str) -> Row:
     candidate, verdict = answer.candidate, answer.verdict
     models = gpus.parse(candidate.spec)
     found, need = verdict.measurement, verdict.need
@@ -174,7 +181,7 @@ def _row(answer: Answer, question: Question, work: Work, by_samples: bool) -> Ro
         band = NO_BAND if found.band is None else found.band
         step = Span(found.step_ns, found.step_ns * (1 - band), found.step_ns * (1 + band))
     samples = found.samples if found else None
-    per_step = 1.0 / samples if by_samples and samples else 1.0
+    units = 1.0 if unit == STEP else _units(verdict, unit)
     price = _price(models, work.prices or {})
     hours = _hours(answer, step, work)
     program, variables, _ = applied(question.program, candidate.choices)
@@ -199,7 +206,9 @@ def _row(answer: Answer, question: Question, work: Work, by_samples: bool) -> Ro
         mfu=found.mfu if verdict.fits and found else None,
         limit=found.limit if verdict.fits and found else "",
         causes=found.causes if verdict.fits and found else {},
-        work_ns=step.times(per_step) if step else None,
+        unit=unit,
+        units_per_step=units,
+        work_ns=step.times(1.0 / units) if step and units else None,
         price_per_hour=price,
         hours=hours,
         cost=hours.times(price) if hours and price is not None else None,

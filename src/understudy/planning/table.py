@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from understudy.planning import demand
-from understudy.planning.result import Plan, choice_words, fit_words, share_words
+from understudy.planning.result import Plan, choice_words, fit_words, number, share_words
 from understudy.planning.rows import Row, Span
 from understudy.reports.md import plain
 from understudy.reports.text import console_for
@@ -39,11 +39,6 @@ def _spread(span: Span | None, words: Callable[[float], str]) -> str:
 def _rate(row: Row) -> str:
     span, unit = (row.tokens_per_s, "tokens") if row.tokens_per_s else (row.samples_per_s, "samples")
     return "" if span is None else f"{number(span.value)} {unit}/s"
-
-
-def number(value: float) -> str:
-    """Three digits, or all before the point: "12,345", "0.123"."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 COLUMNS: tuple[tuple[str, Cell], ...] = (

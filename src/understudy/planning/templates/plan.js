@@ -12,7 +12,7 @@ function trace(points, name, mark, line) {
   return {
     type: "scatter", mode: line ? "lines+markers+text" : "markers+text", name,
     x: points.map((point) => point.x[1]), y: points.map((point) => point.y[1]),
-    text: points.map((point) => point.name), textposition: "top center", textfont: { size: 11 },
+    text: points.map((point) => point.name), textposition: "top right", textfont: { size: 11 },
     error_x: error("x"), error_y: error("y"),
     marker: { size: 10, color: mark }, line: { color: mark, dash: "dot" },
     hovertemplate: "%{text}<br>" + data.x + " %{x:.3g}<br>" + data.y + " %{y:.3g}<extra></extra>",

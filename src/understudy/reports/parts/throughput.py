@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from math import prod
 from statistics import median
 
 from understudy.trace.operation import Kind, Site
@@ -11,7 +12,7 @@ from understudy.trace.trace import Trace
 
 SKIPPED_STEPS = 3  # as in _time.py: from so many steps on, the first is left out
 HTOD = "Memcpy HtoD"
-WHOLE = ("int64", "long", "int32", "int")
+TOKEN_BYTES = 8  # of int64, which torch.nn.Embedding takes; input of two dimensions in float64 is rare
 
 
 @dataclass(frozen=True)
@@ -54,14 +55,14 @@ def measure(trace: Trace) -> Samples | None:
 
 
 def tokens(trace: Trace) -> float | None:
-    """The tokens of a steady step: the elements of two-dimensional whole numbers that one line copies to a device.
+    """The tokens of a steady step: the elements of int64 tensors of two dimensions that one line copies to a device.
 
     Where several lines do, those of the line with most; None where none does.
     """
     inputs, steps = _inputs(trace)
     counts: Counter[int] = Counter()
-    for (site, shape, dtype), (times, _) in inputs.items():
-        if len(shape) == 2 and dtype.removeprefix("torch.") in WHOLE:
+    for (site, shape, item_bytes), (times, _) in inputs.items():
+        if len(shape) == 2 and item_bytes == TOKEN_BYTES:
             counts[site] += shape[0] * shape[1] * times
     return max(counts.values()) / steps if counts and steps else None
 
@@ -77,15 +78,15 @@ def _of_copies(trace: Trace) -> Samples | None:
     return Samples(shape[0] * times / steps, trace.sites[site], False)
 
 
-def _inputs(trace: Trace) -> tuple[dict[tuple[int, tuple[int, ...], str], tuple[int, int]], int]:
-    """What the steady steps copied to devices by (line, shape, dtype): how often and how many bytes; the steps.
+def _inputs(trace: Trace) -> tuple[dict[tuple[int, tuple[int, ...], int], tuple[int, int]], int]:
+    """What the steady steps copied to devices by (line, shape, bytes of an element): times and bytes; the steps.
 
     Tensors of one shape that a line copies with no kernel between them (inputs and labels) are of one batch.
     """
     ends = sum(kind == Kind.STEP for kind in trace.rows.column(0))
     skip = ends >= SKIPPED_STEPS
-    inputs: dict[tuple[int, tuple[int, ...], str], tuple[int, int]] = {}
-    fresh: set[tuple[int, tuple[int, ...], str]] = set()
+    inputs: dict[tuple[int, tuple[int, ...], int], tuple[int, int]] = {}
+    fresh: set[tuple[int, tuple[int, ...], int]] = set()
     steps = 0
     for kind, _, number, site, _, _, _, size in trace.rows:
         if kind == Kind.KERNEL:
@@ -99,7 +100,7 @@ def _inputs(trace: Trace) -> tuple[dict[tuple[int, tuple[int, ...], str], tuple[
         elif kind == Kind.COPY:
             signature = trace.signatures[number]
             if signature.name.startswith(HTOD) and signature.shapes and signature.shapes[0]:
-                key = site, signature.shapes[0], signature.dtypes[0] if signature.dtypes else ""
+                key = site, signature.shapes[0], size // max(1, prod(signature.shapes[0]))
                 times, total = inputs.get(key, (0, 0))
                 inputs[key] = times + (key not in fresh), total + size
                 fresh.add(key)
