@@ -24,6 +24,7 @@ help:
 	@echo "make test-oldest      the tests on torch $(OLDEST_TORCH), in an environment of its own"
 	@echo "make test-cuda-wheel  the tests on torch $(CUDA_TORCH) as pip gives it (CUDA build on Linux: several GB), no driver needed"
 	@echo "make test-jax, make test-tensorflow, make test-mxnet: the other frameworks, in environments of their own"
+	@echo "make test-plan-backends  plans on a local Dask cluster and a local Ray, in an environment of their own"
 	@echo "make test-together    PyTorch, JAX and TensorFlow in one process (3 GB)"
 	@echo "make bench            what emulation costs, as ratios to plain CPU"
 	@echo "make bench-operators  operators emulated a second, and predicted time by their number"
@@ -62,12 +63,16 @@ test: environment
 test-long: environment
 	$(RUN) $(PYTEST) -m long $(ARGS)
 
-test-all: check test test-long experiments docs test-kill test-threads test-jax test-tensorflow test-mxnet test-together test-oldest test-cuda-wheel
+test-all: check test test-long experiments docs test-kill test-threads test-jax test-tensorflow test-mxnet test-plan-backends test-together test-oldest test-cuda-wheel
 
 # Each other framework has an environment of its own: they pin one another's dependencies.
 test-jax test-tensorflow: test-%:
 	@PYTHON="$(PYTHON)" tools/environment .venv-$* $*,dev
 	.venv-$*/bin/python -m pytest -q tests/on_$* tests/frameworks $(ARGS)
+
+test-plan-backends:
+	@PYTHON="$(PYTHON)" tools/environment .venv-clusters torch,dask,ray,dev
+	.venv-clusters/bin/python -m pytest -q tests/on_clusters $(ARGS)
 
 test-mxnet:
 	@PYTHON="$(or $(PYTHON),python3.11 python3)" tools/environment .venv-mxnet mxnet,dev

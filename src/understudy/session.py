@@ -165,6 +165,8 @@ class Session:
         if self.options.memory_history:
             state.history.keep()
         self._installations.append(installation)
+        if trial := os.environ.get(variables.TRIAL):
+            import_module("understudy.seam.torch.trials").begin(trial, self.replace)
         seed_all(self.options.seed)
         self._begin_outside(state.host, sites)
 

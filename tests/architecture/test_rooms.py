@@ -20,6 +20,7 @@ ROOMS: dict[str, set[str]] = {
     "requirements": set(),
     "standins": set(),
     "registry": set(),
+    "trials": set(),
     "operators": set(),
     "scratch": {"operators"},
     "state": {"operators", "scratch"},

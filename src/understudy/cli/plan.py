@@ -83,6 +83,7 @@ NOTHING_FITS = 1
     metavar="SECONDS",
     help="For one rehearsal.  [default: 900]",
 )
+@click.option("--suggest", is_flag=True, help="Try what would help: settings, and changes of the program in memory.")
 @click.option("--fresh", is_flag=True, help="Take nothing from the cache of earlier rehearsals.")
 @click.option(
     "--report", metavar="PATH", multiple=True, help="Write the plan: .html, .md or .json; may be given several times."
@@ -116,6 +117,7 @@ def command(program: str, arguments: tuple[str, ...], **options: Any) -> int:
             scheduler=options["scheduler"],
             jobs=options["jobs"],
             folder=None if options["fresh"] else default_folder(),
+            suggest=options["suggest"],
             progress=progress.show,
         )
     for path in options["report"]:

@@ -7,6 +7,7 @@
     pools         where they run: this machine, Dask, Ray
     demand        whether a candidate fits, by which rehearsal
     search        the largest value that fits
+    suggest       what else would help
     planner       what has to be rehearsed, and what need not be
     rows, result  rows with time, cost and command; the recommendation
     table, page   the plan as text, Markdown, JSON; as HTML
@@ -25,11 +26,13 @@ from understudy import gpus as catalogue
 from understudy.errors import UsageError
 from understudy.launch import Program
 from understudy.planning.cache import Cache, default_folder
-from understudy.planning.planner import Planner, Question
-from understudy.planning.pools import open_pool
-from understudy.planning.result import Plan
+from understudy.planning.demand import DOES_NOT_FIT
+from understudy.planning.planner import Answer, Planner, Question
+from understudy.planning.pools import Pool, open_pool
+from understudy.planning.result import Plan, named
 from understudy.planning.rows import GOALS, Row, Work, parse_prices, rows_of
 from understudy.planning.space import parse_axis, parse_largest
+from understudy.planning.suggest import suggestions
 
 
 def plan(
@@ -125,6 +128,7 @@ def make(
     scheduler: str | None = None,
     jobs: int | None = None,
     folder: Path | None = None,
+    suggest: bool = False,
     progress: Callable[[Planner], None] | None = None,
 ) -> Plan:
     """Work a question out, in a pool that is opened for it.
@@ -134,6 +138,7 @@ def make(
         work: what a whole run is, and the goal.
         backend: "local", "dask" or "ray"; `scheduler` is the cluster's address, `jobs` how many run at once.
         folder: where rehearsals are kept; None keeps none.
+        suggest: whether to try what would help the best candidate, or the nearest that does not fit.
         progress: called each time that a rehearsal has ended.
 
     Raises:
@@ -151,11 +156,22 @@ def make(
     try:
         planner = Planner(question, pool, cache, progress)
         answers = planner.run()
+        rows = rows_of(answers, question, work)
+        tips = _tips(question, answers, rows, pool, cache) if suggest and not planner.interrupted else []
     finally:
         pool.close()
     cache.trim()
-    rows = rows_of(answers, question, work)
     words = " ".join([question.program.name, *question.program.arguments])
     return Plan(
-        rows, work, words, planner.rehearsals, planner.cached, time.monotonic() - begun, planner.interrupted
+        rows, work, words, planner.rehearsals, planner.cached, time.monotonic() - begun, planner.interrupted, tips
     )  # fmt: skip
+
+
+def _tips(question: Question, answers: Sequence[Answer], rows: Sequence[Row], pool: Pool, cache: Cache) -> list[str]:
+    """What was tried on the first row that fits, or on the nearest that does not."""
+    row = next((row for row in rows if row.fits or row.status == DOES_NOT_FIT), None)
+    for answer in answers:
+        values = {choice.name: choice.value for choice in answer.candidate.choices}
+        if row is not None and (answer.candidate.spec, values) == (row.gpus, row.choices):
+            return [f"on {named(row)}: {text}" for text in suggestions(question, answer, pool, cache)]
+    return []

@@ -17,6 +17,8 @@ from understudy.planning.rehearsal import Job, Rehearsed, interrupted, rehearse
 RESIDENT_BYTES = 1 << 30
 """What one process of a rehearsal is taken to need of this machine's memory before the first one has ended."""
 BACKENDS = ("local", "dask", "ray")
+RETURNED = {"dask": "generator_unordered", "ray": "list"}
+"""How joblib gives the results of a batch: as they come where the backend can do that."""
 
 
 class Pool(Protocol):
@@ -134,8 +136,8 @@ class JoblibPool:
 
         batch, self._waiting = self._waiting, []
         with joblib.parallel_config(backend=self._backend, **self._settings):
-            done = joblib.Parallel(batch_size=1)(joblib.delayed(rehearse)(job) for _, job in batch)
-        yield from zip([number for number, _ in batch], done, strict=True)
+            parallel = joblib.Parallel(batch_size=1, return_as=RETURNED[self._backend])
+            yield from parallel(joblib.delayed(_numbered)(number, job) for number, job in batch)
 
     def close(self) -> None:
         """Leave the cluster; one that was started for this plan ends."""
@@ -144,6 +146,10 @@ class JoblibPool:
             self._opened.close()
         else:
             self._opened.shutdown()
+
+
+def _numbered(number: int, job: Job) -> tuple[int, Rehearsed]:
+    return number, rehearse(job)
 
 
 def require(backend: str) -> None:

@@ -1,0 +1,72 @@
+"""Changes of a program that a plan tries without changing it: each is put into the libraries for one rehearsal.
+
+`UNDERSTUDY_TRIAL` names the change. What it replaces goes back as everything else of the emulation does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from understudy.import_hook import hook
+from understudy.seam.patching import Patch
+
+FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+
+Replace = Callable[[list[Patch]], None]
+
+
+def begin(trial: str, replace: Replace) -> None:
+    """Arrange the change named `trial`; one that is not known changes nothing.
+
+    Args:
+        trial: a key of `TRIALS`.
+        replace: takes names to replace until the emulation's end.
+    """
+    if trial in TRIALS:
+        TRIALS[trial](replace)
+
+
+def _fused(replace: Replace) -> None:
+    """`fused=True` for the optimizers that have it and were given neither form."""
+    replace([Patch(optimizer, "__init__", _with_fused(optimizer.__init__)) for optimizer in FUSED])
+
+
+def _with_fused(stock: Callable[..., None]) -> Callable[..., None]:
+    @wraps(stock)
+    def initialize(self: object, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("foreach") is None and kwargs.get("fused") is None:
+            kwargs["fused"] = True
+        stock(self, *args, **kwargs)
+
+    return initialize
+
+
+def _tf32(replace: Replace) -> None:
+    """`torch.set_float32_matmul_precision("high")` and cuDNN's the same, which is its default."""
+    torch.set_float32_matmul_precision("high")
+
+
+def _checkpointing(replace: Replace) -> None:
+    """`gradient_checkpointing_enable()` of every model of transformers that supports it."""
+
+    def imported() -> None:
+        model = sys.modules["transformers.modeling_utils"].PreTrainedModel
+        stock = model.post_init
+
+        @wraps(stock)
+        def post_init(self: Any) -> None:
+            stock(self)
+            if self.supports_gradient_checkpointing:
+                self.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+        replace([Patch(model, "post_init", post_init)])
+
+    hook({"transformers.modeling_utils": imported})
+
+
+TRIALS: dict[str, Callable[[Replace], None]] = {"fused": _fused, "tf32": _tf32, "checkpointing": _checkpointing}

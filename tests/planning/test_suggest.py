@@ -1,0 +1,83 @@
+"""What else would help, from rehearsals that a pool computes; and the changes themselves, on real optimizers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from understudy.launch import Program
+from understudy.planning.cache import Cache
+from understudy.planning.demand import FITS, Verdict
+from understudy.planning.measurement import FAILED, RAN, DeviceNeed, Measurement
+from understudy.planning.planner import Answer, Candidate, Question
+from understudy.planning.rehearsal import Job, Rehearsed
+from understudy.planning.suggest import NOT_TRIED, suggestions
+from understudy.variables import TRIAL
+
+GIB = 1 << 30
+
+
+class Pool:
+    """Expandable segments reserve less, fused optimizers are quicker, TF32 changes nothing, checkpointing fails."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[int, Job]] = []
+
+    @property
+    def busy(self) -> int:
+        return len(self.waiting)
+
+    def submit(self, number: int, job: Job) -> None:
+        self.waiting.append((number, job))
+
+    def results(self) -> Iterator[tuple[int, Rehearsed]]:
+        number, job = self.waiting.pop()
+        reserved = 20 if "PYTORCH_CUDA_ALLOC_CONF" in job.variables else 25
+        trial = job.variables.get(TRIAL)
+        need = DeviceNeed(24 * GIB, GIB, 18 * GIB, reserved * GIB, 18 * GIB, 0.05)
+        found = Measurement(RAN, "", (need,), 1, 3, 80_000_000 if trial == "fused" else 100_000_000)
+        yield number, Rehearsed(Measurement(FAILED, "no") if trial == "checkpointing" else found)
+
+    def close(self) -> None:
+        self.waiting.clear()
+
+
+def test_a_trial_that_helps_says_by_how_much_and_what_it_asks() -> None:
+    question = Question(Program("script", "train.py"), ("RTX4090",))
+    answer = Answer(Candidate("RTX4090"), Verdict(FITS))
+    expandable, fused, rest = suggestions(question, answer, Pool(), Cache(None))
+    assert "no change of the program" in expandable
+    assert "reserved 26.0 GiB to 21.0 GiB (-19 %)" in expandable
+    assert "`fused=True`" in fused
+    assert "step 100 ms to 80.0 ms (-20 %)" in fused
+    assert "tried in memory" in fused
+    assert rest == NOT_TRIED
+
+
+PROGRAM = """
+import torch
+model = torch.nn.Linear(64, 64, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters())
+plain = torch.optim.AdamW(model.parameters(), foreach=True)
+print(optimizer.defaults["fused"], plain.defaults["fused"], torch.get_float32_matmul_precision())
+"""
+
+
+@pytest.mark.parametrize(
+    ("trial", "printed"), [("fused", "True None highest"), ("tf32", "None None high"), ("", "None None highest")]
+)
+def test_a_change_is_made_in_memory_for_one_process(tmp_path: Path, trial: str, printed: str) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "A100", "--no-data", str(tmp_path / "train.py")],
+        env={**os.environ, TRIAL: trial},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == printed
