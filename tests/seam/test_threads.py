@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 from threads import checkpoints, stress, together
 
+import understudy
 from understudy.session import Session
+from understudy.trace.trace import Trace
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -18,6 +21,39 @@ def test_threads_find_their_values_and_the_books_are_in_order(seed: int) -> None
 
 def test_asynchronous_checkpoints_under_four_threads_are_bit_equal(tmp_path: Path) -> None:
     assert checkpoints(tmp_path, 8) == 0
+
+
+def trace_of_threads(devices: list[int], path: Path) -> bytes:
+    """What is saved of threads that multiply matrices, each on its device."""
+
+    def work(device: int) -> None:
+        x = torch.ones(32, 32, device=f"cuda:{device}")
+        for _ in range(10):
+            x = x @ x / 32
+        assert x.sum().item() == 1024
+
+    with understudy.emulate("4xV100") as session:
+        threads = [threading.Thread(target=work, args=(device,)) for device in devices]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    session.trace.save(path)
+    return path.read_bytes()
+
+
+def test_threads_with_devices_of_their_own_leave_the_same_trace_each_time(tmp_path: Path) -> None:
+    first, *others = [trace_of_threads([0, 1, 2, 3], tmp_path / f"{number}.trace") for number in range(6)]
+    assert all(other == first for other in others)
+
+
+def test_threads_that_share_a_device_do_the_same_work_each_time(tmp_path: Path) -> None:
+    found = []
+    for number in range(4):
+        path = tmp_path / f"{number}.trace"
+        trace_of_threads([0, 0, 0, 0], path)
+        found.append(sorted((record.lane.thread, record.signature.name) for record in Trace.load(path)))
+    assert all(other == found[0] for other in found)
 
 
 def test_backward_on_a_thread_runs_on_the_stream_of_that_threads_forward(session: Session) -> None:
