@@ -81,19 +81,19 @@ class Graph:
         self.nodes, self.edges = nodes, edges
 
 
-@pytest.fixture
-def registered():
-    pytree.register_pytree_node(
-        Graph, lambda graph: ([graph.nodes], graph.edges), lambda values, edges: Graph(values[0], edges)
-    )
-    yield
-    pytree._deregister_pytree_node(Graph)
+class RegisteredGraph(Graph):
+    """One whose library has registered it."""
 
 
-def test_a_class_that_is_registered_with_pytorchs_pytree_moves(session, registered):
-    graph = Graph(torch.ones(2), edges=((0, 1),))
+pytree.register_pytree_node(
+    RegisteredGraph, lambda graph: ([graph.nodes], graph.edges), lambda values, edges: RegisteredGraph(*values, edges)
+)
+
+
+def test_a_class_that_is_registered_with_pytorchs_pytree_moves(session):
+    graph = RegisteredGraph(torch.ones(2), edges=((0, 1),))
     moved = us.to({"graph": graph}, us.gpu(0))["graph"]
-    assert (type(moved), moved.edges) == (Graph, graph.edges)
+    assert (type(moved), moved.edges) == (RegisteredGraph, graph.edges)
     assert (us.device_of(moved), us.device_of(graph)) == (us.gpu(0), us.cpu())
     assert us.to(moved, us.gpu(0)) is moved
 

@@ -84,11 +84,12 @@ def test_the_best_of_what_was_left_behind_goes_with_it(tmp_path):
     first = next(path for path in folders(tmp_path) if path.name == "step-0000000021")
     best_before = Checkpoints(tmp_path).best()
     assert best_before[0].name == "step-0000000028-end"
-    train(tmp_path, crash=25, resume=first, keep=9)
+    train(tmp_path, crash=23, resume=first, keep=9)
     assert json.loads((tmp_path / "branch-1" / BEST).read_text())["checkpoint"] == "step-0000000028-end"
     best, value = Checkpoints(tmp_path).best()
+    ends = [read_checkpoint(path)["history"][-1]["val_loss"] for path in folders(tmp_path) if "end" in path.name]
     assert best.parent == tmp_path
-    assert value == read_checkpoint(best)["history"][-1]["val_loss"]
+    assert (value, len(ends)) == (min(ends), 2)
 
 
 def test_newer_checkpoints_that_are_damaged_do_not_displace_new_ones(tmp_path):

@@ -112,6 +112,9 @@ class Checkpoints:
             (self.directory / BEST).rename(branch / BEST)
         for folder in reversed(later):
             folder.rename(branch / folder.name)
+        left = self._best_of_those_there()
+        if left is not None and best is not None and best[0] in later:
+            self._write_best(*left)
 
     def _note_best(self, folder: Path, value: float | None) -> None:
         best, is_noted = self._find_best()
@@ -122,8 +125,11 @@ class Checkpoints:
         if best is None:
             (self.directory / BEST).unlink()
         else:
-            content = {"checkpoint": best[0].name, "monitor": self.monitor, "value": best[1]}
-            write_small(self.directory / BEST, content)
+            self._write_best(*best)
+
+    def _write_best(self, folder: Path, value: float) -> None:
+        content = {"checkpoint": folder.name, "monitor": self.monitor, "value": value}
+        write_small(self.directory / BEST, content)
 
     def _remove_old(self) -> None:
         best = self.best()
