@@ -84,6 +84,7 @@ test-together:
 
 test-kill: environment
 	$(RUN) tests/train/kill.py --kills 200
+	$(RUN) tests/train/kill.py --kills 60 --back 0.3
 
 test-threads: environment
 	$(RUN) tests/seam/threads.py $(ARGS)

@@ -1,9 +1,9 @@
 """Kill a training at random moments, start it again, and see that nothing is lost: kill.py [--kills N] [--seed S].
 
 A process that has imported PyTorch forks one training after another; each gets SIGKILL after a random time and the
-next resumes. Counted: kills; kills after which the newest whole checkpoint is older than after the kill before
-(lost); checkpoints that are there but not whole (damaged); and whether the final weights are those of a training that
-nobody stopped, bit for bit.
+next resumes, with `--back 0.3` three in ten of them from an older checkpoint. Counted: kills; kills after which the
+newest whole checkpoint is older than after the kill before (lost); checkpoints that are there but not whole (damaged);
+and whether the final weights are those of a training that nobody stopped, bit for bit.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ class Outcome(NamedTuple):
     equal: bool
 
 
-def train(folder: Path, epochs: int) -> nn.Module:
+def train(folder: Path, epochs: int, resume: bool | Path = True) -> nn.Module:
     """One training with dropout, a shuffled loader and a checkpoint every second step, resumed if there is one."""
     model = network(0.3)
     data = DataLoader(list(zip(*housing(), strict=True)), 16, shuffle=True)
     checkpoints = Checkpoints(folder, every_steps=2, keep=2)
     trainer = Trainer(epochs, progress=False, checkpoint=checkpoints, seed=11)
-    trainer.fit(model, data, housing(), loss=nn.MSELoss(), optimizer=ADAM, resume=True)
+    trainer.fit(model, data, housing(), loss=nn.MSELoss(), optimizer=ADAM, resume=resume)
     return model
 
 
-def start(folder: Path, epochs: int, result: Path) -> int:
+def start(folder: Path, epochs: int, result: Path, resume: bool | Path) -> int:
     """Fork a training; its process id."""
     child = os.fork()
     if child:
         return child
-    torch.save(weights(train(folder, epochs)), result)
+    torch.save(weights(train(folder, epochs, resume)), result)
     os._exit(0)
 
 
@@ -74,14 +74,18 @@ def _reads(path: Path) -> bool:
     return True
 
 
-def one_training(folder: Path, epochs: int, dice: random.Random, limit: int) -> Outcome:
+def one_training(folder: Path, epochs: int, dice: random.Random, limit: int, back: float) -> Outcome:
     """Kill one training until it ends by itself, at most `limit` times."""
     shutil.rmtree(folder, ignore_errors=True)
     result, kills, lost, damaged = folder.with_suffix(".weights"), 0, 0, 0
     result.unlink(missing_ok=True)
     newest_step = -1
     while True:
-        child = start(folder, epochs, result)
+        resume: bool | Path = True
+        if newest_step >= 0 and dice.random() < back:
+            resume = dice.choice(folders(folder))
+            newest_step = read_checkpoint(resume)["position"]["step"]
+        child = start(folder, epochs, result, resume)
         if kills < limit:
             time.sleep(dice.uniform(0.0, dice.choice((0.1, 0.5))))
             os.kill(child, signal.SIGKILL)
@@ -109,14 +113,14 @@ def train_undisturbed(epochs: int) -> nn.Module:
     return _UNDISTURBED[epochs]
 
 
-def series(kills: int, seed: int, epochs: int = 12) -> Outcome:
+def series(kills: int, seed: int, epochs: int = 12, back: float = 0.0) -> Outcome:
     """Trainings killed until `kills` SIGKILLs have been sent."""
     torch.set_num_threads(1)
     dice = random.Random(seed)
     total = Outcome(0, 0, 0, 0, True)
     with tempfile.TemporaryDirectory() as folder:
         while total.kills < kills:
-            one = one_training(Path(folder) / "checkpoints", epochs, dice, kills - total.kills)
+            one = one_training(Path(folder) / "checkpoints", epochs, dice, kills - total.kills, back)
             equal = total.equal and one.equal
             counts = (mine + its for mine, its in zip(total[:4], one[:4], strict=True))
             total = Outcome(*counts, equal)
@@ -127,10 +131,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--back", type=float, default=0.0, help="the share of trainings that begin at an older checkpoint"
+    )
     arguments = parser.parse_args()
     warnings.simplefilter("error")  # a damaged checkpoint is reported by a warning
     begin = time.monotonic()
-    done = series(arguments.kills, arguments.seed)
+    done = series(arguments.kills, arguments.seed, back=arguments.back)
     spent = f"seed {arguments.seed}, {time.monotonic() - begin:.0f} s"
     print(f"{done.kills} SIGKILLs in {done.trainings} trainings ({spent})")
     print(f"{done.lost} lost checkpoints, {done.damaged} damaged")

@@ -304,7 +304,8 @@ def test_former_signal_handlers_are_put_back():
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_killed_trainings_lose_nothing():
-    outcome = kill.series(kills=6, seed=1, epochs=6)
+@pytest.mark.parametrize("back", [0.0, 0.5])
+def test_killed_trainings_lose_nothing(back):
+    outcome = kill.series(kills=6, seed=1, epochs=6, back=back)
     assert outcome.kills == 6
     assert (outcome.lost, outcome.damaged, outcome.equal) == (0, 0, True)
