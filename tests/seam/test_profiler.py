@@ -14,6 +14,7 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function, schedule, tensorboard_trace_handler
 
 import understudy
+from understudy.errors import UnsupportedError
 from understudy.seam.torch.profiler.chrome import Exact, Writer
 from understudy.session import Session
 from understudy.trace.operation import Kind
@@ -241,3 +242,14 @@ def test_moments_of_the_hosts_file_are_exact_to_the_nanosecond() -> None:
     first = 4483341874276000
     for ns in range(first, first + 1000):
         assert writer.real({"ts": json.loads(f"{ns // 1000}.{ns % 1000:03}", parse_float=Exact)}) == ns
+
+
+def test_a_memory_timeline_of_a_gpu_is_refused(tmp_path: Path) -> None:
+    """PyTorch's own record knows of the host alone: the page would be empty."""
+    with understudy.emulate("V100"):
+        with profile(activities=BOTH, record_shapes=True, profile_memory=True, with_stack=True) as prof:
+            torch.ones(4, device="cuda")
+        for device in (None, "cuda:0"):
+            with pytest.raises(UnsupportedError, match="_record_memory_history"):
+                prof.export_memory_timeline(str(tmp_path / "memory.json"), device=device)
+        prof.export_memory_timeline(str(tmp_path / "memory.json"), device="cpu")

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 import torch.autograd.profiler as autograd_profiler
 from torch._C._profiler import ProfilerActivity, ProfilerState
+from torch.profiler.profiler import _KinetoProfile
 
+from understudy.errors import UnsupportedError
 from understudy.seam.patching import Patch
 from understudy.seam.torch.profiler import chrome
 from understudy.seam.torch.profiler.recording import Recording
@@ -78,6 +80,18 @@ class Profiler:
             STOCK["_toggle_collection_dynamic"](enable, rest)
 
 
+def _memory_timeline(self: _KinetoProfile, path: str, device: str | None = None) -> None:
+    """`export_memory_timeline`, which reads PyTorch's own record: the allocations of emulated devices are not in it."""
+    if device is None or torch.device(device).type == "cuda":
+        raise UnsupportedError(
+            "understudy writes no `export_memory_timeline` of a GPU, which PyTorch has deprecated: record with "
+            "`torch.cuda.memory._record_memory_history()` and look at what `_dump_snapshot()` writes with "
+            "`understudy memory`"
+        )
+    TIMELINE(self, path, device)
+
+
+TIMELINE = _KinetoProfile.export_memory_timeline
 STOCK: dict[str, Any] = {
     name: getattr(autograd_profiler, name)
     for name in (
@@ -109,6 +123,7 @@ def patches(state: State) -> list[Patch]:
         "_supported_activities": supported,
     }
     found = [Patch(autograd_profiler, name, value) for name, value in values.items() if name in STOCK]
+    found.append(Patch(_KinetoProfile, "export_memory_timeline", _memory_timeline))
     owners = (torch.autograd, torch.profiler)
     found += [Patch(owner, "_supported_activities", supported) for owner in owners]
     return found
