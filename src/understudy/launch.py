@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from understudy import departure
 from understudy.errors import FileFormatError, UsageError
@@ -99,11 +100,16 @@ class Program:
         return [*agent, *flag, self.name, *self.arguments]
 
 
-def run(command: Sequence[str], variables: Mapping[str, str]) -> int:
+def run(
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    stdout: IO[bytes] | None = None,
+    stderr: IO[bytes] | None = None,
+) -> int:
     """Run a command to its end and return its exit code, 128+N when signal N ended it.
 
-    The command has this process's terminal, stdin, stdout and stderr. Signals that someone sends to this process go on
-    to the command; those of the terminal (Ctrl-C) have reached it already.
+    The command has this process's terminal and stdin, and its stdout and stderr unless files are given. Signals that
+    someone sends to this process go on to the command; those of the terminal (Ctrl-C) have reached it already.
 
     Raises:
         UsageError: the command cannot be started.
@@ -118,6 +124,8 @@ def run(command: Sequence[str], variables: Mapping[str, str]) -> int:
             child = subprocess.Popen(
                 command,
                 env=variables,
+                stdout=stdout,
+                stderr=stderr,
                 preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
             )
         except OSError as error:

@@ -106,7 +106,7 @@ def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> 
     understudy run --gpus 8xA100 --nproc-per-node 8 train_ddp.py
     understudy run --gpus H100 --report out.html -m package.train
     """
-    target = _target(program, arguments, options)
+    target = target_of(program, arguments, options)
     gates = parse_gates(options["fail_on"])
     outputs = _outputs(options["report"], options["trace"])
     torchrun = _torchrun(options)
@@ -152,7 +152,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
         ) from error
 
 
-def _target(program: str | None, arguments: tuple[str, ...], options: Json) -> launch.Program:
+def target_of(program: str | None, arguments: tuple[str, ...], options: Json) -> launch.Program:
     kinds = [kind for kind, flag in (("module", "module"), ("code", "code"), ("command", "no_python")) if options[flag]]
     if len(kinds) > 1:
         raise UsageError("-m, -c and --no-python exclude each other: give one of them")

@@ -1,0 +1,64 @@
+"""`understudy verify` with an emulated GPU in the place of a real one, and without any."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from understudy.cli import group
+from understudy.errors import UsageError
+from understudy.measure import present
+
+PROGRAM = """
+import torch
+torch.manual_seed(0)
+layer = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = layer(torch.ones(2048, 64).cuda()).square().mean()
+    loss.backward()
+    optimizer.step()
+    print("loss", loss.item())
+"""
+
+
+def test_without_a_gpu_it_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(present, "visible_models", list)
+    (tmp_path / "train.py").write_text(PROGRAM)
+    with pytest.raises(UsageError, match="this machine shows none: run it on one that has"):
+        group.main(["verify", str(tmp_path / "train.py")], standalone_mode=False)
+
+
+def test_a_gpu_that_the_catalogue_lacks_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(present, "visible_models", lambda: [("NVIDIA Abacus", 1)])
+    (tmp_path / "train.py").write_text(PROGRAM)
+    with pytest.raises(UsageError, match="'NVIDIA Abacus' are not known"):
+        group.main(["verify", str(tmp_path / "train.py")], standalone_mode=False)
+
+
+def test_a_program_is_needed():
+    with pytest.raises(UsageError, match="no program was given"):
+        group.main(["verify", "--stand-in", "V100"], standalone_mode=False)
+
+
+@pytest.mark.long
+def test_a_stand_in_of_the_same_model_is_the_same(understudy, tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    done = understudy("verify", "--stand-in", "V100", "--tolerance", "0", "train.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("native: EMULATED V100 stands in; emulated: V100\n")
+    assert done.stdout.endswith("nothing differs by more than the tolerance\n")
+    assert "3 numbers" in done.stdout
+
+
+@pytest.mark.long
+def test_another_model_takes_another_time(understudy, tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    done = understudy("verify", "--stand-in", "V100", "--gpus", "P100", "--json", "train.py")
+    found = json.loads(done.stdout)
+    rows = {row["name"]: row["same"] for row in found["rows"]}
+    assert (done.returncode, found["same"]) == (1, False)
+    assert not rows["time in kernels, ns"]
+    assert all(rows[name] for name in ("printed", "exit code", "order of kernels"))
