@@ -122,10 +122,7 @@ bench-report: environment
 	$(RUN) benchmarks/bench_report.py $(ARGS)
 
 calibrate: environment
-	$(RUN) tools/calibration/calibrate_products.py $(ARGS)
-	$(RUN) tools/calibration/calibrate_streams.py $(ARGS)
-	$(RUN) tools/calibration/calibrate_cost.py $(ARGS)
-	$(RUN) tools/calibration/calibrate_collectives.py $(ARGS)
+	OMP_NUM_THREADS=1 $(RUN) tools/calibration/calibrate.py $(ARGS)
 
 accuracy: environment
 	$(RUN) tools/calibration/accuracy.py $(ARGS)

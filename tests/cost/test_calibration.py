@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -42,4 +43,42 @@ def test_training_steps_against_published_throughput(reference_steps, model, key
     """# issue 4: accuracy is reported, never assumed; the first row was fitted, the others were not."""
     wanted = {"model": model, "key": key, "kind": kind, "batch": batch}
     (row,) = [row for row in reference_steps.rows() if wanted.items() <= row.items()]
-    assert reference_steps.predict(row) == pytest.approx(float(row["value"]), rel=allowed)
+    assert reference_steps.predict(row)[0] == pytest.approx(float(row["value"]), rel=allowed)
+
+
+@pytest.fixture
+def calibrate_images(monkeypatch):
+    monkeypatch.syspath_prepend(str(TOOLS))
+    return __import__("calibrate_images")
+
+
+def test_recorded_steps_meet_what_was_published(calibrate_images):
+    """A tenth of the recordings: the errors of the shares as they are, and how many lie in the band that is printed."""
+    bands = __import__("calibrate_bands")
+    some = calibrate_images.record_steps.read("image_steps.json.gz")[::10]
+    errors = [abs(1 / bands.ratio(one) - 1) for one in some]
+    inside = [abs(bands.ratio(one) - 1) <= bands.bands.of_step(bands.mean_band(one)) for one in some]
+    assert median(errors) < 0.08
+    assert 0.6 <= sum(inside) / len(inside) <= 0.95
+
+
+def test_every_kernel_of_a_step_is_priced_by_the_shares_that_it_names(calibrate_images):
+    """The groups' times by the data files' shares add up to the step that the model predicts."""
+    one = calibrate_images.record_steps.read("image_steps.json.gz")[37]
+    steps = calibrate_images.Steps([one])
+    known = {name: share.now() for name, share in calibrate_images.SHARES.items()}
+    total = sum(
+        float(steps.models[0].kernel(signature).duration_ns) * times
+        for group in steps.groups.values()
+        for _, signature, times in group
+    )
+    assert total / 1e6 == pytest.approx(one.step_ns(steps.models[0]) / 1e6, rel=0.05)
+    assert all(0.05 < value < 1.7 for value in known.values())
+
+
+def test_the_step_share_narrows_wide_bands_alone():
+    from understudy.cost import bands
+
+    assert bands.of_step(0.03) == 0.03
+    assert bands.of_step(0.3) == pytest.approx(0.3 * bands.step_share())
+    assert 0.05 <= bands.of_step(0.06) <= 0.06

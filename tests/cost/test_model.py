@@ -150,7 +150,8 @@ def test_an_unknown_operator_costs_its_bytes_with_a_wide_band():
 
 
 def test_a_generation_without_its_own_curve_has_a_wider_band():
-    assert H100.kernel(matmul(8192)).band > A100.kernel(matmul(8192)).band
+    own, borrowed = (CostModel(gpus.find(name)).kernel(matmul(8192)).band for name in ("H100", "RTX3090"))
+    assert own < borrowed
 
 
 def test_views_cost_the_device_nothing():

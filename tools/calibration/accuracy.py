@@ -13,6 +13,7 @@ import sys
 from itertools import combinations
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
@@ -25,37 +26,52 @@ UNPUBLISHED = (("gpt2-124M", "A100-SXM4-40GB", "bf16", 12), ("gpt2-124M", "RTX30
 """Programs without a published figure in the table: what they would reach."""
 
 
+class Outcome(NamedTuple):
+    """Predicted and published throughput, and the relative band of the predicted time."""
+
+    predicted: float
+    published: float
+    band: float | None
+
+    @property
+    def inside(self) -> bool:
+        """Whether the published time lies in the band around the predicted one."""
+        return self.band is not None and abs(self.predicted / self.published - 1.0) <= self.band
+
+
 def main() -> None:
     """Print the table."""
     only = sys.argv[1] if len(sys.argv) > 1 else ""
-    errors: dict[str, list[float]] = {}
+    found: dict[str, list[Outcome]] = {}
     pairs: list[tuple[str, float, float, bool]] = []
     chosen = [row for row in rows() if row["model"].startswith(only)]
     for row in sorted(chosen, key=lambda r: (r["model"], r["key"], r["kind"])):
-        predicted, published = predict(row), float(row["value"])
+        (predicted, band), published = predict(row), float(row["value"])
         kind = "fitted" if is_fitted(row) else "old software" if OLD_SOFTWARE in row["notes"] else "unseen"
         family = "Transformer-XL" if row["model"].startswith("transformer-xl") else "ResNet-50 and BERT"
         for name in ("all", kind, f"{kind}, {family}"):
-            errors.setdefault(name, []).append(abs(predicted / published - 1))
+            found.setdefault(name, []).append(Outcome(predicted, published, band))
         pairs.append((row["model"], predicted, published, kind == "old software"))
         print(
             f"{row['model']:21} {row['key']:15} {row['kind']} batch {row['batch']:>5}: "
-            f"{predicted:10.1f} of {published:10.1f} {predicted / published - 1:+7.1%}  {kind}",
+            f"{predicted:10.1f} of {published:10.1f} {predicted / published - 1:+7.1%}  band {band or 0:.0%}, {kind}",
             flush=True,
         )
     for stage in reference_stages.rows() if "gpt2".startswith(only) else ():
-        predicted, published = reference_stages.predict(stage["stage"], int(stage["batch"])), float(stage["value"])
+        predicted, band = reference_stages.predict(stage["stage"], int(stage["batch"]))
+        published = float(stage["value"])
         for name in ("all", "unseen", "unseen, GPT-2 in stages"):
-            errors.setdefault(name, []).append(abs(predicted / published - 1))
+            found.setdefault(name, []).append(Outcome(predicted, published, band))
         print(
             f"{'gpt2, ' + stage['stage']:21} {reference_stages.GPU:15}      batch {stage['batch']:>5}: "
-            f"{predicted:10.1f} of {published:10.1f} {predicted / published - 1:+7.1%}  unseen",
+            f"{predicted:10.1f} of {published:10.1f} {predicted / published - 1:+7.1%}  band {band or 0:.0%}, unseen",
             flush=True,
         )
-    for name, values in sorted(errors.items()):
-        values.sort()
-        worst = values[int(0.9 * (len(values) - 1))]
-        print(f"{name}: {len(values)} rows, median error {median(values):.1%}, p90 {worst:.1%}")
+    for name, some in sorted(found.items()):
+        errors = sorted(abs(one.predicted / one.published - 1) for one in some)
+        worst = errors[int(0.9 * (len(errors) - 1))]
+        inside = sum(one.inside for one in some) / len(some)
+        print(f"{name}: {len(some)} rows, median error {median(errors):.1%}, p90 {worst:.1%}, {inside:.0%} inside")
     for model, key, kind, batch in UNPUBLISHED if not only else ():
         reached = run(model, key, kind, batch).throughput
         print(f"{model:21} {key:15} {kind} batch {batch:>5}: {reached:10.1f}, no published figure")

@@ -1,7 +1,7 @@
 """Predicted against published times of models that nothing, or only a few shares, was fitted on, by row.
 
     python tools/calibration/accuracy_models.py transformers            # FP32 transformers that NeuSight timed
-    python tools/calibration/accuracy_models.py images [--most 100]    # timm (make accuracy-images)
+    python tools/calibration/accuracy_models.py images [--most 100] [--unseen]    # timm (make accuracy-images)
 
 For each GPU, mode and layout: the median and the 90th percentile of the error, the bias (of times: + is too slow),
 Kendall's tau of the ranking of models, and how many rows lay inside the printed band.
@@ -16,10 +16,12 @@ from collections import defaultdict
 from itertools import combinations
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
+
+import record_steps  # noqa: E402
 
 
 class Outcome(NamedTuple):
@@ -89,22 +91,33 @@ def transformers(only: str) -> list[Outcome]:
     return found
 
 
-def images(only: str, most: int) -> list[Outcome]:
-    """timm's results: all of the RTX 3090, and as many others as asked for, chosen by a seed."""
+def images(only: str, most: int, unseen: bool) -> list[Outcome]:
+    """timm's results, in an order that a seed gives: of those that shares were fitted on, or of the others."""
     import reference_images as of
 
     timm = of.import_timm()
-    rows = [row for row in of.rows() if row.model.startswith(only)]
-    some = [row for row in rows if row.gpu == "RTX3090"]
+    rows = of.rows()
     others = [row for row in rows if row.gpu != "RTX3090"]
-    random.Random(18).shuffle(others)
+    random.Random(record_steps.SEED).shuffle(others)
+    fitted = {(one.model, one.group) for one in record_steps.read("image_steps.json.gz")}
+    chosen = [row for row in [*(row for row in rows if row.gpu == "RTX3090"), *others] if row.model.startswith(only)]
+    chosen = [row for row in chosen if unseen != ((row.model, group_of(row)) in fitted)]
     found = []
-    for row in [*some, *others[:most]]:
-        predicted, band = of.predict(timm, row)
+    for row in chosen[:most]:
+        try:
+            predicted, band = of.predict(timm, row)
+        except RuntimeError as error:
+            print(f"{row.model:32} {group_of(row):24} left out: {str(error).partition('. GPU')[0].splitlines()[0]}")
+            continue
         published = 1000.0 * row.batch / row.throughput
-        found.append(Outcome(row.model, f"{row.gpu} {row.mode} {row.layout}", predicted, published, band))
+        found.append(Outcome(row.model, group_of(row), predicted, published, band))
         show(found[-1])
     return found
+
+
+def group_of(row: Any) -> str:
+    """The group of a row of timm's."""
+    return f"{row.gpu} {row.mode} {row.layout}"
 
 
 def layouts(outcomes: list[Outcome]) -> None:
@@ -124,12 +137,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("transformers", "images"))
     parser.add_argument("--only", default="", help="models whose names begin so")
-    parser.add_argument("--most", type=int, default=60, help="rows of GPUs with hundreds of them")
+    parser.add_argument("--most", type=int, default=60, help="how many rows of images")
+    parser.add_argument("--unseen", action="store_true", help="rows of images that nothing was fitted on")
     options = parser.parse_args()
     if options.what == "transformers":
         summarize(transformers(options.only))
         return
-    outcomes = images(options.only, options.most)
+    outcomes = images(options.only, options.most, options.unseen)
     summarize(outcomes)
     layouts(outcomes)
 

@@ -485,15 +485,23 @@ def compare(key: str, kind: str, ranks: int, brought_bytes: int, time_us: float)
 _models: dict[str, Collectives] = {}
 
 
+def calibrate() -> None:
+    """Fit, cross-validate and write the constants, and print the errors that they make."""
+    fitted = fit_all()
+    write(fitted, report(fitted))
+    _models.clear()
+    table()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--check", action="store_true", help="fit nothing: print the errors of the constants as they are"
     )
-    if not parser.parse_args().check:
-        fitted = fit_all()
-        write(fitted, report(fitted))
-    table()
+    if parser.parse_args().check:
+        table()
+    else:
+        calibrate()
 
 
 if __name__ == "__main__":

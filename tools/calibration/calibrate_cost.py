@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,7 +27,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
 
+import record_steps  # noqa: E402
 import tables  # noqa: E402
+from record_steps import IMAGES, Recording  # noqa: E402
 
 from understudy import gpus  # noqa: E402
 from understudy.cost import CostModel, curves, operators  # noqa: E402
@@ -63,13 +66,6 @@ FITTED = (
 """What is fitted, at which precision, on which model's throughput, for which generations: one number each."""
 PUBLISHERS = {"lambdal": "Lambda", "NVIDIA": "NVIDIA", "huggingface": "timm"}
 SHARES = ("unaligned", "product", "convolution")
-IMAGES = "fitted: timm's published results on an {gpu}, eager, AMP (image_models.csv)"
-OF_IMAGES = (
-    ("convolution", "ampere-86", 1.18, IMAGES.format(gpu="RTX 3090")),
-    ("convolution", "ada", 1.05, IMAGES.format(gpu="RTX 4090")),
-    ("product", "ampere-86", 1.1, "between BERT-base's 1.01 (Lambda) and timm's transformers' 1.20 on an RTX 3090"),
-)
-"""Shares where the parts of many models' steps add up to the published times, in FP16."""
 FP32_SOURCE = "fitted: NeuSight's published FP32 kernel timings, {n} of {gpu}"
 
 
@@ -141,9 +137,9 @@ def share_row(precision: str, generation: str, share: float, source: str) -> dic
 class Fit:
     """The curves and the shares of products with odd sizes as far as they are known."""
 
-    def __init__(self, curve_rows: list[dict[str, Any]]) -> None:
+    def __init__(self, curve_rows: list[dict[str, Any]], kept: dict[str, list[dict[str, Any]]] | None = None) -> None:
         self.curves = curve_rows
-        self.shares: dict[str, list[dict[str, Any]]] = {kind: [] for kind in SHARES}
+        self.shares: dict[str, list[dict[str, Any]]] = {kind: [] for kind in SHARES} | (kept or {})
 
     def write(self) -> None:
         """Write the data file and let the model read it anew."""
@@ -181,29 +177,43 @@ class Fit:
 
     def search(self, operator_class: str, generation: str, row: dict[str, str]) -> None:
         """Bisect until the predicted throughput is the published one: from 0.15 to 1.0 (odd sizes) or 1.6."""
-        from reference_steps import recorded, step_ns
-
         low, high = 0.15, {"unaligned": 1.0, "product": 1.6, "convolution": 1.6}.get(operator_class, 1.05)
         where = next(name for start, name in PUBLISHERS.items() if row["source"].startswith(start))
         source = f"fitted: {where}'s throughput of {row['model']} on {row['gpu']}, batch {row['batch']}"
-        run = recorded(row["model"], row["key"], row["kind"], int(row["batch"]))
+        run = recorded()[row["model"], row["key"], f"{row['kind']} {row['batch']}"]
         gpu = gpus.find(row["key"])
         for _ in range(12):
             value = (low + high) / 2
             self.set(operator_class, row["kind"], generation, value, source)
             self.write()
-            predicted = run.samples * 1e9 / step_ns(CostModel(gpu, (11, 8)), run.work)
-            low, high = (value, high) if predicted < float(row["value"]) else (low, value)
+            slow = run.step_ns(CostModel(gpu, (11, 8))) > 1e6 * run.ms
+            low, high = (value, high) if slow else (low, value)
         print(f"{operator_class:12} {row['kind']} {generation:10} {value:.2f}")
+
+
+@cache
+def recorded() -> dict[tuple[str, str, str], Recording]:
+    """The recorded steps of the training programs, by model, GPU, precision and batch."""
+    return {(one.model, one.gpu, one.group): one for one in record_steps.read("throughput_steps.json.gz")}
+
+
+def of_images() -> dict[str, list[dict[str, Any]]]:
+    """The shares that `calibrate_images` fitted."""
+    rows = operators.read("curves")
+    return {kind: [row for row in rows.get(kind, ()) if row["source"] == IMAGES] for kind in SHARES}
+
+
+def calibrate() -> None:
+    """Fit all curves and shares but those of images, which stay as they are."""
+    fit(Fit(fp32_curves(), of_images()))
+    kernel_report()
 
 
 def fit(found: Fit) -> None:
     """Add the tensor-core curves: for each a search for the one number that meets the published throughput."""
     from reference_steps import rows as published
 
-    large_products(found, "fp16", "ampere")  # attention's, from the kernel timings
-    for kind, generation, value, source in OF_IMAGES:
-        found.set(kind, "fp16", generation, value, source)
+    large_products(found, "fp16", "ampere")  # from the kernel timings
     large_products(found, "fp16", "ampere-86")
     for operator_class, precision, model, generations in FITTED:
         for generation in generations:
@@ -271,7 +281,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="fit nothing: print the errors of the curves as they are")
     if not parser.parse_args().check:
-        fit(Fit(fp32_curves()))
+        calibrate()
+        return
     kernel_report()
 
 

@@ -15,6 +15,7 @@ import sys
 import tomllib
 import zlib
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +40,9 @@ CLIP = 0.6
 MOST = {"tail": 1.0, "read_bytes_per_clock": 128.0, "bandwidth_share": 0.95, "sharpness": 8.0}
 """Bounds of constants: a tail is a part of a wave; an SM's port to L2 is 64 bytes wide (A100 whitepaper), some two."""
 LEAST = {"prologue_us": 0.2, "split_us": 1.0}
+BANDS_HEAD = "Bands: the half-width around the predicted time that holds 80 % of the measured ones."
+SINGLE = ("step",)
+"""Tables of data files of which there is one."""
 ARRAYS = Arithmetic(np.maximum, np.minimum, np.ceil)
 Array = NDArray[np.float64]
 
@@ -174,9 +178,9 @@ class Residuals(NamedTuple):
     gpu: str
     ratio: Array
 
-    def interval(self) -> tuple[float, float]:
-        """The 10th and the 90th percentile."""
-        return float(np.quantile(self.ratio, 0.1)), float(np.quantile(self.ratio, 0.9))
+    def width(self) -> float:
+        """The relative half-width around the predicted times that holds 80 % of the measured ones."""
+        return float(np.quantile(np.abs(self.ratio - 1.0), 0.8))
 
 
 def cross_validate(timings: Timings, gpu: gpus.Gpu, table: Table) -> Residuals:
@@ -223,10 +227,10 @@ def siblings(timings: dict[str, Timings], rows: dict[str, Constants], table: Tab
     return found
 
 
-def report(residuals: Residuals, low: float, high: float) -> None:
-    """A line of the table; a product counts as inside where the band around its prediction holds its time."""
+def report(residuals: Residuals, width: float) -> None:
+    """A line of the table; a row counts as inside where the band around its prediction holds its time."""
     errors = np.abs(1.0 / residuals.ratio - 1.0)
-    inside = np.mean((residuals.ratio >= low) & (residuals.ratio <= high))
+    inside = np.mean(np.abs(residuals.ratio - 1.0) <= width)
     print(
         f"{residuals.gpu:16} {residuals.distance:14} {len(errors):5} {np.median(errors):7.1%} "
         f"{np.quantile(errors, 0.9):7.1%} {np.median(1.0 / residuals.ratio) - 1.0:+7.1%} {inside:7.0%}",
@@ -238,12 +242,18 @@ def update_bands(families: tuple[str, ...], rows: list[tuple[str, dict[str, Any]
     """Put these families' bands in place of their former ones."""
     kept = [row for row in stored("bands", "band") if row[1]["family"] not in families]
     every = sorted([*kept, *rows], key=lambda row: str(row[1]["family"]))
-    write("bands", "Bands: percentiles 10 and 90 of measured over predicted time.", every)
+    write("bands", BANDS_HEAD, [*every, ("step", stored_table("bands", "step"))])
 
 
 def stored(name: str, kind: str) -> list[tuple[str, dict[str, Any]]]:
     """The tables of a data file as they are."""
     return [(kind, row) for row in tomllib.loads((DATA / f"{name}.toml").read_text(encoding="utf-8")).get(kind, [])]
+
+
+def stored_table(name: str, kind: str) -> dict[str, Any]:
+    """The one table of this name in a data file as it is."""
+    found: dict[str, Any] = tomllib.loads((DATA / f"{name}.toml").read_text(encoding="utf-8"))[kind]
+    return found
 
 
 def line(value: Any) -> str:
@@ -255,7 +265,8 @@ def write(name: str, head: str, tables: list[tuple[str, dict[str, Any]]]) -> Non
     """A data file of tables."""
     lines = [f"# {head}", "# Written by `make calibrate`; do not edit by hand."]
     for kind, row in tables:
-        lines += ["", f"[[{kind}]]", *(f"{key} = {line(value)}" for key, value in row.items())]
+        head = f"[{kind}]" if kind in SINGLE else f"[[{kind}]]"
+        lines += ["", head, *(f"{key} = {line(value)}" for key, value in row.items())]
     (DATA / f"{name}.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -277,17 +288,15 @@ def band_rows(
         if some
     }
     for one in (*residuals["own GPU"], *pooled.values()):
-        low, high = one.interval()
         row: dict[str, Any] = {"family": family, "distance": one.distance}
         row |= {"gpu": one.gpu} if one.gpu else {}
-        rows.append(("band", row | {"low": low, "high": high, "n": len(one.ratio), "source": sources[one.distance]}))
+        rows.append(("band", row | {"width": one.width(), "n": len(one.ratio), "source": sources[one.distance]}))
     if "own generation" not in pooled:
-        (near, far) = (pooled[name].interval() for name in ("own GPU", "borrowed"))
+        near, far = (pooled[name].width() for name in ("own GPU", "borrowed"))
         between = {
             "family": family,
             "distance": "own generation",
-            "low": (near[0] + far[0]) / 2,
-            "high": (near[1] + far[1]) / 2,
+            "width": (near + far) / 2,
             "n": 0,
             "source": "assumed: halfway between the GPU's own and another generation's: no table has two GPUs of one",
         }
@@ -303,11 +312,10 @@ def calibrate(table: Table) -> tuple[list[tuple[str, dict[str, Any]]], list[tupl
         of, gpu = timings[key], gpus.find(key)
         rows[key] = fit(of, gpu, table, 0)
         own.append(cross_validate(of, gpu, table))
-        low, high = own[-1].interval()
-        report(own[-1], low, high)
+        report(own[-1], own[-1].width())
         error = float(np.median(np.abs(1 / own[-1].ratio - 1)))
         head = {"generation": gpu.generation, "precision": table.precision, "gpu": key}
-        tail = {"n": len(of.us), "median_error": error, "low": low, "high": high}
+        tail = {"n": len(of.us), "median_error": error}
         source = f"fitted: {table.source}, {len(of.us)} products"
         shares = {"sustained_share": gpu.sustained_share}
         found.append(("row", {**head, **shares, **rows[key]._asdict(), **tail, "source": source}))
@@ -318,9 +326,9 @@ def calibrate(table: Table) -> tuple[list[tuple[str, dict[str, Any]]], list[tupl
     }
     for distance in ("own generation", "borrowed"):
         if residuals[distance]:
-            pooled = np.concatenate([one.ratio for one in residuals[distance]])
+            pooled = Residuals("", "", np.concatenate([one.ratio for one in residuals[distance]]))
             for one in residuals[distance]:
-                report(one, float(np.quantile(pooled, 0.1)), float(np.quantile(pooled, 0.9)))
+                report(one, pooled.width())
     return found, band_rows(table.family, residuals)
 
 
@@ -331,7 +339,20 @@ def check(table: Table) -> None:
         row = products.fitted()[gpu.generation, table.precision]
         ratio = of.us / predict_as(of, gpu, row.constants, gpus.find(row.gpu), table)
         found = Residuals("own GPU" if key == row.gpu else "own generation", key, ratio)
-        report(found, *found.interval())
+        report(found, found.width())
+
+
+def calibrate_all(chosen: Sequence[Table] = TABLES) -> None:
+    """Fit, cross-validate and write these tables; rows of others stay."""
+    mine = [table.precision for table in chosen]
+    fitted = [row for row in stored("products", "row") if row[1]["precision"] not in mine]
+    residuals = []
+    for table in chosen:
+        rows, bands = calibrate(table)
+        fitted += rows
+        residuals += bands
+    write("products", "Matrix products: the constants of cost/families/products.py.", fitted)
+    update_bands(tuple(table.family for table in chosen), residuals)
 
 
 def main() -> None:
@@ -348,15 +369,7 @@ def main() -> None:
         for table in chosen:
             check(table)
         return
-    mine = [table.precision for table in chosen]
-    fitted = [row for row in stored("products", "row") if row[1]["precision"] not in mine]
-    residuals = []
-    for table in chosen:
-        rows, bands = calibrate(table)
-        fitted += rows
-        residuals += bands
-    write("products", "Matrix products: the constants of cost/families/products.py.", fitted)
-    update_bands(tuple(table.family for table in chosen), residuals)
+    calibrate_all(chosen)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Fit what part of the memory's bandwidth kernels reach, cross-validate it, write both as data.
 
-    python tools/calibration/calibrate_streams.py    # writes streams.toml and the bands of `streams`
+    python tools/calibration/calibrate_streams.py            # writes streams.toml and the bands of `streams`
+    python tools/calibration/calibrate_streams.py --check    # fits nothing: the error of the shares as they are
 
 A GPU's share is the median of its element-wise timings. A GPU is left out by giving it the share of another one of its
 generation, or of the nearest other generation; the bands are the 80 % intervals of measured over predicted times, those
@@ -13,7 +14,7 @@ import argparse
 import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,30 +25,18 @@ import tables  # noqa: E402
 from calibrate_products import Array, Residuals, band_rows, report, update_bands, write  # noqa: E402
 
 from understudy import gpus  # noqa: E402
-from understudy.cost import CostModel  # noqa: E402
+from understudy.cost import CostModel, operators  # noqa: E402
 from understudy.cost.families import streams  # noqa: E402
 from understudy.trace.operation import Signature  # noqa: E402
 
 SOURCE = "NeuSight's published FP32 kernel timings (ASPLOS '25, MIT)"
 NAMES = {"ln": "aten::native_layer_norm", "softmax": "aten::_softmax", "gelu": "aten::gelu", "addu": "aten::add"}
 TWO_INPUTS = ("add", "mul", "div")
-IMAGES = "fitted: timm's published results, eager, AMP, torch 1.12 to 2.9 (image_models.csv)"
-FITTED_ELSEWHERE = (("ampere-86", "RTX3090", 0.92, IMAGES), ("ada", "RTX4090", 0.94, IMAGES))
-"""GPUs of which only whole models are published: these shares, and those of classes, are where the parts of their steps
-add up to the published times."""
-CLASSES = (
-    ("reduction", 0.55, IMAGES),
-    ("pool", 0.65, IMAGES),
-    ("pool backward", 0.25, IMAGES),
-    ("layer norm", 0.85, IMAGES),
-    ("layer norm backward", 0.24, IMAGES),
-    ("norm backward", 0.86, IMAGES),
-    ("softmax", 0.75, IMAGES),
-    ("scan", 0.35, "assumed"),
-    ("index", 0.6, "assumed"),
-    ("embedding", 0.6, "assumed"),
-    ("random", 0.75, "assumed"),
-)
+BEGIN = 0.85
+"""The share that the search for a GPU's begins with."""
+ASSUMED = (("scan", 0.35), ("index", 0.6), ("embedding", 0.6), ("random", 0.75))
+"""Shares of classes that no table has; those of others are `calibrate_images`'s."""
+HEAD = "Kernels that memory bounds: the shares of cost/families/streams.py."
 
 
 SOURCES = {
@@ -99,41 +88,60 @@ def fitted_share(kernels: list[Kernel], gpu: gpus.Gpu) -> float:
     """The share at which the median element-wise kernel takes what was measured."""
     now = streams.generation_share(gpu.generation, gpu.key)[0]
     ratio = ratios([kernel for kernel in kernels if kernel.is_elementwise], gpu, now)
-    return float(now / np.median(ratio))
+    return float(f"{now / np.median(ratio):.3g}")
+
+
+def begin() -> None:
+    """A data file from which the fits begin, whatever was in it: every share unfitted, those of classes assumed."""
+    rows = [
+        ("rate", {"generation": gpus.find(key).generation, "gpu": key, "share": BEGIN, "source": ""}) for key in read()
+    ]
+    classes = [("class", {"name": name, "share": share, "source": "assumed"}) for name, share in ASSUMED]
+    write("streams", HEAD, [*rows, *classes])
+
+
+def calibrate() -> None:
+    """Fit the share of each GPU that the table has, and write them; the other rows of the file stay."""
+    rates = {row["gpu"]: row for row in operators.read("streams")["rate"]}
+    for _ in range(2):  # a floor is a part of the time and not of the share
+        shares = {key: fitted_share(kernels, gpus.find(key)) for key, kernels in read().items()}
+        for key, share in shares.items():
+            rates[key] |= {"share": share, "source": f"fitted: {SOURCE}"}
+        streams.generation_share.cache_clear()
+    write("streams", HEAD, [(kind, row) for kind, rows in operators.read("streams").items() for row in rows])
+
+
+def validate(update: bool = True) -> None:
+    """Print the errors with the shares as they are, and with a GPU and a generation left out; write the bands."""
+    timings = read()
+    known = [(row["generation"], row["gpu"], float(row["share"])) for row in operators.read("streams")["rate"]]
+    residuals: dict[str, list[Residuals]] = {"own GPU": [], "own generation": [], "borrowed": []}
+    for key, kernels in timings.items():
+        gpu = gpus.find(key)
+        others = [row for row in known if row[1] != key]
+        mine = next(row for row in known if row[1] == key)
+        sibling = next((row for row in others if row[0] == gpu.generation), None)
+        nearest = streams.NEAREST.get(gpu.generation, "ampere")
+        far = next((row for row in others if row[0] == nearest != gpu.generation), None)
+        for distance, row in (("own GPU", mine), ("own generation", sibling), ("borrowed", far)):
+            if row is not None:
+                residuals[distance].append(Residuals(distance, key, ratios(kernels, gpu, row[2])))
+    for some in residuals.values():
+        pooled = Residuals("", "", np.concatenate([one.ratio for one in some])).width()
+        for one in some:
+            report(one, pooled)
+    if update:
+        update_bands(("streams",), band_rows("streams", residuals, SOURCES))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing: print the errors")
     only_check = parser.parse_args().check
-    timings = read()
-    shares = {key: round(fitted_share(kernels, gpus.find(key)), 3) for key, kernels in timings.items()}
-    known = [(gpus.find(key).generation, key, share, f"fitted: {SOURCE}") for key, share in shares.items()]
-    known += FITTED_ELSEWHERE
-    residuals: dict[str, list[Residuals]] = {"own GPU": [], "own generation": [], "borrowed": []}
     print("GPU              distance           n  median     p90    bias  inside")
-    for key, kernels in timings.items():
-        gpu = gpus.find(key)
-        others = [row for row in known if row[1] != key]
-        sibling = next((row for row in others if row[0] == gpu.generation), None)
-        nearest = streams.NEAREST.get(gpu.generation, "ampere")
-        far = next((row for row in others if row[0] == nearest != gpu.generation), None)
-        for distance, row in (("own GPU", ("", "", shares[key])), ("own generation", sibling), ("borrowed", far)):
-            if row is not None:
-                residuals[distance].append(Residuals(distance, key, ratios(kernels, gpu, float(row[2]))))
-    for some in residuals.values():
-        pooled = Residuals("", "", np.concatenate([one.ratio for one in some])).interval()
-        for one in some:
-            report(one, *pooled)
-    if only_check:
-        return
-    tables: list[tuple[str, dict[str, Any]]] = [
-        ("rate", {"generation": generation, "gpu": key, "share": share, "source": source})
-        for generation, key, share, source in known
-    ]
-    tables += [("class", {"name": name, "share": share, "source": source}) for name, share, source in CLASSES]
-    write("streams", "Kernels that memory bounds: the shares of cost/families/streams.py.", tables)
-    update_bands(("streams",), band_rows("streams", residuals, SOURCES))
+    if not only_check:
+        calibrate()
+    validate(not only_check)
 
 
 if __name__ == "__main__":

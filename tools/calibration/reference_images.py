@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from understudy import emulate
+from understudy.trace.trace import Trace
 
 KEYS = {"RTX 3090": "RTX3090", "RTX 4090": "RTX4090"}
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
@@ -98,8 +99,12 @@ def step_of(model: nn.Module, row: Row, images: Tensor) -> Callable[[], None]:
     return train
 
 
-def predict(timm: Any, row: Row) -> tuple[float, float | None]:
-    """Milliseconds of a step on the row's GPU, as the emulated program's own clock says, and the band of the run."""
+def run(timm: Any, row: Row) -> tuple[float, float | None, Trace, int]:
+    """Run two steps on the row's GPU.
+
+    Returns the milliseconds of the second as the program's own clock says, the run's band, its trace, and the row of
+    the trace at which the second step begins.
+    """
     timm.layers.set_fused_attn(row.torch >= "2")  # timm of torch 1.12 had attention written out
     with emulate(row.gpu, no_data=True, assume=1.0, cuda_version=row.cuda) as session:
         with torch.device("cuda"):
@@ -112,6 +117,7 @@ def predict(timm: Any, row: Row) -> tuple[float, float | None]:
             step = step_of(model, row, images)
             step()
             torch.cuda.synchronize()
+            at = len(session.trace)
             begin = time.perf_counter_ns()
             step()
             torch.cuda.synchronize()
@@ -119,4 +125,9 @@ def predict(timm: Any, row: Row) -> tuple[float, float | None]:
         band = session.machine.band()
         del step, model
         gc.collect()
-    return ms, band
+    return ms, band, session.trace, at
+
+
+def predict(timm: Any, row: Row) -> tuple[float, float | None]:
+    """Milliseconds of a step on the row's GPU, as the emulated program's own clock says, and the band of the run."""
+    return run(timm, row)[:2]

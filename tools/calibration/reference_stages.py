@@ -131,10 +131,10 @@ class Training:
         self.model.train()
 
 
-def predict(name: str, batch: int, steps: int = 2) -> float:
-    """Tokens a second of a stage, as the emulated program's own clock says."""
+def predict(name: str, batch: int, steps: int = 2) -> tuple[float, float | None]:
+    """Tokens a second of a stage, as the emulated program's own clock says, and the run's band."""
     stage = STAGES.index(name)
-    with emulate(GPU, no_data=True, assume=1.0, cuda_version=CUDA):
+    with emulate(GPU, no_data=True, assume=1.0, cuda_version=CUDA) as session:
         torch.set_float32_matmul_precision("high" if stage >= 1 else "highest")
         try:
             training = Training(stage, batch)
@@ -143,8 +143,9 @@ def predict(name: str, batch: int, steps: int = 2) -> float:
             evaluation_s = _timed(training.evaluate)
         finally:
             torch.set_float32_matmul_precision("highest")
+        band = session.machine.band()
         gc.collect()
-    return EVALUATED_EVERY * batch * LENGTH / (EVALUATED_EVERY * step_s + evaluation_s)
+    return EVALUATED_EVERY * batch * LENGTH / (EVALUATED_EVERY * step_s + evaluation_s), band
 
 
 def _timed(work: Any) -> float:

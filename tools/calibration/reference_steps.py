@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import tables
@@ -20,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from understudy import emulate, gpus
-from understudy.cost import CostModel
 from understudy.trace.operation import Kind, Signature
 from understudy.trace.trace import Trace
 
@@ -187,15 +185,16 @@ class BertAdam:
 
 
 class Run:
-    """What a program reached: `throughput` a second of its own units, and its last step's `work`.
+    """What a program reached: `throughput` a second of its own units, its `band`, and its last step's `work`.
 
     The work is the signatures of the kernels in order, with None where the host waited.
     """
 
-    def __init__(self, throughput: float, samples: int, work: tuple[Signature | None, ...]) -> None:
+    def __init__(self, throughput: float, samples: int, work: tuple[Signature | None, ...], band: float | None) -> None:
         self.throughput = throughput
         self.samples = samples
         self.work = work
+        self.band = band
 
 
 def run(name: str, key: str, kind: str, batch: int, cuda: str = "11.8", steps: int = 1) -> Run:
@@ -216,10 +215,10 @@ def run(name: str, key: str, kind: str, batch: int, cuda: str = "11.8", steps: i
                 seconds = (time.perf_counter_ns() - begin) / 1e9 / steps
         finally:
             torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
-        work = _work(session.trace, rows)
+        work, band = _work(session.trace, rows), session.machine.band()
         del step
         gc.collect()
-    return Run(samples / seconds, samples, work)
+    return Run(samples / seconds, samples, work, band)
 
 
 def _work(trace: Trace, begin: int) -> tuple[Signature | None, ...]:
@@ -229,28 +228,6 @@ def _work(trace: Trace, begin: int) -> tuple[Signature | None, ...]:
         for row in rows
         if row[0] in (Kind.KERNEL, Kind.SYNCHRONIZE)
     )
-
-
-@cache
-def recorded(name: str, key: str, kind: str, batch: int) -> Run:
-    """The same, once: `step_ns` prices its kernels again while curves are fitted."""
-    return run(name, key, kind, batch)
-
-
-def step_ns(cost: CostModel, work: tuple[Signature | None, ...], steps: int = 3) -> int:
-    """The length of a step of this work on one stream: a quick stand-in for running the program again."""
-    prices = {one: (cost.dispatch_ns(one.name), cost.kernel(one).duration_ns) for one in set(work) if one is not None}
-    host = ready = before = 0
-    for _ in range(steps):
-        before = max(host, ready)
-        for one in work:
-            if one is None:
-                host = max(host + cost.synchronize_ns, ready)
-                continue
-            dispatch, duration = prices[one]
-            host += dispatch
-            ready = max(ready, host + cost.launch_ns) + duration
-    return max(host, ready) - before
 
 
 def rows() -> list[dict[str, str]]:
@@ -265,6 +242,7 @@ def rows() -> list[dict[str, str]]:
     return found
 
 
-def predict(row: dict[str, str]) -> float:
-    """Samples (or tokens) a second on the row's GPU, as the emulated program's own clock says."""
-    return run(row["model"], row["key"], row["kind"], int(row["batch"]), row["cuda"]).throughput
+def predict(row: dict[str, str]) -> tuple[float, float | None]:
+    """Samples (or tokens) a second on the row's GPU, as the emulated program's own clock says, and the run's band."""
+    found = run(row["model"], row["key"], row["kind"], int(row["batch"]), row["cuda"])
+    return found.throughput, found.band

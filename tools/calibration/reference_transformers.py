@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from understudy import emulate, gpus
+from understudy.trace.trace import Trace
 
 
 class Sizes(NamedTuple):
@@ -115,8 +116,12 @@ def rows() -> list[Row]:
     ]
 
 
-def predict(row: Row) -> tuple[float, float | None]:
-    """Milliseconds of a step on the row's GPU, as the emulated program's own clock says, and the band of the run."""
+def run(row: Row) -> tuple[float, float | None, Trace, int]:
+    """Run two steps on the row's GPU.
+
+    Returns the milliseconds of the second as the program's own clock says, the run's band, its trace, and the row of
+    the trace at which the second step begins.
+    """
     with emulate(row.gpu, no_data=True, assume=1.0, cuda_version="12.1") as session:
         with torch.device("cuda"):
             model = Transformer(MODELS[row.model], row.length).train(row.mode == "train")
@@ -124,6 +129,7 @@ def predict(row: Row) -> tuple[float, float | None]:
             with torch.set_grad_enabled(row.mode == "train"):
                 for _ in range(2):
                     torch.cuda.synchronize()
+                    at = len(session.trace)
                     begin = time.perf_counter_ns()
                     scores = model(tokens)
                     if row.mode == "train":
@@ -133,4 +139,9 @@ def predict(row: Row) -> tuple[float, float | None]:
         band = session.machine.band()
         del model, scores
         gc.collect()
-    return ms, band
+    return ms, band, session.trace, at
+
+
+def predict(row: Row) -> tuple[float, float | None]:
+    """Milliseconds of a step on the row's GPU, as the emulated program's own clock says, and the band of the run."""
+    return run(row)[:2]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from understudy.cost.bands import of_step
 from understudy.cost.model import CostModel
 from understudy.errors import FileFormatError, UsageError
 from understudy.gpus import from_description, versions
@@ -162,8 +163,8 @@ class _Retiming:
         out.hazards, out.notes, out.memory = old.hazards, old.notes, old.memory
 
     def band(self) -> float | None:
-        """The error band of the kernels, weighted by their time."""
-        return self.weighted_band / self.kernel_ns if self.kernel_ns else None
+        """The error band of the kernels together, as a share of their time."""
+        return of_step(self.weighted_band / self.kernel_ns) if self.kernel_ns else None
 
     def take(self, row: Row) -> None:
         """Put one row on the new clock."""

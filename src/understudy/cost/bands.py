@@ -14,6 +14,10 @@ WIDEST = 0.9
 """A time is never said to be shorter than nothing."""
 
 
+LEAST = 0.05
+"""A step whose kernels' bands are this or wider is not said to be known better, however its errors cancel."""
+
+
 @cache
 def band(family: str, distance: str, gpu: str = "") -> float:
     """The relative half-width that holds 80 % of the measured over the predicted times; 0.5 where nothing says it.
@@ -23,5 +27,16 @@ def band(family: str, distance: str, gpu: str = "") -> float:
     rows = [row for row in read("bands")["band"] if row["family"] == family and row["distance"] == distance]
     for row in sorted(rows, key=lambda row: row.get("gpu") != gpu):
         if row.get("gpu", gpu) == gpu:
-            return min(WIDEST, max(1.0 - float(row["low"]), float(row["high"]) - 1.0))
+            return min(WIDEST, float(row["width"]))
     return 0.5
+
+
+@cache
+def step_share() -> float:
+    """What of the mean of its kernels' bands holds 80 % of whole steps, since errors of kernels cancel in part."""
+    return float(read("bands")["step"]["share"])
+
+
+def of_step(mean: float) -> float:
+    """The band of a step whose kernels' bands, weighted by their time, have this mean."""
+    return max(min(mean, LEAST), mean * step_share())

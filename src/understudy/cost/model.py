@@ -147,12 +147,15 @@ class CostModel:
         families = by_class().get(operator.name, ())
         if not families or (self.measured is not None and (operator.curve, precision) in self.measured.curves):
             return None
+        problem = self.problem(signature, name, precision, part)
+        return next((price for family in families if (price := family(problem)) is not None), None)
+
+    def problem(self, signature: Signature, name: str, precision: str, part: float) -> Problem:
+        """What a kernel family is asked."""
         dtype = signature.dtypes[0].removeprefix("torch.") if signature.dtypes else "float32"
         shapes = signature.shapes[: signature.inputs] if signature.inputs else signature.shapes
-        item = flops.ITEM_BYTES.get(dtype, 1)
-        peak = self._peak(precision)
-        problem = Problem(signature, name, shapes, precision, peak, item, part, self.gpu, self.cuda_version)
-        return next((price for family in families if (price := family(problem)) is not None), None)
+        item, peak = flops.ITEM_BYTES.get(dtype, 1), self._peak(precision)
+        return Problem(signature, name, shapes, precision, peak, item, part, self.gpu, self.cuda_version)
 
     def _recurrent_ns(
         self, sizes: Recurrence, signature: Signature, shape: Curve, precision: str, part: float, floor_ns: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from understudy.cost.bands import of_step
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
 from understudy.machine.occupancy import FULL
@@ -42,11 +43,11 @@ def fill_rooms(trace: Trace, devices: Sequence[Device], now_ns: int) -> None:
 
 
 def band(trace: Trace, bands: Mapping[int, float]) -> float | None:
-    """The error band of the trace's kernels, as a share of their time and weighted by it; None without kernels."""
+    """The error band of the trace's kernels together, as a share of their time; None without kernels."""
     total = 0
     weighted = 0.0
     for kind, _, signature, _, _, start, end, _ in trace.rows:
         if kind == Kind.KERNEL and signature in bands:
             total += end - start
             weighted += (end - start) * bands[signature]
-    return weighted / total if total else None
+    return of_step(weighted / total) if total else None

@@ -118,7 +118,7 @@ class Machine:
         )
 
     def band(self) -> float | None:
-        """The error band of the trace's kernels, as a share of their time and weighted by it; None without kernels."""
+        """The error band of the trace's kernels together, as a share of their time; None without kernels."""
         return launches.band(self.trace, self.bands)
 
     def first_use(self, host: HostThread, device: Device, name: str) -> None:

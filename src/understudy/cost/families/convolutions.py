@@ -16,7 +16,9 @@ no more).
 The 16-bit kernels of tensor cores take channels last (NVIDIA's guide to convolutional layers, "Tensor layouts"): other
 layouts are converted by kernels of their own, which read and write both tensors of each product once. With the cuDNN
 of CUDA 12 the forward pass is not converted: timm's eager results on RTX 3090 and 4090 (torch 2.4 and 2.9) leave no
-time for it, those of torch 1.12 do.
+time for it, those of torch 1.12 do. `data/convolutions.toml` has, fitted on timm's results: what both gradients reach
+of the forward pass's rate ("backward"), the forward pass of channels first as they are ("channels first"), and
+conversions of layout of the bandwidth of additions ("conversion").
 
 In FP32, 3x3 kernels of stride 1 go by the efficiency curve instead, which was fitted on 24,662 of them: cuDNN took
 Winograd's transforms for 81 % of those on A100, 76 % on V100 and 67 % on T4 (the kernels' names in NeuSight's tables).
@@ -31,18 +33,13 @@ from understudy.cost import flops
 from understudy.cost.bands import band
 from understudy.cost.curves import share_of
 from understudy.cost.families import direct_convolutions, products, streams
+from understudy.cost.families.direct_convolutions import fitted_share
 from understudy.cost.families.problem import Price, Problem
 from understudy.cost.operators import classify
 
 CLASSES = ("convolution",)
-BACKWARD = 1.13
-"""What both gradients reach of the forward pass's rate: fitted on timm's training results on an RTX 3090."""
-CONVERSION_SHARE = 0.86
-"""What conversions of layout reach of the bandwidth of additions: fitted on the same, both layouts of 18 models."""
 NO_CONVERSION = (12, 0)
 """From this version of CUDA on the forward pass takes channels first as they are."""
-CHANNELS_FIRST = 0.8
-"""And reaches this part of the rate: fitted on timm's inference results on RTX 3090 and 4090."""
 LEAST_CHANNELS = 16
 """Of a kernel that Winograd's transforms are worth for."""
 
@@ -126,9 +123,9 @@ def price(problem: Problem) -> Price | None:
     total = 0.0
     first = tensor_cores and problem.precision != "tf32" and ("channels_last", 1) not in problem.signature.detail
     for kind in kinds:
-        part = reached * (1.0 if kind == "forward" else BACKWARD) / row[0].scale
+        part = reached * (1.0 if kind == "forward" else fitted_share("backward")) / row[0].scale
         if first and kind == "forward" and problem.cuda_version >= NO_CONVERSION:
-            part *= CHANNELS_FIRST
+            part *= fitted_share("channels first")
         elif first:
             total += _conversion_ns(of, problem)
         least_us, time_us = products.length_us(product_of(kind, of, item, tensor_cores), problem, row[0], part)
@@ -139,4 +136,4 @@ def price(problem: Problem) -> Price | None:
 def _conversion_ns(of: Sizes, problem: Problem) -> float:
     """What converting the layout of both tensors takes."""
     tensors = problem.item_bytes * of.batch * (of.wide * of.wide_positions + of.deep * of.deep_positions)
-    return 1e9 * 2.0 * tensors / (CONVERSION_SHARE * streams.bandwidth(problem.gpu))
+    return 1e9 * 2.0 * tensors / (fitted_share("conversion") * streams.bandwidth(problem.gpu))

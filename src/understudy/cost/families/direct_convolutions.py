@@ -2,24 +2,32 @@
 
 With a few channels a group there is nothing for a tile of a matrix product to hold: cuDNN and PyTorch
 (aten/src/ATen/native/cuda/DepthwiseConv2d.cu) take direct kernels, which run on the ordinary cores and neither need
-aligned channels nor change layouts. They reach 0.7 of the memory's bandwidth forward and 0.16 in the backward pass,
-whose gradient of the weights sums over all images: fitted on timm's results of models with depthwise convolutions on an
-RTX 3090 (training) and 4090 (inference). Half of the FP32 rate is assumed.
+aligned channels nor change layouts. What they reach of the memory's bandwidth is fitted on timm's results of models
+with depthwise convolutions on an RTX 3090 (training) and 4090 (inference): `data/convolutions.toml`. The backward pass,
+whose gradient of the weights sums over all images, reaches far less. Half of the FP32 rate is assumed.
 """
 
 from __future__ import annotations
 
+from functools import cache
+
 from understudy.cost import flops
+from understudy.cost.bands import band
 from understudy.cost.families.problem import Price, Problem
-from understudy.cost.operators import classify
+from understudy.cost.operators import classify, read
 
 CLASSES = ("convolution",)
 MOST_CHANNELS = 4
 """Input channels a group up to which a grouped convolution is a direct one; assumed."""
-BANDWIDTH_SHARE = 0.7
-BACKWARD_SHARE = 0.16
 COMPUTE_SHARE = 0.5
-BAND = 0.5
+FITTED_ON = ("ampere-86", "ada")
+"""Generations of the cards whose results the shares were fitted on."""
+
+
+@cache
+def fitted_share(name: str) -> float:
+    """A share of `data/convolutions.toml`."""
+    return float(next(row["share"] for row in read("convolutions")["share"] if row["name"] == name))
 
 
 def is_direct(problem: Problem) -> bool:
@@ -44,6 +52,7 @@ def price(problem: Problem) -> Price | None:
     floor_ns = operator.floor_ns(gpu.generation)
     work = flops.count(problem.signature, problem.name, operator.name)
     compute_ns = 1e9 * work / (COMPUTE_SHARE * gpu.peak_flops["fp32"])
-    share = BACKWARD_SHARE if problem.name.endswith("_backward") else BANDWIDTH_SHARE
+    share = fitted_share("direct backward" if problem.name.endswith("_backward") else "direct")
     memory_ns = 1e9 * flops.bytes_moved(problem.signature) / (share * gpu.memory_bandwidth_bytes_per_s)
-    return Price(floor_ns + max(compute_ns, memory_ns), floor_ns, BAND)
+    distance = "own generation" if gpu.generation in FITTED_ON else "borrowed"
+    return Price(floor_ns + max(compute_ns, memory_ns), floor_ns, band("direct convolutions", distance))

@@ -1,0 +1,74 @@
+"""Fit every constant of the cost model on the published figures, cross-validate, and write `src/understudy/cost/data/`.
+
+    python tools/calibration/calibrate.py    # make calibrate
+
+Nothing of what the files held is used, so that the same tables give the same files, byte for byte. The order: kernels
+that were timed one by one (products, memory-bound kernels, attention), what is known from whole models (curves and
+shares of Lambda's and NVIDIA's programs, then those of timm's, then the former again on these), bands, collectives.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
+
+import calibrate_attention  # noqa: E402
+import calibrate_bands  # noqa: E402
+import calibrate_collectives  # noqa: E402
+import calibrate_cost  # noqa: E402
+import calibrate_images  # noqa: E402
+import calibrate_products  # noqa: E402
+import calibrate_streams  # noqa: E402
+
+from understudy.cost import operators  # noqa: E402
+
+HEAD = "GPU              distance           n  median     p90    bias  inside"
+
+
+def begin() -> None:
+    """Data files with nothing fitted in them."""
+    calibrate_streams.begin()
+    calibrate_cost.Fit([], {}).write()
+    calibrate_products.write("bands", calibrate_products.BANDS_HEAD, [("step", {"share": 1.0})])
+    calibrate_products.write("convolutions", calibrate_images.HEAD, [])
+    forget()
+    calibrate_images.save(dict.fromkeys(calibrate_images.NAMES, 0))
+
+
+def forget() -> None:
+    """Let the cost model read its data anew."""
+    operators.read.cache_clear()
+    calibrate_images.clear()
+    for cached in calibrate_images.OTHER_CACHES:
+        cached.cache_clear()
+
+
+def main() -> None:
+    started = time.monotonic()
+    found: list[calibrate_images.Found] = []
+    stages: dict[str, Callable[[], None]] = {
+        "nothing fitted": begin,
+        "matrix products": calibrate_products.calibrate_all,
+        "memory-bound kernels": calibrate_streams.calibrate,
+        "attention": calibrate_attention.calibrate,
+        "curves and shares of whole models": calibrate_cost.calibrate,
+        "shares of image models": lambda: found.append(calibrate_images.calibrate()),
+        "curves and shares of whole models again": calibrate_cost.calibrate,
+        "memory-bound kernels, left out": calibrate_streams.validate,
+        "bands": lambda: calibrate_bands.calibrate(found[0]),
+        "collectives": calibrate_collectives.calibrate,
+    }
+    for name, stage in stages.items():
+        print(f"\n== {name}, {time.monotonic() - started:.0f} s\n{HEAD}", flush=True)
+        stage()
+        forget()
+    print(f"\ndone in {time.monotonic() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

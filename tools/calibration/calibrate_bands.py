@@ -1,0 +1,149 @@
+"""Bands of convolutions and of whole steps, from models that no constant has seen.
+
+    python tools/calibration/calibrate_bands.py --check    # how many steps lie inside the band that is printed for them
+
+Convolutions on tensor cores were never timed one by one, so their band is that of the steps that they take three tenths
+of at least, or a tenth for depthwise ones. A step's band is the mean of its kernels', by their time, times one share,
+since errors of kernels cancel in part: the share that holds 80 % of the steps of `make accuracy-images` (with the
+model's family left out), of `make accuracy-transformers` and of `make accuracy` (the rows that nothing was fitted on),
+each of which counts a third.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
+
+import calibrate_cost  # noqa: E402
+import calibrate_images  # noqa: E402
+import record_steps  # noqa: E402
+from calibrate_images import Steps  # noqa: E402
+from calibrate_products import BANDS_HEAD, Array, Residuals, stored, update_bands, write  # noqa: E402
+from record_steps import Recording  # noqa: E402
+
+from understudy import gpus  # noqa: E402
+from understudy.cost import CostModel, bands, operators  # noqa: E402
+
+FROM_STEPS = {
+    "convolutions": ("convolution ", 0.3),
+    "direct convolutions": ("direct", 0.1),
+}
+"""Families whose bands are those of steps: how the names of their shares begin, and the least part of a step."""
+MARGIN = 0.8
+
+
+def mean_band(recording: Recording) -> float:
+    """The mean of the bands of a step's kernels, by their time."""
+    cost = CostModel(gpus.find(recording.gpu), recording.cuda)
+    priced = [cost.kernel(one) for one in recording.signatures]
+    counts = np.bincount([at for at in recording.order if at >= 0], minlength=len(priced))
+    times = counts * np.array([one.duration_ns for one in priced])
+    return float(np.sum(times * np.array([one.band for one in priced])) / np.sum(times))
+
+
+def part_of(steps: Steps, begins: str, levels: dict[str, int]) -> Array:
+    """The part of each step that kernels take whose first share's name begins so."""
+    total = np.zeros(len(steps.ms))
+    part = np.zeros(len(steps.ms))
+    for group in steps.groups:
+        times = steps.times(group, tuple(levels[name] for name in group))
+        total += times
+        part += times if group and group[0].startswith(begins) else 0.0
+    return part / total
+
+
+def convolution_bands(found: calibrate_images.Found) -> None:
+    """Write the bands of the families that only whole steps tell of."""
+    rows: list[tuple[str, dict[str, Any]]] = []
+    for family, (begins, least) in FROM_STEPS.items():
+        some = part_of(found.steps, begins, found.levels) >= least
+        for distance, ratio, left_out in (
+            ("own generation", found.left_out, "the model's family"),
+            ("borrowed", found.of_gpu, "the GPU"),
+        ):
+            residuals = Residuals(distance, "", ratio[some])
+            source = f"whole steps of timm's models with {least:.0%} of their time in them, {left_out} left out"
+            row = {"family": family, "distance": distance, "width": residuals.width(), "n": int(some.sum())}
+            rows.append(("band", row | {"source": source}))
+    update_bands(tuple(FROM_STEPS), rows)
+
+
+def others() -> dict[str, tuple[list[Recording], Array]]:
+    """Recorded steps that nothing was fitted on, and published over predicted times."""
+    throughputs = [one for one in record_steps.read("throughput_steps.json.gz") if not fitted_or_old(one)]
+    found = {"transformers": record_steps.read("transformer_steps.json.gz"), "throughputs": throughputs}
+    return {name: (some, np.array([ratio(one) for one in some])) for name, some in found.items()}
+
+
+def fitted_or_old(one: Recording) -> bool:
+    """Whether a training program's row was fitted, or ran on software of 2020."""
+    row = {"model": one.model, "key": one.gpu, "kind": one.group.split()[0]}
+    return calibrate_cost.is_fitted(row) or one.cuda < (11, 0)
+
+
+def ratio(one: Recording) -> float:
+    """Published over predicted time of a step."""
+    return 1e6 * one.ms / one.step_ns(CostModel(gpus.find(one.gpu), one.cuda))
+
+
+def step_band(found: calibrate_images.Found) -> None:
+    """Write the share of its kernels' bands that is a step's."""
+    sets = {"images": (found.steps.recordings, found.left_out)} | others()
+    parts, weights = [], []
+    for some, ratios in sets.values():
+        parts.append(np.abs(ratios - 1.0) / np.array([mean_band(one) for one in some]))
+        weights.append(np.full(len(some), 1.0 / len(some)))
+    order = np.argsort(np.concatenate(parts))
+    reached = np.cumsum(np.concatenate(weights)[order]) / len(sets)
+    share = float(np.concatenate(parts)[order][np.searchsorted(reached, MARGIN)])
+    row = {
+        "share": round(share, 3),
+        "n": len(order),
+        "source": "whole steps that nothing, or nothing of their family, was fitted on",
+    }
+    write("bands", BANDS_HEAD, [*stored("bands", "band"), ("step", row)])
+    operators.read.cache_clear()
+    bands.step_share.cache_clear()
+    print(f"a step's band: {share:.2f} of its kernels' mean")
+    for name, (some, ratios) in sets.items():
+        show(name, some, ratios)
+
+
+def show(name: str, some: list[Recording], ratios: Array) -> None:
+    """The line of a set of steps: errors, and how many lay inside their band."""
+    widths = np.array([bands.of_step(mean_band(one)) for one in some])
+    errors = np.abs(1.0 / ratios - 1.0)
+    inside = float(np.mean(np.abs(ratios - 1.0) <= widths))
+    print(
+        f"{name:14} {len(some):4} steps, median error {np.median(errors):.1%}, p90 {np.quantile(errors, 0.9):.1%}, "
+        f"median band {np.median(widths):.0%}, {inside:.0%} inside"
+    )
+
+
+def calibrate(found: calibrate_images.Found) -> None:
+    """Write the bands that whole steps give."""
+    convolution_bands(found)
+    operators.read.cache_clear()
+    bands.band.cache_clear()
+    step_band(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", required=True, help="fit nothing")
+    parser.parse_args()
+    images = record_steps.read("image_steps.json.gz")
+    show("images", images, np.array([ratio(one) for one in images]))
+    for name, (some, ratios) in others().items():
+        show(name, some, ratios)
+
+
+if __name__ == "__main__":
+    main()

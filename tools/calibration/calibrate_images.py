@@ -1,0 +1,326 @@
+"""Fit what is known only from whole models: shares of convolutions, normalizations, pools and of two cards' bandwidth.
+
+    python tools/calibration/calibrate_images.py            # writes curves.toml, convolutions.toml and streams.toml
+    python tools/calibration/calibrate_images.py --check    # fits nothing: the error of the shares as they are
+
+The rows are timm's results (`image_models.csv`), their kernels those that the emulated programs launched
+(`image_steps.json.gz`, by `record_steps.py`). A share is a power of 1.02; the search goes up and down one share after
+the other and takes what lowers the mean of |log(predicted / published)|, cut at 0.6, in which each group of GPU, mode
+and layout weighs as the root of its number of rows. Families of models are left out by fifths, and each GPU by the
+other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import zlib
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
+
+import calibrate_cost  # noqa: E402
+import calibrate_streams  # noqa: E402
+import record_steps  # noqa: E402
+from calibrate_products import Array, Residuals, report, write  # noqa: E402
+from record_steps import IMAGES, Recording  # noqa: E402
+
+from understudy import gpus  # noqa: E402
+from understudy.cost import CostModel, bands, curves, operators  # noqa: E402
+from understudy.cost.families import attention, direct_convolutions, products, streams  # noqa: E402
+from understudy.cost.operators import classify, plain  # noqa: E402
+from understudy.trace.operation import Signature  # noqa: E402
+
+STEP = 1.02
+CLIP = 0.6
+FOLDS = 5
+Levels = tuple[int, ...]
+
+
+class Share(NamedTuple):
+    """One share to fit: the file of `cost/data` and the table it is in, the row's keys, and where the search begins."""
+
+    file: str
+    table: str
+    row: tuple[tuple[str, str], ...]
+    begin: float
+    most: float = 1.6
+
+    def value(self, level: int) -> float:
+        """The share that so many steps are from where the search begins."""
+        return float(f"{self.begin * STEP**level:.3g}")
+
+    def set(self, value: float) -> None:
+        """Let the cost model take this value."""
+        rows = operators.read(self.file).setdefault(self.table, [])
+        row = next((row for row in rows if all(row.get(key) == wanted for key, wanted in self.row)), None)
+        if row is None:
+            row = dict(self.row) | ({"generation": gpus.find(row_gpu).generation} if (row_gpu := self.gpu) else {})
+            rows.append(row)
+        row |= {"share": value, "source": IMAGES}
+
+    def now(self) -> float:
+        """The value that the cost model takes."""
+        rows = operators.read(self.file)[self.table]
+        return float(next(row["share"] for row in rows if all(row.get(key) == wanted for key, wanted in self.row)))
+
+    @property
+    def gpu(self) -> str:
+        """The GPU that the share is of, where it is one GPU's."""
+        return dict(self.row).get("gpu", "")
+
+
+def _class(name: str, begin: float) -> Share:
+    return Share("streams", "class", (("name", name),), begin, 1.0)
+
+
+def _of_generation(table: str, generation: str) -> Share:
+    return Share("curves", table, (("precision", "fp16"), ("generation", generation)), 1.0)
+
+
+def _rate(key: str) -> Share:
+    return Share("streams", "rate", (("gpu", key),), 0.85, 0.97)
+
+
+def _convolutions(name: str, begin: float) -> Share:
+    return Share("convolutions", "share", (("name", name),), begin)
+
+
+SHARES = {
+    "rate RTX3090": _rate("RTX3090"),
+    "rate RTX4090": _rate("RTX4090"),
+    "product ampere-86": _of_generation("product", "ampere-86"),
+    "convolution ampere-86": _of_generation("convolution", "ampere-86"),
+    "convolution ada": _of_generation("convolution", "ada"),
+    "backward": _convolutions("backward", 1.0),
+    "conversion": _convolutions("conversion", 0.8),
+    "channels first": _convolutions("channels first", 0.8),
+    "direct": _convolutions("direct", 0.5),
+    "direct backward": _convolutions("direct backward", 0.2),
+    "reduction": _class("reduction", 0.6),
+    "pool": _class("pool", 0.6),
+    "pool backward": _class("pool backward", 0.3),
+    "layer norm": _class("layer norm", 0.8),
+    "layer norm backward": _class("layer norm backward", 0.3),
+    "norm backward": _class("norm backward", 0.8),
+    "softmax": _class("softmax", 0.8),
+}
+NAMES = tuple(SHARES)
+
+
+def clear() -> None:
+    """Let the model read its data anew; what was set by `Share.set` stays."""
+    for cached in (
+        streams.generation_share,
+        streams.class_share,
+        direct_convolutions.fitted_share,
+        curves.share_of,
+        products.scales,
+    ):
+        cached.cache_clear()
+
+
+OTHER_CACHES = (
+    products.fitted,
+    attention.fitted,
+    attention.share,
+    curves.curve,
+    curves._curves,
+    bands.band,
+    bands.step_share,
+)
+"""What else remembers data files."""
+
+
+def shares_of(recording: Recording, signature: Signature) -> tuple[str, ...]:
+    """The shares that decide the price of a kernel."""
+    gpu, operator, name = gpus.find(recording.gpu), classify(signature.name), plain(signature.name)
+    backward = name.endswith("_backward")
+    rate, generation = f"rate {recording.gpu}", gpu.generation
+    if operator.name == "convolution":
+        model = CostModel(gpu, recording.cuda)
+        problem = model.problem(signature, name, *model._precision(signature, operator, name))
+        if direct_convolutions.is_direct(problem):
+            return ("direct backward",) if backward else ("direct",)
+        found = (f"convolution {generation}",)
+        if backward:
+            found += ("backward",)
+        if ("channels_last", 1) in signature.detail:
+            return found
+        return (
+            (*found, "channels first") if not backward and recording.cuda >= (12, 0) else (*found, "conversion", rate)
+        )
+    if operator.name in ("matmul", "bmm") and generation == "ampere-86":
+        return ("product ampere-86",)
+    if operator.name not in streams.CLASSES:
+        return ()
+    kind = operator.name
+    if "layer_norm" in name:
+        kind = "layer norm"
+    own = f"{kind} backward" if "backward" in name and f"{kind} backward" in SHARES else kind
+    return (own, rate) if own in SHARES else (rate,)
+
+
+class Steps:
+    """The recorded steps, with the time of their kernels by the shares that decide it."""
+
+    def __init__(self, recordings: list[Recording]) -> None:
+        self.recordings = recordings
+        self.ms = np.array([one.ms for one in recordings])
+        counts = defaultdict(int)
+        for one in recordings:
+            counts[one.group] += 1
+        self.weights = np.array([counts[one.group] ** -0.5 for one in recordings])
+        self.models = [CostModel(gpus.find(one.gpu), one.cuda) for one in recordings]
+        self.groups: dict[tuple[str, ...], list[tuple[int, Signature, int]]] = defaultdict(list)
+        self.host_ms = np.zeros(len(recordings))
+        for index, one in enumerate(recordings):
+            launched = np.bincount([at for at in one.order if at >= 0], minlength=len(one.signatures))
+            for signature, times in zip(one.signatures, launched, strict=True):
+                self.groups[shares_of(one, signature)].append((index, signature, int(times)))
+                self.host_ms[index] += times * self.models[index].dispatch_ns(signature.name) / 1e6
+        self.times = cache(self._times)
+
+    def _times(self, group: tuple[str, ...], levels: Levels) -> Array:
+        """Milliseconds that each step spends in the kernels of a group, with its shares at these levels."""
+        for name, level in zip(group, levels, strict=True):
+            SHARES[name].set(SHARES[name].value(level))
+        clear()
+        total = np.zeros(len(self.recordings))
+        for index, signature, times in self.groups[group]:
+            total[index] += times * self.models[index].kernel(signature).duration_ns / 1e6
+        return total
+
+    def predict(self, levels: dict[str, int]) -> Array:
+        """Milliseconds of each step: of its kernels, or of the host where that takes longer."""
+        parts = [self.times(group, tuple(levels[name] for name in group)) for group in self.groups]
+        return np.maximum(np.sum(parts, axis=0), self.host_ms)
+
+    def loss(self, levels: dict[str, int], chosen: Array) -> float:
+        """The mean of the chosen rows' logarithmic errors, cut, by their weights."""
+        errors = np.minimum(np.abs(np.log(self.predict(levels) / self.ms)), CLIP)
+        weights = self.weights * chosen
+        return float(np.sum(errors * weights) / np.sum(weights))
+
+    def fit(self, chosen: Array, begin: dict[str, int] | None = None) -> dict[str, int]:
+        """The levels at which the chosen rows are met best, by steps that grow where they help and shrink where not."""
+        levels = dict(begin or dict.fromkeys(NAMES, 0))
+        best = self.loss(levels, chosen)
+        stride = dict.fromkeys(NAMES, 8)
+        while any(stride.values()):
+            for name in NAMES:
+                if not stride[name]:
+                    continue
+                for change in (stride[name], -stride[name]):
+                    tried = levels | {name: levels[name] + change}
+                    if SHARES[name].value(tried[name]) > SHARES[name].most:
+                        continue
+                    error = self.loss(tried, chosen)
+                    if error < best - 1e-6:
+                        best, levels = error, tried
+                        break
+                else:
+                    stride[name] //= 2
+        return levels
+
+
+def family(model: str) -> str:
+    """The family of a model, by the beginning of its name."""
+    return model.split("_")[0].rstrip("0123456789")
+
+
+def folds(recordings: list[Recording]) -> Array:
+    """The fold of each row, the same for all of a family."""
+    return np.array([zlib.crc32(family(one.model).encode()) % FOLDS for one in recordings])
+
+
+def cross_validate(steps: Steps, begin: dict[str, int]) -> tuple[Array, Array]:
+    """Published over predicted times where the row's family was left out, and where its GPU was."""
+    left_out, mine = np.empty(len(steps.ms)), folds(steps.recordings)
+    for fold in range(FOLDS):
+        predicted = steps.predict(steps.fit(mine != fold, begin))
+        left_out[mine == fold] = (steps.ms / predicted)[mine == fold]
+    keys = np.array([one.gpu for one in steps.recordings])
+    of_gpu = np.empty(len(steps.ms))
+    for key, other in (("RTX3090", "RTX4090"), ("RTX4090", "RTX3090")):
+        levels = steps.fit(keys == other)
+        near = gpus.find(key).generation, gpus.find(other).generation
+        levels[f"rate {key}"] = levels[f"rate {other}"]
+        levels[f"convolution {near[0]}"] = levels[f"convolution {near[1]}"]
+        of_gpu[keys == key] = (steps.ms / steps.predict(levels))[keys == key]
+    return left_out, of_gpu
+
+
+def show(title: str, ratio: Array, steps: Steps) -> None:
+    """A line for each group of rows."""
+    print(title)
+    groups = np.array([one.group for one in steps.recordings])
+    for group in sorted(set(groups)):
+        some = Residuals("", group, ratio[groups == group])
+        report(some, some.width())
+
+
+def save(levels: dict[str, int]) -> None:
+    """Write the fitted shares into their files."""
+    for name, share in SHARES.items():
+        share.set(share.value(levels[name]))
+    clear()
+    for file, head in {"streams": calibrate_streams.HEAD, "convolutions": HEAD}.items():
+        write(file, head, [(kind, row) for kind, rows in operators.read(file).items() for row in rows])
+    known = operators.read("curves")
+    shares = {kind: known.get(kind, []) for kind in calibrate_cost.SHARES}
+    calibrate_cost.Fit(known.get("curve", []), shares).write()
+
+
+HEAD = "Convolutions: the shares of cost/families/convolutions.py and direct_convolutions.py."
+
+
+class Found(NamedTuple):
+    """The recorded steps, the levels that were fitted, and published over predicted times with what was left out."""
+
+    steps: Steps
+    levels: dict[str, int]
+    left_out: Array
+    of_gpu: Array
+
+
+def calibrate() -> Found:
+    """Fit, cross-validate and write the shares."""
+    for share in SHARES.values():
+        share.set(share.begin)
+    clear()
+    steps = Steps(record_steps.read("image_steps.json.gz"))
+    levels = steps.fit(np.ones(len(steps.ms)))
+    for name, share in SHARES.items():
+        print(f"  {name:24} {share.value(levels[name]):.3f}")
+    left_out, of_gpu = cross_validate(steps, levels)
+    show("families of models left out", left_out, steps)
+    show("the GPU left out", of_gpu, steps)
+    save(levels)
+    return Found(steps, levels, left_out, of_gpu)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="fit nothing: print the errors of the shares as they are")
+    if not parser.parse_args().check:
+        calibrate()
+        return
+    recordings = record_steps.read("image_steps.json.gz")
+    ratio = [one.ms * 1e6 / one.step_ns(CostModel(gpus.find(one.gpu), one.cuda)) for one in recordings]
+    groups: dict[str, list[float]] = defaultdict(list)
+    for one, found in zip(recordings, ratio, strict=True):
+        groups[one.group].append(found)
+    for group, some in sorted(groups.items()):
+        residuals = Residuals("", group, np.array(some))
+        report(residuals, residuals.width())
+
+
+if __name__ == "__main__":
+    main()
