@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from hardware import __main__ as command  # noqa: E402
 from hardware import context, sides, stages, worker  # noqa: E402
 from hardware.context import Context  # noqa: E402
-from hardware.stages import corpus, documents, facts, profiles, times  # noqa: E402
+from hardware.stages import corpus, documents, facts, families, profiles, times  # noqa: E402
 
 CONTEXT = Context("native", False, "V100", 1, "unused", short=True)
 
@@ -199,3 +199,18 @@ def test_the_gpu_that_is_emulated_is_the_one_of_that_name_or_the_most_alike() ->
     assert command._nearest({**device, "name": "NVIDIA H100 of somebody's", "compute_capability": [9, 0]}).startswith(
         "H100"
     )
+
+
+def test_each_family_is_timed_by_shape_on_both_sides(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "A100", "--no-data", "--assume", "1", "-m"]
+    line += ["hardware.worker", "families", str(tmp_path / "out"), CONTEXT.text(), "products", "attention"]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("UNDERSTUDY_")}
+    variables["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tools")])
+    done = subprocess.run(line, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found = {line["item"]: line["value"] for line in worker.read(tmp_path / "out") if "value" in line}
+    assert found["products"].keys() == {"512 x 512 x 512"}
+    assert all(us > 1.0 for family in found.values() for us in family.values())
+    slower = {family: {shape: 2.0 * us for shape, us in times.items()} for family, times in found.items()}
+    told = [row for row in families.rows(slower, found) if "median error" in row.item]
+    assert [row.emulated for row in told] == ["50.0%", "50.0%"]

@@ -75,7 +75,7 @@ TABLES = (
         4,
         "products_fp32.csv.gz",
         "NeuSight's published FP32 kernel timings (ASPLOS '25, MIT)",
-        ("P100-PCIe-16GB", "V100-PCIe-32GB", "T4", "A100-PCIe-80GB", "L4", "H100-SXM5-80GB"),
+        ("P100-PCIe-16GB", "V100-PCIe-32GB", "T4", "A100-PCIe-80GB", "L4", "H100-SXM5-80GB", "P4"),
         {"floor_us": 4.0, "lag_us": 0.5, "power": 0.0},
     ),
 )
@@ -196,7 +196,7 @@ def cross_validate(timings: Timings, gpu: gpus.Gpu, table: Table) -> Residuals:
 
 def leave_out(timings: dict[str, Timings], rows: dict[str, Constants], table: Table) -> list[Residuals]:
     """Each fitted GPU predicted as if its generation had no data: with the constants of the nearest other one."""
-    keys = {gpus.find(key).generation: key for key in rows}
+    keys = by_generation(rows)
     nearest = products.NEAREST_FP32 | WITHOUT_TENSOR_CORES if table.precision == "fp32" else products.NEAREST
     found = []
     for key in rows:
@@ -204,6 +204,14 @@ def leave_out(timings: dict[str, Timings], rows: dict[str, Constants], table: Ta
         near = next(keys[other] for other in nearest[gpu.generation] if other in keys)
         ratio = timings[key].us / predict_as(timings[key], gpu, rows[near], gpus.find(near), table)
         found.append(Residuals("borrowed", key, ratio))
+    return found
+
+
+def by_generation(rows: dict[str, Constants]) -> dict[str, str]:
+    """The first fitted GPU of each generation."""
+    found: dict[str, str] = {}
+    for key in rows:
+        found.setdefault(gpus.find(key).generation, key)
     return found
 
 
@@ -215,13 +223,11 @@ def predict_as(timings: Timings, gpu: gpus.Gpu, constants: Constants, of: gpus.G
 
 def siblings(timings: dict[str, Timings], rows: dict[str, Constants], table: Table) -> list[Residuals]:
     """The GPUs that share a generation and its kind of SM with a fitted one, with its constants."""
-    keys = {gpus.find(key).generation: key for key in rows}
+    keys = by_generation(rows)
     found = []
     for key in sorted(timings.keys() - rows.keys()):
         gpu = gpus.find(key)
         near = keys[gpu.generation]
-        if gpus.find(near).compute_capability != gpu.compute_capability:
-            continue  # P4 and P100 are both Pascal, with 128 and 64 lanes an SM
         ratio = timings[key].us / predict_as(timings[key], gpu, rows[near], gpus.find(near), table)
         found.append(Residuals("own generation", key, ratio))
     return found
@@ -336,10 +342,12 @@ def check(table: Table) -> None:
     """The errors of the constants as they are."""
     for key, of in read(table).items():
         gpu = gpus.find(key)
-        row = products.fitted()[gpu.generation, table.precision]
+        found = products.row_for(gpu, table.precision)
+        assert found is not None
+        row = found[0]
         ratio = of.us / predict_as(of, gpu, row.constants, gpus.find(row.gpu), table)
-        found = Residuals("own GPU" if key == row.gpu else "own generation", key, ratio)
-        report(found, found.width())
+        residuals = Residuals("own GPU" if key == row.gpu else "own generation", key, ratio)
+        report(residuals, residuals.width())
 
 
 def calibrate_all(chosen: Sequence[Table] = TABLES) -> None:

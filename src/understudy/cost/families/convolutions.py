@@ -108,7 +108,7 @@ def takes_winograd(of: Sizes, problem: Problem) -> bool:
 
 def price(problem: Problem) -> Price | None:
     """The time of a convolution's products and of its conversions of layout; None for those that are no products."""
-    row = products.row_for(problem.gpu.generation, problem.precision)
+    row = products.row_for(problem.gpu, problem.precision)
     found = sizes(problem)
     if row is None or found is None or direct_convolutions.is_direct(problem):
         return None

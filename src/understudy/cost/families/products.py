@@ -23,6 +23,7 @@ import math
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
+from understudy import gpus
 from understudy.cost import flops
 from understudy.cost.bands import band
 from understudy.cost.families.problem import Price, Problem
@@ -246,18 +247,21 @@ class Row(NamedTuple):
     gpu: str
     generation: str
     sustained_share: float
+    compute_capability: tuple[int, int]
     scale: float = 1.0
 
 
 @cache
-def fitted() -> dict[tuple[str, str], Row]:
+def fitted() -> dict[tuple[str, str], tuple[Row, ...]]:
     """The rows of `data/products.toml` by generation and precision."""
-    return {
-        (row["generation"], row["precision"]): Row(
-            Constants(*(row[name] for name in Constants._fields)), row["gpu"], row["generation"], row["sustained_share"]
-        )
-        for row in read("products").get("row", ())
-    }
+    found: dict[tuple[str, str], tuple[Row, ...]] = {}
+    for row in read("products").get("row", ()):
+        constants = Constants(*(row[name] for name in Constants._fields))
+        capability = gpus.find(row["gpu"]).compute_capability
+        mine = Row(constants, row["gpu"], row["generation"], row["sustained_share"], capability)
+        key = row["generation"], row["precision"]
+        found[key] = (*found.get(key, ()), mine)
+    return found
 
 
 @cache
@@ -269,13 +273,17 @@ def scales() -> dict[tuple[str, str], float]:
     return {(row["generation"], row["precision"]): float(row["share"]) for row in read("curves").get("product", ())}
 
 
-def row_for(generation: str, precision: str) -> tuple[Row, bool] | None:
-    """The constants that price a generation's products, and whether they are its own; None where there are none."""
-    kind = _SERVED_BY.get(precision)
+def row_for(gpu: Gpu, precision: str) -> tuple[Row, bool] | None:
+    """The constants that price a GPU's products, and whether they are its generation's; None where there are none.
+
+    Of a generation with several kinds of multiprocessor (P100 and P4), the constants are those of the GPU's kind.
+    """
+    kind, generation = _SERVED_BY.get(precision), gpu.generation
     nearest = NEAREST_FP32 if kind == "fp32" else NEAREST
     for relative in (generation, *nearest.get(generation, ())):
-        found = fitted().get((relative, kind)) if kind is not None else None
-        if found is not None:
+        rows = fitted().get((relative, kind), ()) if kind is not None else ()
+        if rows:
+            found = next((row for row in rows if row.compute_capability == gpu.compute_capability), rows[0])
             exact = relative == generation and precision in ("fp16", "bf16", "fp32")
             scale = scales().get((generation, "fp16" if precision == "bf16" else precision), 1.0)
             return found._replace(scale=scale), exact
@@ -304,7 +312,7 @@ def length_us(product: Product, problem: Problem, row: Row, share: float) -> tup
 
 def price(problem: Problem) -> Price | None:
     """The time of a product, or None where no constants serve its precision or its shapes are not those of one."""
-    found = row_for(problem.gpu.generation, problem.precision)
+    found = row_for(problem.gpu, problem.precision)
     if found is None:
         return None
     row, exact = found
