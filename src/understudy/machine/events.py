@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from understudy.machine.stream import Event
 
@@ -20,14 +20,15 @@ class MachineEvents:
         self._machine = machine
         self._device = device
 
-    def record(self, stream: Any) -> object:
+    def record(self, stream: int | tuple[int, int]) -> object:
         """Record an event on a stream."""
         machine = self._machine
         event = machine.event()
-        if self._device is None:
+        if isinstance(stream, tuple):
             device, index = stream
             found = machine.devices[device].streams[index]
         else:
+            assert self._device is not None
             found = machine.installed[self._device].streams[stream]
         event.time_ns, event.stream = found.ready_ns, found
         event.order = {**found.order, found.agent: found.epoch}

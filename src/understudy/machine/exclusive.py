@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial, wraps
 from types import FunctionType
-from typing import Any
+from typing import TypeVar
 
-Around = Callable[..., Any]
+Around = Callable[..., object]
 """Calls the verb that it is given, with the arguments that follow."""
+T = TypeVar("T")
 
 
 class Turns:
@@ -86,9 +87,9 @@ class Turns:
         else:
             delattr(part, name)
 
-    def _taking_turns(self, verb: Callable[..., object]) -> Callable[..., object]:
+    def _taking_turns(self, verb: Callable[..., T]) -> Callable[..., T]:
         @wraps(verb)
-        def alone(*args: object, **kwargs: object) -> Any:
+        def alone(*args: object, **kwargs: object) -> T:
             with self.lock:
                 return verb(*args, **kwargs)
 

@@ -10,7 +10,7 @@ pool) or more than 1 MiB (large pool); freed blocks join their free neighbours.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from understudy.errors import InternalError, UsageError
 from understudy.machine.memory import snapshot
@@ -51,7 +51,7 @@ class CachingAllocator:
         device: int,
         driver: DeviceMemory,
         settings: Settings | None = None,
-        events: EventSource | None = None,
+        events: EventSource[int] | None = None,
         on_action: Action | None = None,
         join_accesses: Callable[[object, object], object] | None = None,
     ) -> None:
@@ -536,7 +536,7 @@ class CachingAllocator:
         """
         return snapshot.describe(self._heap, pool_id, frames)
 
-    def restore(self, segments: Iterable[Mapping[str, object]]) -> dict[int, Block]:
+    def restore(self, segments: Iterable[Json]) -> dict[int, Block]:
         """Start from the segments of a snapshot, at their addresses; the allocated blocks by address.
 
         The allocator must be empty. Blocks that wait for other streams count as allocated.

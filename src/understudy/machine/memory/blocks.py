@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from understudy.machine.memory.statistics import Counters, PoolStatistics
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 FREE, ALLOCATED, PENDING, UNMAPPED = range(4)
 """States of a block: on a shelf; handed out; freed but in use by other streams; address space without memory."""
@@ -40,7 +43,7 @@ class Segment:
         self.page_bytes = page_bytes
         self.expandable = page_bytes > 0
         self.context: object = None
-        self.memory: Any = None
+        self.memory: Buffer | None = None
         self.head: Block
 
     def blocks(self) -> Iterator[Block]:

@@ -88,14 +88,14 @@ class HostAllocator:
     def __init__(
         self,
         settings: Settings | None = None,
-        events: EventSource | None = None,
+        events: EventSource[tuple[int, int]] | None = None,
         alloc_ns: int | Callable[[int], int] = 0,
         free_ns: int = 0,
     ) -> None:
         self.settings = settings or Settings()
         self.frees: deque[HostBlock] = deque()
         self.elapsed_ns = 0
-        self._events: EventSource = events or InstantEvents()
+        self._events: EventSource[tuple[int, int]] = events or InstantEvents()
         self.alloc_ns = alloc_ns
         self._free_ns = free_ns
         self._free_lists: list[list[HostBlock]] = [[] for _ in range(BUCKETS)]
@@ -164,7 +164,7 @@ class HostAllocator:
             return
         for use in uses:
             block.events += 1
-            self._pending.appendleft((self._events.record(use), block))  # type: ignore[arg-type]
+            self._pending.appendleft((self._events.record(use), block))
 
     def drain(self) -> None:
         """Free the blocks whose storages died."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from understudy.machine.memory.blocks import PENDING, Block, PrivatePool
 from understudy.machine.memory.heap import Heap
 
+StreamId = TypeVar("StreamId", contravariant=True)
 
-class EventSource(Protocol):
-    """CUDA events as the allocators need them. A token is any object; a stream is a number of the device."""
 
-    def record(self, stream: int) -> object:
+class EventSource(Protocol[StreamId]):
+    """CUDA events as the allocators need them. A token is any object.
+
+    A stream is a number of the device; to the allocator of the host's memory a pair of a device and that.
+    """
+
+    def record(self, stream: StreamId) -> object:
         """Record an event on a stream."""
 
     def done(self, token: object) -> bool:
@@ -25,7 +30,7 @@ class EventSource(Protocol):
 class InstantEvents:
     """Events of a device on which all work is complete at once."""
 
-    def record(self, stream: int) -> object:
+    def record(self, stream: object) -> object:
         """Record an event."""
         return stream
 
@@ -44,8 +49,8 @@ class PendingFrees:
     uses that were recorded during the capture are then complete and need no event.
     """
 
-    def __init__(self, heap: Heap, events: EventSource | None = None) -> None:
-        self.events: EventSource = events or InstantEvents()
+    def __init__(self, heap: Heap, events: EventSource[int] | None = None) -> None:
+        self.events: EventSource[int] = events or InstantEvents()
         self.captures = 0
         self.waiting = 0
         self._heap = heap

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from understudy.errors import InternalError
 from understudy.machine.memory.blocks import (
@@ -22,7 +21,7 @@ from understudy.machine.memory.heap import Heap
 from understudy.machine.memory.settings import Settings
 from understudy.trace.plain import Json
 
-Frames = Callable[[object], list[Json]]
+Frames = Callable[[object], Sequence[Mapping[str, object]]]
 _STATES = {ALLOCATED: "active_allocated", PENDING: "active_pending_free", FREE: "inactive"}
 
 
@@ -111,12 +110,12 @@ class Restoring:
         self._create_pool = create_pool
         self._live: dict[int, Block] = {}
 
-    def run(self, segments: Iterable[Mapping[str, Any]]) -> dict[int, Block]:
+    def run(self, segments: Iterable[Json]) -> dict[int, Block]:
         """The allocated blocks by address."""
         heap = self._heap
         if heap.segments:
             raise InternalError("An allocator that holds segments cannot start from a snapshot.")
-        expandable: dict[Shelf, list[Mapping[str, Any]]] = {}
+        expandable: dict[Shelf, list[Json]] = {}
         for entry in sorted(segments, key=lambda found: int(found["address"])):
             shelf = self._shelf_of(entry)
             if entry.get("is_expandable"):
@@ -130,7 +129,7 @@ class Restoring:
             self._restore_expandable(shelf, entries)
         return self._live
 
-    def _shelf_of(self, entry: Mapping[str, Any]) -> Shelf:
+    def _shelf_of(self, entry: Json) -> Shelf:
         pool_id: PoolId = tuple(entry.get("segment_pool_id", DEFAULT_POOL))
         small = entry["segment_type"] == "small"
         if pool_id == DEFAULT_POOL:
@@ -140,9 +139,7 @@ class Restoring:
             pool = private.small if small else private.large
         return pool.shelf(int(entry["stream"]))
 
-    def _restore_blocks(
-        self, segment: Segment, last: Block | None, entries: Iterable[Mapping[str, Any]]
-    ) -> Block | None:
+    def _restore_blocks(self, segment: Segment, last: Block | None, entries: Iterable[Json]) -> Block | None:
         """Append blocks behind `last`; the new last one."""
         shelf = segment.shelf
         address = last.address + last.size if last is not None else segment.address
@@ -164,7 +161,7 @@ class Restoring:
                         counters.change_split(1, block.size)
         return last
 
-    def _restore_expandable(self, shelf: Shelf, entries: list[Mapping[str, Any]]) -> None:
+    def _restore_expandable(self, shelf: Shelf, entries: list[Json]) -> None:
         """One expandable segment that begins at the lowest mapped address, with holes between the entries."""
         size, page_bytes = self._heap.expandable_size(shelf.pool.small)
         address = int(entries[0]["address"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
 
 import torch
 import torch.cuda
@@ -76,7 +75,7 @@ class Installation:
         self.composites = composites.Composites(state, COMPOSITES)
         self.stale = StaleMode(self.mode) if state.stale and not state.no_data else None
         self.threads = threads.Threads(state, self.mode)
-        self.hook: Any = None
+        self.hook: object = None
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:

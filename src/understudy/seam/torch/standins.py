@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -50,11 +51,12 @@ class StandIn:
         return getattr(self.__wrapped__, name)
 
     @property  # type: ignore[misc]
-    def __class__(self) -> Any:
+    def __class__(self) -> type:
         return type(self.__wrapped__)
 
-    def __reduce__(self) -> Any:
-        return self.__wrapped__.__reduce__()
+    def __reduce__(self) -> str | tuple[object, ...]:
+        reduced: str | tuple[object, ...] = self.__wrapped__.__reduce__()
+        return reduced
 
     def __copy__(self) -> StandIn:
         return self
@@ -80,7 +82,7 @@ class Factory(StandIn):
         return self.function(*args, **kwargs)
 
 
-def public(owner: Any, name: str, value: Any) -> list[Patch]:
+def public(owner: ModuleType, name: str, value: Callable[..., object]) -> list[Patch]:
     """The patches that put a stand-in where Python finds the function, and where C++ does."""
     place, inner = CXX[owner], CXX_PREFIX[owner] + name
     found = vars(place).get(inner)

@@ -10,13 +10,16 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
+from understudy.machine.memory.blocks import Block
+from understudy.machine.memory.host_allocator import HostBlock
 from understudy.machine.order import Accesses
+from understudy.machine.stream import Stream
 
 CPU = -1
 NOWHERE = -2
@@ -24,7 +27,7 @@ NOWHERE = -2
 FLOATING = -3
 """Made by C++ with device=cpu inside a composite: adopts the first device that it meets."""
 
-functorch: Any = torch._C._functorch
+functorch = torch._C._functorch
 
 
 if TYPE_CHECKING:
@@ -44,7 +47,7 @@ shape_of: Callable[[torch.Tensor], torch.Size] = torch._C.TensorBase.shape.__get
 is_physically_meta: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_meta.__get__  # type: ignore[attr-defined]
 """Whether a tensor has no values, whatever device its tag says: the program's own, or a rehearsal's without data."""
 
-TRACED: frozenset[Any] = frozenset({FakeTensor, FunctionalTensor})
+TRACED: frozenset[type] = frozenset({FakeTensor, FunctionalTensor})
 """Tensors with which compilers trace shapes: they name a device, and nothing happens there."""
 
 
@@ -89,8 +92,8 @@ class Tag:
     """Where a storage lives and what is known of it.
 
     `device` is an emulated device's index, or CPU for pinned memory, or FLOATING. `block` is the allocator's block,
-    returned to `frees` when the storage dies. `epoch` is the work on `stream` that wrote it last. `late` holds the
-    pending writes of asynchronous copies into pinned memory, `generation` the emulation it belongs to.
+    returned to `frees` when the storage dies. `epoch` is the work on `stream` that wrote it last. `late` counts the
+    pending writes of asynchronous copies into pinned memory, `generation` is the emulation it belongs to.
     """
 
     __slots__ = (
@@ -101,13 +104,13 @@ class Tag:
     def __init__(self, device: int, size: int) -> None:
         self.device = device
         self.size = size
-        self.block: Any = None
-        self.frees: deque[Any] | None = None
+        self.block: Block | HostBlock | None = None
+        self.frees: deque[Block] | deque[HostBlock] | None = None
         self.accesses: Accesses | None = None
         self.pinned = False
-        self.late: Any = None
+        self.late = 0
         self.epoch = 0
-        self.stream: Any = None
+        self.stream: Stream | None = None
         self.number = 0
         self.version = 0
         self.site = 0
@@ -119,7 +122,7 @@ class Tag:
             # What other streams still do with the memory stays on the block, but for streams that were recorded on it.
             if self.accesses is not None and not block.uses:
                 block.accesses = self.accesses
-            self.frees.append(block)
+            self.frees.append(block)  # type: ignore[arg-type]  # it is that of the block's own allocator
 
 
 class _HostTag:
@@ -131,7 +134,7 @@ class _HostTag:
     block = None
     accesses = None
     pinned = False
-    late = None
+    late = 0
     epoch = 0
     stream = None
     number = 0
@@ -176,12 +179,14 @@ def device_of(tensor: torch.Tensor) -> int:
     return device
 
 
-def _traced(tensor: Any) -> int:
+def _traced(tensor: torch.Tensor) -> int:
     if in_meta_kernel():
         return CPU
     if isinstance(tensor, FunctionalTensor):
         return device_of(torch._from_functional_tensor(tensor.elem))
-    return tensor.fake_device.index if tensor.fake_device.type == "cuda" else CPU
+    assert isinstance(tensor, FakeTensor)
+    device = tensor.fake_device
+    return device.index if device.type == "cuda" else CPU
 
 
 def in_meta_kernel() -> bool:

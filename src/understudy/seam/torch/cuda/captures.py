@@ -11,6 +11,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from understudy.machine.memory.blocks import DEFAULT_POOL, Block
+from understudy.machine.memory.host_allocator import HostBlock
 from understudy.seam.torch.cuda.graph_memory import PoolBytes, bytes_of
 from understudy.seam.torch.dispatch.above import Above
 from understudy.seam.torch.dispatch.mode import Dispatch
@@ -234,9 +235,9 @@ def _has_storage(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_meta
 
 
-def _in_pool(storage: Storage, block: Block) -> Storage:
+def _in_pool(storage: Storage, block: Block | HostBlock | None) -> Storage:
     """A storage with the same bytes where its block lies, unless they are more than CUDA's counterpart has."""
-    if block is None or block.pool_id == DEFAULT_POOL or storage.nbytes() > block.size:
+    if not isinstance(block, Block) or block.pool_id == DEFAULT_POOL or storage.nbytes() > block.size:
         return storage
     placed = bytes_of(block, storage.nbytes())
     placed.copy_(bytes_in(storage))

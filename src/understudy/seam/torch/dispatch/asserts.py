@@ -64,7 +64,7 @@ class Failure:
 class _Broken(dict[str, Any]):
     """Handlers of a process whose context is lost: every operator is looked at first."""
 
-    def get(self, name: str, default: object = None) -> Any:
+    def get(self, name: str, default: object = None) -> object:
         return partial(_refuse, super().get(name, default))
 
 

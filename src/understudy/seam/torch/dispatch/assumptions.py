@@ -132,7 +132,7 @@ def unmasked(indices: Any) -> tuple[list[object], int]:
 
     A mask on the host has values, which say how many.
     """
-    made: list[Any] = []
+    made: list[object] = []
     most = 0
     for index in indices:
         if not isinstance(index, Tensor) or index.dtype not in (torch.bool, torch.uint8):

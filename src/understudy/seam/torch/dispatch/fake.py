@@ -40,13 +40,13 @@ def patches(state: State) -> list[Patch]:
 
     def dispatch(
         cls: object, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
-    ) -> Any:
+    ) -> object:
         out = stock(cls, func, types, args, kwargs or {})
         return heard(out) if func is ASKED else out
 
     stock_new: Any = FakeTensor.__new__
 
-    def new(cls: type, mode: Any, elem: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
+    def new(cls: type, mode: Any, elem: object, device: Any, *args: object, **kwargs: object) -> object:
         device = torch.device(device)
         if device.type != "cuda":
             return stock_new(cls, mode, elem, device, *args, **kwargs)

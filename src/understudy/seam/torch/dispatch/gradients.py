@@ -43,7 +43,7 @@ def return_to_host(tensor: Tensor) -> None:
         tensor.register_hook(_to_host)
 
 
-def meet(args: tuple[Any, ...]) -> bool:
+def meet(args: tuple[object, ...]) -> bool:
     """Whether two gradients of one number on the host, which two devices took, are added in a backward pass.
 
     On CUDA they have come to the host by then, one by one. Here their sum does (`return_to_host`).

@@ -22,7 +22,7 @@ def patches(_: State) -> list[Patch]:
         return []
     stock: Any = HigherOrderOperator.dispatch
 
-    def dispatch(self: object, dispatch_key: object, /, *args: object, **kwargs: object) -> Any:
+    def dispatch(self: object, dispatch_key: object, /, *args: object, **kwargs: object) -> object:
         mode = _get_current_dispatch_mode() if dispatch_key == PYTHON else None
         if not getattr(mode, "supports_higher_order_operators", False):
             return stock(self, dispatch_key, *args, **kwargs)

@@ -7,6 +7,8 @@ from functools import lru_cache
 import torch
 
 from understudy.machine.capture import UNSUPPORTED
+from understudy.machine.memory.blocks import Block
+from understudy.machine.memory.host_allocator import HostBlock
 from understudy.machine.order import Access
 from understudy.machine.stream import Recording, Stream
 from understudy.seam.torch.dispatch import fake
@@ -304,7 +306,7 @@ def _overlap(
     to_device = tag_of(destination).device >= 0
     host_side = source if to_device else destination
     tag = tag_of(host_side)
-    if tag.block is not None:
+    if isinstance(tag.block, HostBlock):
         state.host_allocator.record_event(tag.block, stream.device, stream.index)
     start, stop = extent(host_side)
     lane = state.machine.lane(state.local.host, stream)
@@ -376,7 +378,7 @@ def record_stream(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Argume
     tag = tag_of(tensor)
     if tag.device < 0:
         raise RuntimeError("record_stream is only supported on accelerators' tensors")
-    if tag.block is not None:
+    if isinstance(tag.block, Block):
         dispatch.machine.devices[tag.device].allocator.record_stream(tag.block, stream._us.index)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 import torch.distributed as dist
 
+from understudy.machine.memory.blocks import Block
 from understudy.machine.stream import Event, Stream
 from understudy.seam.patching import Patch
 from understudy.seam.torch.distributed.groups import DeviceFuture, Groups
@@ -135,5 +136,5 @@ def _record(groups: Groups, value: object, stream: Stream) -> None:
     """The value's memory is kept until the callback's stream is done with it."""
     for tensor in tensors_in((value,)):
         tag = tag_of(tensor)
-        if tag.device == stream.device and tag.block is not None:
+        if tag.device == stream.device and isinstance(tag.block, Block):
             groups.state.device(tag.device).allocator.record_stream(tag.block, stream.index)

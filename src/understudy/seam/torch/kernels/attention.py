@@ -23,7 +23,7 @@ from understudy.seam.torch.tags import VERSION, device_of, disable_torch_functio
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
-Values = Callable[..., tuple[Any, ...]]
+Values = Callable[..., tuple[object, ...]]
 LIFTS = VERSION >= (2, 14)
 """From torch 2.14 on tensors of three dimensions get a fourth one, and so a fused kernel."""
 MASK_ALIGNMENT = 16
@@ -167,7 +167,7 @@ def computed(
 ) -> tuple[object, ...]:  # fmt: skip
     """What `compute` gives, below the emulation; without data, shapes alone."""
     if dispatch.state.no_data:
-        shapes: tuple[Any, ...] = dispatch.call(plan, func, args, kwargs, device)
+        shapes: tuple[object, ...] = dispatch.call(plan, func, args, kwargs, device)
         return shapes
     before, dispatch.local.inner = dispatch.local.inner, True
     try:
@@ -278,7 +278,7 @@ def _backward(given: Keywords) -> list[Any]:
 
 
 def gradients(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Any, p: float, causal: bool, scale: Any, seed: int
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: object, p: float, causal: bool, scale: Any, seed: int
 ) -> list[Any]:
     """Gradients of query, key, value and the scores; `seed` is that of the forward's dropout."""
     weights = torch._safe_softmax(scores_of(query, key, bias, causal, scale), -1)
@@ -320,7 +320,7 @@ def all_heads(tensor: Tensor, query: Tensor) -> Tensor:
     return tensor.repeat_interleave(shared, 1) if shared > 1 else tensor
 
 
-def empty(state: State, func: OpOverload, args: Arguments, kwargs: Keywords) -> list[Any]:
+def empty(state: State, func: OpOverload, args: Arguments, kwargs: Keywords) -> list[object]:
     """Results to fill, in the shapes and layouts that the operator's meta kernel gives to these arguments."""
     given = (*args, *kwargs.values())
     key = (func, *((t.shape, t.stride(), t.dtype) if isinstance(t, Tensor) else str(t) for t in given))

@@ -129,7 +129,7 @@ def _backward(given: Keywords, out: list[Any], places: list[Any]) -> None:
             out[3][position].copy_(found[3][0])
 
 
-def _places(given: Keywords) -> list[Any]:
+def _places(given: Keywords) -> list[object]:
     """For each text (its entry of the batch, its positions), once for queries and once for keys."""
     begins: list[Any] = [
         given.get(name, given.get(other))

@@ -29,7 +29,7 @@ is_cached: Callable[[torch.Tensor], bool] = C._is_cached_tensor  # type: ignore[
 KEY, CUDA_KEY = "AutocastCPU", "AutocastCUDA"
 """PyTorch's build for the CPU has CUDA's kernels of autocast too: an operator that has none is not on CUDA's lists."""
 KEYS = C.DispatchKeySet(C.DispatchKey.AutocastCPU)
-Rule = Callable[[Cast, OpOverload, Arguments, Keywords, torch.dtype], Any]
+Rule = Callable[[Cast, OpOverload, Arguments, Keywords, torch.dtype], object]
 
 
 class Switches(threading.local):
@@ -75,7 +75,7 @@ class Autocast:
                 if self.library is None:
                     self.library = self._registered()
 
-    def _registered(self) -> Any:
+    def _registered(self) -> object:
         known = [name for name in C._dispatch_get_all_op_names() if name.startswith("aten::")]
         on_cuda = {name for name in known if _has(name, CUDA_KEY)} | lists.OURS
         of_cpu = [name for name in known if _has(name, KEY) and name not in on_cuda]
@@ -103,7 +103,7 @@ class Autocast:
             full = name if overload == "default" else f"{name}.{overload}"
             library.impl(full, self._kernel(func, rule), KEY)
 
-    def _kernel(self, func: OpOverload, rule: Rule, of_cuda: bool = True) -> Callable[..., Any]:
+    def _kernel(self, func: OpOverload, rule: Rule, of_cuda: bool = True) -> Callable[..., object]:
         """`of_cuda`: the operator is on CUDA's lists; else on a device it is as if autocast had not looked."""
         owner, switches = self.owner, self.switches
         apart = not of_cuda and _has(func.name(), "CompositeImplicitAutograd")

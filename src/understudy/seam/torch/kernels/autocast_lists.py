@@ -7,11 +7,10 @@ AT_FORALL_LOWER_PRECISION_FP, AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE, AT_F
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
-Cast = Callable[[Any, torch.dtype], Any]
+Cast = Callable[[object, torch.dtype], object]
 """Casts a value, or those in a list, as a rule of autocast wants it."""
 
 LOWER_PRECISION = (

@@ -187,5 +187,8 @@ HANDLERS = dict.fromkeys(COMPUTED, handle)
 """Operators that `Dispatch` hands on whole."""
 VALUES = dict.fromkeys(COMPUTED, values)
 """What computes operators for which the CPU has no kernel, for a replay that has all the rest."""
-RUN: dict[str, Callable[..., Any]] = {"aten::native_batch_norm": forward, "aten::native_batch_norm_backward": backward}
+RUN: dict[str, Callable[..., object]] = {
+    "aten::native_batch_norm": forward,
+    "aten::native_batch_norm_backward": backward,
+}
 """By name, what `Plan.run` calls instead of PyTorch's own kernel."""

@@ -26,7 +26,7 @@ from understudy.seam.torch.tags import TRACED
 KEYS = ("AutogradCPU", "AutogradMeta")
 """Where tensors of an emulated device arrive: with data on the CPU, without on meta."""
 
-Composite = Callable[..., Any]
+Composite = Callable[..., object]
 
 
 def handlers(composites: Mapping[OpOverload, Composite]) -> dict[str, Handler]:
@@ -62,7 +62,7 @@ class Composites:
                 for key in KEYS:
                     self.library.impl(func, self._kernel(func, composite), key)
 
-    def _kernel(self, func: OpOverload, composite: Composite) -> Callable[..., Any]:
+    def _kernel(self, func: OpOverload, composite: Composite) -> Callable[..., object]:
         states = self.states
 
         def kernel(*args: object, **kwargs: object) -> object:

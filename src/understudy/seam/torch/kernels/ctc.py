@@ -8,7 +8,6 @@ nothing where no alignment exists.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -104,7 +103,7 @@ def handle(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kw
     return out
 
 
-COMPOSITES: dict[Any, Callable[..., Any]] = {aten.ctc_loss.Tensor: of_tensors, aten.ctc_loss.IntList: of_lists}
+COMPOSITES: dict[object, Callable[..., object]] = {aten.ctc_loss.Tensor: of_tensors, aten.ctc_loss.IntList: of_lists}
 """By operator, for `composites.Composites`."""
 HANDLERS = {"aten::_cudnn_ctc_loss": handle}
 """Operators that `Dispatch` hands on whole."""

@@ -63,7 +63,7 @@ class Converting(Kernel):
         return self.func(first, *rest[:-1], first.dtype).to(rest[-1])
 
 
-def _kernel(func: OpOverload, args: Arguments, _: dict[str, object]) -> Any:
+def _kernel(func: OpOverload, args: Arguments, _: dict[str, object]) -> object:
     converts = args[2] is True if len(args) == 3 else args[0].dtype != args[3]
     return Converting(func) if converts else func
 

@@ -45,7 +45,7 @@ def _halves(state: State, stock: Callable[..., Any]) -> Callable[..., object]:
     local = state.local
 
     @functools.wraps(stock)
-    def transformed(input: torch.Tensor, *args: Any, **kwargs: Any) -> object:
+    def transformed(input: torch.Tensor, *args: object, **kwargs: Any) -> object:
         if not (isinstance(input, torch.Tensor) and input.dtype in HALVES and device_of(input) >= 0):
             return stock(input, *args, **kwargs)
         given = kwargs.pop("out", None)

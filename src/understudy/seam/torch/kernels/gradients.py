@@ -33,14 +33,14 @@ def patches(state: State) -> list[Patch]:
         out = stock.__get__(None, cls)(*args, **kwargs)
         outputs = out if isinstance(out, tuple) else (out,)
         tensors = {index: output for index, output in enumerate(outputs) if isinstance(output, torch.Tensor)}
-        node: Any = next((tensor.grad_fn for tensor in tensors.values() if tensor.grad_fn is not None), None)
+        node: object = next((tensor.grad_fn for tensor in tensors.values() if tensor.grad_fn is not None), None)
         if isinstance(node, BackwardCFunction):  # whose backward gets zeros also for what is not differentiable
             node.__dict__["_us_devices"] = {
                 i: device_of(tensor) for i, tensor in tensors.items() if device_of(tensor) >= 0
             }
         return out
 
-    def backward(self: Any, *gradients: Any) -> object:
+    def backward(self: object, *gradients: object) -> object:
         for index, device in self.__dict__.get("_us_devices", {}).items():
             gradient = gradients[index] if index < len(gradients) else None
             if isinstance(gradient, torch.Tensor) and tag_of(gradient).device == FLOATING:

@@ -73,7 +73,7 @@ class Widened(Kernel):
                 out = given if out is value else out
         return narrow(out, self.dtype)
 
-    def _is_out(self, name: str, given: Any) -> bool:
+    def _is_out(self, name: str, given: object) -> bool:
         """Whether a keyword is a tensor to write results into, of a type that they fit; C++ refuses the others."""
         argument = next(a for a in self.func._schema.arguments if a.name == name)
         if not (isinstance(given, Tensor) and argument.is_out):

@@ -53,7 +53,7 @@ def placed(state: State, func: OpOverload, input: Tensor, *args: object, **kwarg
 
 
 def _rank_into(functional: Any) -> Callable[..., object]:
-    def written(state: State, func: OpOverload, input: Tensor, *args: Any, out: Tensor, **kwargs: Any) -> object:
+    def written(state: State, func: OpOverload, input: Tensor, *args: object, out: Tensor, **kwargs: object) -> object:
         """torch.linalg.matrix_rank with `out`; raises as `checkLinalgCompatibleDtype` does."""
         if not torch.can_cast(torch.int64, out.dtype):
             raise RuntimeError(

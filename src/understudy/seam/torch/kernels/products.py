@@ -34,7 +34,7 @@ OVERLOADS = ("dtype", "dtype_out")
 class WithDtype(Kernel):
     """A product of two tensors whose result has the dtype that is asked for, perhaps added to another tensor."""
 
-    def __call__(self, *args: Any, out: Tensor | None = None, **scales: Any) -> object:
+    def __call__(self, *args: Any, out: Tensor | None = None, **scales: object) -> object:
         *tensors, dtype = args
         first, second = tensors[-2:]
         if first.dtype != second.dtype:

@@ -45,7 +45,7 @@ TRAINING = "cudnn RNN backward can only be called in training mode"
 # ---------------------------------------------------------------------------------------------- the composites
 
 
-def layers(state: State, func: OpOverload, *args: Any, **kwargs: Any) -> object:
+def layers(state: State, func: OpOverload, *args: Any, **kwargs: object) -> object:
     """aten::lstm, gru, rnn_tanh and rnn_relu, taken apart as on CUDA where cuDNN takes them."""
     given = dict(zip([argument.name for argument in func._schema.arguments], args, strict=False)) | kwargs
     packed = func._overloadname == "data"

@@ -34,7 +34,7 @@ def named(plan: Plan, args: Arguments, kwargs: Keywords) -> Keywords:
 
 def forward_values(
     dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     """What the operator gives, computed on the CPU; without data, shapes alone."""
     given = named(plan, args, kwargs)
     tensor, hx, cx, buffer = given["input"], given["hx"], given["cx"], given["weight_buf"]
@@ -64,7 +64,7 @@ def forward_values(
 
 def backward_values(
     dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     """The same of the backward operator. All gradients of weights are pieces of one buffer, as cuDNN's are."""
     given = named(plan, args, kwargs)
     tensor, hx, cx, weights = given["input"], given["hx"], given["cx"], given["weight"]

@@ -16,5 +16,5 @@ Result = Any
 """What an operator returns; its schema says which types."""
 Types = Sequence[type[torch.Tensor]]
 """The classes of its tensors that are not PyTorch's own."""
-Kernel = Callable[..., Any]
+Kernel = Callable[..., object]
 """What computes an operator's values: the operator itself, or a function in its place."""

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import overload
 
 import torch
 
+from understudy.seam.torch.operators.call import Kernel
+
 HALVES = (torch.float16, torch.bfloat16)
-cast: Any = torch.ops.aten._to_copy.default._op
+cast: Kernel = torch.ops.aten._to_copy.default._op
 
 
-def wide(value: object) -> Any:
+@overload
+def wide(value: torch.Tensor) -> torch.Tensor: ...
+
+
+@overload
+def wide(value: torch.Tensor | None) -> torch.Tensor | None: ...
+
+
+@overload
+def wide(value: object) -> object: ...
+
+
+def wide(value: object) -> object:
     """A half precision tensor in float32; anything else as it is."""
     return cast(value, dtype=torch.float32) if isinstance(value, torch.Tensor) and value.dtype in HALVES else value
 
@@ -27,14 +41,13 @@ def narrow(value: object, dtype: torch.dtype) -> object:
 def in_float32(kernel: Callable[..., object]) -> Callable[..., object]:
     """The kernel, with tensors of one half precision type made float32 before, and its results half again after."""
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        first = args[0]
+    def run(first: torch.Tensor, *others: object, **kwargs: object) -> object:
         dtype = first.dtype
         if dtype not in HALVES or first.is_meta:
-            return kernel(*args, **kwargs)
-        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+            return kernel(first, *others, **kwargs)
+        tensors = [value for value in others if isinstance(value, torch.Tensor)]
         if any(tensor.dtype is not dtype for tensor in tensors):  # PyTorch's own error
-            return kernel(*args, **kwargs)
-        return narrow(kernel(*map(wide, args), **kwargs), dtype)
+            return kernel(first, *others, **kwargs)
+        return narrow(kernel(wide(first), *map(wide, others), **kwargs), dtype)
 
     return run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -105,7 +104,7 @@ def _type_name(tensor: torch.Tensor) -> str:
     return f"torch.cuda.{name}" if tag_of(tensor).device >= 0 else f"torch.{name}"
 
 
-def _convolution(given: dict[str, Any]) -> str:
+def _convolution(given: Keywords) -> str:
     # aten/src/ATen/native/Convolution.cpp, check_input_same_type_as_parameters
     tensor, weight = given["input"], given["weight"]
     what, other = ("weight", weight)
@@ -117,13 +116,13 @@ def _convolution(given: dict[str, Any]) -> str:
     return text
 
 
-def _index(given: dict[str, Any]) -> str:
+def _index(given: Keywords) -> str:
     # aten/src/ATen/native/TensorAdvancedIndexing.cpp
     where = device_name(tag_of(given["self"]).device)
     return f"indices should be either on cpu or on the same device as the indexed tensor ({where})"
 
 
-SPECIAL: dict[str, Callable[[dict[str, object]], str]] = {
+SPECIAL: dict[str, Callable[[Keywords], str]] = {
     "aten::convolution": _convolution,
     "aten::_convolution": _convolution,
     "aten::index": _index,

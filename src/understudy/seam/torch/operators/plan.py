@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch.utils.flop_counter import flop_registry
@@ -105,10 +106,10 @@ class Plan:
         self.empty = name.startswith(("aten::empty", "aten::new_empty"))
         self.math = name in tables.MATH
         self.blas = name in tables.BLAS
-        self.row: Any = None
+        self.row: object = None
         self.memory = False
         self.attributes = name in tables.ATTRIBUTES
-        self.layout: Callable[[Arguments], Any] | None = None
+        self.layout: Callable[[Arguments], tuple[str, ...]] | None = None
         if "convolution" in name:
             self.layout = images_layout
         elif self.blas and self.math:
@@ -133,7 +134,7 @@ class Plan:
         return func(*moved, **kwargs)
 
 
-def python_kernel(func: OpOverload) -> object:
+def python_kernel(func: OpOverload) -> torch._C.DispatchKey | None:
     """The dispatch key of the kernel that a library wrote in Python for CUDA tensors, or None.
 
     `torch.library.custom_op` and `Library.impl` keep a list of them.
@@ -144,7 +145,20 @@ def python_kernel(func: OpOverload) -> object:
     return None if name is None else getattr(torch._C.DispatchKey, name)
 
 
-def run_python(key: Any, dispatch: Any, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+class Dispatcher(Protocol):
+    """What is asked of the dispatch mode here."""
+
+    @property
+    def parts(self) -> AbstractContextManager[object]:
+        """What to enter where an operator is run as others."""
+
+    def general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+        """Run an operator as any other."""
+
+
+def run_python(
+    key: torch._C.DispatchKey, dispatch: Dispatcher, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
+) -> Result:
     """An operator of a library in Python: on a device what its kernel calls comes to the dispatch mode by itself."""
     given = (*args, *kwargs.values())
     on_device = any(tag_of(tensor).device >= 0 for tensor in tensors_in(given))
@@ -176,7 +190,7 @@ def selects(args: Arguments) -> bool:
     return bool(args[2].numel() != 1 or tag_of(args[2]).device >= 0)
 
 
-def common_device(tensors: Any, key: list[Hashable]) -> int:
+def common_device(tensors: Iterable[torch.Tensor], key: list[Hashable]) -> int:
     """The device of a list of plain tensors that share one, with their shapes and types in `key`; else NOWHERE."""
     device = NOWHERE
     try:
@@ -245,9 +259,9 @@ def channels_last(tensor: torch.Tensor) -> bool:
     return bool(strides[1] == 1 and strides[3] == tensor.shape[1] > 1)
 
 
-def images_layout(args: Arguments) -> bool:
+def images_layout(args: Arguments) -> tuple[str, ...]:
     """Whether the channels of a convolution's images or kernel come last."""
-    return any(map(channels_last, tensors_in(args[:3])))
+    return ("channels_last",) if any(map(channels_last, tensors_in(args[:3]))) else ()
 
 
 def operands_layout(first: int, args: Arguments) -> tuple[str, ...]:
@@ -300,7 +314,7 @@ def flops_of(name: str, func: OpOverload, args: Arguments, kwargs: Keywords, out
     Each of the query's heads counts, also where several share one of the key's, of which PyTorch 2.6 has no rule.
     """
     if name == "aten::convolution_backward":
-        return _convolution_backward_flops(*args)
+        return _convolution_backward_flops(args[0], args[1], args[2], args[7], args[-1])
     passes = tables.RECURRENT_PASSES.get(name)
     if passes:
         matrices = sum(weight.numel() for weight in args[1] if weight.dim() > 1)
@@ -323,13 +337,14 @@ def flops_of(name: str, func: OpOverload, args: Arguments, kwargs: Keywords, out
     return int(count(*(value for value in args if not isinstance(value, torch.dtype)), **kwargs, out_val=out))
 
 
-def _convolution_backward_flops(gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *others: Any) -> int:
+def _convolution_backward_flops(
+    gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, transposed: bool, mask: Sequence[bool]
+) -> int:
     """The gradients of input and weight take as many operations as the forward pass, each.
 
     PyTorch's counter (torch/utils/flop_counter.py, conv_backward_flop) leaves the groups out of the weight's: it counts
     every input channel against every output channel.
     """
-    transposed, mask = others[4], others[-1]
     positions = prod(x.shape) if transposed else prod(gradient.shape)
     return 2 * positions * prod(weight.shape[1:]) * sum(map(bool, mask[:2]))
 

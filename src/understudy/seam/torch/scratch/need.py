@@ -40,7 +40,7 @@ class Call:
 
     def __init__(self, plan: Plan, args: Arguments, kwargs: Keywords, out: object, gpu: Gpu) -> None:
         self.name = plan.name
-        self.arguments: dict[str, Any] = {**dict(zip(plan.names, args, strict=False)), **kwargs}
+        self.arguments: Keywords = {**dict(zip(plan.names, args, strict=False)), **kwargs}
         self.inputs = list(tensors_in((*args, *kwargs.values())))
         self.outputs = list(tensors_in((out,)))
         self.gpu = gpu

@@ -6,7 +6,7 @@ ATen/cuda/CUDAEvent.h), once `torch._C._activate_gpu_trace` was called.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 from torch.cuda import _gpu_trace as callbacks
 
@@ -14,6 +14,14 @@ from understudy.machine.device import Device
 from understudy.machine.memory.blocks import Block
 from understudy.seam.torch.state.observers import Observers
 from understudy.seam.torch.tags import Tag
+
+
+class Handle(Protocol):
+    """One of PyTorch's events."""
+
+    @property
+    def cuda_event(self) -> int:
+        """The driver's handle; 0 before the first record."""
 
 
 class GpuTrace:
@@ -29,19 +37,19 @@ class GpuTrace:
             self.active = True
             self.observers.join(placed=_placed, died=_died)
 
-    def recorded(self, event: Any, stream: int, first: bool) -> None:
+    def recorded(self, event: Handle, stream: int, first: bool) -> None:
         """An event was recorded on a stream (its handle); the first time makes it."""
         if self.active:
             if first:
                 callbacks.EventCreationCallbacks.fire_callbacks(event.cuda_event)
             callbacks.EventRecordCallbacks.fire_callbacks(event.cuda_event, stream)
 
-    def waited(self, event: Any, stream: int) -> None:
+    def waited(self, event: Handle, stream: int) -> None:
         """A stream waits for an event that was recorded."""
         if self.active and event.cuda_event:
             callbacks.EventWaitCallbacks.fire_callbacks(event.cuda_event, stream)
 
-    def deleted(self, event: Any) -> None:
+    def deleted(self, event: Handle) -> None:
         """An event that was recorded ends."""
         if self.active and event.cuda_event:
             callbacks.EventDeletionCallbacks.fire_callbacks(event.cuda_event)
@@ -61,7 +69,7 @@ class GpuTrace:
         if self.active:
             callbacks.StreamSynchronizationCallbacks.fire_callbacks(stream)
 
-    def synchronized_event(self, event: Any) -> None:
+    def synchronized_event(self, event: Handle) -> None:
         """The host waited for an event that was recorded."""
         if self.active and event.cuda_event:
             callbacks.EventSynchronizationCallbacks.fire_callbacks(event.cuda_event)

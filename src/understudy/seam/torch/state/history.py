@@ -11,15 +11,16 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from understudy.machine.device import Device
 from understudy.machine.memory.blocks import DEFAULT_POOL, Block
+from understudy.machine.memory.heap import Action
 from understudy.seam.sites import Sites
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.observers import Observers
@@ -64,10 +65,10 @@ class History:
         # id of a block -> where and when its storage died
         self._given: dict[int, tuple[int, bool, int, Stack | None]] = {}
         self._backward_passes = 0
-        self._pass: Any = None
+        self._pass: object = None
         self._stepping = False
         self._modules: weakref.WeakSet[object] = weakref.WeakSet()
-        self._handles: list[Any] = []
+        self._handles: list[RemovableHandle] = []
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------------ begin and end
@@ -90,7 +91,7 @@ class History:
         clear_history: bool = False,
         compile_context: bool = False,
         annotations: bool = False,
-        skip_actions: Any = (),
+        skip_actions: Iterable[str] = (),
         *host: object,
     ) -> None:
         """`torch._C._cuda_record_memory_history`: None ends it, "state" keeps one event.
@@ -156,28 +157,28 @@ class History:
 
     # ------------------------------------------------------------------ actions
 
-    def _hook(self, device: Device) -> Any:
+    def _hook(self, device: Device) -> Action:
         core = self.core
         rows = core.machine.trace.memory
 
-        def act(action: str, address: int, size: int, stream: int, block: Block) -> None:
+        def act(action: str, address: int, size: int, stream: int, block: Block | None) -> None:
             with self._lock:
                 row = len(rows)
                 category = excess = 0
                 given: Stack | None = None
-                if action == "alloc":
+                if block is not None and action == "alloc":
                     site = self._sites.number()
                     category = self._phase()
                     excess = block.size - size
                     block.context = row
                     self._taken[row] = self._backward_passes
-                elif action in FREES:
+                elif block is not None and action in FREES:
                     site, given = self._free(action, block)
                 else:
                     site = self._sites.number()
-                    first = action in ("segment_alloc", "segment_map") and block.prev is None
-                    if first and block.segment.context is None:
-                        block.segment.context = row
+                    if block is not None and action in ("segment_alloc", "segment_map") and block.prev is None:
+                        segment = block.segment
+                        segment.context = row if segment.context is None else segment.context
                 self.stacks.note(row, action, block, given)
                 if self.metadata:
                     self._notes[row] = self.metadata
@@ -197,7 +198,7 @@ class History:
         """What is kept of the moment at which a storage dies."""
         return self._sites.number(2), self._backward(), self._backward_passes, self.stacks.gather(ALL)
 
-    def _free(self, action: str, block: Any) -> tuple[int, Stack | None]:
+    def _free(self, action: str, block: Block) -> tuple[int, Stack | None]:
         """The line and the stack where a block was given back; its allocation's category is settled."""
         key = id(block)
         known = self._given.get(key) or self._now()
@@ -227,9 +228,9 @@ class History:
             return CATEGORIES["optimizer"]
         return CATEGORIES["temporary" if self._backward() else "activation"]
 
-    def _settle(self, row: int | None, backward: bool, passes: int) -> None:
+    def _settle(self, row: object, backward: bool, passes: int) -> None:
         """An allocation ended, so what it was for is known: by the part of the step that it outlived, or did not."""
-        if row is None:
+        if not isinstance(row, int):
             return
         before = self._taken.pop(row, None)
         found = self._category(row)
@@ -251,7 +252,7 @@ class History:
             elif found == "activation" and (self._backward_passes - before > 1 or not self._backward_passes):
                 self._set(row, "")
 
-    def mark(self, block: Block, category: str) -> None:
+    def mark(self, block: Block | None, category: str) -> None:
         """Say what a block is for, when that is known; only while the history is kept."""
         if self.enabled and block is not None and isinstance(block.context, int):
             self._set(block.context, category)
@@ -262,7 +263,7 @@ class History:
             tag = storage_of(tensor)._us
         except (NotImplementedError, RuntimeError):
             return
-        if tag.device >= 0:
+        if tag.device >= 0 and isinstance(tag.block, Block):
             self.mark(tag.block, category)
 
     def _category(self, row: int) -> str:
@@ -290,7 +291,7 @@ class History:
                 if isinstance(value, torch.Tensor):
                     self.mark_tensor(value, "optimizer")
 
-    def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
+    def _before_forward(self, module: torch.nn.Module, inputs: object) -> None:
         self._stepping = False  # also after a step that failed
         if module in self._modules:
             return
@@ -310,10 +311,10 @@ class History:
 
     def segments(
         self, frames: Callable[[object], Frames], pool: tuple[int, int] | None = None
-    ) -> tuple[list[Any], dict[str, Any]]:
+    ) -> tuple[list[object], dict[str, object]]:
         """The segments of all devices, and the allocators' settings."""
-        segments: list[Any] = []
-        settings: dict[str, Any] = {}
+        segments: list[object] = []
+        settings: dict[str, object] = {}
         for device in self.core.machine.devices:
             self.core.drain(device)
             found = device.allocator.snapshot(pool, frames)
@@ -341,12 +342,12 @@ class History:
         if WRITES_POOLS:
             facts["memory_pools"] = [[row, *pool] for row, pool in self._pools.items()]
 
-    def snapshot(self, pool: Any = None) -> dict[str, Any]:
+    def snapshot(self, pool: Sequence[int] | None = None) -> dict[str, object]:
         """What `torch._C._cuda_memorySnapshot` returns; `pool` is (a, b) or (a, b, with events)."""
         core = self.core
         wanted = None if pool is None else (int(pool[0]), int(pool[1]))
         with_events = pool is None or len(pool) < 3 or bool(pool[2])
-        traces: list[list[dict[str, Any]]] = [[] for _ in core.machine.devices]
+        traces: list[list[dict[str, object]]] = [[] for _ in core.machine.devices]
         if self.enabled and self.shown.events and with_events:
             for device in core.machine.devices:
                 core.drain(device)

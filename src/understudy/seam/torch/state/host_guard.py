@@ -8,8 +8,7 @@ by PyTorch's own meta kernel. That is done only when little is left (`Room.near`
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Iterable
 
 import torch
 
@@ -68,7 +67,9 @@ class HostGuard:
         Programs know how to answer a card's out of memory, so that comes first.
         """
         device = self.core.machine.devices[index]
-        device.allocator.free(self.memory.take(device, size, self.core.local.streams[index].index))
+        block = self.memory.take(device, size, self.core.local.streams[index].index)
+        if block is not None:
+            device.allocator.free(block)
         return self._error(index, size)
 
     def expect(self, index: int, args: Arguments, kwargs: Keywords, *, empty: bool) -> None:
@@ -126,7 +127,7 @@ class HostGuard:
             given["device"] = META
         try:
             with disable_torch_function():
-                out = plan.func(*_to_meta(args), **given)
+                out = plan.func(*map(_to_meta, args), **given)
         except UNKNOWN_TO_META:
             return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(args))
         finally:
@@ -146,7 +147,7 @@ class HostGuard:
         )
 
 
-def _shapes(values: Any) -> tuple[object, ...]:
+def _shapes(values: Iterable[object]) -> tuple[object, ...]:
     """What an operator's arguments say of its results' sizes, as a key."""
     found: list[Hashable] = []
     for value in values:
@@ -159,7 +160,7 @@ def _shapes(values: Any) -> tuple[object, ...]:
     return tuple(found)
 
 
-def _to_meta(value: object) -> Any:
+def _to_meta(value: object) -> object:
     """An argument without values; the copy to meta draws nothing and copies nothing."""
     if isinstance(value, Tensor):
         return torch.ops.aten.empty_strided.default(value.shape, value.stride(), dtype=value.dtype, device=META)

@@ -7,7 +7,6 @@ has no row at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from understudy.machine.memory.oom_text import OutOfMemory
 from understudy.machine.stream import Stream
 from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.plan import Plan
-from understudy.seam.torch.scratch.need import Call, Need, unknown
+from understudy.seam.torch.scratch.need import Call, Need, Row, unknown
 
 CUDNN, BENCHMARK = torch._C._get_cudnn_enabled, torch._C._get_cudnn_benchmark
 DETERMINISTIC = torch._C._get_deterministic_algorithms
@@ -30,7 +29,7 @@ class KernelBuffers:
     def __init__(self, out_of_memory: Callable[[OutOfMemory], Exception]) -> None:
         self._out_of_memory = out_of_memory
         self._needs: dict[object, Need] = {}
-        self.shapes: dict[Hashable, list[Any]] = {}  # results of what only CUDA has, by arguments' shapes
+        self.shapes: dict[Hashable, list[object]] = {}  # results of what only CUDA has, by arguments' shapes
 
     def run(
         self,
@@ -51,7 +50,7 @@ class KernelBuffers:
         need = self._needs.get(key)
         if need is None:
             call = Call(plan, args, kwargs, out, device.gpu)
-            need = self._needs[key] = unknown(call) if row is None else row.need(call)
+            need = self._needs[key] = row.need(call) if isinstance(row, Row) else unknown(call)
             if need.first:
                 self.take(device, stream, need.first, need.spare)
                 return
@@ -76,7 +75,7 @@ class KernelBuffers:
                     free(block)
 
 
-def _numbers(values: tuple[Any, ...]) -> list[Hashable]:
+def _numbers(values: Arguments) -> list[Hashable]:
     """What of a call's arguments decides a formula besides shapes and types: numbers, and how tensors lie in memory."""
     found: list[Hashable] = []
     for value in values:

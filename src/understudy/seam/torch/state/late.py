@@ -10,7 +10,7 @@ allocators wait for it where they have to.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -23,7 +23,7 @@ from understudy.seam.torch.tags import CPU, HOST_TAG, Storage, parts_of, storage
 if TYPE_CHECKING:
     from understudy.machine.stream import Stream
 
-_PHYSICAL: Any = vars(torch._C.StorageBase)["device"]
+_PHYSICAL = vars(torch._C.StorageBase)["device"]
 
 
 def alias(tensor: torch.Tensor) -> torch.Tensor:
@@ -43,7 +43,7 @@ def _over(
 class Place(NamedTuple):
     """The bytes of a strided tensor, as long as its memory lives."""
 
-    storage: weakref.ref[Any]
+    storage: weakref.ref[Storage]
     dtype: torch.dtype
     offset: int
     shape: torch.Size
@@ -85,7 +85,7 @@ class Source(NamedTuple):
 
     agent: int
     epoch: int
-    stream: Any
+    stream: Stream
     source: Place
     destination: Place
     access: Access
@@ -150,7 +150,7 @@ class Late:
     ) -> None:
         """Put a device-to-host copy on its way: `destination` keeps its bytes until it lands."""
         tag = storage_of(destination)._us
-        tag.late = (tag.late or 0) + 1
+        tag.late += 1
         self.landings.append(Landing(stream.agent, stream.epoch, end_ns, Place.of(destination), value, access))
 
     def to_device(self, stream: Stream, source: torch.Tensor, destination: torch.Tensor, access: Access) -> None:

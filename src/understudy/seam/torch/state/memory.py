@@ -12,6 +12,7 @@ import torch
 
 from understudy.machine.device import Device
 from understudy.machine.memory.allocator import CachingAllocator
+from understudy.machine.memory.blocks import Block
 from understudy.machine.memory.host_allocator import HostAllocator
 from understudy.machine.memory.oom_text import OutOfMemory, message
 from understudy.machine.memory.settings import Settings, parse, text_of
@@ -42,9 +43,9 @@ class Memory:
         self.history = history
         self.ranks = ranks
         self.observers: list[Callable[[int, int, int, int], None]] = []
-        self.workspaces: dict[tuple[int, int, int], Any] = {}
+        self.workspaces: dict[tuple[int, int, int], list[Block | None]] = {}
         self.workspace_sizes: dict[str, int] = {}  # what the program set: "cublas", "cublaslt"
-        self.raw: dict[int, tuple[int, Any]] = {}
+        self.raw: dict[int, tuple[int, Block]] = {}
         self.registered: dict[int, int] = {}  # address -> bytes of host memory that `cudaHostRegister` page-locked
         self.caching = True
         for device in core.machine.devices:
@@ -103,7 +104,7 @@ class Memory:
             self.ranks.opened(device)
             machine.first_use(self.core.local.host, device, "context")
 
-    def take(self, device: Device, size: int, stream: int) -> Any:
+    def take(self, device: Device, size: int, stream: int) -> Block | None:
         """A block without a storage (a workspace, raw memory); raises torch's OutOfMemoryError."""
         self.core.drain(device)
         self.create_context(device)
@@ -207,21 +208,24 @@ def cublas_workspace_bytes(device: Device) -> int:
     return sum(int(size) * int(count) for size, count in pairs) << 10
 
 
-class RawBlock:
-    """Memory of a tensor that was made while the caching allocator was off: one cudaMalloc."""
+class RawBlock(Block):
+    """Memory of a tensor that was made while the caching allocator was off: one cudaMalloc, in no segment."""
 
-    __slots__ = ("accesses", "address", "context", "requested", "size")
-    uses: frozenset[int] = frozenset()  # streams that were recorded on it: none ever
+    __slots__ = ()
 
     def __init__(self, address: int, size: int) -> None:
         self.address = address
         self.size = self.requested = size
-        self.accesses: Any = None
-        self.context: Any = None
+        self.uses = None
+        self.accesses = None
+        self.context = None
 
 
 class Uncached:
     """A device's allocator once caching was turned off; what was cached before stays with the caching one."""
+
+    _caching: CachingAllocator
+    _memory: Memory
 
     def __init__(self, caching: CachingAllocator, memory: Memory) -> None:
         self.__dict__.update(_caching=caching, _memory=memory)
@@ -232,7 +236,7 @@ class Uncached:
     def __setattr__(self, name: str, value: object) -> None:
         setattr(self._caching, name, value)
 
-    def malloc(self, requested: int, stream: int = 0, context: object = None) -> Any:
+    def malloc(self, requested: int, stream: int = 0, context: object = None) -> Block | None:
         """A block; without caching, straight from the driver and uncounted, as in PyTorch."""
         if self._memory.caching:
             return self._caching.malloc(requested, stream, context)
@@ -243,14 +247,14 @@ class Uncached:
             raise RuntimeError("CUDA error: out of memory")
         return RawBlock(address, requested)
 
-    def free(self, block: object) -> None:
+    def free(self, block: Block) -> None:
         """Give a block back to where it came from."""
         if isinstance(block, RawBlock):
             self._caching.driver.free(block.address)
         else:
             self._caching.free(block)
 
-    def record_stream(self, block: object, stream: int) -> None:
+    def record_stream(self, block: Block, stream: int) -> None:
         """cudaFree waits for the device, so a block of its own needs no record."""
         if not isinstance(block, RawBlock):
             self._caching.record_stream(block, stream)

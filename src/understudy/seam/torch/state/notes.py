@@ -10,10 +10,10 @@ import os
 import re
 import sys
 from types import FrameType
-from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.tags import device_of
@@ -34,7 +34,7 @@ class Notes:
         self._steps = 0
         self.captured_steps = 0
         self.stop_after: int | None = None
-        self._hooks: list[Any] = []
+        self._hooks: list[RemovableHandle] = []
 
     def begin(self) -> None:
         """Listen to the steps of optimizers."""
@@ -58,7 +58,7 @@ class Notes:
     def _before_step(self, optimizer: object, *_: object) -> None:
         self._rows_before_step = len(self.core.machine.trace.rows)
 
-    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         core = self.core
         machine = core.machine
         if len(machine.trace.rows) == self._rows_after_step:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from understudy.machine.device import Device
 from understudy.machine.machine import Machine
+from understudy.machine.memory.blocks import Block
 from understudy.seam.torch.tags import Storage, Tag
 
 Placed = Callable[[Storage, int, Tag], None]
 """Is told of a storage that has got memory: the storage, its device's index, its tag."""
-Died = Callable[[Device, Any], None]
+Died = Callable[[Device, Block], None]
 """Is told of a block whose storage has died, on whichever thread and in the middle of whatever that happens."""
-Around = Callable[..., Any]
+Around = Callable[..., object]
 """Calls the verb that it is given, with the arguments that follow."""
 
 VERBS = (
@@ -29,7 +29,7 @@ VERBS = (
 """What the machine can be asked to do outside an operator."""
 
 
-class Frees(deque[Any]):
+class Frees(deque[Block]):
     """Blocks of a device whose storages died. It has a `__dict__`, so that `append` can be watched."""
 
 
@@ -70,7 +70,7 @@ class Observers:
             else:
                 device.frees.__dict__.pop("append", None)
 
-    def _dies(self, device: Device, block: object) -> None:
+    def _dies(self, device: Device, block: Block) -> None:
         for told in self._died:
             told(device, block)
         deque.append(device.frees, block)

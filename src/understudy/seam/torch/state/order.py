@@ -9,7 +9,6 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 
@@ -24,7 +23,7 @@ from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.late import extent
 from understudy.seam.torch.tags import Tag, parts_of, storage_of
 
-current_node: Callable[[], Any] = torch._C._current_autograd_node
+current_node: Callable[[], torch.autograd.graph.Node | None] = torch._C._current_autograd_node
 get_sequence = torch._C._autograd._get_sequence_nr
 MOST_NODES = 1 << 17
 WATCHED = 128
@@ -73,7 +72,7 @@ class Order:
         node = current_node()
         return stream if node is None else self._forward_stream(node, device, stream)
 
-    def _forward_stream(self, node: Any, device: int, stream: Stream) -> Stream:
+    def _forward_stream(self, node: torch.autograd.graph.Node, device: int, stream: Stream) -> Stream:
         if self._chosen(device, stream):
             return stream
         forward = self._made_on(node._sequence_nr(), device)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
-stock_manual_seed: Any = torch._C.Generator.manual_seed
+if TYPE_CHECKING:
+
+    class Generator(torch.Generator):
+        """PyTorch's generator, with the address of what it is in C++."""
+
+        _cdata: int
+
+else:
+    Generator = torch._C.Generator
+
+stock_manual_seed = torch._C.Generator.manual_seed
 BLOCK, UNROLL = 256, 4
 MASK = (1 << 64) - 1
 MIXER = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, which keeps the seeds of neighbours apart
@@ -26,14 +36,14 @@ class Position:
         self.offset = 0
         self.moves = 0
         self.graphs: set[int] = set()
-        self.blocks: list[Any] = []
+        self.blocks: list[object] = []
 
     def go_to(self, seed: int, offset: int = 0) -> None:
         """Go on from there; so does every generator that shares this place."""
         self.seed, self.offset = seed, offset
         self.moves += 1
 
-    def start(self, generator: object) -> None:
+    def start(self, generator: torch._C.Generator) -> None:
         """Make a physical generator ready for one operator's numbers; at offset 0 they are the CPU's of that seed."""
         stock_manual_seed(generator, (self.seed ^ (self.offset * MIXER)) & MASK)
 

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import sys
 from types import CodeType, FrameType
-from typing import Any
+from typing import TypedDict
 
 import torch
 
+from understudy.machine.memory.blocks import Block
 from understudy.seam.sites import OURS, PROGRAMS
 
-Frames = list[dict[str, Any]]
+
+class Frame(TypedDict):
+    """One line of a stack, as a snapshot has it."""
+
+    filename: str
+    line: int
+    name: str
+
+
+Frames = list[Frame]
 
 STATE, ALLOC, ALL = 1, 2, 3
 LEVELS = {"": 0, "state": STATE, "alloc": ALLOC, "all": ALL}
@@ -26,8 +36,8 @@ SEGMENT_FREES = ("segment_free", "segment_unmap")
 
 OPERATOR_DEPTH = 16
 
-gather_traceback: Any = torch._C._profiler.gather_traceback
-symbolize_tracebacks: Any = torch._C._profiler.symbolize_tracebacks
+gather_traceback = torch._C._profiler.gather_traceback
+symbolize_tracebacks = torch._C._profiler.symbolize_tracebacks
 
 
 class Stack:
@@ -41,7 +51,7 @@ class Stack:
 
     def frames(self) -> Frames:
         """The frames as a snapshot has them, the innermost first."""
-        found: Frames = symbolize_tracebacks([self._gathered])[0]
+        found: Frames = symbolize_tracebacks([self._gathered])[0]  # type: ignore[assignment]  # a line is a number
         shown = [frame for frame in found if not _is_ours(frame["filename"])]
         if self._operator:
             return [{"filename": "??", "line": 0, "name": f"at::_ops::{self._operator}::call"}, *shown]
@@ -68,24 +78,27 @@ class Stacks:
             return None
         return Stack(self.dispatch if self.operators else frozenset())
 
-    def note(self, row: int, action: str, block: Any, given: Stack | None) -> None:
+    def note(self, row: int, action: str, block: Block | None, given: Stack | None) -> None:
         """Keep what goes with a row; `given` is where a block's storage died."""
         stack: Stack | None = None
         if action in ALLOCATIONS:
             stack = self.gather(STATE)
             if stack is not None:
                 self._contexts[row] = stack
-        elif action in FREES:
-            stack = given or self._contexts.get(block.context)
-        elif action in SEGMENT_FREES:
-            stack = self.gather(ALL) or self._contexts.get(block.segment.context)
+        elif block is not None and action in FREES:
+            stack = given or self._context(block.context)
+        elif block is not None and action in SEGMENT_FREES:
+            stack = self.gather(ALL) or self._context(block.segment.context)
         if stack is not None and self.level >= ALLOC:
             self._events[row] = stack
 
     def of_context(self, context: object) -> Frames:
         """The frames of a block's or a segment's context, which is the row of its allocation."""
-        stack = self._contexts.get(context) if isinstance(context, int) else None
+        stack = self._context(context)
         return [] if stack is None else stack.frames()
+
+    def _context(self, context: object) -> Stack | None:
+        return self._contexts.get(context) if isinstance(context, int) else None
 
     def of_event(self, row: int) -> Frames:
         """The frames that the event of a row shows."""

@@ -28,7 +28,7 @@ from understudy.seam.torch.state.memory import Memory
 from understudy.seam.torch.state.notes import Notes
 from understudy.seam.torch.state.observers import Observers
 from understudy.seam.torch.state.order import Order
-from understudy.seam.torch.state.positions import Position
+from understudy.seam.torch.state.positions import Generator, Position
 from understudy.seam.torch.state.ranks import Ranks
 from understudy.seam.torch.tags import CPU, UNTRACK, Storage, Tag, attach, bytes_in, storage_of
 from understudy.seam.visible import visible
@@ -45,6 +45,16 @@ PRECISION = getattr(torch._C, "_get_fp32_precision_getter", None)
 DEVICE = torch.device
 """PyTorch's own class, which an emulation puts another in the place of."""
 SYNCHRONIZED = "called a synchronizing CUDA operation"
+
+
+class Autocasting(Protocol):
+    """What autocast does on devices (`kernels.autocast`)."""
+
+    def is_on(self) -> bool:
+        """Whether the program has turned it on."""
+
+    def unregister(self) -> None:
+        """Take its kernels out of PyTorch."""
 
 
 class Failure(Protocol):
@@ -88,11 +98,13 @@ class State(Core):
         self.process = os.getpid()
         self.bad_fork = False
         self.cuda_devices = [torch.device("cuda", i) for i in range(len(machine.devices))]
-        self.generators: list[Any] = []
+        self.generators: list[Generator] = []
         self.generator_devices: dict[int, int] = {}
         self.pool_numbers = count(1)  # second numbers of pools that the program asks for, (0, n)
         self.capture_numbers = count(1)  # first numbers of those that captures make for themselves, (n, 0)
-        self.dropout_states: dict[int, tuple[Any, torch.Tensor]] = {}  # of cuDNN: whose place they were drawn at, them
+        self.dropout_states: dict[
+            int, tuple[object, torch.Tensor]
+        ] = {}  # of cuDNN: whose place they were drawn at, them
         self.positions: dict[int, Position] = {}  # where a device's generator is, by the generator's address
         self.default_generator = threading.RLock()  # held while the CPU's default generator stands for another
         self.sync_debug_mode = 0
@@ -109,11 +121,11 @@ class State(Core):
         self.guard = HostGuard(self, self.memory, host_memory_limit, no_data)
         self.room = self.guard.room
         self.kernels = KernelBuffers(self.memory.out_of_memory)
-        self.autocast: Any = None
+        self.autocast: Autocasting
         self.groups: Any = None
         self.assumptions: Any = None  # of a rehearsal without data
-        self.new_generators: Callable[[], list[object]]
-        self.wrap_stream: Callable[[Stream], Any]
+        self.new_generators: Callable[[], list[Generator]]
+        self.wrap_stream: Callable[[Stream], torch.cuda.Stream]
         self.external: dict[tuple[int, int], Stream] = {}
         self.failure: Failure | None = None
         self.stuck_after_s = 60.0  # how long a rank may do nothing while others wait for it
@@ -142,7 +154,7 @@ class State(Core):
         self.local.streams = [device.default_stream for device in machine.devices]
         self.generators += self.new_generators()
 
-    def index(self, device: Any) -> int:
+    def index(self, device: object) -> int:
         """The emulated device's index for anything that PyTorch takes as a device, CPU for the others.
 
         Raises what PyTorch raises for an ordinal that is not there.
@@ -153,11 +165,12 @@ class State(Core):
             index = device
             self.notes.device_named(device)
         else:
-            if device.__class__ is not DEVICE:
-                device = torch.device(device)
-            if device.type != "cuda":
+            place: torch.device = (
+                device if isinstance(device, DEVICE) else torch.device(device)  # type: ignore[call-overload]
+            )
+            if place.type != "cuda":
                 return CPU
-            index = self.local.device if device.index is None else device.index
+            index = self.local.device if place.index is None else place.index
         if self.visible is None:
             torch.cuda._lazy_init()
         if not 0 <= index < len(self.machine.devices):

@@ -68,7 +68,7 @@ MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cu
 """Modes of Inductor, which is imported only where another one must be refused, or options looked at."""
 
 
-def _check(options: dict[str, Any]) -> None:
+def _check(options: dict[str, object]) -> None:
     """Raise what PyTorch raises for a backend, a mode or an option that there is not."""
     backend = options.get("backend", "inductor")
     if backend == "inductor":

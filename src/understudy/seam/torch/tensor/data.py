@@ -79,7 +79,7 @@ def _next_index(stock: Any) -> object:
 
 
 def _reset(stock: Any) -> object:
-    def reset(self: Any, *args: Any, **kwargs: Any) -> None:
+    def reset(self: Any, *args: object, **kwargs: object) -> None:
         self.__dict__.pop("_us_batches", None)
         stock(self, *args, **kwargs)
 
@@ -87,7 +87,7 @@ def _reset(stock: Any) -> object:
 
 
 def _fetch(state: State, stock: Any) -> object:
-    def fetch(self: Any, possibly_batched_index: Any) -> Any:
+    def fetch(self: object, possibly_batched_index: object) -> object:
         if torch.utils.data.get_worker_info() is None:
             return stock(self, possibly_batched_index)
         begin = state.host().now_ns
@@ -109,7 +109,7 @@ def _put(state: State, stock: Any) -> object:
 
 
 def _get(state: State, stock: Any) -> object:
-    def get_data(self: Any) -> object:
+    def get_data(self: object) -> object:
         # Which call of this unpacks which batch depends on when real workers deliver: none of it takes modelled time.
         host = state.host()
         now_ns = host.now_ns
@@ -121,7 +121,7 @@ def _get(state: State, stock: Any) -> object:
 
 
 def _process(state: State, stock: Any) -> object:
-    def process_data(self: Any, data: Any, *rest: Any) -> object:
+    def process_data(self: Any, data: object, *rest: object) -> object:
         if isinstance(data, Fetched):
             workers = self.__dict__.setdefault("_us_workers", Workers())
             # From torch 2.8 on the caller names the worker and has counted the batch already.

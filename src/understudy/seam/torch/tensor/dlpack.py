@@ -22,7 +22,7 @@ def patches(_: State) -> list[Patch]:
     pointer = torch._C.StorageBase.data_ptr  # type: ignore[attr-defined]
 
     def exporting(stock: Any) -> object:
-        def to_dlpack(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> object:
+        def to_dlpack(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
             storage = storage_of(tensor)
             if storage._us is not HOST_TAG:
                 lend(pointer(storage), storage._us)
@@ -59,7 +59,7 @@ def _numpy(to_dlpack: Any) -> list[Patch]:
         return []
     stock = numpy.from_dlpack
 
-    def from_dlpack(x: Any, /, **kwargs: object) -> Any:
+    def from_dlpack(x: object, /, **kwargs: object) -> object:
         if isinstance(x, torch.Tensor) and device_of(x) >= 0:
             x = OnDevice(to_dlpack(x.detach()), device_of(x))
         return stock(x, **kwargs)

@@ -63,7 +63,7 @@ def explicit(state: State, stock: Callable[..., object]) -> Callable[..., Any]:
     local = state.local
 
     @functools.wraps(stock)
-    def factory(*args: object, **kwargs: Any) -> Any:
+    def factory(*args: object, **kwargs: Any) -> object:
         before = local.explicit
         local.explicit = True
         if isinstance(kwargs.get("device"), (int, str)):
@@ -86,12 +86,12 @@ def _check_out(kwargs: Keywords) -> None:
             raise RuntimeError(f"device type {kind} does not match device type of out parameter (cuda)")
 
 
-def _range(state: State) -> Callable[..., Any]:
+def _range(state: State) -> Callable[..., object]:
     """`torch.range`, whose C++ asks for a guard of the device that it is given: on a device it writes an `out`."""
     marked = explicit(state, getattr(torch, UNNAMED))
 
     @functools.wraps(marked)
-    def range(*args: Any, **kwargs: Any) -> Any:
+    def range(*args: object, **kwargs: Any) -> object:
         device = kwargs.get("device")
         if device is None or kwargs.get("out") is not None or torch.device(device).type != "cuda":
             return marked(*args, **kwargs)
@@ -109,7 +109,7 @@ def _legacy(state: State) -> Callable[..., object]:
     plain = explicit(state, stock)
 
     @functools.wraps(stock)
-    def new(cls: type, *args: Any, **kwargs: Any) -> Any:
+    def new(cls: type, *args: object, **kwargs: object) -> object:
         if cls is torch.Tensor:
             return plain(cls, *args, **kwargs)
         with torch._C._DisableTorchDispatch():
@@ -118,7 +118,7 @@ def _legacy(state: State) -> Callable[..., object]:
     return new
 
 
-def _device_class(state: State) -> Any:
+def _device_class(state: State) -> object:
     """`torch.device`, for which a bare number is a CUDA device, as where there are GPUs; it makes PyTorch's own."""
     stock: Any = torch.device
 
@@ -154,7 +154,7 @@ def _device_class(state: State) -> Any:
 
 def _parse_to(stock: Callable[..., Any]) -> Callable[..., object]:
     @functools.wraps(stock)
-    def parse_to(*args: Any, **kwargs: Any) -> object:
+    def parse_to(*args: object, **kwargs: Any) -> object:
         if args and isinstance(args[0], int) and not isinstance(args[0], bool):
             args = (torch.device(args[0]), *args[1:])
         elif args and isinstance(args[0], torch.Tensor):
@@ -169,7 +169,7 @@ def _parse_to(stock: Callable[..., Any]) -> Callable[..., object]:
 
 def _new(stock: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(stock)
-    def method(self: torch.Tensor, *args: object, **kwargs: object) -> Any:
+    def method(self: torch.Tensor, *args: object, **kwargs: object) -> object:
         if "device" in kwargs and isinstance(kwargs["device"], (int, str)):
             kwargs["device"] = torch.device(kwargs["device"])
         return stock(self, *args, **kwargs)
@@ -184,7 +184,7 @@ def _from_data(state: State, stock: Callable[..., object]) -> Callable[..., obje
     parts = 2 if stock.__name__ == "sparse_coo_tensor" else 3
 
     @functools.wraps(stock)
-    def constructor(*args: Any, **kwargs: Any) -> object:
+    def constructor(*args: object, **kwargs: Any) -> object:
         if function_modes():
             return stock(*args, **kwargs)  # C++ hands the call to the innermost mode, which calls this again
         device = kwargs.get("device")
@@ -243,7 +243,7 @@ def _together(state: State, args: Arguments, kwargs: Keywords, target: int, part
     """A sparse tensor's parts on one device; lists beside tensors as well."""
     mixed = target >= 0 and bool(_values(args, kwargs))
 
-    def place(value: object) -> Any:
+    def place(value: object) -> object:
         if isinstance(value, torch.Tensor):
             return move(state, value, target)
         return torch.tensor(value, device=state.cuda_devices[target]) if mixed else value
@@ -252,7 +252,7 @@ def _together(state: State, args: Arguments, kwargs: Keywords, target: int, part
     return (*map(place, args[:parts]), *args[parts:]), kwargs | named
 
 
-def _build(state: State, marked: Any, args: Any, kwargs: Keywords, data: Any, keeps: bool) -> torch.Tensor:
+def _build(state: State, marked: Any, args: Any, kwargs: Keywords, data: object, keeps: bool) -> torch.Tensor:
     if not isinstance(data, torch.Tensor) or marked.__name__.startswith("sparse"):
         made: torch.Tensor = marked(*args, **kwargs, device="cpu")
         return made
@@ -272,7 +272,12 @@ def _default(state: State, data: object, args: Any, keeps: bool) -> int:
 
 
 def _new_tensor(
-    self: torch.Tensor, data: Any, *, dtype: torch.dtype | None = None, device: Any = None, requires_grad: bool = False
+    self: torch.Tensor,
+    data: object,
+    *,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> torch.Tensor:
     return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
@@ -281,7 +286,7 @@ def _legacy_new(state: State) -> Callable[..., object]:
     stock = torch._C.TensorBase.new
     on_host = explicit(state, stock)
 
-    def new(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def new(self: torch.Tensor, *args: object, **kwargs: Any) -> torch.Tensor:
         device = kwargs.pop("device", None)
         index = device_of(self) if device is None else state.index(device)
         if device is not None and (index >= 0) != (device_of(self) >= 0):

@@ -43,7 +43,7 @@ def _jiterator(code: str, name: str, *args: object) -> NoReturn:
 
 def _extension(module: ModuleType) -> list[Patch]:
     """`load` and `load_inline`: sources for the CPU are compiled as ever, CUDA sources are not."""
-    stock: Callable[..., Any] = module._jit_compile
+    stock: Callable[..., object] = module._jit_compile
     is_cuda: Callable[[str], bool] = module._is_cuda_file
 
     def compile(name: str, sources: str | Sequence[str], *args: object, **kwargs: object) -> object:

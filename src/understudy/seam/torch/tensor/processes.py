@@ -68,7 +68,7 @@ class NoStreams(list[Any]):
 
 
 def _sharing(state: State) -> list[Patch]:
-    def share(self: Any) -> tuple[Any, ...]:
+    def share(self: Any) -> tuple[object, ...]:
         tag = self._us
         if tag.device < 0:
             raise RuntimeError("_share_cuda_: only available on CUDA")
@@ -81,7 +81,7 @@ def _sharing(state: State) -> list[Patch]:
 
     def rebuild(
         cls: Any, device: int, handle: tuple[bytes, bytes], size: int, offset: int, counter: object, *rest: object
-    ) -> Any:
+    ) -> object:
         torch.cuda._lazy_init()
         made = cls._new_shared_filename_cpu(*handle, size)
         made._shared_decref()

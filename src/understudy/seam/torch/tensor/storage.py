@@ -39,7 +39,7 @@ def refuse_meta(storage: object) -> None:
 def _making(state: State) -> Patch:
     stock: Any = torch._C.StorageBase.__new__
 
-    def new(cls: object, *args: object, device: object = None, **kwargs: object) -> Any:
+    def new(cls: object, *args: object, device: object = None, **kwargs: object) -> object:
         index = CPU if device is None else state.index(device)
         if index < 0:
             return stock(cls, *args, **kwargs) if device is None else stock(cls, *args, device=device, **kwargs)
@@ -102,19 +102,19 @@ def _moving(state: State) -> list[Patch]:
                 transfer(state, source, destination, non_blocking, late=False)
         return made
 
-    def to(self: object, *, device: object, non_blocking: bool = False) -> Any:
+    def to(self: object, *, device: object, non_blocking: bool = False) -> object:
         return moved(self, state.index(device), non_blocking)
 
-    def cuda(self: object, device: object = None, non_blocking: bool = False) -> Any:
+    def cuda(self: object, device: object = None, non_blocking: bool = False) -> object:
         return moved(self, state.index(torch.device("cuda") if device is None else device), non_blocking)
 
     def cpu(self: object) -> object:
         return moved(self, CPU)
 
-    def clone(self: object) -> Any:
+    def clone(self: object) -> object:
         return _copy_to(self, _index(self), False)
 
-    def copy_(self: Any, source: Any, non_blocking: object = None) -> Any:
+    def copy_(self: Any, source: Any, non_blocking: object = None) -> object:
         refuse_meta(source)
         bytes_in(self).copy_(bytes_in(source), bool(non_blocking))
         return self
@@ -122,7 +122,7 @@ def _moving(state: State) -> list[Patch]:
     def tolist(self: Any) -> list[int]:
         return list(moved(self, CPU)) if _index(self) >= 0 else list(self)
 
-    def pin_memory(self: Any, device: Any = "cuda") -> Any:
+    def pin_memory(self: Any, device: object = "cuda") -> object:
         if _index(self) >= 0 or _is_meta(self):
             raise TypeError(f"cannot pin '{self.type()}' only CPU memory can be pinned")
         if self._us.pinned:

@@ -10,6 +10,7 @@ from torch._tensor_str import PRINT_OPTS
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
+from understudy.machine.memory.blocks import Block
 from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.gradients import return_copied
 from understudy.seam.torch.dispatch.moves import fetch, move
@@ -43,7 +44,7 @@ def patches(state: State) -> list[Patch]:
 def overridable(public: Callable[..., object]) -> Callable[..., object]:
     """Let tensor subclasses see the call, as PyTorch's own methods do."""
 
-    def method(self: Tensor, *args: object, **kwargs: object) -> Any:
+    def method(self: Tensor, *args: object, **kwargs: object) -> object:
         if has_torch_function_unary(self):
             return handle_torch_function(method, (self,), self, *args, **kwargs)
         return public(self, *args, **kwargs)
@@ -102,7 +103,7 @@ def _properties(state: State) -> list[Patch]:
 def _moving(state: State) -> list[Patch]:
     parse: Any = torch._C._nn._parse_to
 
-    def to(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def to(self: Tensor, *args: Any, **kwargs: Any) -> object:
         if has_torch_function_unary(self):
             return handle_torch_function(to, (self,), self, *args, **kwargs)
         if state.local.inner:
@@ -159,7 +160,7 @@ def _moving(state: State) -> list[Patch]:
 
 
 def _casting(state: State) -> list[Patch]:
-    def type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: object) -> Any:
+    def type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: object) -> object:
         on_device = device_of(self) >= 0
         if dtype is None:
             name = base.type(self)
@@ -239,7 +240,7 @@ def _exporting(state: State) -> list[Patch]:
             from torch.utils.dlpack import DLDeviceType
 
             return DLDeviceType(2), index  # kDLCUDA, which was called kDLGPU before torch 2.7
-        return cast(tuple[Any, int], stock_dlpack_device(self))
+        return cast(tuple[object, int], stock_dlpack_device(self))
 
     stock_dlpack_device: Any = Tensor.__dlpack_device__
     return [
@@ -292,7 +293,7 @@ def _sharing(state: State) -> list[Patch]:
                 "Could not run 'aten::record_stream' with arguments from the 'CPU' backend. This could be because the "
                 "operator doesn't exist for this backend, or was omitted during the selective/custom build process."
             )
-        if tag.block is not None:
+        if isinstance(tag.block, Block):
             state.device(tag.device).allocator.record_stream(tag.block, stream_of(state, stream).index)
 
     def data_ptr(self: Tensor) -> int:

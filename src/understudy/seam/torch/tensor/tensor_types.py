@@ -36,7 +36,7 @@ def patches(state: State) -> list[Patch]:
     ]
 
 
-def _set_default(stock: Callable[[Any], None], default: list[str]) -> Callable[[Any], None]:
+def _set_default(stock: Callable[[Any], None], default: list[str]) -> Callable[[object], None]:
     def set_default_tensor_type(t: object) -> None:
         name = t if isinstance(t, str) else getattr(t, "_us_name", "")
         if not name.startswith("torch.cuda."):
@@ -82,7 +82,7 @@ def _host_type(state: State, stock: Any) -> object:
     return Meta(stock.__name__, (), names)
 
 
-def _tensor_type(name: str, dtype: torch.dtype, warned: list[bool]) -> Any:
+def _tensor_type(name: str, dtype: torch.dtype, warned: list[bool]) -> object:
     class Meta(type):
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, torch.Tensor) and device_of(instance) >= 0 and instance.dtype is dtype
