@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -61,14 +60,16 @@ class Failure:
         return cuda_error("device-side assert triggered", "cudaErrorAssert", blocking=self.state.machine.blocking)
 
 
-class _Broken(dict[str, Any]):
+class _Broken(dict[str, Handler]):
     """Handlers of a process whose context is lost: every operator is looked at first."""
 
-    def get(self, name: str, default: object = None) -> object:
+    def get(self, name: str, default: Handler | None = None) -> Handler:  # type: ignore[override]
         return partial(_refuse, super().get(name, default))
 
 
-def _refuse(before: Any, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+def _refuse(
+    before: Handler | None, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
+) -> object:
     """An operator after the context was lost: what touches a device raises, except what only makes a view."""
     state = dispatch.state
     device = kwargs.get("device")
@@ -116,28 +117,26 @@ def _anything(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments,
     local = dispatch.local
     inner, local.inner = local.inner, True
     try:
-        shaped = func(*_shapes(args), **_shapes(kwargs))
+        shaped = func(*map(_shapes, args), **{name: _shapes(value) for name, value in kwargs.items()})
     finally:
         local.inner = inner
     return _zeros(shaped)
 
 
-def _shapes(value: object) -> Any:
+def _shapes(value: object) -> object:
     if isinstance(value, Tensor):
         if value.dtype is torch.bool:  # a mask among indices: the shape depends on how many are true
             return value.nonzero().squeeze(1).to("meta") if value.dim() == 1 else value
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-    if isinstance(value, dict):
-        return {name: _shapes(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(_shapes(part) for part in value)
     return value
 
 
-def _zeros(value: Any) -> Any:
+def _zeros(value: object) -> object:
     if isinstance(value, Tensor):
         return torch.zeros(value.shape, dtype=value.dtype, device="cpu")
-    return type(value)(_zeros(part) for part in value)
+    return type(value)(map(_zeros, value)) if isinstance(value, (list, tuple)) else value
 
 
 def beneath(handlers: Mapping[str, Handler]) -> dict[str, Handler]:

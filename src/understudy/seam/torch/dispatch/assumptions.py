@@ -7,8 +7,7 @@ error that names the line. Each answer is noted for the check `assumed-value`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -81,7 +80,7 @@ class Assumptions:
         self.known[tag] = what, value
         self.any_known = True
 
-    def value(self, tensor: Tensor) -> Any:
+    def value(self, tensor: Tensor) -> bool | int | float:
         """The number or truth that the elements of a device tensor are taken for; notes that it was asked for."""
         known = self.known.get(tag_of(tensor))
         if known is not None:
@@ -127,7 +126,7 @@ def selected(name: str, args: Arguments) -> Tensor | None:
     return None
 
 
-def unmasked(indices: Any) -> tuple[list[object], int]:
+def unmasked(indices: Iterable[object]) -> tuple[list[object], int]:
     """Indices with the masks among them as the indices of all their elements, and how many those of a mask are.
 
     A mask on the host has values, which say how many.

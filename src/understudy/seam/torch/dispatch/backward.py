@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -13,9 +14,9 @@ from understudy.seam.torch.tags import FLOATING, device_of, storage_of, tag_of
 
 def patches(state: State) -> list[Patch]:
     """`torch.autograd.backward` and `grad`, as the graph module calls the engine for them."""
-    stock = torch.autograd.graph._engine_run_backward
+    stock: Callable[..., tuple[object, ...]] = torch.autograd.graph._engine_run_backward
 
-    def run_backward(*args: Any, **kwargs: Any) -> object:
+    def run_backward(*args: Any, **kwargs: object) -> object:
         local = state.local
         before = local.callers
         local.callers = callers = list(local.streams)
@@ -33,7 +34,7 @@ def patches(state: State) -> list[Patch]:
     return [Patch(owner, "_engine_run_backward", run_backward) for owner in owners]
 
 
-def _settle(state: State, gradients: Any, inputs: Any) -> None:
+def _settle(state: State, gradients: Iterable[object], inputs: Iterable[object]) -> None:
     """Zeros that the engine fills in for an input without gradient lie where the input does."""
     for gradient, given in zip(gradients, inputs, strict=True):
         if isinstance(gradient, torch.Tensor) and tag_of(gradient).device == FLOATING:

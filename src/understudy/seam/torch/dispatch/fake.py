@@ -8,7 +8,7 @@ last (torch/_subclasses/fake_tensor.py; torch/csrc/autograd/input_metadata.cpp).
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch._subclasses import fake_tensor
@@ -26,8 +26,8 @@ CPU_DEVICE = torch.device("cpu")
 def patches(state: State) -> list[Patch]:
     """What C++ hears of a fake tensor's device, and what would open a driver's context."""
     local = state.local
-    stock: Any = FakeTensor.__dict__["__torch_dispatch__"].__func__
-    stock_handler: Any = fake_tensor._DISPATCH_META_HANDLERS[ASKED]
+    stock = FakeTensor.__dict__["__torch_dispatch__"].__func__
+    stock_handler: Callable[[Arguments], torch.device] = fake_tensor._DISPATCH_META_HANDLERS[ASKED]  # type: ignore[assignment]
 
     def heard(device: torch.device) -> torch.device:
         if device.type != "cuda":
@@ -35,7 +35,7 @@ def patches(state: State) -> list[Patch]:
         local.fake_device = device
         return CPU_DEVICE
 
-    def handler(args: object) -> torch.device:
+    def handler(args: Arguments) -> torch.device:
         return heard(stock_handler(args))
 
     def dispatch(
@@ -44,9 +44,11 @@ def patches(state: State) -> list[Patch]:
         out = stock(cls, func, types, args, kwargs or {})
         return heard(out) if func is ASKED else out
 
-    stock_new: Any = FakeTensor.__new__
+    stock_new: Callable[..., FakeTensor] = FakeTensor.__new__
 
-    def new(cls: type, mode: Any, elem: object, device: Any, *args: object, **kwargs: object) -> object:
+    def new(
+        cls: type, mode: object, elem: object, device: torch.device | str, *args: object, **kwargs: object
+    ) -> object:
         device = torch.device(device)
         if device.type != "cuda":
             return stock_new(cls, mode, elem, device, *args, **kwargs)

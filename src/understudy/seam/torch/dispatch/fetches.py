@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+
+import torch
 
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.moves import fetch
@@ -18,7 +19,7 @@ from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.tags import device_of
 
-READ: dict[str, Callable[[Arguments, Keywords], Any]] = {
+READ: dict[str, Callable[[Arguments, Keywords], torch.Tensor | None]] = {
     "aten::_linalg_check_errors": lambda args, _: args[0],
     "aten::allclose": lambda args, _: args[0],
     "aten::masked_fill.Tensor": lambda args, kwargs: args[2] if len(args) > 2 else kwargs["value"],

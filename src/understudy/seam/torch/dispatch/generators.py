@@ -8,14 +8,14 @@ that a program saves, moves by hand (DTensor does) or gives to another process s
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Self
 
 import torch
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords
 from understudy.seam.torch.operators.plan import RANDOM_STATE, Plan, tensors_in
-from understudy.seam.torch.state.positions import MASK, UNROLL, Position
+from understudy.seam.torch.state.positions import MASK, UNROLL, Generator, Position
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU
 
@@ -55,19 +55,18 @@ def draw(state: State, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywor
 STATE = struct.Struct("<Qq")
 
 
-class Emulated(torch._C.Generator):
+class Emulated(Generator):
     """torch.Generator; for a CUDA device it is a CPU generator that says it is the device's."""
 
     _us_state: State
     _us_device: int
-    _cdata: int
 
-    def __new__(cls, device: Any = "cpu") -> Any:
+    def __new__(cls, device: str | int | torch.device = "cpu") -> Self:
         """A generator of a device; a bare number is a CUDA device."""
         state = cls._us_state
         index = state.index(device)
         where = torch.device(device) if not isinstance(device, int) else torch.device("cuda", device)
-        self = stock.__new__(cls, "cpu" if index >= 0 or where.type == "cpu" else device)
+        self = stock.__new__(cls, "cpu" if index >= 0 or where.type == "cpu" else device)  # type: ignore[call-arg]
         self._us_device = index
         # C++ gives its generators back in new Python objects: the address tells them apart.
         state.generator_devices.pop(self._cdata, None)
@@ -91,7 +90,7 @@ class Emulated(torch._C.Generator):
     def _us_position(self) -> Position | None:
         return self._us_state.positions.get(self._cdata)
 
-    def manual_seed(self, seed: int) -> Any:
+    def manual_seed(self, seed: int) -> torch._C.Generator:
         """Begin again at a seed."""
         position = self._us_position
         if position is None:
@@ -117,7 +116,7 @@ class Emulated(torch._C.Generator):
         found: torch.Tensor = stock.get_state(self) if position is None else _bytes_of(position)
         return found
 
-    def set_state(self, new_state: torch.Tensor) -> Any:
+    def set_state(self, new_state: torch.Tensor) -> torch._C.Generator:
         """Go on from a state."""
         position = self._us_position
         if position is None:
@@ -125,23 +124,23 @@ class Emulated(torch._C.Generator):
         position.go_to(*_place_in(new_state))
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type, tuple[torch.device], torch.Tensor]:  # type: ignore[override]
         return torch.Generator, (self.device,), self.get_state()
 
-    def __setstate__(self, saved: Any) -> None:
+    def __setstate__(self, saved: torch.Tensor) -> None:  # type: ignore[override]
         self.set_state(saved)
 
-    def clone_state(self) -> Any:
+    def clone_state(self) -> Self:
         """Another generator at the same place."""
         made = type(self)(self.device)
         made.set_state(self.get_state())
         return made
 
-    def graphsafe_get_state(self) -> Any:
+    def graphsafe_get_state(self) -> Self:
         """Another generator that shares this one's place."""
         return type(self)(self.device).graphsafe_set_state(self)
 
-    def graphsafe_set_state(self, state: Any) -> Any:
+    def graphsafe_set_state(self, state: Generator) -> Self:  # type: ignore[override]
         """Share another generator's place from now on."""
         positions = self._us_state.positions
         positions[self._cdata] = positions[state._cdata]
@@ -152,7 +151,7 @@ class Emulated(torch._C.Generator):
         position = self._us_position
         return int(stock.get_offset(self)) if position is None else position.offset
 
-    def set_offset(self, offset: int) -> Any:
+    def set_offset(self, offset: int) -> torch._C.Generator:
         """Move it, by hand; CUDA wants a multiple of four."""
         position = self._us_position
         if position is None:
@@ -163,10 +162,10 @@ class Emulated(torch._C.Generator):
         return self
 
 
-stock: Any = torch._C.Generator
+stock = torch._C.Generator
 
 
-def _generator_class(state: State) -> Any:
+def _generator_class(state: State) -> type[Emulated]:
     names = {"__module__": "torch", "__qualname__": "Generator", "__doc__": stock.__doc__, "_us_state": state}
     return type("Generator", (Emulated,), names)
 

@@ -7,8 +7,6 @@ torch/csrc/autograd/engine.cpp).
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from understudy.seam.torch.tags import device_of
@@ -28,8 +26,9 @@ def return_copied(written: Tensor, source: Tensor) -> None:
         return
     device = source.device
 
-    def back(inputs: tuple[Any, ...], _: object) -> tuple[object, ...]:
-        return (inputs[0], None if inputs[1] is None else inputs[1].to(device), *inputs[2:])
+    def back(inputs: tuple[Tensor | None, ...], _: object) -> tuple[Tensor | None, ...]:
+        first, second, *others = inputs
+        return (first, None if second is None else second.to(device), *others)
 
     node.register_hook(back)
 
@@ -38,7 +37,7 @@ def return_to_host(tensor: Tensor) -> None:
     """The gradient of a host tensor without dimensions, which an operator of a device takes, comes to the host."""
     if not torch.is_grad_enabled():
         return
-    hooks: dict[int, Any] | None = tensor._backward_hooks
+    hooks = tensor._backward_hooks
     if not hooks or _to_host not in hooks.values():
         tensor.register_hook(_to_host)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -20,7 +19,7 @@ def patches(_: State) -> list[Patch]:
     """`HigherOrderOperator.dispatch` before torch 2.7; later ones ask a mode for `supports_higher_order_operators`."""
     if hasattr(TorchDispatchMode, "supports_higher_order_operators"):
         return []
-    stock: Any = HigherOrderOperator.dispatch
+    stock: Callable[..., object] = HigherOrderOperator.dispatch
 
     def dispatch(self: object, dispatch_key: object, /, *args: object, **kwargs: object) -> object:
         mode = _get_current_dispatch_mode() if dispatch_key == PYTHON else None

@@ -9,9 +9,8 @@ the device by the same kind of copy (sequenceToVariable in torch/csrc/autograd/p
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -56,7 +55,7 @@ def brought(state: State, args: Arguments, device: int) -> tuple[object, ...]:
     """
     tensor, indices, *rest = args
     if rest:
-        rest[0] = _value(state, indices, rest, device)
+        rest[0] = _value(state, indices, rest[0], bool(len(rest) > 1 and rest[1]), device)
     numbers: list[Tensor | None] = []
     for index in indices:
         if index is None or tag_of(index).device != CPU:
@@ -78,11 +77,9 @@ def _vmapped() -> bool:
     return False
 
 
-def _value(state: State, indices: object, rest: list[Any], device: int) -> Tensor:
-    value: Tensor = rest[0]
+def _value(state: State, indices: Sequence[Tensor | None], value: Tensor, accumulates: bool, device: int) -> Tensor:
     if tag_of(value).device != CPU:
         return value
-    accumulates = bool(len(rest) > 1 and rest[1])
     if not accumulates and value.numel() == 1 and _one_mask(indices):
         return value
     if value.dim() == 0:
@@ -94,7 +91,7 @@ def _value(state: State, indices: object, rest: list[Any], device: int) -> Tenso
     )
 
 
-def _one_mask(indices: Any) -> bool:
+def _one_mask(indices: Sequence[Tensor | None]) -> bool:
     """Whether a single mask on the device is all there is, which makes the write a `masked_fill`."""
     given = [index for index in indices if index is not None]
     return len(given) == 1 and given[0].dtype in MASKS and tag_of(given[0]).device >= 0

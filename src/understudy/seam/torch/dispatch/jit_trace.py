@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
-C: Any = torch._C
+C = torch._C
 TRACER = C._dispatch_key_parse("Tracer")
 
 
@@ -19,11 +18,11 @@ def paused() -> Iterator[None]:
     exclude = C._dispatch_tls_local_exclude_set().remove(TRACER)
     with C._ForceDispatchKeyGuard(C._dispatch_tls_local_include_set(), exclude):
         state = C._get_tracing_state()
-        C._set_tracing_state(None)
+        C._set_tracing_state(None)  # type: ignore[attr-defined]
         try:
             yield
         finally:
-            C._set_tracing_state(state)
+            C._set_tracing_state(state)  # type: ignore[attr-defined]
 
 
 def is_on() -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -31,6 +31,7 @@ from understudy.seam.torch.operators.plan import (
 )
 from understudy.seam.torch.scratch.silent import silent
 from understudy.seam.torch.state import cublas
+from understudy.seam.torch.state.positions import Generator
 from understudy.seam.torch.state.state import VIEW_NS, State
 from understudy.seam.torch.tags import (
     CPU,
@@ -155,7 +156,7 @@ class Dispatch(TorchDispatchMode):
         """Tensors of one device and numbers, without keywords; what turns out to be anything else is `general`."""
         key: list[Hashable] = [plan]
         device = NOWHERE
-        first: Any = None
+        first: Tag | None = None
         for value in args:
             kind = value.__class__
             if kind is Tensor or kind is Parameter:
@@ -205,7 +206,7 @@ class Dispatch(TorchDispatchMode):
             stream = local.streams[device]
             machine.launch(local.host, stream, cost)
             if plan.mutated:
-                first.epoch = stream.epoch
+                first.epoch = stream.epoch  # type: ignore[union-attr]  # it is what was written
             return out
         self.submit(plan, func, args, {}, out, device, key)
         return out
@@ -213,7 +214,7 @@ class Dispatch(TorchDispatchMode):
     # ------------------------------------------------------------------ the general case
 
     def general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
-        """Any mixture of tensors, keywords, devices and subclasses."""
+        """Tensors, keywords, devices and subclasses in whatever mixture."""
         with disable_torch_function():
             return self._general(plan, func, args, kwargs)
 
@@ -333,7 +334,7 @@ class Dispatch(TorchDispatchMode):
                 self.float(tensor)
         return out
 
-    def _check_generator(self, generator: Any, target: int) -> None:
+    def _check_generator(self, generator: Generator, target: int) -> None:
         found = self.state.generator_devices.get(generator._cdata, CPU)
         if (found >= 0) != (target >= 0):
             wanted, given = ("cuda", "cpu") if target >= 0 else ("cpu", "cuda")

@@ -7,7 +7,7 @@ says; what decides a shape by values takes all that there is where it selects, a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 import torch
 
@@ -152,7 +152,7 @@ class DatalessDispatch(Dispatch):
                     indices, elements = unmasked(args[1])
                     self.state.assumptions.full(plan.name, elements)
                     args = (args[0], indices, *args[2:])
-                return func(*_to_meta(args), **{name: _to_meta(value) for name, value in kwargs.items()})
+                return func(*map(_to_meta, args), **{name: _to_meta(value) for name, value in kwargs.items()})
         except NotImplementedError as error:
             if isinstance(func, OpOverload) and not func._schema.returns:
                 return None  # it only writes, as a fused optimizer does: there is nothing to write
@@ -232,7 +232,7 @@ def _masked(name: str, args: Arguments) -> bool:
     return any(isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8) for t in indices)
 
 
-def _to_meta(value: object) -> Any:
+def _to_meta(value: object) -> object:
     if isinstance(value, Tensor):
         return value.to(META) if value.device.type == "cpu" else value
     if isinstance(value, (list, tuple)):

@@ -9,13 +9,22 @@ import os
 import sys
 import threading
 from time import monotonic, sleep
-from typing import Any
+from typing import TYPE_CHECKING
 
 from understudy.seam.patching import Patch
 from understudy.seam.sites import OURS
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result, Types
 from understudy.seam.torch.state.state import State
+
+if TYPE_CHECKING:
+    from understudy.machine.clock import HostThread
+
+    class Thread(threading.Thread):
+        """A thread of the program, with its clock while it runs."""
+
+        _us_host: HostThread | None
+
 
 SEAM = os.path.join(OURS, "seam") + os.sep
 PATIENCE_S, PAUSE_S = 2.0, 0.0005
@@ -44,11 +53,11 @@ class Threads:
         state, mode, modes = self.state, self.mode, self._modes
         machine = state.machine
 
-        def start(self: Any) -> None:
+        def start(self: Thread) -> None:
             self._us_host = machine.fork(state.host())
             stock_start(self)
 
-        def join(self: Any, timeout: float | None = None) -> None:
+        def join(self: Thread, timeout: float | None = None) -> None:
             stock_join(self, timeout)
             child = getattr(self, "_us_host", None)
             if child is not None and not self.is_alive():
