@@ -6,7 +6,6 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -22,7 +21,7 @@ def patches(state: State) -> list[Patch]:
     environment = type(os.environ)
     stock_set = environment.__setitem__
 
-    def set_item(self: Any, key: Any, value: Any) -> None:
+    def set_item(self: os._Environ[str], key: str, value: str) -> None:
         if key == VISIBLE and state.visible is not None and self.get(key) != value:
             notes.note("late-visible-devices", state.site(), value=str(value))
         stock_set(self, key, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -18,11 +18,11 @@ from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import HIDDEN_WRITES, NO_KERNEL
-from understudy.seam.torch.state.positions import Position
+from understudy.seam.torch.state.positions import Generator, Position
 from understudy.seam.torch.tags import FLOATING, Storage, Tag, attach, bytes_in, parts_of, storage_of, tag_of
 
 Tensor = torch.Tensor
-C: Any = torch._C
+C = torch._C
 to_capsule, from_capsule = C._to_dlpack, C._from_dlpack
 
 UNREGISTERED = "Attempt to increase offset for a CUDA generator not in capture mode."
@@ -36,7 +36,7 @@ class Slot(NamedTuple):
     `storage` is the memory itself (of the graph's own results, or the host's) or a weak reference to it.
     """
 
-    storage: Any
+    storage: Storage | StorageWeakRef
     offset: int
     shape: torch.Size
     stride: tuple[int, ...]
@@ -44,11 +44,13 @@ class Slot(NamedTuple):
 
     def tensor(self) -> Tensor:
         """The tensor; raises LookupError when its memory was freed."""
-        storage = self.storage
-        if isinstance(storage, StorageWeakRef):
-            storage = torch.UntypedStorage._new_with_weak_ptr(storage.cdata)
+        storage: torch.UntypedStorage | None
+        if isinstance(self.storage, StorageWeakRef):
+            storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
             if storage is None:
                 raise LookupError
+        else:
+            storage = self.storage
         return torch.empty(0, dtype=self.dtype, device="cpu").set_(storage, self.offset, self.shape, self.stride)
 
 
@@ -60,9 +62,9 @@ class Step(NamedTuple):
 
     plan: Plan
     func: OpOverload
-    args: Any
-    kwargs: Any
-    results: list[Slot]
+    args: Arguments
+    kwargs: Keywords
+    results: list[Slot | Tensor]
     grad: bool
     drawn: tuple[int, Position] | None
 
@@ -70,14 +72,14 @@ class Step(NamedTuple):
 class CaptureMode(Above):
     """Above the emulation's own mode while a graph is captured: lets it carry operators out, and writes them down."""
 
-    def __init__(self, dispatch: Dispatch, generator: object, places: list[Position], pool: PoolBytes) -> None:
+    def __init__(self, dispatch: Dispatch, generator: Generator, places: list[Position], pool: PoolBytes) -> None:
         super().__init__(dispatch)
         self.generator = generator
         self.places = places
         self.pool = pool
         self.steps: list[Step] = []
-        self.saved: dict[int, tuple[Any, Tensor]] = {}
-        self.own: dict[int, Any] = {}  # by identity
+        self.saved: dict[int, tuple[Storage, Tensor]] = {}
+        self.own: dict[int, Storage] = {}  # by identity
         self.reads: weakref.WeakKeyDictionary[Tag, None] = weakref.WeakKeyDictionary()
         self.writes: weakref.WeakKeyDictionary[Tag, None] = weakref.WeakKeyDictionary()
         self._apart = False
@@ -118,7 +120,7 @@ class CaptureMode(Above):
             self._write_down(plan, func, args, kwargs, out, written)
         return out
 
-    def _drawn(self, generator: Any) -> tuple[int, Position] | None:
+    def _drawn(self, generator: Generator) -> tuple[int, Position] | None:
         """Where a generator draws from now; None for the host's."""
         place = self.dispatch.state.positions.get(generator._cdata)
         return None if place is None else (generator._cdata, place)
@@ -140,7 +142,7 @@ class CaptureMode(Above):
             with C._DisableTorchDispatch():
                 storage._us_graph = storage_of(bytes_in(storage).clone())
 
-    def _twins(self, out: object, given: dict[int, Any], made: dict[int, Any]) -> object:
+    def _twins(self, out: object, given: dict[int, Tag], made: dict[int, Storage]) -> object:
         """Results in new memory, as tensors that may die: their bytes stay in the graph's private pool.
 
         `made` are the twins of memory that several results share.
@@ -161,7 +163,7 @@ class CaptureMode(Above):
             twin.set_(held, out.storage_offset(), out.shape, out.stride())
         return twin
 
-    def _held(self, storage: Storage, tag: Tag) -> Any:
+    def _held(self, storage: Storage, tag: Tag) -> Storage:
         """A storage that may die, with the tag of one that the graph keeps where its block lies."""
         del storage._us
         kept = _in_pool(storage, tag.block)
@@ -195,9 +197,11 @@ class CaptureMode(Above):
         if plan.random and drawn is not None and drawn[1] not in self.places:
             raise RuntimeError(UNREGISTERED)
         grad = torch.is_grad_enabled()
-        self.steps.append(Step(plan, func, self._slots(args), self._slots(kwargs), results, grad, drawn))
+        places = tuple(map(self._slots, args))
+        named = {name: self._slots(value) for name, value in kwargs.items()}
+        self.steps.append(Step(plan, func, places, named, results, grad, drawn))
 
-    def _use_all(self, plan: Plan, args: Any, kwargs: Any, out: Result, written: list[Tensor]) -> None:
+    def _use_all(self, plan: Plan, args: Arguments, kwargs: Keywords, out: Result, written: list[Tensor]) -> None:
         """Note the memory that the graph reads and writes."""
         mutated = {id(tensor) for tensor in written}
         for tensor in tensors_in((*args, *kwargs.values())):
@@ -209,7 +213,7 @@ class CaptureMode(Above):
         if _has_storage(tensor) and tag_of(tensor).device >= 0:
             where[tag_of(tensor)] = None
 
-    def _slots(self, value: object) -> Any:
+    def _slots(self, value: object) -> object:
         if isinstance(value, Tensor):
             return self._slot(value)
         if isinstance(value, dict):
@@ -218,13 +222,13 @@ class CaptureMode(Above):
             return type(value)(self._slots(part) for part in value)
         return value
 
-    def _slot(self, tensor: Tensor) -> Any:
+    def _slot(self, tensor: Tensor) -> Slot | Tensor:
         if not _has_storage(tensor):
             return tensor
         storage = storage_of(tensor)
         if storage._us.device < 0:
             # Numbers become arguments of the kernel; the rest is read when the graph runs.
-            kept: Any = storage_of(tensor.detach().clone()) if tensor.dim() == 0 else storage
+            kept: Storage | StorageWeakRef = storage_of(tensor.detach().clone()) if tensor.dim() == 0 else storage
         else:
             kept = getattr(storage, "_us_graph", None) or (StorageWeakRef(storage) if storage.nbytes() else storage)
         offset = 0 if kept is not storage and tensor.dim() == 0 and storage._us.device < 0 else tensor.storage_offset()
@@ -244,25 +248,23 @@ def _in_pool(storage: Storage, block: Block | HostBlock | None) -> Storage:
     return storage_of(placed)
 
 
-def _written(plan: Plan, args: Any, kwargs: Any) -> list[Tensor]:
+def _written(plan: Plan, args: Arguments, kwargs: Keywords) -> list[Tensor]:
     positions = (*plan.mutated, *HIDDEN_WRITES.get(plan.name, ()))
     values = [args[i] for i in positions if i < len(args)]
     values += [kwargs[name] for name in plan.mutated_keywords if name in kwargs]
     return [tensor for tensor in tensors_in(values) if _has_storage(tensor)]
 
 
-def tensors_of(value: object) -> Any:
+def tensors_of(value: object) -> object:
     """Slots as tensors again, in the shape of the arguments."""
     if isinstance(value, Slot):
         return value.tensor()
-    if isinstance(value, dict):
-        return {key: tensors_of(part) for key, part in value.items()}
     if isinstance(value, (tuple, list)):
         return type(value)(tensors_of(part) for part in value)
     return value
 
 
-def write_again(result: Any, made: Tensor) -> None:
+def write_again(result: Slot | Tensor, made: Tensor) -> None:
     """Put what a replayed operator made where its captured result lies: a sparse one's values and indices by parts."""
     if isinstance(result, Slot):
         result.tensor().copy_(made)

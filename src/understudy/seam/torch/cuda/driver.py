@@ -7,7 +7,7 @@ import functools
 import uuid as uuids
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, SupportsInt
 
 import torch
 
@@ -33,16 +33,18 @@ def patches(state: State) -> list[Patch]:
 
 
 def _vitals(state: State) -> list[Patch]:
-    stock: Any = getattr(torch, "read_vitals", None)  # newer versions have none
+    stock: Callable[[], object] | None = getattr(torch, "read_vitals", None)  # newer versions have none
+    if stock is None:
+        return []
 
     def read_vitals() -> str:
         said = str(stock())
         return said if state.visible is None else said.replace(UNUSED, USED)
 
-    return [] if stock is None else [Patch(torch, "read_vitals", read_vitals)]
+    return [Patch(torch, "read_vitals", read_vitals)]
 
 
-def _devices(state: State) -> dict[str, Any]:
+def _devices(state: State) -> dict[str, object]:
     local = state.local
 
     def init() -> None:
@@ -182,7 +184,7 @@ def _accelerator(state: State) -> dict[str, object]:
             local.device = state.index(index)
         return before
 
-    def capability(index: int) -> dict[str, Any]:
+    def capability(index: int) -> dict[str, object]:
         return {"supported_dtypes": set(SUPPORTED_DTYPES)}
 
     def current(index: int) -> object:
@@ -314,7 +316,7 @@ class Cudart:
         """Free and total bytes of a device."""
         return self._state.memory.info(device)
 
-    def cudaGetErrorString(self, error: Any) -> str:
+    def cudaGetErrorString(self, error: SupportsInt) -> str:
         """The text of an error code."""
         return ERRORS.get(int(error), "unrecognized error code")
 

@@ -8,12 +8,12 @@ what the capture allocated holds zeros. A replay runs the captured operators aga
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from understudy.machine import capture as machine_capture
+from understudy.machine.memory.blocks import DEFAULT_POOL, PoolId
 from understudy.machine.order import Access
 from understudy.machine.replay import replay
 from understudy.machine.stream import Stream
@@ -22,15 +22,16 @@ from understudy.seam.torch.cuda.captures import CaptureMode, tensors_of, write_a
 from understudy.seam.torch.cuda.graph_memory import PoolBytes
 from understudy.seam.torch.dispatch import asserts
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.messages import cuda_error
 from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.state.late import extent
-from understudy.seam.torch.state.positions import Position
+from understudy.seam.torch.state.positions import Generator, Position, Taken
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU, VERSION, tag_of
 
 Tensor = torch.Tensor
-C: Any = torch._C
+C = torch._C
 
 ON_DEFAULT_STREAM = (
     "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on the "
@@ -72,7 +73,7 @@ def _accelerator_graph(graph_class: type) -> list[Patch]:
     module = getattr(torch.accelerator, "graphs", None)
     if module is None:
         return []
-    stock: Any = module.Graph
+    stock = module.Graph
 
     class Graph(graph_class):  # type: ignore[misc]
         """A graph of the accelerator that is there, here of CUDA; as a context it captures on the current stream."""
@@ -104,16 +105,17 @@ class Graph:
         self._mode: CaptureMode | None = None
         self._capture: machine_capture.Capture | None = None
         self._captured = False
-        self._pool: Any = None
+        self._pool: PoolId = DEFAULT_POOL  # as the program gave it
+        self._pool_id: PoolId = DEFAULT_POOL
         self._places: list[Position] = []  # that the graph may draw random numbers from
         self._before: list[tuple[int, int]] = []
-        self._blocks: list[Any] = []
+        self._blocks: list[Taken] = []
         self._stream: Stream | None = None
         self._debug = False
         self._optimizer_steps = 0  # that the graph holds
 
     def capture_begin(
-        self, pool: object = None, capture_error_mode: str = "global", check_input_liveness: bool = False
+        self, pool: PoolId | None = None, capture_error_mode: str = "global", check_input_liveness: bool = False
     ) -> None:
         """Record what follows on the current stream, which must be a side stream."""
         state = self._state
@@ -129,6 +131,8 @@ class Graph:
         if stream.capture is not None:
             raise stream.capture.fail(machine_capture.UNSUPPORTED)
         self._pool = (next(state.capture_numbers), 0) if pool is None else pool
+        first, second = self._pool
+        self._pool_id = first, second
         self._stream = stream
         default = state.generators[stream.device]
         self.register_generator_state(default)
@@ -139,10 +143,8 @@ class Graph:
         capture, device = self._capture, state.device(stream.device)
         state.drain(device)
         with C._DisableTorchDispatch():
-            pool_bytes = PoolBytes(device, tuple(self._pool))
-        device.allocator.begin_allocate_to_pool(
-            tuple(self._pool), lambda index: device.streams[index].capture is capture
-        )
+            pool_bytes = PoolBytes(device, self._pool_id)
+        device.allocator.begin_allocate_to_pool(self._pool_id, lambda index: device.streams[index].capture is capture)
         device.allocator.mark_capture_begin()
         dispatch = next(mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Dispatch))
         self._mode = dispatch.recorder = CaptureMode(dispatch, default, self._places, pool_bytes)
@@ -160,7 +162,7 @@ class Graph:
         device = state.device(stream.device)
         state.drain(device)
         device.allocator.mark_capture_end()
-        device.allocator.end_allocate_to_pool(tuple(self._pool))
+        device.allocator.end_allocate_to_pool(self._pool_id)
         with torch._C._DisableTorchDispatch():
             mode.give_back()
         for place, before in zip(self._places, self._before, strict=False):
@@ -218,7 +220,8 @@ class Graph:
             if step.drawn is not None:
                 state.positions[step.drawn[0]] = step.drawn[1]
             try:
-                args, kwargs = tensors_of(step.args), tensors_of(step.kwargs)
+                args: Arguments = tuple(map(tensors_of, step.args))
+                kwargs: Keywords = {name: tensors_of(value) for name, value in step.kwargs.items()}
             except LookupError:
                 raise RuntimeError(DEAD.format(1, f"the tensors that {step.plan.name} reads and writes")) from None
             if step.plan.name == "aten::copy_" and tag_of(args[0]).device == CPU and tag_of(args[1]).device >= 0:
@@ -244,7 +247,7 @@ class Graph:
         if self._captured and self._stream is not None:
             device = self._state.device(self._stream.device)
             self._state.drain(device)
-            device.allocator.release_pool(tuple(self._pool))
+            device.allocator.release_pool(self._pool_id)
             _give_back(self._blocks)
         self._captured = False
         self._mode = self._capture = None
@@ -255,7 +258,7 @@ class Graph:
             raise RuntimeError(NOT_CAPTURED.format("pool()"))
         return torch.cuda._POOL_HANDLE(self._pool) if hasattr(torch.cuda, "_POOL_HANDLE") else self._pool
 
-    def register_generator_state(self, generator: Any) -> None:
+    def register_generator_state(self, generator: Generator) -> None:
         """Let the graph draw from a generator: each replay goes on where the last one stopped."""
         place = self._state.positions[generator._cdata]
         if place in self._places:
@@ -265,10 +268,11 @@ class Graph:
             place.blocks = self._draws_through(self._state.local.streams[self._state.local.device].index)
         place.graphs.add(id(self))
 
-    def _draws_through(self, stream: int) -> list[object]:
+    def _draws_through(self, stream: int) -> list[Taken]:
         """The memory that a generator's seed and offset are read from, an element each."""
         device = self._state.device(self._state.local.device)
-        return [(device, self._state.memory.take(device, 8, stream)) for _ in range(2)]
+        taken = (self._state.memory.take(device, 8, stream) for _ in range(2))
+        return [(device, block) for block in taken if block is not None]
 
     def enable_debug_mode(self) -> None:
         """Let `debug_dump` write the graph."""
@@ -304,7 +308,7 @@ class Graph:
                     _give_back(place.blocks)
 
 
-def _give_back(blocks: list[Any]) -> None:
+def _give_back(blocks: list[Taken]) -> None:
     while blocks:
         device, block = blocks.pop()
         device.frees.append(block)  # a graph may die anywhere

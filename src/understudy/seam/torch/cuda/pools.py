@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import torch
 
@@ -51,7 +51,7 @@ class PoolContext:
             self._active.remove(self._pool)
 
 
-def _functions(state: State) -> dict[str, Callable[..., Any]]:
+def _functions(state: State) -> dict[str, Callable[..., object]]:
     def begin(index: int, pool_id: PoolId, streams: Callable[[int], bool] | None) -> None:
         device = state.device(index)
         state.drain(device)
@@ -99,7 +99,7 @@ def _refuse_checkpoint(*_: object) -> NoReturn:
     )
 
 
-def _number(pool_id: Any) -> PoolId:
+def _number(pool_id: Sequence[int]) -> PoolId:
     return int(pool_id[0]), int(pool_id[1])
 
 
@@ -133,7 +133,7 @@ def _pool_class(state: State) -> type:
             return self._id
 
         @property
-        def allocator(self) -> Any:
+        def allocator(self) -> object:
             """The allocator that was given."""
             return self._allocator
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -11,10 +11,10 @@ from understudy.machine.stream import Event as MachineEvent
 from understudy.machine.stream import Stream as MachineStream
 from understudy.seam.patching import Patch
 from understudy.seam.torch.operators.messages import cuda_error
-from understudy.seam.torch.state.state import State, stream_of
+from understudy.seam.torch.state.state import State, StreamObject, stream_of
 
-TorchStream: Any = torch.Stream
-TorchEvent: Any = torch.Event
+TorchStream = torch.Stream
+TorchEvent = torch.Event
 
 CUDA_TYPE = 1
 """c10::DeviceType::CUDA, as `torch.Stream` takes it."""
@@ -37,25 +37,28 @@ def patches(state: State) -> list[Patch]:
     generic._cuda_class, generic_event._cuda_class = stream_class, event_class
     cuda = torch.cuda
 
-    def wrap(stream: MachineStream) -> Any:
-        return stream_class(stream_id=stream.index, device_index=stream.device, device_type=CUDA_TYPE)
+    def wrap(stream: MachineStream) -> torch.cuda.Stream:
+        made: torch.cuda.Stream = stream_class(
+            stream_id=stream.index, device_index=stream.device, device_type=CUDA_TYPE
+        )
+        return made
 
-    def current_stream(device: object = None) -> Any:
+    def current_stream(device: object = None) -> object:
         cuda._lazy_init()
         index = _index(state, device)
         stream = state.local.streams[index]
         return wrap(state.order.current(index, stream) if state.machine.concurrent else stream)
 
-    def default_stream(device: object = None) -> Any:
+    def default_stream(device: object = None) -> object:
         cuda._lazy_init()
         return wrap(state.device(_index(state, device)).default_stream)
 
-    def set_stream(stream: Any) -> None:
+    def set_stream(stream: torch.Stream | None) -> None:
         if stream is not None:
             state.set_stream(stream_of(state, stream))
             state.local.device = stream.device_index
 
-    def from_external(data_ptr: int, device: object = None) -> Any:
+    def from_external(data_ptr: int, device: object = None) -> object:
         cuda._lazy_init()
         return external_class(data_ptr, device)
 
@@ -115,16 +118,16 @@ class StreamMethods:
     def _as_parameter_(self) -> object:
         return ctypes.c_void_p(self.cuda_stream)
 
-    def wait_event(self, event: Any) -> None:
-        event.wait(self)
+    def wait_event(self, event: EventMethods | torch.cuda.Event) -> None:
+        event.wait(self)  # type: ignore[arg-type]  # streams are made of this class and one of PyTorch's
 
-    def wait_stream(self, stream: Any) -> None:
+    def wait_stream(self, stream: StreamMethods) -> None:
         self.wait_event(stream.record_event())
 
-    def record_event(self, event: Any = None) -> Any:
-        event = torch.cuda.Event() if event is None else event
-        event.record(self)
-        return event
+    def record_event(self, event: EventMethods | None = None) -> EventMethods | torch.cuda.Event:
+        recorded = torch.cuda.Event() if event is None else event
+        recorded.record(self)  # type: ignore[arg-type]
+        return recorded
 
     def query(self) -> bool:
         return self._state.machine.query_stream(self._state.host(), self._us)
@@ -139,7 +142,7 @@ class StreamMethods:
     def __enter__(self) -> object:
         self._previous = [*getattr(self, "_previous", []), torch.cuda.current_stream(self.device_index)]
         self._devices = [*getattr(self, "_devices", []), self._state.local.device]
-        torch.cuda.set_stream(cast(Any, self))
+        torch.cuda.set_stream(self)  # type: ignore[arg-type]
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -186,7 +189,7 @@ class EventMethods:
     def _as_parameter_(self) -> object:
         return ctypes.c_void_p(self.cuda_event)
 
-    def record(self, stream: torch.Stream | None = None) -> None:
+    def record(self, stream: StreamObject | None = None) -> None:
         found = (
             self._state.local.streams[self._state.local.device] if stream is None else stream_of(self._state, stream)
         )
@@ -196,7 +199,7 @@ class EventMethods:
         self._state.machine.record(self._state.host(), self._us, found, self._state.site())
         self._state.gpu_trace.recorded(self, handle(found), first)
 
-    def wait(self, stream: torch.Stream | None = None) -> None:
+    def wait(self, stream: StreamObject | None = None) -> None:
         found = (
             self._state.local.streams[self._state.local.device] if stream is None else stream_of(self._state, stream)
         )
@@ -215,7 +218,7 @@ class EventMethods:
         if self._device is not None:
             self._state.gpu_trace.deleted(self)
 
-    def elapsed_time(self, end_event: Any) -> float:
+    def elapsed_time(self, end_event: EventMethods) -> float:
         if not (self._timing and end_event._timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._us.time_ns is None or end_event._us.time_ns is None:
@@ -245,14 +248,15 @@ def _stream_classes(state: State, generic: Any) -> tuple[Any, Any]:
 
         _state = state
 
-        def __new__(cls, device: object = None, priority: int = 0, **kwargs: object) -> Any:
+        def __new__(cls, device: object = None, priority: int = 0, **kwargs: object) -> Self:
             torch.cuda._lazy_init()
             if "stream_id" not in kwargs:
                 index = _index(state, device)
                 least, greatest = cls.priority_range()
-                made = state.new_stream(index, max(greatest, min(least, priority)))
-                kwargs = {"stream_id": made.index, "device_index": index}
-            return TorchStream.__new__(cls, **{"device_type": CUDA_TYPE, **kwargs})
+                stream = state.new_stream(index, max(greatest, min(least, priority)))
+                kwargs = {"stream_id": stream.index, "device_index": index}
+            made: Self = TorchStream.__new__(cls, **{"device_type": CUDA_TYPE, **kwargs})  # type: ignore[call-overload]
+            return made
 
         def __init__(self, device: object = None, priority: int = 0, **kwargs: object) -> None:
             self._us = stream_of(state, self)
@@ -260,7 +264,7 @@ def _stream_classes(state: State, generic: Any) -> tuple[Any, Any]:
     class ExternalStream(Stream):
         """A stream that another library made (torch.cuda.ExternalStream); it waits for the default stream."""
 
-        def __new__(cls, stream_ptr: int, device: object = None, **kwargs: object) -> Any:
+        def __new__(cls, stream_ptr: int, device: object = None, **kwargs: object) -> Self:
             torch.cuda._lazy_init()
             index = _index(state, device)
             found = state.external_stream(index, stream_ptr, HANDLE_BASE)
@@ -279,7 +283,7 @@ def _stream_classes(state: State, generic: Any) -> tuple[Any, Any]:
     return Stream, ExternalStream
 
 
-def _event_class(state: State, generic: Any) -> Any:
+def _event_class(state: State, generic: Any) -> object:
     class Event(EventMethods, generic):  # type: ignore[misc]
         """A mark in a stream (torch.cuda.Event); `elapsed_time` is in milliseconds."""
 
@@ -287,7 +291,7 @@ def _event_class(state: State, generic: Any) -> Any:
 
         def __new__(
             cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
-        ) -> Any:
+        ) -> Self:
             return TorchEvent.__new__(cls, device="cpu")
 
         def __init__(
@@ -322,7 +326,7 @@ def _generic(stock: Any) -> Any:
     class Generic(stock, metaclass=Meta):  # type: ignore[misc]
         _cuda_class: ClassVar[Any] = None
 
-    def make(device: Any = None, *args: Any, **kwargs: Any) -> object:
+    def make(device: Any = None, *args: object, **kwargs: object) -> object:
         if "stream_id" in kwargs or (device is not None and torch.device(device).type != "cuda"):
             return stock(device, *args, **kwargs) if device is not None else stock(*args, **kwargs)
         return (

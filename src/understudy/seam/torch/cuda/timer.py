@@ -5,7 +5,6 @@ from __future__ import annotations
 import timeit
 from collections.abc import Callable
 from types import BuiltinFunctionType, ModuleType
-from typing import Any
 
 import torch
 
@@ -14,7 +13,7 @@ from understudy.seam.patching import Patch
 
 def _timer(module: ModuleType) -> list[Patch]:
     """PyTorch before 2.9 waits for the devices only where it saw some at its import; a clock of Python's is bound."""
-    function: Any = module.Timer.__init__
+    function = module.Timer.__init__
     if not any(map(_is_clock, function.__defaults__)):
         return []
 

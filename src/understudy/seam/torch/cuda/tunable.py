@@ -6,7 +6,6 @@ Defaults are those of aten/src/ATen/cuda/tunable/Tunable.h.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,7 +13,7 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch.state.state import State
 
 VALIDATORS = (("PT_VERSION", torch.__version__.partition("+")[0]),)
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, bool | int | str] = {
     "enabled": False,
     "tuning": True,
     "record_untuned": False,
@@ -30,7 +29,7 @@ def patches(state: State) -> list[Patch]:
     values = dict(DEFAULTS)
 
     def setting(name: str) -> object:
-        def put(value: object) -> None:
+        def put(value: bool | int | str) -> None:
             values[name] = value
 
         return put
@@ -42,10 +41,10 @@ def patches(state: State) -> list[Patch]:
 
     def write_file(filename: str = "") -> bool:
         lines = [f"Validator,{name},{value}\n" for name, value in VALIDATORS]
-        Path(filename or values["filename"]).write_text("".join(lines))
+        Path(filename or str(values["filename"])).write_text("".join(lines))
         return True
 
-    functions: dict[str, Any] = {
+    functions: dict[str, object] = {
         "enable": setting("enabled"),
         "is_enabled": lambda: values["enabled"],
         "tuning_enable": setting("tuning"),

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.kernels import attention_choice as choice
-from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from understudy.seam.torch.operators.plan import Plan
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
+from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.positions import MASK, MIXER
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import VERSION, device_of, disable_torch_function
@@ -70,8 +69,9 @@ def composite(
 
 
 def _choose(
-    state: State, index: int, query: Tensor, key: Tensor, value: Tensor, mask: object, p: float, causal: bool, gqa: bool
-) -> int:
+    state: State, index: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, causal: bool,
+    gqa: bool,
+) -> int:  # fmt: skip
     with disable_torch_function():
         if not gqa and len({t.shape[1] for t in (query, key, value) if t.dim() == 4}) > 1:
             return choice.MATH
@@ -79,7 +79,7 @@ def _choose(
 
 
 def problem(
-    state: State, index: int, query: Tensor, key: Tensor, value: Tensor, mask: Any, p: float, causal: bool
+    state: State, index: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, causal: bool
 ) -> choice.Problem:
     """What the choice of a kernel on device `index` looks at."""
     cudnn = int(torch.backends.cudnn.version() or 0)
@@ -87,8 +87,9 @@ def problem(
 
 
 def _run(
-    backend: int, query: Tensor, key: Tensor, value: Tensor, mask: Any, p: float, causal: bool, scale: float | None
-) -> Tensor:
+    backend: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, causal: bool,
+    scale: float | None,
+) -> Tensor:  # fmt: skip
     width = query.shape[-1]
     if backend == choice.FLASH:
         missing = -width % 8
@@ -208,10 +209,10 @@ def _align_at_the_end(given: Keywords) -> None:
         given["is_causal"] = False
 
 
-def _forward(state: State, given: Keywords, out: list[Any], device: int) -> None:
+def _forward(state: State, given: Keywords, out: list[Result], device: int) -> None:
     """Fill a forward's results: the output, the rows' logarithms of sums, and the seed where there is dropout."""
     query = given["query"]
-    seeds = [t for t in out[2:] if isinstance(t, Tensor) and not t.is_floating_point()]
+    seeds = [t for t in tensors_in(out[2:]) if not t.is_floating_point()]
     for seed in seeds:
         seed.zero_()
     p = given.get("dropout_p", 0.0)
@@ -227,7 +228,7 @@ def _forward(state: State, given: Keywords, out: list[Any], device: int) -> None
         flat[..., : lse.shape[-1]] = lse
 
 
-def drawn(state: State, device: int, shape: Any, keys: int) -> int:
+def drawn(state: State, device: int, shape: torch.Size, keys: int) -> int:
     """One number for this call's dropout, from seed and offset of the device's generator, which moves on."""
     position = state.positions[state.generators[device]._cdata]
     number = (position.seed ^ (position.offset * MIXER)) & (MASK >> 1)
@@ -237,8 +238,9 @@ def drawn(state: State, device: int, shape: Any, keys: int) -> int:
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, bias: object, p: float, causal: bool, scale: float | None, seed: int
-) -> tuple[Tensor, Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, p: float, causal: bool, scale: float | None,
+    seed: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     key, value = (all_heads(t, query) for t in (key, value))
     if not p and query.shape[-1] == value.shape[-1]:
         found = aten._scaled_dot_product_flash_attention_for_cpu.default(
@@ -252,7 +254,7 @@ def _attend(
     return weights @ value.to(weights.dtype), scores.logsumexp(-1)
 
 
-def _backward(given: Keywords) -> list[Any]:
+def _backward(given: Keywords) -> list[Tensor]:
     """Gradients of query, key, value and bias."""
     grad = given.get("grad_out", given.get("grad_out_"))
     query, key, value, p = given["query"], given["key"], given["value"], given["dropout_p"]
@@ -265,7 +267,7 @@ def _backward(given: Keywords) -> list[Any]:
         lse = given["logsumexp"]
         lse = (lse.squeeze(-1) if lse.dim() == 4 else lse)[..., : query.shape[2]]
         lse = lse.transpose(1, 2).contiguous().transpose(1, 2)
-        grads = list(aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
+        grads: list[Tensor] = list(aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
             grad, query, key, value, given["out"], lse, 0.0, causal, attn_mask=bias, scale=scale
         ))  # fmt: skip
     else:
@@ -278,8 +280,9 @@ def _backward(given: Keywords) -> list[Any]:
 
 
 def gradients(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: object, p: float, causal: bool, scale: Any, seed: int
-) -> list[Any]:
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, p: float, causal: bool,
+    scale: float | None, seed: int,
+) -> list[Tensor]:  # fmt: skip
     """Gradients of query, key, value and the scores; `seed` is that of the forward's dropout."""
     weights = torch._safe_softmax(scores_of(query, key, bias, causal, scale), -1)
     kept = kept_of(weights, p, seed) if p else torch.ones((), dtype=weights.dtype)
@@ -290,7 +293,7 @@ def gradients(
     return [grad_scores @ key * factor, grad_scores.mT @ query * factor, (weights * kept).mT @ grad, grad_scores]
 
 
-def scores_of(query: Tensor, key: Tensor, bias: Any, causal: bool, scale: float | None) -> Tensor:
+def scores_of(query: Tensor, key: Tensor, bias: Tensor | None, causal: bool, scale: float | None) -> Tensor:
     """Scores (text, head, query, key), in float32 or wider."""
     wide = torch.promote_types(query.dtype, torch.float32)
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -320,7 +323,7 @@ def all_heads(tensor: Tensor, query: Tensor) -> Tensor:
     return tensor.repeat_interleave(shared, 1) if shared > 1 else tensor
 
 
-def empty(state: State, func: OpOverload, args: Arguments, kwargs: Keywords) -> list[object]:
+def empty(state: State, func: OpOverload, args: Arguments, kwargs: Keywords) -> list[Result]:
     """Results to fill, in the shapes and layouts that the operator's meta kernel gives to these arguments."""
     given = (*args, *kwargs.values())
     key = (func, *((t.shape, t.stride(), t.dtype) if isinstance(t, Tensor) else str(t) for t in given))
@@ -336,7 +339,7 @@ def _to_meta(value: object) -> object:
     return value.to("meta") if isinstance(value, Tensor) else value
 
 
-def _made(shape: torch.Size, stride: Any, dtype: torch.dtype) -> Tensor:
+def _made(shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.empty_strided(shape, stride, dtype=dtype, device="cpu")
 
 

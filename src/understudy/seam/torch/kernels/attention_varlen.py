@@ -9,8 +9,9 @@ says (aten/src/ATen/native/transformers/cuda/attention.cu).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,14 +20,21 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.kernels import attention
 from understudy.seam.torch.kernels import attention_choice as choice
-from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from understudy.seam.torch.operators.plan import Plan
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
+from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of
+
+if TYPE_CHECKING:
+    from torch._C import _SDPAParams
 
 Tensor = torch.Tensor
 FROM_TOP_LEFT = 1
 """A `custom_mask_type` of the memory-efficient kernel: causal, aligned at the texts' beginnings."""
+Place = tuple[int, slice]
+"""A text: its entry of the batch, and its positions there."""
+Places = tuple[Place, Place]
+"""Where a text's queries are, and its keys."""
 NOT_EMULATED = ("alibi_slopes", "seqused_k", "seqlen_k", "block_table")
 ASKED = {
     "_can_use_flash_attention": choice.FLASH,
@@ -40,8 +48,8 @@ def patches(state: State) -> list[Patch]:
     return [Patch(torch._C, name, _asking(state, getattr(torch._C, name), kernel)) for name, kernel in ASKED.items()]
 
 
-def _asking(state: State, stock: Any, kernel: int) -> object:
-    def can_use(params: Any, debug: bool = False) -> bool:
+def _asking(state: State, stock: Callable[[_SDPAParams, bool], bool], kernel: int) -> object:
+    def can_use(params: _SDPAParams, debug: bool = False) -> bool:
         query = params.query
         index = device_of(query)
         if index < 0:
@@ -83,9 +91,9 @@ def _computed(
     return tuple(out)
 
 
-def _forward(state: State, given: Keywords, out: list[Any], places: list[Any], device: int) -> None:
+def _forward(state: State, given: Keywords, out: list[Result], places: list[Places], device: int) -> None:
     query, key, value, p = (given[name] for name in ("query", "key", "value", "dropout_p"))
-    seeds = [t for t in out[2:4] if isinstance(t, Tensor)]
+    seeds = list(tensors_in(out[2:4]))
     for seed in seeds:
         seed.zero_()
     number = attention.drawn(state, device, query.shape, key.shape[-3]) if p else 0
@@ -107,9 +115,9 @@ def _forward(state: State, given: Keywords, out: list[Any], places: list[Any], d
             place.copy_(rows)
 
 
-def _backward(given: Keywords, out: list[Any], places: list[Any]) -> None:
+def _backward(given: Keywords, out: list[Result], places: list[Places]) -> None:
     query, key, value, p = (given[name] for name in ("query", "key", "value", "dropout_p"))
-    grad: Any = given.get("grad_out", given.get("grad_out_"))
+    grad: Tensor = given["grad_out" if "grad_out" in given else "grad_out_"]
     seed = given.get("rng_state", given.get("philox_seed"))
     number = int(seed.view(-1)[0]) if p and seed is not None else 0
     for position, (at, there) in enumerate(places):
@@ -129,20 +137,19 @@ def _backward(given: Keywords, out: list[Any], places: list[Any]) -> None:
             out[3][position].copy_(found[3][0])
 
 
-def _places(given: Keywords) -> list[object]:
+def _places(given: Keywords) -> list[Places]:
     """For each text (its entry of the batch, its positions), once for queries and once for keys."""
-    begins: list[Any] = [
+    begins: list[Tensor | None] = [
         given.get(name, given.get(other))
         for name, other in (("cum_seq_q", "cu_seqlens_q"), ("cum_seq_k", "cu_seqlens_k"))
     ]
     if not isinstance(begins[0], Tensor) or not begins[0].numel():
         return [((i, slice(None)), (i, slice(None))) for i in range(given["query"].shape[0])]
-    edges = [tensor.tolist() for tensor in begins]
-    cuts = [[(0, slice(a, b)) for a, b in pairwise(some)] for some in edges]
-    return list(zip(*cuts, strict=True))
+    queries, keys = ([(0, slice(a, b)) for a, b in pairwise(t.tolist())] for t in begins if t is not None)
+    return list(zip(queries, keys, strict=True))
 
 
-def _text(tensor: Tensor, place: tuple[int, slice]) -> Tensor:
+def _text(tensor: Tensor, place: Place) -> Tensor:
     """One text of a tensor (batch, position, head, width) or (position, head, width), as (1, head, position, width)."""
     whole = tensor if tensor.dim() == 4 else tensor.unsqueeze(0)
     return whole[place].transpose(0, 1).unsqueeze(0)

@@ -46,7 +46,7 @@ class Autocast:
     def __init__(self, state: State) -> None:
         self.state = state
         self.switches = Switches()
-        self.library: Any = None
+        self.library: torch.library.Library | None = None
         self.owner = [self]  # empty when the kernels are out: PyTorch keeps them for good, and they keep no emulation
         self.registering = threading.Lock()  # threads of nn.DataParallel meet autocast at the same time
         self.cache: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -75,7 +75,7 @@ class Autocast:
                 if self.library is None:
                     self.library = self._registered()
 
-    def _registered(self) -> object:
+    def _registered(self) -> torch.library.Library:
         known = [name for name in C._dispatch_get_all_op_names() if name.startswith("aten::")]
         on_cuda = {name for name in known if _has(name, CUDA_KEY)} | lists.OURS
         of_cpu = [name for name in known if _has(name, KEY) and name not in on_cuda]
@@ -90,7 +90,7 @@ class Autocast:
                 library.impl(name.removeprefix("aten::"), self._kernel(func, _rule_on_cpu(func), False), KEY)
         return library
 
-    def _register(self, library: Any, name: str, rule: Rule, on_cuda: Collection[str]) -> None:
+    def _register(self, library: torch.library.Library, name: str, rule: Rule, on_cuda: Collection[str]) -> None:
         packet = getattr(torch.ops.aten, name, None)
         if packet is None:
             return
@@ -254,9 +254,10 @@ def patches(state: State) -> list[Patch]:
     ]
 
 
-def _overload(name: str) -> Any:
+def _overload(name: str) -> OpOverload:
     packet, _, overload = name.removeprefix("aten::").partition(".")
-    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+    found: OpOverload = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    return found
 
 
 _has: Callable[[str, str], bool] = C._dispatch_has_kernel_for_dispatch_key

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -21,8 +20,8 @@ from understudy.seam.torch.operators.halves import HALVES, wide
 from understudy.seam.torch.operators.plan import Plan
 
 Tensor = torch.Tensor
-stock: Any = torch.ops.aten.native_batch_norm.default._op
-stock_backward: Any = torch.ops.aten.native_batch_norm_backward.default._op
+stock = torch.ops.aten.native_batch_norm.default._op
+stock_backward = torch.ops.aten.native_batch_norm_backward.default._op
 ACCUMULATED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 

@@ -5,8 +5,6 @@ Texts: aten/src/ATen/native/SpectralOps.cpp.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from understudy.seam.torch.dispatch.parts import COMPOSITE
@@ -19,9 +17,18 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
-def transform(state: State, func: OpOverload, *args: Any, **kwargs: Any) -> object:
+def transform(
+    state: State,
+    func: OpOverload,
+    tensor: Tensor,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Tensor | None = None,
+    *args: object,
+    **kwargs: object,
+) -> object:
     """A short-time Fourier transform, whose window lies where its input does."""
-    tensor, window = args[0], args[4] if len(args) > 4 else kwargs.get("window")
     place = device_of(tensor)
     if window is not None:
         found = device_of(window)
@@ -31,7 +38,8 @@ def transform(state: State, func: OpOverload, *args: Any, **kwargs: Any) -> obje
                 f"{name} input and window must be on the same device but got self on {device_name(place)} and window "
                 f"on {device_name(found)}"
             )
-    return func._op_dk(COMPOSITE, *args, **kwargs)  # C++'s own parts: some have Python ones that differ
+    # C++'s own parts: some have Python ones that differ.
+    return func._op_dk(COMPOSITE, tensor, n_fft, hop_length, win_length, window, *args, **kwargs)
 
 
 COMPOSITES = {

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
@@ -51,7 +50,7 @@ class Composites:
         self.states = [state]
         """Empty when they are out: PyTorch keeps a kernel in Python for good (torch/csrc/utils/python_dispatch.cpp,
         `python_registrations_`), which must keep no emulation."""
-        self.library: Any = None
+        self.library: torch.library.Library | None = None
 
     def register(self) -> None:
         """Put the kernels in."""

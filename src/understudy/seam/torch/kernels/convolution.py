@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 import torch
 
@@ -22,7 +21,7 @@ from understudy.seam.torch.scratch.need import NOTHING, Call, Need, Row, size_of
 from understudy.seam.torch.tags import disable_torch_function
 
 Tensor = torch.Tensor
-stock: Any = torch.ops.aten.convolution.default._op
+stock = torch.ops.aten.convolution.default._op
 FLOAT = 4
 """Bytes."""
 WINOGRAD_POINTS = 25

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -28,7 +27,7 @@ FORWARD = ("aten::_softmax", "aten::_log_softmax")
 BACKWARD = ("aten::_softmax_backward_data", "aten::_log_softmax_backward_data")
 
 
-def _normalizing(kernel: Any) -> Callable[..., object]:
+def _normalizing(kernel: OpOverload) -> Callable[..., object]:
     def normalized(state: State, func: OpOverload, input: Tensor, dim: int, dtype: torch.dtype | None = None) -> object:
         """`softmax` or `log_softmax`."""
         if dtype is torch.float32 and input.dtype is torch.float16 and device_of(input) >= 0:

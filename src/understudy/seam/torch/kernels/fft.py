@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -41,21 +40,22 @@ def patches(state: State) -> list[Patch]:
     return [p for name, f in found.items() for p in public(torch.fft, name, StandIn(f, _halves(state, f)))]
 
 
-def _halves(state: State, stock: Callable[..., Any]) -> Callable[..., object]:
+def _halves(state: State, stock: Callable[..., torch.Tensor]) -> Callable[..., object]:
     local = state.local
 
     @functools.wraps(stock)
-    def transformed(input: torch.Tensor, *args: object, **kwargs: Any) -> object:
+    def transformed(
+        input: torch.Tensor, *args: object, out: torch.Tensor | None = None, **kwargs: object
+    ) -> torch.Tensor:
         if not (isinstance(input, torch.Tensor) and input.dtype in HALVES and device_of(input) >= 0):
-            return stock(input, *args, **kwargs)
-        given = kwargs.pop("out", None)
+            return stock(input, *args, **kwargs) if out is None else stock(input, *args, out=out, **kwargs)
         local.half, before = True, local.half
         try:
-            out = stock(input.to(HALVES[input.dtype]), *args, **kwargs)
+            wide = stock(input.to(HALVES[input.dtype]), *args, **kwargs)
         finally:
             local.half = before
-        out = out.to(BACK[out.dtype])
-        return out if given is None else given.resize_(out.shape).copy_(out)
+        made = wide.to(BACK[wide.dtype])
+        return made if out is None else out.resize_(made.shape).copy_(made)
 
     return transformed
 
@@ -120,7 +120,7 @@ def primitive(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments,
     return dispatch.general(plan, func, args, kwargs)
 
 
-def _check_sizes(tensor: torch.Tensor, dimensions: Any, last: int | None) -> None:
+def _check_sizes(tensor: torch.Tensor, dimensions: Iterable[int], last: int | None) -> None:
     sizes = [tensor.shape[d] for d in dimensions]
     if last is not None:
         sizes[-1] = last

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import getattr_static
-from typing import Any
 
 import torch
 from torch.autograd.function import BackwardCFunction, Function
@@ -21,10 +20,10 @@ from understudy.seam.torch.tags import FLOATING, device_of, storage_of, tag_of
 
 def patches(state: State) -> list[Patch]:
     """`autograd.Function.apply` and the method through which the engine calls a custom backward."""
-    stock: Any = getattr_static(Function, "apply")  # a class method, from torch 2.14 on one of C
+    stock = getattr_static(Function, "apply")  # a class method, from torch 2.14 on one of C
     stock_backward: Callable[..., object] = BackwardCFunction.apply
 
-    def apply(cls: type, *args: Any, **kwargs: Any) -> object:
+    def apply(cls: type, /, *args: object, **kwargs: object) -> object:
         if state.machine.concurrent:
             for tensor in tensors_in(args):
                 device = device_of(tensor)

@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch._prims_common.wrappers import _maybe_resize_out
@@ -52,7 +51,7 @@ def placed(state: State, func: OpOverload, input: Tensor, *args: object, **kwarg
     return result
 
 
-def _rank_into(functional: Any) -> Callable[..., object]:
+def _rank_into(functional: OpOverload) -> Callable[..., object]:
     def written(state: State, func: OpOverload, input: Tensor, *args: object, out: Tensor, **kwargs: object) -> object:
         """torch.linalg.matrix_rank with `out`; raises as `checkLinalgCompatibleDtype` does."""
         if not torch.can_cast(torch.int64, out.dtype):

@@ -27,7 +27,7 @@ from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU, FLOATING, device_of, disable_torch_function, storage_of, tag_of
 from understudy.seam.torch.type_names import scalar_type
 
-C: Any = torch._C
+C = torch._C
 Tensor = torch.Tensor
 aten = torch.ops.aten
 CUDNN_DTYPES = (torch.float16, torch.float32, torch.float64)
@@ -160,8 +160,9 @@ def autocast_rule(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keyword
         buffer = torch.zeros(place.numel, dtype=half, device=weights[0].device)
         pieces_of = []
         for weight, offset in zip(weights, place.offsets, strict=True):
-            piece: Any = torch.empty(0, dtype=half, device=weight.device)
-            piece.set_(buffer, offset, weight.shape, weight.contiguous().stride())
+            piece = torch.empty(0, dtype=half, device=weight.device)
+            place_of = weight.shape, weight.contiguous().stride()
+            piece.set_(buffer, offset, *place_of)  # type: ignore[call-overload]  # the stub wants a storage
             pieces_of.append(piece.copy_(weight))
         weights = pieces_of
     tensor, hx, cx = (cast(value, half) for value in (tensor, hx, cx))

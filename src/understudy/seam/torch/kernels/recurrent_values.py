@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.positions import MASK, MIXER
 from understudy.seam.torch.tags import disable_torch_function
 
-C: Any = torch._C
+C = torch._C
 Tensor = torch.Tensor
 aten = torch.ops.aten
 MODES = {name.lower(): mode for name, mode in RNN_MODES.items()}
@@ -130,8 +129,8 @@ def _number(tensor: Tensor) -> int:
 
 
 def _stack(
-    given: Keywords, x: Tensor, hx: Tensor, cx: Any, weights: list[Tensor], number: int, train: bool
-) -> tuple[Tensor, Tensor, Any]:
+    given: Keywords, x: Tensor, hx: Tensor, cx: Tensor | None, weights: list[Tensor], number: int, train: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """(output, hidden state, cell state) of all layers, steps first, computed with the CPU's layers one by one."""
     mode, sizes = given["mode"], given["batch_sizes"]
     name = next(key for key, value in MODES.items() if value == mode)
@@ -181,7 +180,7 @@ def _kept(x: Tensor, p: float, seed: int) -> Tensor:
     return mask.to(x.dtype) / (1 - p) if p < 1 else mask.to(x.dtype)
 
 
-def _gradients(given: Keywords, steps: Tensor, of_weights: bool) -> list[Any]:
+def _gradients(given: Keywords, steps: Tensor, of_weights: bool) -> list[Tensor | None]:
     """Gradients of input, hidden state, cell state, and weights where they are asked for."""
     number = _number(given["reserve"][:8].view(torch.int64)[0]) if given["reserve"].numel() >= 8 else 0
     include, exclude = C._dispatch_tls_local_include_set(), C._dispatch_tls_local_exclude_set()
@@ -197,7 +196,7 @@ def _gradients(given: Keywords, steps: Tensor, of_weights: bool) -> list[Any]:
         pairs = [(o, g.to(o.dtype)) for o, g in zip(found, grads, strict=True) if o is not None and g is not None]
         leaves = (x, hx, *cells, *(weights if of_weights else []))
         # The engine itself, since this pass is no part of the program's.
-        engine: Any = torch.autograd.Variable._execution_engine
+        engine = torch.autograd.Variable._execution_engine
         made = engine.run_backward(
             tuple(o for o, _ in pairs), tuple(g for _, g in pairs), False, False, leaves,
             allow_unreachable=True, accumulate_grad=False,

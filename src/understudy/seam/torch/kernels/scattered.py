@@ -7,8 +7,6 @@ torch/csrc/autograd/FunctionsManual.cpp). A program on a GPU has no such mode, a
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from understudy.seam.torch.dispatch.asserts import guarded
@@ -19,7 +17,7 @@ from understudy.seam.torch.operators.plan import Plan
 aten = torch.ops.aten
 SCATTERING = frozenset({"GatherBackward0", "IndexBackward0", "IndexSelectBackward0", "TakeBackward0"})
 """Nodes of autograd whose first operand is memory that they have just made and that nothing else sees."""
-IN_PLACE: dict[str, Any] = {
+IN_PLACE: dict[str, OpOverload] = {
     "aten::scatter_add": aten.scatter_add_.default,
     "aten::index_add": aten.index_add_.default,
     "aten::index_put": aten.index_put_.default,

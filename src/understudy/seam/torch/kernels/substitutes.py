@@ -10,8 +10,9 @@ from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.tags import device_of
 
-Choose = Callable[[Any, Arguments, Keywords], Any]
-Values = Callable[[Dispatch, Plan, OpOverload, Arguments, Keywords, int], Any]
+Choose = Callable[[OpOverload, Arguments, Keywords], Any]
+"""The operator that it is given, or a `Kernel` in its place."""
+Values = Callable[[Dispatch, Plan, OpOverload, Arguments, Keywords, int], object]
 
 
 class Kernel:

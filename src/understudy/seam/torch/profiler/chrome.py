@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING
 
 from understudy.seam.torch.profiler.events import MEMORY, NOWHERE, DeviceEvent, Link, MemoryEvent
 from understudy.seam.torch.profiler.result import Result
@@ -16,8 +16,11 @@ from understudy.trace.kineto import Event
 from understudy.trace.operation import Kind
 from understudy.trace.trace import Record
 
+if TYPE_CHECKING:
+    from torch._C._autograd import _ProfilerResult
 
-def save(result: Result, stock: Any, path: str) -> None:
+
+def save(result: Result, stock: _ProfilerResult, path: str) -> None:
     """Write one window to `path`; raises OSError when that cannot be done."""
     with tempfile.TemporaryDirectory() as folder:
         name = os.path.join(folder, "host.json")

@@ -6,18 +6,22 @@ The classes answer to the names of PyTorch's `_KinetoEvent` (torch/csrc/autograd
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from torch._C._autograd import DeviceType
 
 from understudy.seam.sites import OURS
 from understudy.seam.torch.profiler.times import Taken
 
+if TYPE_CHECKING:
+    from torch._C._autograd import _KinetoEvent
+
 MEMORY = "[memory]"
 OWN_FILES = (OURS, "understudy/")
 """How the names of the emulation's own Python functions begin: the profiler leaves out what is on `sys.path`."""
 
-NEUTRAL: dict[str, Any] = {
+NEUTRAL: dict[str, object] = {
     "overload_name": "", "is_async": False, "external_id": 0, "shapes": [], "dtypes": [], "concrete_inputs": [],
     "kwinputs": {}, "fwd_thread_id": 0, "stack": [], "scope": 0, "sequence_nr": -1, "flops": 0, "cuda_elapsed_us": -1,
     "privateuse1_elapsed_us": -1, "is_user_annotation": False, "is_python_function": False, "is_hidden_event": False,
@@ -31,7 +35,7 @@ NEUTRAL: dict[str, Any] = {
 class HostEvent:
     """An event of PyTorch's profiler, in modelled time; `elapsed_us` is what CUDA events round it would say."""
 
-    def __init__(self, stock: Any, start_ns: int, end_ns: int) -> None:
+    def __init__(self, stock: _KinetoEvent, start_ns: int, end_ns: int) -> None:
         self._stock = stock
         self._start_ns = start_ns
         self._end_ns = end_ns
@@ -64,7 +68,7 @@ class HostEvent:
 class MemoryEvent(HostEvent):
     """A "[memory]" event of a tensor that lives on a device: the caching allocator's, not the host's."""
 
-    def __init__(self, stock: object, time_ns: int, taken: Taken, sign: int) -> None:
+    def __init__(self, stock: _KinetoEvent, time_ns: int, taken: Taken, sign: int) -> None:
         super().__init__(stock, time_ns, time_ns)
         self.taken = taken
         self._sign = sign
@@ -85,10 +89,11 @@ class MemoryEvent(HostEvent):
 class DeviceEvent:
     """A runtime call on the host, or a kernel, copy or range on a device; `answers` hold what it says of itself."""
 
-    def __init__(self, **answers: object) -> None:
-        self._answers = NEUTRAL | answers
+    def __init__(self, *, start_ns: int, duration_ns: int, **answers: object) -> None:
+        self._answers = NEUTRAL | answers | {"start_ns": start_ns, "duration_ns": duration_ns}
+        self._end_ns = start_ns + duration_ns
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Callable[[], Any]:
         try:
             value = self._answers[name]
         except KeyError:
@@ -97,7 +102,7 @@ class DeviceEvent:
 
     def end_ns(self) -> int:
         """When it ended, in ns since the epoch."""
-        return int(self._answers["start_ns"] + self._answers["duration_ns"])
+        return self._end_ns
 
 
 class Link:

@@ -8,6 +8,7 @@ runtime calls, kernels and copies.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -38,14 +39,14 @@ class Profiler:
         self.nvtx = kind == ProfilerState.NVTX
         return STOCK["ProfilerConfig"](ProfilerState.KINETO if self.legacy or self.nvtx else kind, *args, **kwargs)
 
-    def prepare(self, config: object, activities: object, *args: object, **kwargs: Any) -> None:
+    def prepare(self, config: object, activities: object, *args: object, **kwargs: object) -> None:
         """`_prepare_profiler`: the host's part of it."""
         filters = kwargs.get("activity_filter")
-        if filters:
+        if isinstance(filters, dict):
             kwargs["activity_filter"] = {key: v for key, v in filters.items() if key != ProfilerActivity.CUDA}
         STOCK["_prepare_profiler"](config, {ProfilerActivity.CPU}, *args, **kwargs)
 
-    def enable(self, config: Any, activities: Any, *args: Any, **kwargs: Any) -> None:
+    def enable(self, config: object, activities: set[ProfilerActivity], *args: object, **kwargs: object) -> None:
         """`_enable_profiler`: a window begins. For `emit_nvtx` there is nobody to emit to."""
         if self.nvtx:
             return
@@ -71,11 +72,12 @@ class Profiler:
         recording.end()
         return Result(found, recording, chrome.save)
 
-    def toggle(self, enable: bool, activities: Any) -> None:
+    def toggle(self, enable: bool, activities: Iterable[ProfilerActivity]) -> None:
         """`_toggle_collection_dynamic`: CUDA work is ours to leave out."""
-        if ProfilerActivity.CUDA in activities and self.recordings:
+        asked = set(activities)
+        if ProfilerActivity.CUDA in asked and self.recordings:
             self.recordings[-1].toggle(enable)
-        rest = set(activities) - {ProfilerActivity.CUDA}
+        rest = asked - {ProfilerActivity.CUDA}
         if rest:
             STOCK["_toggle_collection_dynamic"](enable, rest)
 
@@ -92,7 +94,7 @@ def _memory_timeline(self: _KinetoProfile, path: str, device: str | None = None)
 
 
 TIMELINE = _KinetoProfile.export_memory_timeline
-STOCK: dict[str, Any] = {
+STOCK: dict[str, Callable[..., Any]] = {
     name: getattr(autograd_profiler, name)
     for name in (
         "ProfilerConfig",
@@ -111,7 +113,7 @@ def patches(state: State) -> list[Patch]:
     """The names of `torch.autograd.profiler` behind which a driver stands."""
     profiler = Profiler(state)
 
-    def supported() -> set[Any]:
+    def supported() -> set[ProfilerActivity]:
         return {*STOCK["_supported_activities"](), ProfilerActivity.CUDA}
 
     values = {

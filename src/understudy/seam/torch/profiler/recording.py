@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch._C._profiler import _RecordFunctionFast as RecordFunction
@@ -49,8 +48,7 @@ class Recording:
         self._active = True
         for device in state.machine.devices:
             state.drain(device)
-            stats: Any = device.allocator.memory_stats()
-            self.allocated.append(stats["allocated_bytes"]["all"]["current"])
+            self.allocated.append(device.allocator.memory_allocated())
         self._mode = next((m for m in _get_current_dispatch_mode_stack() if isinstance(m, Dispatch)), None)
         if self._mode is not None:
             observed.observe(self._mode, self.marked)

@@ -12,7 +12,7 @@ import os
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch._C._autograd import DeviceType
 from torch._C._profiler import _EventType
@@ -25,6 +25,11 @@ from understudy.trace.operation import Kind
 from understudy.trace.rows import WIDTH
 from understudy.trace.trace import Record
 
+if TYPE_CHECKING:
+    from torch._C._autograd import _KinetoEvent, _ProfilerResult
+
+Answers = dict[str, Any]
+"""What an event says of itself, by the names of its methods."""
 HIDDEN = frozenset({"PythonDispatchMode"})
 """What newer versions of PyTorch record of the emulation itself."""
 
@@ -32,14 +37,16 @@ HIDDEN = frozenset({"PythonDispatchMode"})
 class Result:
     """The result of one window, under the names of PyTorch's own; `write(result, stock, path)` saves it."""
 
-    def __init__(self, stock: Any, recording: Recording, write: Callable[[Result, Any, str], None]) -> None:
+    def __init__(
+        self, stock: _ProfilerResult, recording: Recording, write: Callable[[Result, _ProfilerResult, str], None]
+    ) -> None:
         self._stock = stock
         self._write = write
         self.recording = recording
-        self._all: list[Any] = list(stock.events())
+        self._all = list(stock.events())
         self.records = list(_records(recording))
         self.modelled = recording.rows[1] > recording.rows[0]
-        marks: dict[int, list[tuple[Any, Mark]]] = defaultdict(list)
+        marks: dict[int, list[tuple[_KinetoEvent, Mark]]] = defaultdict(list)
         for event in self._all:
             if event.name().startswith(MARK):
                 marks[event.start_thread_id()].append((event, recording.marks[_number(event)]))
@@ -55,7 +62,7 @@ class Result:
         """When the window began, in ns since the epoch."""
         return int(self._stock.trace_start_ns())
 
-    def events(self) -> list[Any]:
+    def events(self) -> list[HostEvent | DeviceEvent]:
         """Every event: the host's, then the devices'."""
         return self._events
 
@@ -65,7 +72,7 @@ class Result:
 
     # ------------------------------------------------------------------ times
 
-    def _timeline(self, marks: list[tuple[Any, Mark]]) -> Timeline:
+    def _timeline(self, marks: list[tuple[_KinetoEvent, Mark]]) -> Timeline:
         begin, end = self.recording.host_ns
         points = [(self.trace_start_ns(), begin)]
         for event, mark in sorted(marks, key=lambda pair: int(pair[0].start_ns())):
@@ -105,7 +112,7 @@ class Result:
                 times[thread] |= {event.start_ns(), event.end_ns()}
         return {t: spread(found, functools.partial(self.moment, t)) for t, found in times.items()}
 
-    def _shown(self) -> Iterator[Any]:
+    def _shown(self) -> Iterator[_KinetoEvent]:
         for event in self._all:
             thread, name = event.start_thread_id(), event.name()
             if name != MEMORY and not self.hidden(thread, event.start_ns(), name, _is_python(event)):
@@ -114,8 +121,8 @@ class Result:
     # ------------------------------------------------------------------ events
 
     @functools.cached_property
-    def _events(self) -> list[Any]:
-        found: list[Any] = []
+    def _events(self) -> list[HostEvent | DeviceEvent]:
+        found: list[HostEvent | DeviceEvent] = []
         if self.recording.host:
             found += [made for events in self._host.values() for _, _, made in events]
             found += [event for event in self.memory.values() if event is not None]
@@ -176,7 +183,7 @@ class Result:
             found.append(DeviceEvent(**self._range(event, device, stream, begin, end)))
         return found
 
-    def answers(self, record: Record, number: int, link: Link, start_ns: int) -> Iterator[dict[str, Any]]:
+    def answers(self, record: Record, number: int, link: Link, start_ns: int) -> Iterator[Answers]:
         """What the runtime call of a record says of itself, and its work on the device when it made any."""
         shared = {"correlation_id": number, "linked_correlation_id": link.correlation, "start_thread_id": link.thread}
         shared["end_thread_id"] = link.thread
@@ -213,7 +220,7 @@ class Result:
             "typed_metadata": arguments,
         }
 
-    def _range(self, event: HostEvent, device: int, stream: int, begin: int, end: int) -> dict[str, Any]:
+    def _range(self, event: HostEvent, device: int, stream: int, begin: int, end: int) -> Answers:
         """A range of the program's own, as long as its work took on one stream."""
         return {
             "name": event.name(),
@@ -248,7 +255,7 @@ class Result:
     @functools.cached_property
     def memory(self) -> dict[tuple[int, int], HostEvent | None]:
         """The "[memory]" events to show by (pointer, the profiler's ns); None for what the emulation did for itself."""
-        pointers = {int(node.start_time_ns): int(node.typed[1].ptr) for node in _nodes(self._stock)}
+        pointers = dict(_allocations(self._stock))
         found: dict[tuple[int, int], HostEvent | None] = {}
         living: dict[int, Taken] = {}
         passing: dict[int, tuple[int, tuple[int, int]]] = {}  # made inside an operator; shown when it outlives it
@@ -260,7 +267,7 @@ class Result:
             pointer = pointers.get(time, 0)
             key = pointer, time
             found[key] = HostEvent(event, moment, moment)
-            if event.nbytes() < 0:
+            if event.nbytes() < 0:  # type: ignore[attr-defined]  # the stub lacks it
                 given = living.pop(pointer, None)
                 made = passing.pop(pointer, None)
                 if given is not None:
@@ -317,7 +324,7 @@ def _records(recording: Recording) -> Iterator[tuple[Record, int, int]]:
             yield record, number if mine else -1, begin
 
 
-def _own_functions(events: list[Any]) -> dict[int, list[tuple[int, int]]]:
+def _own_functions(events: list[_KinetoEvent]) -> dict[int, list[tuple[int, int]]]:
     """The stretches in which Python functions of the emulation ran, by thread."""
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for event in events:
@@ -326,19 +333,19 @@ def _own_functions(events: list[Any]) -> dict[int, list[tuple[int, int]]]:
     return found
 
 
-def _is_python(event: Any) -> bool:
+def _is_python(event: _KinetoEvent) -> bool:
     return ".py(" in event.name() or event.name().startswith("<")
 
 
-def _nodes(stock: Any) -> Iterator[Any]:
-    """The allocations in the profiler's tree of events."""
+def _allocations(stock: _ProfilerResult) -> Iterator[tuple[int, int]]:
+    """When, in ns, and where the allocations in the profiler's tree of events are."""
     waiting = list(stock.experimental_event_tree())
     while waiting:
         node = waiting.pop()
         waiting += node.children
         if node.tag == _EventType.Allocation:
-            yield node
+            yield int(node.start_time_ns), int(node.typed[1].ptr)  # type: ignore[union-attr]  # which the tag tells
 
 
-def _number(mark: Any) -> int:
+def _number(mark: _KinetoEvent) -> int:
     return int(mark.name()[len(MARK) :])

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from understudy.machine.device import Device
+from understudy.machine.memory.blocks import Block
+
 if TYPE_CHECKING:
 
     class Generator(torch.Generator):
@@ -22,6 +25,10 @@ MASK = (1 << 64) - 1
 MIXER = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio, which keeps the seeds of neighbours apart
 
 
+Taken = tuple[Device, Block]
+"""A block, and the device that it is from."""
+
+
 class Position:
     """Where a device's generator is: its seed, and how far the kernels so far have moved it on.
 
@@ -36,7 +43,7 @@ class Position:
         self.offset = 0
         self.moves = 0
         self.graphs: set[int] = set()
-        self.blocks: list[object] = []
+        self.blocks: list[Taken] = []
 
     def go_to(self, seed: int, offset: int = 0) -> None:
         """Go on from there; so does every generator that shares this place."""

@@ -47,6 +47,13 @@ DEVICE = torch.device
 SYNCHRONIZED = "called a synchronizing CUDA operation"
 
 
+class StreamObject(Protocol):
+    """One of PyTorch's streams, of whichever class."""
+
+    device_index: int
+    stream_id: int
+
+
 class Autocasting(Protocol):
     """What autocast does on devices (`kernels.autocast`)."""
 
@@ -366,6 +373,6 @@ def invalid_ordinal() -> RuntimeError:
     return made
 
 
-def stream_of(state: State, stream: torch.Stream) -> Stream:
+def stream_of(state: State, stream: StreamObject) -> Stream:
     """The machine's stream behind one of PyTorch's, whichever class it came back as."""
     return state.device(stream.device_index).streams[stream.stream_id]
