@@ -1,29 +1,30 @@
 """`__cuda_array_interface__` both ways: what a tensor lends is found again by its address when it comes back.
 
 Memory on an emulated GPU exists for this process's PyTorch alone, so an array of another library on a device can only
-hold what a tensor lent it. Any other address is what the driver does not know
+hold what a tensor lent it. Every other address is what the driver does not know
 (https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html; torch/csrc/utils/tensor_numpy.cpp).
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Protocol
 
 import torch
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.state.state import State
-from understudy.seam.torch.tags import storage_of
+from understudy.seam.torch.tags import Storage, storage_of
+from understudy.trace.plain import Json
 
 UNKNOWN = "The specified pointer resides on host memory and is not registered with any CUDA device."
 
-_lent: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_lent: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
 
 
 def patches(_: State) -> list[Patch]:
     """The property of `torch.Tensor`, which also remembers whose memory it showed."""
-    stock: Any = torch.Tensor.__dict__["__cuda_array_interface__"]
+    stock = torch.Tensor.__dict__["__cuda_array_interface__"]
 
     def interface(self: torch.Tensor) -> object:
         found = stock.__get__(self, type(self))
@@ -34,7 +35,15 @@ def patches(_: State) -> list[Patch]:
     return [Patch(torch.Tensor, "__cuda_array_interface__", property(interface, doc=stock.__doc__))]
 
 
-def tensor_of(array: Any) -> torch.Tensor:
+class Shown(Protocol):
+    """An object that shows memory of a device."""
+
+    @property
+    def __cuda_array_interface__(self) -> Json:
+        """Where it is, and its type and shape."""
+
+
+def tensor_of(array: Shown) -> torch.Tensor:
     """The tensor over the memory that an object with `__cuda_array_interface__` shows.
 
     Raises:

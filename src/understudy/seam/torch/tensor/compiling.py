@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -45,7 +45,7 @@ def _compile(state: State) -> Callable[..., object]:
     said: list[bool] = []
 
     @functools.wraps(stock)
-    def compile(model: Any = None, **options: Any) -> object:
+    def compile(model: Callable[..., object] | None = None, **options: Any) -> object:
         if model is None:
             return lambda model: compile(model, **options)
         if options.get("mode") is not None and options.get("options") is not None:
@@ -58,8 +58,7 @@ def _compile(state: State) -> Callable[..., object]:
             name = getattr(model, "__qualname__", type(model).__name__)
             state.notes.note("not-modelled", state.site(), what="compile", name=name)
         # What runs a model without the compiler, under the names that a compiled one has (`_orig_mod`).
-        disabled: Any = importlib.import_module("torch._dynamo.eval_frame").DisableContext()
-        return disabled(model)
+        return importlib.import_module("torch._dynamo.eval_frame").DisableContext()(model)
 
     return compile
 
@@ -89,28 +88,36 @@ def _find_builtin(stock: Callable[[object], object]) -> Callable[[object], objec
     return _find_builtin
 
 
-def _tensors(module: Any) -> dict[str, torch.Tensor]:
+def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return dict([*module.named_parameters(), *module.named_buffers()])
 
 
 def _saving(stock: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(stock)
-    def save(self: object, *args: object, **kwargs: Any) -> object:
+    def save(
+        self: torch.nn.Module, *args: object, _extra_files: Mapping[str, object] | None = None, **kwargs: object
+    ) -> object:
         devices = {name: device_of(tensor) for name, tensor in _tensors(self).items() if device_of(tensor) >= 0}
         if devices:
-            given = kwargs.get("_extra_files") or {}
-            kwargs["_extra_files"] = {**given, DEVICES: json.dumps(devices, sort_keys=True)}
+            _extra_files = {**(_extra_files or {}), DEVICES: json.dumps(devices, sort_keys=True)}
+        if _extra_files is not None:
+            kwargs["_extra_files"] = _extra_files
         return stock(self, *args, **kwargs)
 
     return save
 
 
 def _load(state: State) -> Callable[..., object]:
-    stock: Any = torch.jit.load
+    stock: Callable[..., torch.jit.ScriptModule] = torch.jit.load
 
     @functools.wraps(stock)
-    def load(f: Any, map_location: Any = None, _extra_files: Any = None, **kwargs: Any) -> object:
-        files = {**(_extra_files or {}), DEVICES: ""}
+    def load(
+        f: object,
+        map_location: torch.device | str | None = None,
+        _extra_files: dict[str, object] | None = None,
+        **kwargs: object,
+    ) -> object:
+        files: dict[str, Any] = {**(_extra_files or {}), DEVICES: ""}
         device = None if map_location is None else torch.device(map_location)
         ours = device is None or device.type == "cuda"
         module = stock(f, "cpu" if ours else device, files, **kwargs)

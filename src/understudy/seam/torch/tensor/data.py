@@ -9,7 +9,7 @@ machine delivers. What a worker does outside PyTorch (decoding, pure Python) is 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch.utils.data
 from torch.utils.data import _utils, dataloader
@@ -18,6 +18,8 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch.state.state import State
 from understudy.trace.operation import Kind
 
+LoaderIterator = dataloader._BaseDataLoaderIter
+WorkersIterator = dataloader._MultiProcessingDataLoaderIter
 NAME = "DataLoader"
 """The name of rows that say how long `next()` of a loader took the program."""
 
@@ -31,7 +33,7 @@ class Fetched:
 
     def pin_memory(self, device: object = None) -> Fetched:
         """The same with its tensors page-locked: what the loader's pinning thread asks of objects that it meets."""
-        pin: Any = _utils.pin_memory.pin_memory
+        pin: Callable[..., object] = _utils.pin_memory.pin_memory
         return Fetched(pin(self.data) if device is None else pin(self.data, device), self.duration_ns)
 
 
@@ -68,8 +70,8 @@ def patches(state: State) -> list[Patch]:
     return [*found, Patch(base, "__next__", _next(state, base.__next__))]
 
 
-def _next_index(stock: Any) -> object:
-    def next_index(self: Any) -> object:
+def _next_index(stock: Callable[[LoaderIterator], Sequence[object]]) -> object:
+    def next_index(self: LoaderIterator) -> object:
         index = stock(self)
         if self._auto_collation:  # else an index is one item, which may be a batch that the dataset made
             self.__dict__.setdefault("_us_batches", deque()).append(len(index))
@@ -78,15 +80,15 @@ def _next_index(stock: Any) -> object:
     return next_index
 
 
-def _reset(stock: Any) -> object:
-    def reset(self: Any, *args: object, **kwargs: object) -> None:
+def _reset(stock: Callable[..., None]) -> object:
+    def reset(self: LoaderIterator, *args: object, **kwargs: object) -> None:
         self.__dict__.pop("_us_batches", None)
         stock(self, *args, **kwargs)
 
     return reset
 
 
-def _fetch(state: State, stock: Any) -> object:
+def _fetch(state: State, stock: Callable[..., object]) -> object:
     def fetch(self: object, possibly_batched_index: object) -> object:
         if torch.utils.data.get_worker_info() is None:
             return stock(self, possibly_batched_index)
@@ -97,8 +99,8 @@ def _fetch(state: State, stock: Any) -> object:
     return fetch
 
 
-def _put(state: State, stock: Any) -> object:
-    def try_put_index(self: Any) -> None:
+def _put(state: State, stock: Callable[[WorkersIterator], None]) -> object:
+    def try_put_index(self: WorkersIterator) -> None:
         before = self._send_idx
         stock(self)
         if self._send_idx > before:
@@ -108,8 +110,8 @@ def _put(state: State, stock: Any) -> object:
     return try_put_index
 
 
-def _get(state: State, stock: Any) -> object:
-    def get_data(self: object) -> object:
+def _get(state: State, stock: Callable[[WorkersIterator], object]) -> object:
+    def get_data(self: WorkersIterator) -> object:
         # Which call of this unpacks which batch depends on when real workers deliver: none of it takes modelled time.
         host = state.host()
         now_ns = host.now_ns
@@ -120,8 +122,8 @@ def _get(state: State, stock: Any) -> object:
     return get_data
 
 
-def _process(state: State, stock: Any) -> object:
-    def process_data(self: Any, data: object, *rest: object) -> object:
+def _process(state: State, stock: Callable[..., object]) -> object:
+    def process_data(self: WorkersIterator, data: object, *rest: int) -> object:
         if isinstance(data, Fetched):
             workers = self.__dict__.setdefault("_us_workers", Workers())
             # From torch 2.8 on the caller names the worker and has counted the batch already.
@@ -133,14 +135,14 @@ def _process(state: State, stock: Any) -> object:
     return process_data
 
 
-def _next(state: State, stock: Any) -> object:
-    def following(self: Any) -> object:
+def _next(state: State, stock: Callable[[LoaderIterator], object]) -> object:
+    def following(self: LoaderIterator) -> object:
         host = state.host()
         begin = host.now_ns
         try:
             data = stock(self)
             if self.__dict__.get("_us_batches"):
-                state.machine.mark(host, Kind.BATCH, NAME, self._us_batches.popleft(), state.site())
+                state.machine.mark(host, Kind.BATCH, NAME, self.__dict__["_us_batches"].popleft(), state.site())
             return data
         finally:
             state.host()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any
+from collections.abc import Callable
 
 import torch
 
@@ -13,7 +13,7 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import HOST_TAG, Tag, attach, device_of, storage_of
 
-C: Any = torch._C
+C = torch._C
 KDLCUDA = 2
 
 
@@ -21,7 +21,7 @@ def patches(_: State) -> list[Patch]:
     """The functions that make capsules and read them."""
     pointer = torch._C.StorageBase.data_ptr  # type: ignore[attr-defined]
 
-    def exporting(stock: Any) -> object:
+    def exporting(stock: Callable[..., object]) -> object:
         def to_dlpack(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
             storage = storage_of(tensor)
             if storage._us is not HOST_TAG:
@@ -52,9 +52,9 @@ def patches(_: State) -> list[Patch]:
     return found
 
 
-def _numpy(to_dlpack: Any) -> list[Patch]:
+def _numpy(to_dlpack: Callable[[torch.Tensor], object]) -> list[Patch]:
     """NumPy gets a capsule that says CUDA, which it refuses in its own words."""
-    numpy: Any = sys.modules.get("numpy")
+    numpy = sys.modules.get("numpy")
     if numpy is None:
         return []
     stock = numpy.from_dlpack

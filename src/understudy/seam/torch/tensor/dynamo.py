@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from understudy.seam.patching import Patch
 from understudy.seam.sites import OURS as HERE
@@ -14,7 +13,7 @@ from understudy.seam.sites import OURS as HERE
 OURS = f"{Path(HERE).as_posix()}/"
 
 
-def _skipping(module: Any) -> list[Patch]:
+def _skipping(module: ModuleType) -> list[Patch]:
     """Our files among those whose frames Dynamo leaves alone (`_recompile_re` of torch/_dynamo/trace_rules.py)."""
     stock: re.Pattern[str] = module.SKIP_DIRS_RE
     pattern = re.compile(rf"{stock.pattern}|^{re.escape(OURS)}")

@@ -6,8 +6,8 @@ Which CPU tensors are the program's own and which C++ makes in composites, `Disp
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
 import torch.utils._device
@@ -24,8 +24,9 @@ FROM_DATA = ("tensor", "as_tensor", "asarray", "sparse_coo_tensor", "sparse_csr_
              "sparse_bsr_tensor", "sparse_bsc_tensor", "sparse_compressed_tensor")  # fmt: skip
 """Constructors that build from Python data on the host, below the dispatch mode, and then move."""
 
+T = TypeVar("T")
 function_modes: Callable[[], bool] = torch._C._is_torch_function_mode_enabled
-NESTED: Any = torch._C._nested  # type: ignore[attr-defined]
+NESTED = torch._C._nested  # type: ignore[attr-defined]
 LIKE = ("normal", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like")
 UNNAMED = "range"
 """The one function of Python's that makes its tensor without a word on pinned memory."""
@@ -58,17 +59,18 @@ def patches(state: State) -> list[Patch]:
     return [*found, *imported(before)]
 
 
-def explicit(state: State, stock: Callable[..., object]) -> Callable[..., Any]:
+def explicit(state: State, stock: Callable[..., T]) -> Callable[..., T]:
     """A constructor that says no `pin_memory`: what it makes on the CPU for the program stays there."""
     local = state.local
 
     @functools.wraps(stock)
-    def factory(*args: object, **kwargs: Any) -> object:
+    def factory(*args: object, **kwargs: object) -> T:
         before = local.explicit
         local.explicit = True
-        if isinstance(kwargs.get("device"), (int, str)):
-            kwargs["device"] = torch.device(kwargs["device"])
-        if kwargs.get("out") is not None and kwargs.get("device") is not None:
+        device = kwargs.get("device")
+        if isinstance(device, (int, str)):
+            kwargs["device"] = torch.device(device)
+        if kwargs.get("out") is not None and device is not None:
             _check_out(kwargs)
         try:
             return stock(*args, **kwargs)
@@ -88,10 +90,11 @@ def _check_out(kwargs: Keywords) -> None:
 
 def _range(state: State) -> Callable[..., object]:
     """`torch.range`, whose C++ asks for a guard of the device that it is given: on a device it writes an `out`."""
-    marked = explicit(state, getattr(torch, UNNAMED))
+    stock: Callable[..., torch.Tensor] = getattr(torch, UNNAMED)
+    marked = explicit(state, stock)
 
     @functools.wraps(marked)
-    def range(*args: object, **kwargs: Any) -> object:
+    def range(*args: object, **kwargs: Any) -> torch.Tensor:
         device = kwargs.get("device")
         if device is None or kwargs.get("out") is not None or torch.device(device).type != "cuda":
             return marked(*args, **kwargs)
@@ -120,7 +123,7 @@ def _legacy(state: State) -> Callable[..., object]:
 
 def _device_class(state: State) -> object:
     """`torch.device`, for which a bare number is a CUDA device, as where there are GPUs; it makes PyTorch's own."""
-    stock: Any = torch.device
+    stock = torch.device
 
     class Meta(type):
         def __instancecheck__(cls, instance: object) -> bool:
@@ -139,7 +142,7 @@ def _device_class(state: State) -> object:
     class device(metaclass=Meta):  # noqa: N801 - PyTorch's own name
         """torch.device."""
 
-        def __new__(cls, *args: object, **kwargs: object) -> Any:
+        def __new__(cls, *args: Any, **kwargs: Any) -> torch.device:  # type: ignore[misc]
             if len(args) == 1 and isinstance(args[0], int) and not isinstance(args[0], bool):
                 state.notes.device_named(args[0])
                 return stock("cuda", args[0])
@@ -152,16 +155,16 @@ def _device_class(state: State) -> object:
     return device
 
 
-def _parse_to(stock: Callable[..., Any]) -> Callable[..., object]:
+def _parse_to(stock: Callable[..., tuple[object, ...]]) -> Callable[..., object]:
     @functools.wraps(stock)
-    def parse_to(*args: object, **kwargs: Any) -> object:
+    def parse_to(*args: object, **kwargs: object) -> object:
         if args and isinstance(args[0], int) and not isinstance(args[0], bool):
             args = (torch.device(args[0]), *args[1:])
         elif args and isinstance(args[0], torch.Tensor):
             other, rest = args[0], args[1:]
             return (other.device, *stock(other, *rest, **kwargs)[1:])
-        elif isinstance(kwargs.get("device"), int):
-            kwargs["device"] = torch.device(kwargs["device"])
+        elif isinstance(device := kwargs.get("device"), int):
+            kwargs["device"] = torch.device(device)
         return stock(*args, **kwargs)
 
     return parse_to
@@ -177,7 +180,7 @@ def _new(stock: Callable[..., object]) -> Callable[..., object]:
     return method
 
 
-def _from_data(state: State, stock: Callable[..., object]) -> Callable[..., object]:
+def _from_data(state: State, stock: Callable[..., torch.Tensor]) -> Callable[..., object]:
     marked = explicit(state, stock)
     keeps = stock.__name__ in ("as_tensor", "asarray")
     sparse = stock.__name__.startswith("sparse")
@@ -190,7 +193,7 @@ def _from_data(state: State, stock: Callable[..., object]) -> Callable[..., obje
         device = kwargs.get("device")
         data = args[0] if args else kwargs.get("data")
         if args and hasattr(type(data), "__cuda_array_interface__") and not isinstance(data, torch.Tensor):
-            data = tensor_of(data)
+            data = tensor_of(data)  # type: ignore[arg-type]  # it shows its memory, as was asked
             args = (data, *args[1:])
         if device is not None and torch.device(device).type not in ("cpu", "cuda"):
             return marked(*args, **kwargs)
@@ -200,10 +203,10 @@ def _from_data(state: State, stock: Callable[..., object]) -> Callable[..., obje
         if device is not None:
             target = state.index(device)
         else:
-            target = _default(state, data, _values(args, kwargs) if sparse else args, keeps)
+            target = _default(_values(args, kwargs) if sparse else args)
         if sparse:  # indices go where the values are, or both where the program says
             args, kwargs = _together(state, args, kwargs, target, parts)
-        out = _build(state, marked, args, kwargs, data, keeps)
+        out = _build(marked, args, kwargs, data, keeps)
         if target >= 0 or device_of(out) >= 0:
             # A sparse tensor has its values' history; other data are copied.
             out = move(state, out if keeps or sparse else out.detach(), target)
@@ -219,7 +222,12 @@ def _nested(state: State) -> Callable[..., object]:
     stock = NESTED.nested_tensor
 
     def nested_tensor(
-        data: Any, *, device: object = None, requires_grad: bool = False, pin_memory: bool = False, **kwargs: object
+        data: Sequence[object],
+        *,
+        device: object = None,
+        requires_grad: bool = False,
+        pin_memory: bool = False,
+        **kwargs: object,
     ) -> object:
         first = next((device_of(part) for part in data if isinstance(part, torch.Tensor)), CPU)
         target = first if device is None else state.index(device)
@@ -234,7 +242,7 @@ def _nested(state: State) -> Callable[..., object]:
     return nested_tensor
 
 
-def _values(args: Arguments, kwargs: Keywords) -> list[Any]:
+def _values(args: Arguments, kwargs: Keywords) -> list[torch.Tensor]:
     """What decides where a sparse tensor is: its values, the last tensor that its constructor takes."""
     return [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)][-1:]
 
@@ -252,10 +260,11 @@ def _together(state: State, args: Arguments, kwargs: Keywords, target: int, part
     return (*map(place, args[:parts]), *args[parts:]), kwargs | named
 
 
-def _build(state: State, marked: Any, args: Any, kwargs: Keywords, data: object, keeps: bool) -> torch.Tensor:
+def _build(
+    marked: Callable[..., torch.Tensor], args: Arguments, kwargs: Keywords, data: object, keeps: bool
+) -> torch.Tensor:
     if not isinstance(data, torch.Tensor) or marked.__name__.startswith("sparse"):
-        made: torch.Tensor = marked(*args, **kwargs, device="cpu")
-        return made
+        return marked(*args, **kwargs, device="cpu")
     dtype = kwargs.get("dtype")
     if keeps:
         copy = bool(kwargs.get("copy"))
@@ -264,7 +273,7 @@ def _build(state: State, marked: Any, args: Any, kwargs: Keywords, data: object,
     return out if dtype is None else out.to(dtype)
 
 
-def _default(state: State, data: object, args: Any, keeps: bool) -> int:
+def _default(args: Iterable[object]) -> int:
     for value in args:
         if isinstance(value, torch.Tensor):
             return max(CPU, device_of(value))
@@ -276,18 +285,17 @@ def _new_tensor(
     data: object,
     *,
     dtype: torch.dtype | None = None,
-    device: Any = None,
+    device: torch.device | str | int | None = None,
     requires_grad: bool = False,
 ) -> torch.Tensor:
     return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
 
 def _legacy_new(state: State) -> Callable[..., object]:
-    stock = torch._C.TensorBase.new
+    stock: Callable[..., torch.Tensor] = torch._C.TensorBase.new
     on_host = explicit(state, stock)
 
-    def new(self: torch.Tensor, *args: object, **kwargs: Any) -> torch.Tensor:
-        device = kwargs.pop("device", None)
+    def new(self: torch.Tensor, *args: object, device: object = None, **kwargs: object) -> torch.Tensor:
         index = device_of(self) if device is None else state.index(device)
         if device is not None and (index >= 0) != (device_of(self) >= 0):
             mine, given = ("cuda", "cpu") if index < 0 else ("cpu", "cuda")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn, Protocol
 
 import torch
 
@@ -59,8 +59,14 @@ def _extension(module: ModuleType) -> list[Patch]:
     return [Patch(module, "_jit_compile", compile)]
 
 
+class _JITFunction(Protocol):
+    """A kernel of Triton's."""
+
+    fn: Callable[..., object]
+
+
 def _triton(module: ModuleType) -> list[Patch]:
-    def run(self: Any, *args: object, **kwargs: object) -> NoReturn:
+    def run(self: _JITFunction, *args: object, **kwargs: object) -> NoReturn:
         raise UnsupportedError(
             f"{self.fn.__name__!r} is a Triton kernel, compiled for the GPU, and {WHY}: set TRITON_INTERPRET=1, with "
             f"which Triton computes it on the CPU, {INSTEAD}"

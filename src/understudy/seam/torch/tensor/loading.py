@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,7 +30,7 @@ def _remarking(state: State) -> Callable[..., object]:
     stock = torch.utils.data.DataLoader.__iter__
     plain = (torch.utils.data.RandomSampler, torch.utils.data.SequentialSampler)
 
-    def __iter__(self: Any) -> object:  # noqa: N807  it takes that name's place
+    def __iter__(self: torch.utils.data.DataLoader[object]) -> object:  # noqa: N807  it takes that name's place
         # A loader that is read without gradients evaluates: there, every rank may well read everything.
         if (
             isinstance(self.sampler, plain)

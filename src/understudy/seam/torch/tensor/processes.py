@@ -10,16 +10,15 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Any
+from typing import NoReturn
 
 import torch
 
+from understudy.machine.stream import Stream
 from understudy.seam.patching import Patch
 from understudy.seam.torch.state.state import State
-from understudy.seam.torch.tags import Tag, attach, bytes_in, storage_of
+from understudy.seam.torch.tags import Storage, Tag, attach, bytes_in, storage_of
 from understudy.trace.rows import Rows
-
-Storage = torch.UntypedStorage
 
 _CURRENT: list[weakref.ref[State]] = []
 """The state of the emulation in force; CPython cannot take a fork hook back, so there is one for all emulations."""
@@ -54,10 +53,10 @@ def _after_fork() -> None:
         state.process = os.getpid()
 
 
-class NoStreams(list[Any]):
+class NoStreams(list[Stream]):
     """The streams of a forked child whose parent had used CUDA: none, and CUDA says so."""
 
-    def __getitem__(self, index: object) -> Any:
+    def __getitem__(self, index: object) -> NoReturn:
         error = getattr(torch, "AcceleratorError", RuntimeError)
         raise error(
             "CUDA error: initialization error\n"
@@ -68,7 +67,7 @@ class NoStreams(list[Any]):
 
 
 def _sharing(state: State) -> list[Patch]:
-    def share(self: Any) -> tuple[object, ...]:
+    def share(self: Storage) -> tuple[object, ...]:
         tag = self._us
         if tag.device < 0:
             raise RuntimeError("_share_cuda_: only available on CUDA")
@@ -76,11 +75,17 @@ def _sharing(state: State) -> list[Patch]:
         if self.nbytes() == 0:
             return tag.device, None, 0, 0, None, 0, None, False
         manager, handle, size = self._share_filename_cpu_()
-        self._shared_incref()  # it stays until it is received, though the sender may drop it meanwhile
+        self._shared_incref()  # type: ignore[no-untyped-call]  # it stays until it is received, though the sender may drop it meanwhile
         return tag.device, (manager, handle), size, 0, None, 0, None, False
 
     def rebuild(
-        cls: Any, device: int, handle: tuple[bytes, bytes], size: int, offset: int, counter: object, *rest: object
+        cls: type[Storage],
+        device: int,
+        handle: tuple[bytes, bytes],
+        size: int,
+        offset: int,
+        counter: object,
+        *rest: object,
     ) -> object:
         torch.cuda._lazy_init()
         made = cls._new_shared_filename_cpu(*handle, size)

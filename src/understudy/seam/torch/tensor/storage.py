@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,9 +11,10 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.moves import transfer
 from understudy.seam.torch.state.late import alias
 from understudy.seam.torch.state.state import State
-from understudy.seam.torch.tags import CPU, HOST_TAG, bytes_in
+from understudy.seam.torch.tags import CPU, HOST_TAG, Storage, bytes_in
 
-Storage: Any = torch.UntypedStorage
+BASE: type[Any] = torch._C.StorageBase
+"""Whose methods the stubs do not have."""
 
 
 def patches(state: State) -> list[Patch]:
@@ -20,24 +22,23 @@ def patches(state: State) -> list[Patch]:
     return [Patch(Storage, "_us", HOST_TAG), _making(state), *_reading(state), *_moving(state), *_resizing(state)]
 
 
-def _index(storage: Any) -> int:
+def _index(storage: Storage) -> int:
     return max(CPU, int(storage._us.device))
 
 
-def _is_meta(storage: object) -> bool:
+def _is_meta(storage: Storage) -> bool:
     """Whether a storage is the program's own on the meta device; those of a rehearsal are on emulated devices."""
-    base: Any = torch._C.StorageBase
-    return _index(storage) < 0 and bool(base.device.__get__(storage).type == "meta")
+    return _index(storage) < 0 and bool(BASE.device.__get__(storage).type == "meta")
 
 
-def refuse_meta(storage: object) -> None:
+def refuse_meta(storage: Storage) -> None:
     """Raise PyTorch's error where a storage has no bytes to copy."""
     if _is_meta(storage):
         raise NotImplementedError("Cannot copy out of meta tensor; no data!")
 
 
 def _making(state: State) -> Patch:
-    stock: Any = torch._C.StorageBase.__new__
+    stock: Callable[..., Storage] = BASE.__new__
 
     def new(cls: object, *args: object, device: object = None, **kwargs: object) -> object:
         index = CPU if device is None else state.index(device)
@@ -51,23 +52,22 @@ def _making(state: State) -> Patch:
 
 
 def _reading(state: State) -> list[Patch]:
-    base: Any = torch._C.StorageBase
     local = state.local
 
-    def device(self: object) -> torch.device:
+    def device(self: Storage) -> torch.device:
         index = CPU if local.inner else _index(self)
-        return state.cuda_devices[index] if index >= 0 else base.device.__get__(self)
+        return state.cuda_devices[index] if index >= 0 else BASE.device.__get__(self)
 
-    def is_cuda(self: object) -> bool:
+    def is_cuda(self: Storage) -> bool:
         return not local.inner and _index(self) >= 0
 
-    def data_ptr(self: Any) -> int:
+    def data_ptr(self: Storage) -> int:
         tag = self._us
         if tag.device >= 0:
             return int(tag.block.address) if tag.block is not None else 0
-        return base.data_ptr(self)  # type: ignore[no-any-return]
+        return int(BASE.data_ptr(self))
 
-    def is_pinned(self: Any, device: object = "cuda") -> bool:
+    def is_pinned(self: Storage, device: object = "cuda") -> bool:
         return bool(self._us.pinned)
 
     return [
@@ -80,14 +80,14 @@ def _reading(state: State) -> list[Patch]:
 
 
 def _moving(state: State) -> list[Patch]:
-    def moved(self: object, index: int, non_blocking: bool = False) -> Any:
+    def moved(self: Storage, index: int, non_blocking: bool = False) -> Storage:
         if index == _index(self) and not _is_meta(self):
             return self
         return _copy_to(self, index, non_blocking)
 
-    def _copy_to(self: Any, index: int, non_blocking: bool) -> object:
+    def _copy_to(self: Storage, index: int, non_blocking: bool) -> Storage:
         refuse_meta(self)
-        made = Storage(self.nbytes())
+        made = Storage(self.nbytes())  # type: ignore[no-untyped-call]
         if index >= 0:
             state.place(made, index)
         elif non_blocking and _index(self) >= 0:  # into page-locked memory, which is late: `_to` of torch/_utils.py
@@ -102,38 +102,38 @@ def _moving(state: State) -> list[Patch]:
                 transfer(state, source, destination, non_blocking, late=False)
         return made
 
-    def to(self: object, *, device: object, non_blocking: bool = False) -> object:
+    def to(self: Storage, *, device: object, non_blocking: bool = False) -> object:
         return moved(self, state.index(device), non_blocking)
 
-    def cuda(self: object, device: object = None, non_blocking: bool = False) -> object:
+    def cuda(self: Storage, device: object = None, non_blocking: bool = False) -> object:
         return moved(self, state.index(torch.device("cuda") if device is None else device), non_blocking)
 
-    def cpu(self: object) -> object:
+    def cpu(self: Storage) -> object:
         return moved(self, CPU)
 
-    def clone(self: object) -> object:
+    def clone(self: Storage) -> object:
         return _copy_to(self, _index(self), False)
 
-    def copy_(self: Any, source: Any, non_blocking: object = None) -> object:
+    def copy_(self: Storage, source: Storage, non_blocking: object = None) -> object:
         refuse_meta(source)
         bytes_in(self).copy_(bytes_in(source), bool(non_blocking))
         return self
 
-    def tolist(self: Any) -> list[int]:
+    def tolist(self: Storage) -> list[int]:
         return list(moved(self, CPU)) if _index(self) >= 0 else list(self)
 
-    def pin_memory(self: Any, device: object = "cuda") -> object:
+    def pin_memory(self: Storage, device: object = "cuda") -> object:
         if _index(self) >= 0 or _is_meta(self):
             raise TypeError(f"cannot pin '{self.type()}' only CPU memory can be pinned")
         if self._us.pinned:
             return self
         return state.pinned_copy(self)
 
-    def _write_file(self: object, *args: object) -> object:
+    def _write_file(self: Storage, *args: object) -> object:
         refuse_meta(self)
         return stock_write(self, *args)
 
-    stock_write: Any = Storage._write_file
+    stock_write: Callable[..., object] = Storage._write_file
     functions = (to, cuda, cpu, clone, copy_, tolist, pin_memory, _write_file)
     return [Patch(Storage, f.__name__, f) for f in functions]
 
@@ -141,7 +141,7 @@ def _moving(state: State) -> list[Patch]:
 def _resizing(state: State) -> list[Patch]:
     stock = Storage.resize_
 
-    def resize_(self: Any, size: int) -> object:
+    def resize_(self: Storage, size: int) -> object:
         out = stock(self, size)
         tag = self._us
         if tag is not HOST_TAG and tag.device >= 0 and tag.size != self.nbytes():

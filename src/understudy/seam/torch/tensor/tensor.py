@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch._tensor_str import PRINT_OPTS
@@ -20,8 +21,12 @@ from understudy.seam.torch.state.state import State, stream_of
 from understudy.seam.torch.tags import CPU, HOST_TAG, Tag, device_of, storage_of, tag_of
 from understudy.seam.torch.type_names import DTYPES
 
+if TYPE_CHECKING:
+    import numpy.typing
+
 Tensor = torch.Tensor
-base: Any = torch._C.TensorBase
+base: type[Any] = torch._C.TensorBase
+"""Whose methods are called with whatever the program gives; C++ checks it."""
 
 
 def patches(state: State) -> list[Patch]:
@@ -101,7 +106,7 @@ def _properties(state: State) -> list[Patch]:
 
 
 def _moving(state: State) -> list[Patch]:
-    parse: Any = torch._C._nn._parse_to
+    parse = torch._C._nn._parse_to
 
     def to(self: Tensor, *args: Any, **kwargs: Any) -> object:
         if has_torch_function_unary(self):
@@ -160,7 +165,10 @@ def _moving(state: State) -> list[Patch]:
 
 
 def _casting(state: State) -> list[Patch]:
-    def type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: object) -> object:
+    def type(
+        self: Tensor, dtype: torch.dtype | str | builtins.type | None = None, non_blocking: bool = False,
+        **kwargs: object,
+    ) -> object:  # fmt: skip
         on_device = device_of(self) >= 0
         if dtype is None:
             name = base.type(self)
@@ -171,7 +179,7 @@ def _casting(state: State) -> list[Patch]:
             return move(state, self, index, DTYPES[wanted.rsplit(".", 1)[1]], non_blocking)
         if isinstance(dtype, torch.dtype):
             return base.to(self, dtype, non_blocking)
-        target = wanted or f"{dtype.__module__}.{dtype.__name__}"
+        target = wanted or f"{dtype.__module__}.{dtype.__name__}"  # type: ignore[union-attr]  # it is no text
         return move(state, self, CPU, DTYPES[target.rsplit(".", 1)[1]], non_blocking)
 
     def type_as(self: Tensor, other: Tensor) -> Tensor:
@@ -219,7 +227,7 @@ def _looking(state: State) -> list[Patch]:
         finally:
             local.reason = before
 
-    stock_repr: Any = Tensor.__repr__
+    stock_repr: Callable[..., str] = Tensor.__repr__
     return [
         Patch(Tensor, "__repr__", representation),
         Patch(Tensor, "numpy", overridable(numpy)),
@@ -228,7 +236,7 @@ def _looking(state: State) -> list[Patch]:
 
 
 def _exporting(state: State) -> list[Patch]:
-    def array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> object:
+    def array(self: Tensor, dtype: numpy.typing.DTypeLike | None = None, copy: bool | None = None) -> object:
         if has_torch_function_unary(self):
             return handle_torch_function(Tensor.__array__, (self,), self, dtype=dtype)
         out = self.numpy()
@@ -240,9 +248,9 @@ def _exporting(state: State) -> list[Patch]:
             from torch.utils.dlpack import DLDeviceType
 
             return DLDeviceType(2), index  # kDLCUDA, which was called kDLGPU before torch 2.7
-        return cast(tuple[object, int], stock_dlpack_device(self))
+        return stock_dlpack_device(self)
 
-    stock_dlpack_device: Any = Tensor.__dlpack_device__
+    stock_dlpack_device = Tensor.__dlpack_device__
     return [
         Patch(Tensor, "__array__", array),
         Patch(Tensor, "__dlpack_device__", dlpack_device),
@@ -258,7 +266,7 @@ def _wrapper_maker(state: State) -> Callable[..., object]:
 
     C++ asks a tensor's device for its streams as soon as autograd meets it, and aborts where there is no driver.
     """
-    stock: Any = base._make_wrapper_subclass
+    stock: Callable[..., Tensor] = base._make_wrapper_subclass
 
     def make(*args: object, **kwargs: object) -> object:
         by_place = len(args) > DEVICE_PLACE
@@ -322,9 +330,9 @@ def _sharing(state: State) -> list[Patch]:
         if isinstance(new, Tensor) and tag.device >= 0 and tag_of(new) is HOST_TAG:
             state.place(storage_of(new), tag.device)
 
-    stock_is_shared: Any = Tensor.is_shared
-    stock_share: Any = Tensor.share_memory_
-    stock_deepcopy: Any = Tensor.__deepcopy__
+    stock_is_shared: Callable[[Tensor], bool] = Tensor.is_shared
+    stock_share: Callable[[Tensor], Tensor] = Tensor.share_memory_
+    stock_deepcopy: Callable[[Tensor, dict[int, object]], object] = Tensor.__deepcopy__
     return [
         Patch(Tensor, "pin_memory", overridable(pin_memory)),
         Patch(Tensor, "is_pinned", overridable(is_pinned)),

@@ -36,7 +36,7 @@ def patches(state: State) -> list[Patch]:
     ]
 
 
-def _set_default(stock: Callable[[Any], None], default: list[str]) -> Callable[[object], None]:
+def _set_default(stock: Callable[..., None], default: list[str]) -> Callable[[object], None]:
     def set_default_tensor_type(t: object) -> None:
         name = t if isinstance(t, str) else getattr(t, "_us_name", "")
         if not name.startswith("torch.cuda."):
@@ -58,7 +58,7 @@ NOT_RECOMMENDED = (
 """torch/csrc/tensor/python_tensor.cpp; said once."""
 
 
-def _host_type(state: State, stock: Any) -> object:
+def _host_type(state: State, stock: type[torch.Tensor]) -> object:
     """PyTorch's own type object, for which a tensor on a device is none of its own: they are CPU tensors underneath."""
     make = explicit(state, stock)
 
@@ -95,7 +95,9 @@ def _tensor_type(name: str, dtype: torch.dtype, warned: list[bool]) -> object:
 
         _us_name = f"torch.cuda.{name}"
 
-        def __new__(cls, *args: Any, device: Any = None) -> Any:
+        def __new__(  # type: ignore[misc]
+            cls, *args: Any, device: torch.device | str | int | None = None
+        ) -> torch.Tensor:
             if torch.is_warn_always_enabled() or not warned:
                 warned.append(True)
                 warnings.warn(NOT_RECOMMENDED, stacklevel=2)

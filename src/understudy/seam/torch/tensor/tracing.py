@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.jit._trace as trace
@@ -16,9 +15,9 @@ from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import numbers_as_tensors
 from understudy.seam.torch.state.state import State
 
-C: Any = torch._C
-convolution: Any = torch.ops.aten.convolution.default
-recorded: Any = torch.ops.aten._convolution.default
+C = torch._C
+convolution: OpOverload = torch.ops.aten.convolution.default
+recorded: OpOverload = torch.ops.aten._convolution.default
 
 
 def patches(state: State) -> list[Patch]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 import torch
 
@@ -19,9 +19,9 @@ OPERATORS = torch._ops.__file__
 
 def patches(state: State) -> list[Patch]:
     """The function that `warnings` calls with what shall be shown, whether it is printed or recorded."""
-    stock: Any = warnings._showwarnmsg  # type: ignore[attr-defined]
+    stock: Callable[[warnings.WarningMessage], None] = warnings._showwarnmsg  # type: ignore[attr-defined]
 
-    def show(message: Any) -> None:
+    def show(message: warnings.WarningMessage) -> None:
         if message.filename == OPERATORS or message.filename.startswith(OURS):
             _relocate(message, sys._getframe(1))
         stock(message)
@@ -29,7 +29,7 @@ def patches(state: State) -> list[Patch]:
     return [Patch(warnings, "_showwarnmsg", show)]
 
 
-def _relocate(message: Any, frame: FrameType | None) -> None:
+def _relocate(message: warnings.WarningMessage, frame: FrameType | None) -> None:
     """Put a warning where it would be without emulation: in the frame that called ours."""
     while frame is not None and (frame.f_code.co_filename, frame.f_lineno) != (message.filename, message.lineno):
         frame = frame.f_back
