@@ -14,12 +14,15 @@ import signal
 import sys
 import sysconfig
 import threading
+from collections.abc import Iterable
 from time import monotonic_ns
-from typing import Any
+from typing import Protocol
 
 from understudy.seam import leaving
+from understudy.seam.patching import Patch
 from understudy.trace import journal
 from understudy.trace.rows import SPILL, WIDTH
+from understudy.trace.trace import Trace
 
 SUFFIX = ".journal"
 FEW, SOON_NS = 1024, 10_000_000
@@ -37,10 +40,31 @@ def program_files() -> list[str]:
     return sorted(file for file in own if not {"site-packages", "dist-packages"} & set(file.split(os.sep)))
 
 
+class Ending(Protocol):
+    """What is asked of the emulation that a process leaves."""
+
+    trace: Trace
+
+    def replace(self, patches: Iterable[Patch]) -> None:
+        """Replace names, until the emulation ends."""
+
+    def write_totals(self) -> None:
+        """Write into the trace's facts what has come of each device so far."""
+
+    def write_band(self) -> None:
+        """Write the error band into them."""
+
+    def complete(self) -> None:
+        """Write the rest."""
+
+    def end(self) -> None:
+        """End the emulation."""
+
+
 class Departure:
     """Keeps the records of one process in the run's folder, and ends its emulation, whichever way the process ends."""
 
-    def __init__(self, session: Any, folder: str) -> None:
+    def __init__(self, session: Ending, folder: str) -> None:
         self.session = session
         self.trace = session.trace
         self.folder = folder

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 from understudy import checks, gpus, live, reports, variables
 from understudy.analysis import remedies
@@ -42,6 +42,17 @@ from understudy.trace.finding import Finding
 from understudy.trace.plain import Json
 from understudy.trace.trace import Trace
 from understudy.version import __version__
+
+if TYPE_CHECKING:
+    from understudy.seam.torch.state.history import History
+
+
+class Installed(Protocol):
+    """One framework's part of an emulation."""
+
+    def uninstall(self) -> None:
+        """Put everything back."""
+
 
 CHOICES = {
     "clock": ("virtual", "real"),
@@ -111,8 +122,8 @@ class Session:
         for device in self._devices:
             device.driver.overcommitted = options.overcommit
         self.machine.blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
-        self._installations: list[Any] = []
-        self._history: Any = None
+        self._installations: list[Installed] = []
+        self._history: History | None = None
         self._patches = Patches()
         self._modules = frozenset(sys.modules)
         self._forgets: list[Callable[[Collection[str]], None]] = [self._patches.forget]

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from understudy.analysis.snapshot_file import Event, Snapshot, read
 from understudy.analysis.start_state import PAGE, start_segments
@@ -344,7 +344,7 @@ class Replay:
             self.result.first_disagreement = Disagreement(index, event.action, event.size, recorded, replayed)
 
 
-def _shape(segment: Any) -> Iterator[tuple[int, int, bool]]:
+def _shape(segment: Json) -> Iterator[tuple[int, int, bool]]:
     """The blocks of a segment: offset, size, whether in use."""
     for block in segment["blocks"]:
         yield block["address"] - segment["address"], block["size"], block["state"] != "inactive"

@@ -94,7 +94,7 @@ def from_dict(data: object, path: str | Path = "the snapshot") -> list[Snapshot]
     ]
 
 
-def _segment(entry: Mapping[str, Any]) -> Json:
+def _segment(entry: Json) -> Json:
     """A recorded segment with all keys that the replay reads; older snapshots lack pools, requests and addresses."""
     pool = entry.get("segment_pool_id", DEFAULT_POOL)
     address = int(entry["address"])
@@ -120,7 +120,7 @@ def _segment(entry: Mapping[str, Any]) -> Json:
     }
 
 
-def _event(entry: Mapping[str, Any] | Sequence[Any]) -> Event:
+def _event(entry: Json | Sequence[Any]) -> Event:
     if not isinstance(entry, Mapping):
         action, address, size, stream = entry[:4]
         event = Event(str(action), int(address), int(size), int(stream))
@@ -140,7 +140,7 @@ def _plausible(size: int, address: int) -> None:
         raise ValueError(f"{size} bytes at {address:#x}")
 
 
-def _settings(recorded: Mapping[str, Any], path: str | Path) -> Settings:
+def _settings(recorded: Json, path: str | Path) -> Settings:
     """The settings that the recorded allocator ran under, as far as the snapshot tells."""
     text = str(recorded.get("PYTORCH_CUDA_ALLOC_CONF") or "")
     try:

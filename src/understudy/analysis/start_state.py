@@ -8,8 +8,7 @@ without having been allocated in between. Free blocks are the gaps, because free
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from understudy.analysis.snapshot_file import Snapshot, small_pool
 from understudy.machine.memory.blocks import DEFAULT_POOL, PoolId
@@ -87,7 +86,7 @@ def live_blocks(snapshot: Snapshot) -> list[LiveBlock]:
     return found
 
 
-def _range(segment: Mapping[str, Any]) -> Range:
+def _range(segment: Json) -> Range:
     return Range(
         segment["address"],
         segment["total_size"],

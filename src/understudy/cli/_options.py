@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import click
 
@@ -16,6 +16,7 @@ from understudy.gpus import versions
 from understudy.seam.host_memory import parse_size
 from understudy.trace.plain import Json
 
+F = TypeVar("F", bound=Callable[..., object])
 CLOCKS = ("virtual", "real")
 LANDINGS = ("late", "clock", "stale")
 HOST_TIMES = ("modelled", "measured")
@@ -78,7 +79,7 @@ def _size(context: click.Context, parameter: click.Parameter, value: object) -> 
     return None if value is None else parse_size(str(value))
 
 
-def _choice(name: str, values: tuple[str, ...], help: str) -> Callable[..., Any]:
+def _choice(name: str, values: tuple[str, ...], help: str) -> Callable[[F], F]:
     return click.option(f"--{name}", type=click.Choice(values), envvar=_variable(name), help=help)
 
 
@@ -86,7 +87,7 @@ def _variable(name: str) -> str:
     return f"UNDERSTUDY_{name.replace('-', '_').upper()}"
 
 
-def _gpus_option(default: str) -> Callable[..., Any]:
+def _gpus_option(default: str) -> Callable[[F], F]:
     what = "GPUs to emulate: 2xV100, V100:2, V100,A100 or a bare number (of V100-SXM2-16GB); 0 for none."
     return click.option(
         "--gpus",
@@ -222,7 +223,7 @@ FIELDS = {
 }
 
 
-def emulation_options(command: Callable[..., object]) -> Callable[..., Any]:
+def emulation_options(command: F) -> F:
     """Add all options that describe an emulation to a command."""
     for option in reversed(EMULATION):
         command = option(command)

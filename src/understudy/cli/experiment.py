@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +18,9 @@ from understudy import experiments, session, variables
 from understudy.cli._options import experiment_gpus_option
 from understudy.cli._paths import require_writable
 from understudy.errors import UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 from understudy.experiments import Experiment, Result, _html, _text
 from understudy.gpus import parse
 from understudy.reports.text import is_coloured
@@ -114,7 +117,7 @@ def _command(name: str, gpus: str | None, small: bool, sizes: Sequence[int] | No
     return " ".join(words)
 
 
-def _chosen(name: str, experiment: Experiment, small: bool, sizes: Sequence[int] | None) -> Any:
+def _chosen(name: str, experiment: Experiment, small: bool, sizes: Sequence[int] | None) -> DataclassInstance:
     chosen = experiment.SMALL if small else experiment.SIZES
     if sizes is None:
         return chosen

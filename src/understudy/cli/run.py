@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ import click
 
 from understudy import launch
 from understudy.checks._gates import Gate, parse_gates, refuse_undecidable, violations
-from understudy.cli._options import emulation_options, given
+from understudy.cli._options import F, emulation_options, given
 from understudy.cli._paths import require_writable
 from understudy.errors import UsageError
 from understudy.measure.kineto_facts import NEEDS_ACCESSES, NEEDS_CONTENTS, NEEDS_PROGRAM
 from understudy.measure.present import visible_gpus
+from understudy.trace.finding import Finding
 from understudy.trace.merge import merge
 from understudy.trace.plain import Json
 from understudy.trace.units import plural
@@ -54,7 +55,7 @@ TORCHRUN = (*TORCHRUN_SHOWN, *TORCHRUN_HIDDEN)
 RENDEZVOUS = {"nnodes", "master-addr", "master-port", "rdzv-backend", "rdzv-endpoint", "node-rank"}
 
 
-def torchrun_options(command: Callable[..., object]) -> Callable[..., Any]:
+def torchrun_options(command: F) -> F:
     """Add torchrun's options to a command."""
     command = click.option("--standalone", is_flag=True, help="A rendezvous of this machine alone (the default).")(
         command
@@ -194,7 +195,7 @@ class Outputs:
 
         return {"memory_history": True} if any(getattr(reports.find(p), "HISTORY", False) for p in self.reports) else {}
 
-    def write(self, result: launch.Result, findings: list[Any]) -> None:
+    def write(self, result: launch.Result, findings: list[Finding]) -> None:
         """Write them. What another program reads holds one process: rank 1's is beside rank 0's, as out.rank1.trace."""
         from understudy import reports
 
@@ -251,7 +252,7 @@ def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Ou
     return NO_EVIDENCE if result.lost and (gates or outputs) else 0
 
 
-def _show(result: launch.Result, findings: list[Any], code: int, command: bool) -> None:
+def _show(result: launch.Result, findings: list[Finding], code: int, command: bool) -> None:
     from understudy.reports.text import show
 
     if not result.traces:

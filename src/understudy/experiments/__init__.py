@@ -14,10 +14,13 @@ import importlib
 import inspect
 import pkgutil
 from importlib import resources
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from understudy.errors import UsageError
 from understudy.experiments._result import Result
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = ["Experiment", "Result", "documentation", "find", "names", "title"]
 
@@ -33,8 +36,8 @@ class Experiment(Protocol):
 
     GPUS: int
     VALUES: bool
-    SIZES: Any
-    SMALL: Any
+    SIZES: DataclassInstance
+    SMALL: DataclassInstance
 
     def run(self, sizes: object, cpu: object) -> Result:
         """The experiment on the GPUs that there are; `cpu` is what `on_cpu` returned, None where there is none."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -90,7 +90,7 @@ def _row(sizes: Sizes, count: int, cpu_s: float) -> Row:
         return Row(count, cpu_s)
     parts = _parts(sizes, count, us.gpu(0))
     loop = _loop(parts)
-    graph: Any = torch.cuda.CUDAGraph()
+    graph = torch.cuda.CUDAGraph()
     loop_s = _measure.wall_s(loop, repeats=sizes.repeats)
     with torch.cuda.graph(graph):
         loop()

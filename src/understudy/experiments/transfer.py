@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -136,9 +136,9 @@ class Diary:
         self.begin_s = time.perf_counter()
         self.begin = us.recorded_event(device, timing=True)
         self.host: list[Bar] = []
-        self._events: list[tuple[str, str, Any, Any]] = []
+        self._events: list[tuple[str, str, torch.Event, torch.Event]] = []
 
-    def call(self, name: str, lane: str, work: Callable[[], object]) -> Any:
+    def call(self, name: str, lane: str, work: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Call `work`, which queues something on the current stream, and note it on the host's lane and on `lane`."""
         started = time.perf_counter() - self.begin_s
         first = us.recorded_event(self.device, timing=True)
@@ -178,7 +178,7 @@ class Batches:
         return batch
 
 
-Note = Callable[[str, str, Callable[[], Any]], Any]
+Note = Callable[[str, str, Callable[[], torch.Tensor]], torch.Tensor]
 
 
 def one_after_the_other(batches: Batches, note: Note) -> None:
@@ -217,7 +217,7 @@ def _feed(sizes: Sizes, way: str) -> Feed:
     pinned, feed = FEEDS[way]
     batches = Batches(sizes, sizes.batches, pinned)
 
-    def plain(name: str, lane: str, work: Callable[[], object]) -> Any:
+    def plain(name: str, lane: str, work: Callable[[], torch.Tensor]) -> torch.Tensor:
         return work()
 
     feed(batches, plain)

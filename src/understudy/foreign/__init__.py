@@ -106,7 +106,7 @@ def from_json(data: bytes | str, path: str | Path, what: str = "JSON") -> Any:
         raise FileFormatError(f"{path} is not {what}: {error}") from None
 
 
-def printable(value: Any, path: str | Path, depth: int = DEPTH) -> Any:
+def printable(value: object, path: str | Path, depth: int = DEPTH) -> Any:
     """Plain data whose texts hold nothing that a terminal would obey: such characters are written as escapes.
 
     Raises:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import io
 import pickle
 import sys
-from typing import Any, NoReturn
+from collections.abc import Iterable
+from typing import NoReturn
 
 REFUSED, TOO_MUCH = 3, 4
 """Exit statuses: of a pickle that is refused, what is wrong with it on stdout, and of one that asks for too much."""
@@ -64,7 +65,7 @@ def visits(value: object, known: dict[int, int]) -> int:
         return 1
     found = known.get(id(value))
     if found is None:
-        parts: Any = value.values() if isinstance(value, dict) else value
+        parts: Iterable[object] = value.values() if isinstance(value, dict) else value  # type: ignore[assignment]
         found = known[id(value)] = 1 + sum(visits(part, known) for part in parts)
     return found
 

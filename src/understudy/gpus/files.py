@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from understudy import foreign
 from understudy.errors import FileFormatError, UsageError
@@ -32,7 +32,7 @@ def read(path: Path, kind: type[_Facts], example: str) -> _Facts:
     return checked(data, kind, path.name, example)
 
 
-def checked(data: Mapping[str, Any], kind: type[_Facts], name: str, example: str) -> _Facts:
+def checked(data: Mapping[str, object], kind: type[_Facts], name: str, example: str) -> _Facts:
     """An instance of the dataclass `kind` from plain data; `name` and `example` are for the message.
 
     Raises:
@@ -45,13 +45,14 @@ def checked(data: Mapping[str, Any], kind: type[_Facts], name: str, example: str
     wrong += [f"{n} {w}" for n in known if n in data and (w := _wrong(n, data[n], str(known[n].type)))]
     if wrong:
         raise FileFormatError(f"{name} does not describe a GPU: {', '.join(wrong)}; compare it with {example}")
-    return kind(**{n: tuple(value) if n in _PAIRS else value for n, value in data.items()})
+    pairs = {n: tuple(value) for n, value in data.items() if n in _PAIRS and isinstance(value, Iterable)}
+    return kind(**{**data, **pairs})
 
 
-def _wrong(name: str, value: Any, kind: str) -> str:
+def _wrong(name: str, value: object, kind: str) -> str:
     """What is wrong with a fact whose field is declared as `kind`, or nothing."""
     if name == "compute_capability":
-        good = _are(value, int) and len(value) == 2
+        good = isinstance(value, Sequence) and _are(value, int) and len(value) == 2
         return "" if good else "must be two whole numbers, such as [8, 9]"
     if name == "aliases":
         return "" if _are(value, str) else "must be a list of names"

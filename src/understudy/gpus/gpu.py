@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from understudy.errors import FileFormatError, UnknownGpuError, UsageError
 from understudy.gpus import files
@@ -96,7 +95,7 @@ def _require_generation(gpu: Gpu, name: str) -> None:
         )
 
 
-def describe(gpu: Gpu) -> dict[str, Any]:
+def describe(gpu: Gpu) -> dict[str, object]:
     """A GPU as plain JSON for a trace: in full where a user's file describes it, else what reports need and its key."""
     facts = {**asdict(gpu), "compute_capability": list(gpu.compute_capability), "aliases": list(gpu.aliases)}
     if _plain(gpu.key) in _files() and find(gpu.key) is gpu:
@@ -115,7 +114,7 @@ _DESCRIBED = (
 )
 
 
-def from_description(facts: Mapping[str, Any]) -> Gpu:
+def from_description(facts: Mapping[str, object]) -> Gpu:
     """The GPU that `describe` wrote down.
 
     Raises:
@@ -124,7 +123,7 @@ def from_description(facts: Mapping[str, Any]) -> Gpu:
     """
     if "power_limit_w" in facts:
         return files.checked(facts, Gpu, f"the trace's {facts['key']}", f"{DEFAULT}.toml")
-    return find(facts["key"])
+    return find(str(facts["key"]))
 
 
 @cache

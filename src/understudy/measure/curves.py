@@ -11,7 +11,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional
@@ -33,7 +33,7 @@ CALLS = 400  # for the host's time of one call
 MIB = 1 << 20
 HALF_PEAKS = (("fp16", torch.float16), ("bf16", torch.bfloat16))
 
-Call = Callable[[], Any]
+Call = Callable[[], object]
 
 
 class Point(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from understudy import foreign
 from understudy.errors import FileFormatError
@@ -19,6 +19,7 @@ from understudy.measure.kineto_hosts import Call, Event, Hosts
 from understudy.measure.kineto_names import COPIES, DTYPES, SIZES, WAITS, is_matrix_unit, waiting_operator
 from understudy.trace.kineto import DEFAULT_STREAM
 from understudy.trace.operation import UNKNOWN_SITE, Kind, Lane, Signature, Site
+from understudy.trace.plain import Json
 from understudy.trace.trace import Trace, require_sound
 
 DEVICE_WORK = {
@@ -73,8 +74,8 @@ def load(path: str | Path) -> Trace:
 def from_document(document: object, path: str = "the trace") -> Trace:
     """The Trace of a Kineto document that is already in memory; raises FileFormatError when it is none."""
     events = document if isinstance(document, list) else None
-    head: Mapping[str, Any] = {}
-    if isinstance(document, Mapping):
+    head: Json = {}
+    if isinstance(document, dict):
         head, events = document, document.get("traceEvents")
     if not isinstance(events, list) or not all(isinstance(event, Mapping) for event in events):
         raise FileFormatError(f"{path} holds no traceEvents, so it is no trace of torch.profiler")
@@ -89,7 +90,7 @@ def from_document(document: object, path: str = "the trace") -> Trace:
 class _Reader:
     """One document on its way into one trace."""
 
-    def __init__(self, head: Mapping[str, object], events: list[Event]) -> None:
+    def __init__(self, head: Json, events: list[Event]) -> None:
         self.trace = Trace()
         self.hosts = Hosts(events)
         timed = [float(event["ts"]) for event in events if event.get("ph") == "X" and event.get("cat") != "Trace"]
@@ -135,20 +136,20 @@ class _Reader:
     def _work(self, events: Iterable[Event]) -> Iterator[Line]:
         blocking = self._blocking_copies()
         for order, event in enumerate(events):
-            arguments: Mapping[str, Any] = event.get("args") or {}
+            arguments: Json = event.get("args") or {}
             start_ns, end_ns = self.ns(float(event["ts"])), self.ns(float(event["ts"]) + float(event.get("dur", 0)))
             call = self.calls.get(_number(event))
             thread, issued_ns, site = 0, start_ns, UNKNOWN_SITE
             if call is not None:
                 thread, site = call.thread, call.site
                 issued_ns = self.ns(float(call.event["ts"]) + float(call.event.get("dur", 0)))
-            lane = Lane(int(arguments.get("device", event["pid"])), self._stream(event), thread)
+            lane = Lane(
+                int(arguments["device"] if "device" in arguments else event["pid"]), self._stream(event), thread
+            )
             kind, signature, value = self._what(event, arguments, call, _number(event) in blocking)
             yield Line(issued_ns, order, kind, lane, signature, site, start_ns, end_ns, value)
 
-    def _what(
-        self, event: Event, arguments: Mapping[str, Any], call: Call | None, blocking: bool
-    ) -> tuple[Kind, Signature, int]:
+    def _what(self, event: Event, arguments: Json, call: Call | None, blocking: bool) -> tuple[Kind, Signature, int]:
         """Kind, signature and value of one thing that a device did."""
         name = str(event["name"])
         if DEVICE_WORK[event["cat"]] == Kind.COPY:
@@ -242,5 +243,5 @@ def _number(event: Event) -> int:
 
 
 def _stream_of(event: Event) -> int:
-    arguments: Mapping[str, Any] = event.get("args") or {}
-    return int(arguments.get("stream", event["tid"]))
+    arguments: Json = event.get("args") or {}
+    return int(arguments["stream"] if "stream" in arguments else event["tid"])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from understudy.errors import UnknownGpuError
 from understudy.gpus import find
@@ -36,7 +35,7 @@ CUDA = 1  # c10::DeviceType, as "Device Type" of a memory event
 ALLOC, FREE = MEMORY_ACTIONS.index("alloc"), MEMORY_ACTIONS.index("free_completed")
 
 
-def facts(head: Mapping[str, Any], events: Iterable[Event], trace: Trace) -> Json:
+def facts(head: Json, events: Iterable[Event], trace: Trace) -> Json:
     """The facts of a trace that was read from a profile."""
     ours = head.get("understudy") or {}
     group = head.get("distributedInfo") or {}
@@ -63,7 +62,7 @@ def facts(head: Mapping[str, Any], events: Iterable[Event], trace: Trace) -> Jso
     return found
 
 
-def _gpu(properties: Mapping[str, Any]) -> Json:
+def _gpu(properties: Json) -> Json:
     """A device as a session describes it; peaks and bandwidth are the catalogue's, where it knows the name."""
     name = str(properties.get("name", "unknown GPU"))
     described: Json = {

@@ -7,12 +7,13 @@ thread's events, in order of time, finds for every call the operators and the Py
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from understudy.trace.operation import UNKNOWN_SITE, Site
+from understudy.trace.plain import Json
 
-Event = Mapping[str, Any]
+Event = Json
 
 ROUNDING_US = 0.0005  # what is left of a nanosecond when a start and a length are added up
 RUNTIME = ("cuda_runtime", "cuda_driver", "Runtime")
@@ -41,7 +42,7 @@ class Hosts:
         self.calls: list[Call] = []
         self.annotations: list[Call] = []
         self._sites: dict[str, Site] = {}
-        lines: dict[tuple[Any, Any], list[Event]] = {}
+        lines: dict[tuple[object, object], list[Event]] = {}
         wanted = {*RUNTIME, *OPERATORS, *ANNOTATIONS, *FUNCTIONS}
         for event in events:
             if event.get("ph") == "X" and event.get("cat") in wanted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 SUFFIX = ".kineto.json.gz"
 SNAPSHOT = ".snapshot.pickle"
@@ -40,7 +40,11 @@ def start(folder: str) -> None:
     atexit.register(_write, profiler, Path(folder), os.getpid())
 
 
-def _write(profiler: Any, folder: Path, process: int) -> None:
+if TYPE_CHECKING:
+    from torch.profiler import profile
+
+
+def _write(profiler: profile, folder: Path, process: int) -> None:
     import torch
 
     if os.getpid() != process or not folder.is_dir():

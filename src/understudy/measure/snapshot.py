@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from understudy import foreign
 from understudy.errors import FileFormatError
 from understudy.measure.kineto_facts import NEEDS_MEMORY, UNDECIDABLE
 from understudy.trace.operation import UNKNOWN_SITE, Site
+from understudy.trace.plain import Json
 from understudy.trace.trace import MEMORY_ACTIONS, Trace, require_sound
 
 WITHOUT_WORK = (
@@ -63,7 +63,7 @@ def add(trace: Trace, path: str | Path) -> None:
     trace.facts["not_decidable"] = [code for code in known if code not in NEEDS_MEMORY]
 
 
-def _row(trace: Trace, event: Mapping[str, Any], device: int, begin_us: int) -> None:
+def _row(trace: Trace, event: Json, device: int, begin_us: int) -> None:
     if event["action"] not in MEMORY_ACTIONS:
         return
     address = int(event["addr"] if "addr" in event else event["device_free"])
@@ -73,7 +73,7 @@ def _row(trace: Trace, event: Mapping[str, Any], device: int, begin_us: int) -> 
     trace.memory.append((action, device, int(event.get("stream", 0)), address, int(event["size"]), time_ns, site, 0))
 
 
-def _site(frames: Sequence[Mapping[str, Any]]) -> Site:
+def _site(frames: Sequence[Json]) -> Site:
     """The innermost line of the program, its callers behind it."""
     lines = [(str(one["filename"]), int(one["line"]), str(one["name"])) for one in frames]
     for number, line in enumerate(lines):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING
 
 from understudy.reports.parts import charts, page, source, timeline
 from understudy.reports.parts import time as _time
@@ -18,6 +18,9 @@ from understudy.trace.finding import Finding
 from understudy.trace.plain import Json
 from understudy.trace.trace import Trace
 from understudy.trace.units import format_bytes, format_ns, format_share, join_units, plural
+
+if TYPE_CHECKING:
+    import markupsafe
 
 SUFFIX = ".html"
 HISTORY = True  # its memory charts are made of the allocators' history
@@ -73,7 +76,7 @@ def format_flop(flop: int) -> str:
     return f"{flop / size:.3g} {name}FLOP" if flop else ""
 
 
-def code(text: str) -> Any:
+def code(text: str) -> markupsafe.Markup:
     """Our own messages with what stands in backticks as code; everything is escaped first."""
     import markupsafe
 

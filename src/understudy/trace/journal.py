@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
-from typing import Any
 
 from understudy import foreign
 from understudy.errors import FileFormatError
+from understudy.trace.plain import Json
 from understudy.trace.rows import WIDTH
 from understudy.trace.schema import Entries
 from understudy.trace.trace import Trace, parse
@@ -69,7 +69,7 @@ def read(path: str | Path) -> tuple[Trace, bool]:
     data = foreign.read_bytes(path)
     if not data.startswith(MAGIC):
         raise FileFormatError(f"{path} holds no records of this understudy: run the program again")
-    header: dict[str, Any] = {name: [] for name in TABLE_NAMES}
+    header: Json = {name: [] for name in TABLE_NAMES}
     rows, memory = bytearray(), b""
     kind = b""
     position = len(MAGIC)

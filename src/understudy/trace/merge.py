@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from understudy.trace.operation import Kind, Lane
 from understudy.trace.plain import Json
@@ -92,7 +91,7 @@ def _add_memory(out: Trace, trace: Trace, numbers: dict[int, int], devices: set[
 
 
 def _facts(traces: Sequence[Trace], numbers: Sequence[dict[int, int]]) -> Json:
-    gpus: dict[int, Any] = {}
+    gpus: dict[int, Json] = {}
     devices: dict[int, Json] = {}
     for trace, mapping in zip(traces, numbers, strict=True):
         for index, totals in enumerate(trace.facts.get("devices", [])):

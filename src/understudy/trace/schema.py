@@ -58,7 +58,7 @@ class Facts(TypedDict, total=False):
     band: float | None
     gpus: list[GpuFacts]
     devices: list[DeviceFacts]
-    options: dict[str, Any]
+    options: dict[str, object]
     versions: dict[str, str]
     program: str
     rank: Annotated[int, Meta(ge=0)]
@@ -72,21 +72,21 @@ class Facts(TypedDict, total=False):
     replays: list[Replay]
     library_streams: dict[str, str]
     retimed_from: list[str]
-    memory_segments: list[dict[str, Any]]
-    memory_pools: list[Any]
+    memory_segments: list[dict[str, object]]
+    memory_pools: list[object]
     memory_from_start: bool
-    allocator_settings: dict[str, Any]
+    allocator_settings: dict[str, object]
     program_files: list[str]
 
 
 class Entries(TypedDict, total=False):
     """New entries of the tables, in a journal."""
 
-    lanes: list[Any]
-    signatures: list[Any]
-    sites: list[Any]
-    hazards: list[Any]
-    notes: list[Any]
+    lanes: list[object]
+    signatures: list[object]
+    sites: list[object]
+    hazards: list[object]
+    notes: list[object]
 
 
 class Tables(TypedDict):
@@ -102,7 +102,7 @@ class Tables(TypedDict):
 class Header(Tables, total=False):
     """The line of JSON in a saved trace."""
 
-    facts: dict[str, Any]
+    facts: dict[str, object]
     rows: Count
     memory: Count
     sources: dict[str, dict[str, str]]

@@ -12,7 +12,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from understudy import foreign
 from understudy.errors import FileFormatError
@@ -269,14 +269,14 @@ class Trace:
         return parse(foreign.from_json(header, path, "a trace"), body, str(path))
 
 
-def parse(header: Any, body: bytes, path: str) -> Trace:
+def parse(header: object, body: bytes, path: str) -> Trace:
     """The trace of a header and rows as `Trace.save` writes them.
 
     Raises:
         FileFormatError: something in them is not what it should be.
     """
-    header = foreign.printable(header, path)
-    known = foreign.typed(header, Header, path, "is damaged in its header")
+    plain = foreign.printable(header, path)
+    known = foreign.typed(plain, Header, path, "is damaged in its header")
     end = known.get("rows", 0) * WIDTH * 8
     if len(body) != end + known.get("memory", 0) * WIDTH * 8:
         raise FileFormatError(f"{path} is cut short: it should hold {known.get('rows', 0)} rows; write it again")
@@ -285,7 +285,7 @@ def parse(header: Any, body: bytes, path: str) -> Trace:
     trace.memory = Rows.from_bytes(body[end:])
     trace.lanes, trace.signatures = Table(known["lanes"]), Table(known["signatures"])
     trace.sites, trace.hazards, trace.notes = Table(known["sites"]), known["hazards"], known["notes"]
-    trace.facts = header.get("facts", {})
+    trace.facts = plain.get("facts", {})
     trace.sources = _numbered(known.get("sources", {}))
     require_sound(trace, path)
     return trace

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from understudy.reports.parts.smi_data import SmiDevice, SmiHost, SmiProcess
 
@@ -99,7 +98,7 @@ def run(kind: str, query: str, form: str, host: SmiHost) -> str:
         if word not in ("csv", "noheader", "nounits"):
             return f'Unknown format "{word}": csv, noheader and nounits are known.\n'
     apps = kind == "query-compute-apps"
-    known: dict[str, tuple[str, Any]] = dict(_APP_FIELDS) if apps else dict(_FIELDS)
+    known: dict[str, tuple[str, Callable[..., object]]] = {**_APP_FIELDS} if apps else {**_FIELDS}
     aliases = _APP_ALIASES if apps else _ALIASES
     asked = [field.strip() for field in query.split(",")]
     keys = []
@@ -108,7 +107,7 @@ def run(kind: str, query: str, form: str, host: SmiHost) -> str:
         if key not in known:
             return f'Field "{field}" is not a valid field to query.\n\n'
         keys.append(key)
-    rows: list[tuple[Any, ...]] = (
+    rows: list[tuple[object, ...]] = (
         [(d, host, p) for d in host.devices for p in d.processes] if apps else [(d, host) for d in host.devices]
     )
     lines = [] if "noheader" in words else [", ".join(_title(f, known[k][0]) for f, k in zip(asked, keys, strict=True))]
@@ -121,7 +120,7 @@ def _title(field: str, unit: str) -> str:
     return f"{field} [{unit}]" if unit else field
 
 
-def _value(field: tuple[str, Any], row: tuple[Any, ...], with_unit: bool) -> str:
+def _value(field: tuple[str, Callable[..., object]], row: tuple[object, ...], with_unit: bool) -> str:
     unit, get = field
     value = get(*row)
     if value is None:
