@@ -6,7 +6,7 @@ travel on pytest's reports as plain lists, so that those of pytest-xdist's worke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,7 +89,7 @@ def complaint(gates: Sequence[Gate], findings: Sequence[Finding]) -> str:
 
 
 @contextmanager
-def shown_when_failing(item: pytest.Item, watch: Watch, running: Any) -> Iterator[None]:
+def shown_when_failing(item: pytest.Item, watch: Watch, running: Callable[[], Session | None]) -> Iterator[None]:
     """Keep a test's findings; show them beside its traceback when it fails of itself."""
     section = ""
     try:
@@ -106,7 +106,7 @@ def shown_when_failing(item: pytest.Item, watch: Watch, running: Any) -> Iterato
             item.add_report_section("call", section, "\n".join(map(words, grave)))
 
 
-def pack(findings: Sequence[Finding]) -> list[list[Any]]:
+def pack(findings: Sequence[Finding]) -> list[list[object]]:
     """Findings as plain lists."""
     return [[*finding[:4], *(list(site[:3]) for site in finding[4:7]), *finding[7:]] for finding in findings]
 

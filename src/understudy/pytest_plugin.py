@@ -14,7 +14,7 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,6 +31,10 @@ from understudy.trace.units import plural
 from understudy.variables import FOLDER, OPTIONS
 
 if TYPE_CHECKING:
+    import argparse
+
+    import torch
+
     from understudy.checks._gates import Gate
     from understudy.session import Session
     from understudy.trace.trace import Trace
@@ -119,7 +123,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         hook({name: functools.partial(_install, name) for name in shim.FRAMEWORKS})
 
 
-def _decide(arguments: Any) -> Gpus:
+def _decide(arguments: argparse.Namespace) -> Gpus:
     defaults = settings.read()
     pytest_findings.require(arguments.gpu_report or ())
     gates = tuple(pytest_findings.gates_of(arguments.gpu_fail_on or _setting("fail-on", defaults)))
@@ -315,7 +319,9 @@ def _hold_to_max_syncs(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Send a test's findings along with the report of its body."""
     report = yield
     watch = item.stash.get(WATCH, None)
@@ -324,7 +330,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """How many tests ran on emulated GPUs, how many were skipped for want of real ones, and what was found."""
     said: dict[str, str] = {}  # by test: a test has a report for each of its phases
     collected = pytest_findings.Collected()
@@ -352,7 +358,7 @@ def _session(request: pytest.FixtureRequest) -> Session:
 
 
 @pytest.fixture
-def gpus(request: pytest.FixtureRequest) -> list[Any]:
+def gpus(request: pytest.FixtureRequest) -> list[torch.device]:
     """The GPUs of this test, as torch.device objects: one, or as many as the marker `gpus` asks for."""
     from understudy import torch as us
 
@@ -361,7 +367,7 @@ def gpus(request: pytest.FixtureRequest) -> list[Any]:
 
 
 @pytest.fixture
-def cuda_device(gpus: list[object]) -> Any:
+def cuda_device(gpus: list[torch.device]) -> torch.device:
     """The first GPU of this test, as a torch.device."""
     return gpus[0]
 

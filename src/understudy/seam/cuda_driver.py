@@ -13,12 +13,15 @@ import ctypes
 import os
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from understudy.machine.device import Device
 from understudy.machine.machine import Machine
 from understudy.seam.patching import Patch
 from understudy.seam.visible import visible
+
+if TYPE_CHECKING:
+    from ctypes import _CData
 
 LIBRARIES = ("libcuda.so", "libcuda.so.1")
 HANDLE = 0
@@ -108,15 +111,15 @@ class Driver:
         return devices[index]
 
 
-def _number(argument: Any) -> int:
-    return int(getattr(argument, "value", argument) or 0)
+def _number(argument: object) -> int:
+    return int(getattr(argument, "value", argument) or 0)  # type: ignore[call-overload, no-any-return]  # whatever has a value
 
 
-def _write(out: Any, value: Any) -> None:
+def _write(out: object, value: _CData) -> None:
     """Put a ctypes value where a pointer points: `byref`, `pointer`, an array or an address."""
     if out is None:
         raise _Failed(INVALID_VALUE)
-    ctypes.memmove(out, ctypes.byref(value), ctypes.sizeof(value))
+    ctypes.memmove(out, ctypes.byref(value), ctypes.sizeof(value))  # type: ignore[arg-type]  # a pointer of the caller's
 
 
 def _text(out: object, size: object, text: str) -> None:
@@ -209,16 +212,17 @@ WITHOUT_INIT = frozenset({"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuG
 def patches(machine: Machine, cuda_version: tuple[int, int]) -> list[Patch]:
     """What to replace in ctypes: how a library is opened, and how a function is found in it."""
     driver = Driver(machine, cuda_version)
-    library: Any = ctypes.CDLL
-    open_library, find = library.__init__, library.__getitem__
+    library = ctypes.CDLL
+    open_library: Callable[..., None] = library.__init__
+    find = library.__getitem__
 
-    def opened(self: Any, name: Any, *args: Any, **kwargs: Any) -> None:
+    def opened(self: ctypes.CDLL, name: object, *args: object, **kwargs: object) -> None:
         if isinstance(name, str) and os.path.basename(name) in LIBRARIES:
             self._name, self._handle = name, HANDLE
         else:
             open_library(self, name, *args, **kwargs)
 
-    def found(self: Any, name: Any) -> object:
+    def found(self: ctypes.CDLL, name: str) -> object:
         return driver.function(name) if self._handle == HANDLE else find(self, name)
 
     return [Patch(library, "__init__", opened), Patch(library, "__getitem__", found)]

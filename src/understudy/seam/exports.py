@@ -7,7 +7,7 @@ memory's first byte to the GPU, for as long as the one that lends it lives.
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Protocol
 
 HOST = -1
 
@@ -22,18 +22,25 @@ class Lent:
         self.size = size
 
 
-_lent: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+class Lending(Protocol):
+    """Memory of `size` bytes on the emulated GPU `device`."""
+
+    device: int
+    size: int
 
 
-def lend(pointer: int, place: object) -> None:
-    """Remember that the memory from address `pointer` is `place`: anything with `device` and `size` (bytes).
+_lent: weakref.WeakValueDictionary[int, Lending] = weakref.WeakValueDictionary()
+
+
+def lend(pointer: int, place: Lending) -> None:
+    """Remember that the memory from address `pointer` is `place`.
 
     Memory that was received and is handed on stays its first lender's.
     """
     _lent.setdefault(pointer, place)
 
 
-def place_at(pointer: int) -> Any:
+def place_at(pointer: int) -> Lending | None:
     """What was lent and holds the byte at address `pointer`; None where that is nobody's."""
     around = [(begin, place) for begin, place in _lent.items() if begin <= pointer < begin + max(1, place.size)]
     return max(around, key=lambda entry: entry[0])[1] if around else None

@@ -10,15 +10,27 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
 
 from understudy.errors import InstallError
 from understudy.seam import jax_exchange
 from understudy.seam.buffer_slot import BufferSlot
 from understudy.seam.jax_program import Program, collectives_of, program_of
+from understudy.seam.jax_types import (
+    Array,
+    Aval,
+    Call,
+    ClosedJaxpr,
+    Device,
+    LoweringContext,
+    MeshExecutable,
+    ResultHandler,
+    Sharding,
+)
 from understudy.seam.patching import Patch, Patches, undone
-from understudy.seam.recorder import Holding, Installed, OutOfMemory, Recorder, Work
+from understudy.seam.recorder import Holding, Installed, OutOfMemory, Recorder, Session, Work
+from understudy.trace.operation import Signature
 
 PREALLOCATED = 0.75
 """Part of a GPU that XLA's allocator takes for itself unless told otherwise (docs.jax.dev, GPU memory allocation)."""
@@ -26,7 +38,7 @@ PREALLOCATED = 0.75
 CUDA_PLATFORM_VERSION = "PJRT C API\ncuda 12000"
 
 
-def install(session: object) -> Installed:
+def install(session: Session) -> Installed:
     """Give JAX the session's GPUs; returns what takes them away again.
 
     Call it after `import jax`. Raises InstallError when JAX already runs on real GPUs.
@@ -57,7 +69,7 @@ def install(session: object) -> Installed:
     return Installed(uninstall)
 
 
-def _late(xla_bridge: Any, client: Any) -> list[Patch]:
+def _late(xla_bridge: ModuleType, client: object) -> list[Patch]:
     """JAX has started already, on CPUs: add the client to what it has."""
     return [
         Patch(xla_bridge, "_backends", {**xla_bridge._backends, "cuda": client}),
@@ -74,13 +86,13 @@ def _limit(memory_bytes: int) -> int:
 class _Seam:
     """What the replacements share: the recorder, the client and what is known of compiled programs."""
 
-    def __init__(self, session: object) -> None:
+    def __init__(self, session: Session) -> None:
         self.recorder = Recorder(session, _limit)
         self.old_api = getattr(getattr(session, "options", None), "compat", None) == "d2l"
-        self.programs: weakref.WeakKeyDictionary[Any, Program] = weakref.WeakKeyDictionary()
+        self.programs: weakref.WeakKeyDictionary[Call, Program] = weakref.WeakKeyDictionary()
         self.lowered: weakref.WeakKeyDictionary[object, Program] = weakref.WeakKeyDictionary()
-        self.collectives: weakref.WeakKeyDictionary[Any, list[tuple[str, int]]] = weakref.WeakKeyDictionary()
-        self._client: Any = None
+        self.collectives: weakref.WeakKeyDictionary[Call, list[tuple[str, int]]] = weakref.WeakKeyDictionary()
+        self._client: object = None
 
     # ------------------------------------------------------------------ the client
 
@@ -100,7 +112,7 @@ class _Seam:
             self._client = xla_client.make_cpu_client(asynchronous=True, num_devices=len(self.recorder.devices))
         return self._client
 
-    def index(self, device: Any) -> int:
+    def index(self, device: Device) -> int:
         """The GPU's index, or -1 for a CPU device."""
         return int(device.id) if self._client is not None and device.client is self._client else -1
 
@@ -166,7 +178,7 @@ class _Seam:
         def of(name: str, answer: Callable[[int], object], default: object = None) -> Patch:
             before = cls.__dict__.get(name)
 
-            def read(device: object) -> object:
+            def read(device: Device) -> object:
                 index = self.index(device)
                 if index >= 0:
                     return answer(index)
@@ -179,7 +191,7 @@ class _Seam:
         def method(name: str, answer: Callable[[int], object]) -> Patch:
             before = cls.__dict__[name]
 
-            def call(device: object) -> Any:
+            def call(device: Device) -> object:
                 index = self.index(device)
                 return answer(index) if index >= 0 else before(device)
 
@@ -224,7 +236,7 @@ class _Seam:
     # ------------------------------------------------------------------ programs
 
     def _backend(self, original: Callable[..., object]) -> Callable[..., object]:
-        def get_backend(context: Any, *args: object, **options: object) -> object:
+        def get_backend(context: LoweringContext, *args: object, **options: object) -> object:
             # Programs are lowered for the CPU that computes them, under a client that calls itself a GPU's.
             if self._client is not None and context.backend is self._client:
                 return self._client
@@ -233,7 +245,7 @@ class _Seam:
         return get_backend
 
     def _lower(self, original: Callable[..., object]) -> Callable[..., object]:
-        def resolve_and_lower(args: object, jaxpr: object, *rest: object, **options: object) -> object:
+        def resolve_and_lower(args: object, jaxpr: ClosedJaxpr, *rest: object, **options: object) -> object:
             computation = original(args, jaxpr, *rest, **options)
             if computation not in self.lowered:
                 self.lowered[computation] = program_of(jaxpr)
@@ -241,8 +253,8 @@ class _Seam:
 
         return resolve_and_lower
 
-    def _compile(self, original: Callable[..., Any]) -> Callable[..., object]:
-        def compile(computation: Any, *args: Any, **options: Any) -> object:
+    def _compile(self, original: Callable[..., MeshExecutable]) -> Callable[..., object]:
+        def compile(computation: object, *args: object, **options: object) -> object:
             executable = original(computation, *args, **options)
             program = self.lowered.get(computation)
             if program is not None:
@@ -251,8 +263,8 @@ class _Seam:
 
         return compile
 
-    def _execute(self, original: Callable[..., Any]) -> Callable[..., object]:
-        def execute(call: Any, *args: Any) -> object:
+    def _execute(self, original: Callable[..., Iterable[Array]]) -> Callable[..., object]:
+        def execute(call: Call, *args: Array) -> object:
             places = [self.index(device) for device in call._local_devices]
             if min(places, default=-1) < 0:
                 return original(call, *args)
@@ -269,7 +281,7 @@ class _Seam:
 
         return execute
 
-    def _record(self, call: Any, places: list[int], args: Sequence[Any]) -> None:
+    def _record(self, call: Call, places: list[int], args: Sequence[Array]) -> None:
         program = self.programs.get(call)
         if program is None:
             self.recorder.not_modelled("program", name=str(call.name))
@@ -284,7 +296,7 @@ class _Seam:
             for name, size in self._collectives(call):
                 self.recorder.collective(name, size, places)
 
-    def _collectives(self, call: Any) -> list[tuple[str, int]]:
+    def _collectives(self, call: Call) -> list[tuple[str, int]]:
         found = self.collectives.get(call)
         if found is None:
             modules = call.xla_executable.hlo_modules()
@@ -300,8 +312,11 @@ class _Seam:
 
     # ------------------------------------------------------------------ transfers
 
-    def _put(self, original: Callable[..., object]) -> Callable[..., object]:
-        def batched_device_put(aval: Any, sharding: Any, xs: Any, devices: Any, *rest: Any, **options: Any) -> object:
+    def _put(self, original: Callable[..., Array]) -> Callable[..., object]:
+        def batched_device_put(
+            aval: Aval, sharding: Sharding, xs: Sequence[Array], devices: Sequence[Device], *rest: object,
+            **options: object,
+        ) -> object:  # fmt: skip
             targets = [self.index(device) for device in devices]
             sources = [self.places(x)[0] for x in xs]
             size = _shard_bytes(aval, sharding)
@@ -320,8 +335,10 @@ class _Seam:
 
         return batched_device_put
 
-    def _reuse(self, original: Callable[..., object]) -> Callable[..., object]:
-        def batched_device_put(aval: object, sharding: object, xs: Any, *rest: object, **options: object) -> object:
+    def _reuse(self, original: Callable[..., Array]) -> Callable[..., object]:
+        def batched_device_put(
+            aval: object, sharding: object, xs: Sequence[Array], *rest: object, **options: object
+        ) -> object:
             result = original(aval, sharding, xs, *rest, **options)
             if not hasattr(result, "_us"):
                 _tag(result, [holding for x in xs for holding in getattr(x, "_us", ())])
@@ -329,8 +346,8 @@ class _Seam:
 
         return batched_device_put
 
-    def _value(self, original: Any) -> property:
-        def value(array: Any) -> Any:
+    def _value(self, original: property) -> property:
+        def value(array: Array) -> object:
             if array._npy_value is None and not array.is_deleted():
                 read: set[int] = set()
                 for place in self.places(array):
@@ -342,7 +359,7 @@ class _Seam:
         return property(value)
 
     def _delete(self, original: Callable[..., object]) -> Callable[..., object]:
-        def delete(array: object) -> Any:
+        def delete(array: Array) -> object:
             result = original(array)
             _tag(array, ())
             return result
@@ -357,23 +374,23 @@ class _Seam:
         return block_until_ready
 
     def _block_all(self, original: Callable[..., object]) -> Callable[..., object]:
-        def batched_block_until_ready(arrays: object) -> object:
+        def batched_block_until_ready(arrays: Sequence[object]) -> object:
             self._wait(arrays)
             return original(arrays)
 
         return batched_block_until_ready
 
-    def _wait(self, arrays: Any) -> None:
+    def _wait(self, arrays: Iterable[object]) -> None:
         for place in sorted({place for array in arrays for place in self.places(array)}):
             if place >= 0:
                 self.recorder.wait(place, "block_until_ready")
 
 
-def _tag(array: Any, held: Sequence[Holding]) -> None:
+def _tag(array: Array, held: Sequence[Holding]) -> None:
     array._us = tuple(held)
 
 
-def _keep(original: Callable[..., object]) -> Callable[..., object]:
+def _keep(original: Callable[..., Array]) -> Callable[..., object]:
     def result_handler(deferred: object, placed: object) -> object:
         result = original(deferred, placed)
         if not hasattr(result, "_us"):
@@ -383,17 +400,17 @@ def _keep(original: Callable[..., object]) -> Callable[..., object]:
     return result_handler
 
 
-def _fresh(x: Any, result: Any) -> bool:
+def _fresh(x: Array, result: Array) -> bool:
     """Whether a transfer to the same device made a buffer of its own."""
     one = getattr(result, "is_fully_addressable", False) and len(result._arrays) == 1
     return one and not x.is_deleted() and x.unsafe_buffer_pointer() != result.unsafe_buffer_pointer()
 
 
-def _outputs(handler: Any) -> list[tuple[object, object]]:
+def _outputs(handler: ResultHandler) -> list[tuple[Aval, Sharding]]:
     return list(zip(handler.out_avals, handler.out_shardings, strict=True))
 
 
-def _shard_bytes(aval: object, sharding: Any) -> int:
+def _shard_bytes(aval: Aval, sharding: Sharding) -> int:
     """Bytes of one device's part of an array."""
     shape = tuple(getattr(aval, "shape", ()))
     dtype = getattr(aval, "dtype", None)
@@ -405,13 +422,11 @@ def _shard_bytes(aval: object, sharding: Any) -> int:
     return elements * int(dtype.itemsize)
 
 
-def _partitioned(arg: Any) -> bool:
+def _partitioned(arg: Array) -> bool:
     return hasattr(arg, "_sharding") and not arg.is_fully_replicated
 
 
-def _nothing(name: str) -> Any:
-    from understudy.trace.operation import Signature
-
+def _nothing(name: str) -> Signature:
     return Signature(str(name))
 
 

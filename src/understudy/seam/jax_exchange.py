@@ -7,13 +7,13 @@ stream, and needs not, since its arrays are handed on when they are computed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from understudy.seam.exports import Lent, lend
+from understudy.seam.jax_types import Array, Device
 from understudy.seam.patching import Patch
 
 
-def patches(place_of: Callable[[object], int], index: Callable[[object], int]) -> list[Patch]:
+def patches(place_of: Callable[[object], int], index: Callable[[Device], int]) -> list[Patch]:
     """What is replaced; `place_of` gives the GPU of an array (-1 for the host's), `index` that of a device."""
     from jax._src import array  # type: ignore[import-untyped, unused-ignore]
     from jaxlib import _jax  # type: ignore[import-untyped, unused-ignore]
@@ -21,7 +21,7 @@ def patches(place_of: Callable[[object], int], index: Callable[[object], int]) -
     export, platform = array.ArrayImpl.__dlpack__, array.ArrayImpl.platform
     stock_import = _jax.dlpack_managed_tensor_to_buffer
 
-    def dlpack(self: Any, *, stream: Any = None, dl_device: Any = None, **options: Any) -> object:
+    def dlpack(self: Array, *, stream: object = None, dl_device: object = None, **options: object) -> object:
         place = place_of(self)
         if place < 0:
             return export(self, stream=stream, dl_device=dl_device, **options)
@@ -33,7 +33,7 @@ def patches(place_of: Callable[[object], int], index: Callable[[object], int]) -
     def shown_platform(self: object) -> object:
         return "gpu" if place_of(self) >= 0 else platform(self)
 
-    def from_capsule(capsule: object, device: object, stream: object, *rest: object) -> object:
+    def from_capsule(capsule: object, device: Device, stream: object, *rest: object) -> object:
         if index(device) < 0:
             return stock_import(capsule, device, stream, *rest)
         return stock_import(capsule, device, None, *rest[:1])

@@ -13,10 +13,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from understudy.seam.jax_types import Aval, ClosedJaxpr, Equation, Jaxpr, Variable
 from understudy.seam.recorder import Work
 from understudy.trace.operation import Signature
+from understudy.trace.plain import Json
 
 _HEAVY_NAMES = """
 dot_general ragged_dot_general scaled_dot conv_general_dilated sort top_k approx_top_k fft cholesky lu qr geqrf
@@ -67,18 +69,22 @@ class Program(NamedTuple):
     unknown_loops: int = 0
 
 
+Names = dict[Variable, Variable]
+"""What the variables of a jaxpr that is called stand for."""
+
+
 class _Equation(NamedTuple):
     name: str
-    inputs: tuple[Any, ...]  # variables; literals are left out
-    outputs: tuple[Any, ...]
-    source: Any
+    inputs: tuple[Variable, ...]  # literals are left out
+    outputs: tuple[Variable, ...]
+    source: Equation
     body: Program | None = None  # of a loop or a branch
 
 
-def program_of(jaxpr: Any) -> Program:
+def program_of(jaxpr: Jaxpr | ClosedJaxpr) -> Program:
     """The kernels of a (closed or open) jaxpr."""
     equations: list[_Equation] = []
-    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    inner = _open(jaxpr)
     names = {variable: variable for variable in (*inner.invars, *inner.constvars)}
     results = _flatten(inner, names, equations)
     alive = _alive(equations, results)
@@ -88,6 +94,12 @@ def program_of(jaxpr: Any) -> Program:
         _has_local_part(inner),
         sum(body.unknown_loops for body in bodies),
     )
+
+
+def _open(jaxpr: Jaxpr | ClosedJaxpr) -> Jaxpr:
+    """A jaxpr without its constants."""
+    inner: Jaxpr = getattr(jaxpr, "jaxpr", jaxpr)  # type: ignore[arg-type]
+    return inner
 
 
 def collectives_of(hlo: str) -> list[tuple[str, int]]:
@@ -106,7 +118,7 @@ def collectives_of(hlo: str) -> list[tuple[str, int]]:
 # ---------------------------------------------------------------------- one flat list of equations
 
 
-def _flatten(jaxpr: Any, names: dict[object, object], out: list[_Equation]) -> set[object]:
+def _flatten(jaxpr: Jaxpr, names: Names, out: list[_Equation]) -> set[Variable]:
     """Append the equations of `jaxpr` and of what it calls; returns the variables that it returns."""
     for eqn in jaxpr.eqns:
         body = _body(eqn)
@@ -118,7 +130,7 @@ def _flatten(jaxpr: Any, names: dict[object, object], out: list[_Equation]) -> s
     return {names.get(v, v) for v in jaxpr.outvars if not hasattr(v, "val")}
 
 
-def _body(eqn: Any) -> Program | None:
+def _body(eqn: Equation) -> Program | None:
     """What a loop or a branch runs each time; the longest branch stands for a `cond`."""
     name, params = eqn.primitive.name, eqn.params
     if name == "scan":
@@ -131,8 +143,8 @@ def _body(eqn: Any) -> Program | None:
     return None
 
 
-def _inline(eqn: Any, called: Any, names: dict[object, object], out: list[_Equation]) -> None:
-    inner = getattr(called, "jaxpr", called)
+def _inline(eqn: Equation, called: Jaxpr | ClosedJaxpr, names: Names, out: list[_Equation]) -> None:
+    inner = _open(called)
     local = {v: v for v in inner.constvars}
     # Custom rules may pass constants first: the called function's own arguments are the last ones.
     given = eqn.invars[-len(inner.invars) :] if inner.invars else []
@@ -141,7 +153,7 @@ def _inline(eqn: Any, called: Any, names: dict[object, object], out: list[_Equat
     first = len(out)
     _flatten(inner, local, out)
     # One inner jaxpr may be called twice: its variables must not meet those of the other call.
-    fresh: dict[Any, Any] = {}
+    fresh: Names = {}
     for index in range(first, len(out)):
         equation = out[index]
         for variable in equation.outputs:
@@ -163,24 +175,25 @@ class _Value:
 
     __slots__ = ("aval",)
 
-    def __init__(self, aval: object) -> None:
+    def __init__(self, aval: Aval) -> None:
         self.aval = aval
 
 
-def _called(params: dict[str, object]) -> object:
+def _called(params: Json) -> Jaxpr | ClosedJaxpr | None:
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         value = params.get(key)
         if value is not None and hasattr(getattr(value, "jaxpr", value), "eqns"):
-            return value
+            called: Jaxpr | ClosedJaxpr = value
+            return called
     return None
 
 
-def _repeated(jaxpr: object, times: int) -> Program:
+def _repeated(jaxpr: Jaxpr | ClosedJaxpr, times: int) -> Program:
     program = program_of(jaxpr)
     return program._replace(work=tuple(work._replace(times=work.times * times) for work in program.work))
 
 
-def _equation(eqn: Any, names: dict[object, object], body: Program | None) -> _Equation:
+def _equation(eqn: Equation, names: Names, body: Program | None) -> _Equation:
     inputs = []
     for variable in eqn.invars:
         if not hasattr(variable, "val"):
@@ -192,17 +205,15 @@ def _equation(eqn: Any, names: dict[object, object], body: Program | None) -> _E
     return _Equation(eqn.primitive.name, tuple(inputs), tuple(eqn.outvars), eqn, body)
 
 
-def _has_local_part(jaxpr: Any) -> bool:
+def _has_local_part(jaxpr: Jaxpr) -> bool:
     for eqn in jaxpr.eqns:
         called = _called(eqn.params)
-        if eqn.primitive.name == "shard_map" or (
-            called is not None and _has_local_part(getattr(called, "jaxpr", called))
-        ):
+        if eqn.primitive.name == "shard_map" or (called is not None and _has_local_part(_open(called))):
             return True
     return False
 
 
-def _alive(equations: list[_Equation], results: set[object]) -> list[_Equation]:
+def _alive(equations: list[_Equation], results: set[Variable]) -> list[_Equation]:
     """Without the equations whose results nobody uses, which XLA removes."""
     needed = set(results)
     kept = []
@@ -216,9 +227,9 @@ def _alive(equations: list[_Equation], results: set[object]) -> list[_Equation]:
 # ---------------------------------------------------------------------- fusions
 
 
-def _kernels(equations: list[_Equation], results: set[object]) -> Iterator[Work]:
+def _kernels(equations: list[_Equation], results: set[Variable]) -> Iterator[Work]:
     maker = {variable: equation for equation in equations for variable in equation.outputs}
-    users: dict[object, list[_Equation]] = {}
+    users: dict[Variable, list[_Equation]] = {}
     for equation in equations:
         for variable in equation.inputs:
             users.setdefault(variable, []).append(equation)
@@ -238,7 +249,7 @@ def _fusible(equation: _Equation) -> bool:
     return not alone and equation.body is None
 
 
-def _is_root(equation: _Equation, users: dict[object, list[_Equation]], results: set[object]) -> bool:
+def _is_root(equation: _Equation, users: dict[Variable, list[_Equation]], results: set[Variable]) -> bool:
     if equation.name in _REDUCTIONS:
         return True
     for variable in equation.outputs:
@@ -252,9 +263,9 @@ def _is_root(equation: _Equation, users: dict[object, list[_Equation]], results:
     return False
 
 
-def _fusion(root: _Equation, maker: dict[object, _Equation]) -> Signature:
+def _fusion(root: _Equation, maker: dict[Variable, _Equation]) -> Signature:
     """The kernel that computes `root` and all element-wise work that leads to it, but not what is in memory already."""
-    inputs: dict[Any, None] = {}
+    inputs: dict[Variable, None] = {}
     flops = 0
     seen: set[int] = set()
     stack = [root]
@@ -312,7 +323,7 @@ def _library_flops(equation: _Equation) -> int:
     return max(out, largest)
 
 
-def _signature(name: str, inputs: tuple[object, ...], outputs: tuple[object, ...], flops: int) -> Signature:
+def _signature(name: str, inputs: tuple[Variable, ...], outputs: tuple[Variable, ...], flops: int) -> Signature:
     variables = (*inputs, *outputs)
     return Signature(
         name,
@@ -325,19 +336,19 @@ def _signature(name: str, inputs: tuple[object, ...], outputs: tuple[object, ...
     )
 
 
-def _shape(variable: Any) -> tuple[int, ...]:
+def _shape(variable: Variable) -> tuple[int, ...]:
     shape = getattr(variable.aval, "shape", ())
     return tuple(int(n) for n in shape if isinstance(n, int) or hasattr(n, "__index__"))
 
 
-def _dtype(variable: Any) -> str:
+def _dtype(variable: Variable) -> str:
     return str(getattr(variable.aval, "dtype", ""))
 
 
-def _elements(variable: object) -> int:
+def _elements(variable: Variable) -> int:
     return math.prod(_shape(variable))
 
 
-def _bytes(variable: Any) -> int:
+def _bytes(variable: Variable) -> int:
     dtype = getattr(variable.aval, "dtype", None)
     return _elements(variable) * int(getattr(dtype, "itemsize", 4))

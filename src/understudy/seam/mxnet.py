@@ -11,12 +11,12 @@ import ctypes
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, MutableSequence, Sequence
+from typing import Protocol
 
 from understudy.seam.mxnet_program import COPIES, Shape, backward, has_kernel, signature_of, symbol_work
 from understudy.seam.patching import Patch, Patches, undone
-from understudy.seam.recorder import Holding, Installed, OutOfMemory, Recorder, Work
+from understudy.seam.recorder import Holding, Installed, OutOfMemory, Recorder, Session, Work
 
 FIRST = 1000
 """The CPU context behind gpu(0)."""
@@ -30,7 +30,58 @@ _VIEWS = ("MXNDArrayReshape64", "MXNDArrayReshape", "MXNDArraySlice", "MXNDArray
           "MXNDArrayAt64", "MXNDArrayDetach", "MXNDArrayGetGrad", "MXShallowCopyNDArray")  # fmt: skip
 
 
-def install(session: object) -> Installed:
+class Number(Protocol):
+    """A number of C's."""
+
+    value: int
+
+
+class Reference(Protocol):
+    """What `ctypes.byref` makes of one."""
+
+    _obj: Number
+
+
+class References(Protocol):
+    """What it makes of a list of handles."""
+
+    _obj: Sequence[object]
+
+
+class Value(Protocol):
+    """An argument or a result of the newer interface (`MXNetValue` of mxnet/_ffi)."""
+
+    v_str: bytes
+    v_handle: object
+
+
+class Result(Protocol):
+    """What `ctypes.byref` makes of one."""
+
+    _obj: Value
+
+
+class Symbol(Protocol):
+    """A network as a graph (`mxnet.symbol.Symbol`)."""
+
+    def get_internals(self) -> Symbol: ...
+
+    def infer_shape_partial(self, **shapes: Shape) -> tuple[object, list[Shape] | None, object]: ...
+
+    def list_inputs(self) -> list[str]: ...
+
+    def list_outputs(self) -> list[str]: ...
+
+    def tojson(self) -> str: ...
+
+
+class CachedOp(Protocol):
+    """A hybridized block's operator (`mxnet._ctypes.ndarray.CachedOp`)."""
+
+    handle: Number
+
+
+def install(session: Session) -> Installed:
     """Give MXNet the session's GPUs; returns what takes them away again. Call it after `import mxnet`."""
     seam = _Seam(session)
     patches = Patches()
@@ -47,7 +98,7 @@ def install(session: object) -> Installed:
 class _Seam:
     """What the replaced C functions share. `held` maps an array's handle to the memory that it keeps."""
 
-    def __init__(self, session: object) -> None:
+    def __init__(self, session: Session) -> None:
         from mxnet import base  # type: ignore[import-not-found, import-untyped, unused-ignore]
         from mxnet.ndarray import ndarray  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
@@ -56,7 +107,7 @@ class _Seam:
         self.recorder = Recorder(session, lambda size: size, generator="mxnet")
         self.held: dict[int, Holding] = {}
         self.tape: list[tuple[int, Work]] = []
-        self.symbols: dict[int, Any] = {}
+        self.symbols: dict[int, Symbol] = {}
         self.programs: dict[tuple[int, tuple[Shape, ...]], list[Work]] = {}
         self.names = self._operator_names()
         # Kept from before the replacement: what the seam asks the library itself.
@@ -71,7 +122,7 @@ class _Seam:
         lib = self.lib
         from mxnet._ctypes import ndarray  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-        answers: dict[str, Callable[..., Any]] = {
+        answers: dict[str, Callable[..., int]] = {
             "MXGetGPUCount": self._count,
             "MXGetGPUMemoryInformation64": self._memory,
             "MXNDArrayGetContext": self._context(lib.MXNDArrayGetContext),
@@ -145,7 +196,7 @@ class _Seam:
         return index.value - FIRST if kind.value == _CPU and index.value >= FIRST else -1
 
     def _context(self, original: Callable[..., int]) -> Callable[..., int]:
-        def get_context(handle: Any, kind: Any, index: Any) -> int:
+        def get_context(handle: object, kind: Reference, index: Reference) -> int:
             code = original(handle, kind, index)
             if code == 0 and kind._obj.value == _CPU and index._obj.value >= FIRST:
                 kind._obj.value, index._obj.value = _GPU, index._obj.value - FIRST
@@ -159,11 +210,11 @@ class _Seam:
 
         return call
 
-    def _count(self, out: Any) -> int:
+    def _count(self, out: Reference) -> int:
         out._obj.value = len(self.recorder.devices)
         return 0
 
-    def _memory(self, index: object, free: Any, total: Any) -> int:
+    def _memory(self, index: object, free: Reference, total: Reference) -> int:
         number = _number(index)
         self._check_index(number)
         self.recorder.drain()
@@ -203,11 +254,11 @@ class _Seam:
             raise self.base.MXNetError("cudaMalloc retry failed: out of memory") from None
 
     def _create(self, original: Callable[..., int], position: int) -> Callable[..., int]:
-        def create(*args: Any) -> int:
+        def create(*args: object) -> int:
             place = self._below(*args[position : position + 2])
             code = original(*args[:position], *place, *args[position + 2 :])
             if code == 0 and place[1].value >= FIRST:
-                self._hold(args[-1]._obj)
+                self._hold(getattr(args[-1], "_obj", None))
             return code
 
         return create
@@ -232,15 +283,17 @@ class _Seam:
     # ------------------------------------------------------------------ operators
 
     def _invoke(self, original: Callable[..., int]) -> Callable[..., int]:
-        def invoke(op: Any, count: Any, inputs: Any, out_count: Any, outputs: Any, *rest: Any) -> int:
-            pairs, keys, values = rest[:3]
+        def invoke(
+            op: object, count: object, inputs: Sequence[object], out_count: Reference, outputs: References,
+            pairs: object, keys: Sequence[bytes], values: MutableSequence[bytes], *rest: object,
+        ) -> int:  # fmt: skip
             for i in range(_number(pairs)):
                 if keys[i] == b"ctx":
                     values[i] = self._rename(values[i])
             name = self.names.get(_number(op), "operator")
             given = [inputs[i] for i in range(_number(count))]
             self._same_device(name, given)
-            code = original(op, count, inputs, out_count, outputs, *rest)
+            code = original(op, count, inputs, out_count, outputs, pairs, keys, values, *rest)
             if code == 0:
                 self._ran(name, given, [outputs._obj[i] for i in range(out_count._obj.value)])
             return code
@@ -250,7 +303,10 @@ class _Seam:
     def _call(self, original: Callable[..., int]) -> Callable[..., int]:
         arrays = 14  # the type code of an array (mxnet/_ffi/runtime_ctypes.py)
 
-        def call(function: Any, values: Any, codes: Any, count: Any, result: Any, result_code: Any) -> int:
+        def call(
+            function: object, values: Sequence[Value], codes: Sequence[int], count: object, result: Result,
+            result_code: Reference,
+        ) -> int:  # fmt: skip
             given = []
             for i in range(_number(count)):
                 if codes[i] == _STRING and values[i].v_str:
@@ -306,7 +362,7 @@ class _Seam:
     # ------------------------------------------------------------------ hybridized blocks
 
     def _hybridized(self, original: Callable[..., object]) -> Callable[..., object]:
-        def init(cached: Any, symbol: Any, flags: object = ()) -> None:
+        def init(cached: CachedOp, symbol: Symbol, flags: object = ()) -> None:
             original(cached, symbol, flags)
             self.symbols[cached.handle.value] = symbol
 
@@ -320,7 +376,10 @@ class _Seam:
         return free
 
     def _cached(self, original: Callable[..., int]) -> Callable[..., int]:
-        def invoke(cached: object, count: Any, inputs: Any, out_count: Any, outputs: Any, *rest: object) -> int:
+        def invoke(
+            cached: object, count: object, inputs: Sequence[object], out_count: Reference, outputs: References,
+            *rest: object,
+        ) -> int:  # fmt: skip
             given = [inputs[i] for i in range(_number(count))]
             self._same_device("CachedOp", given)
             code = original(cached, count, inputs, out_count, outputs, *rest)
@@ -335,7 +394,7 @@ class _Seam:
 
         return invoke
 
-    def _program(self, cached: int, inputs: list[Any]) -> list[Work]:
+    def _program(self, cached: int, inputs: Sequence[object]) -> list[Work]:
         symbol = self.symbols.get(cached)
         if symbol is None:
             return []
@@ -402,8 +461,8 @@ class _Seam:
         return wait
 
 
-def _number(value: Any) -> int:
-    return int(getattr(value, "value", value) or 0)
+def _number(value: object) -> int:
+    return int(getattr(value, "value", value) or 0)  # type: ignore[call-overload, no-any-return]  # whatever has a value
 
 
 def _is_update(name: str) -> bool:

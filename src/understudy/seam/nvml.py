@@ -9,9 +9,12 @@ lacks a feature; a real driver is never asked while the emulation lasts.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ctypes import _CData
 
 _MIB = 1 << 20
 _HANDLES = 0x1000
@@ -19,6 +22,18 @@ _HANDLES = 0x1000
 _ARCHITECTURES = {(3, 7): 2, (6, 0): 4, (7, 0): 5, (7, 5): 6, (8, 0): 7, (8, 6): 7, (8, 9): 8, (9, 0): 9}
 _ERROR_TEXTS = {1: b"Uninitialized", 2: b"Invalid Argument", 3: b"Not Supported", 6: b"Not Found"}
 _UNINITIALIZED, _INVALID_ARGUMENT, _NOT_SUPPORTED, _NOT_FOUND, _INSUFFICIENT_SIZE = 1, 2, 3, 6, 7
+
+
+class Number(Protocol):
+    """A number of C's."""
+
+    value: int
+
+
+class Text(Protocol):
+    """A buffer for a text."""
+
+    value: bytes
 
 
 class Process(Protocol):
@@ -166,28 +181,29 @@ def _target(argument: object) -> object:
     return getattr(argument, "_obj", argument)
 
 
-def _device(host: Host, handle: Any) -> Device:
-    index = (ctypes.cast(handle, ctypes.c_void_p).value or 0) - _HANDLES if handle else -1
+def _device(host: Host, handle: object) -> Device:
+    address = ctypes.cast(handle, ctypes.c_void_p).value if handle else None  # type: ignore[arg-type]
+    index = (address or 0) - _HANDLES
     if not 0 <= index < len(host.devices):
         raise _Refused(_INVALID_ARGUMENT)
     return host.devices[index]
 
 
-def _point(handle: Any, index: int) -> None:
+def _point(handle: _CData, index: int) -> None:
     """Make a handle (a ctypes pointer) stand for the device of that index."""
     ctypes.memmove(
         ctypes.byref(handle), ctypes.byref(ctypes.c_void_p(_HANDLES + index)), ctypes.sizeof(ctypes.c_void_p)
     )
 
 
-def _fill(structure: Any, **values: object) -> None:
+def _fill(structure: ctypes.Structure, **values: object) -> None:
     """Set the fields that this version of the structure has."""
     for field in structure._fields_:
         if field[0] in values:
             setattr(structure, field[0], values[field[0]])
 
 
-def _text(buffer: Any, size: Any, text: str) -> None:
+def _text(buffer: Text, size: Number, text: str) -> None:
     data = text.encode()
     if len(data) >= size.value:
         raise _Refused(_INSUFFICIENT_SIZE)
@@ -197,23 +213,23 @@ def _text(buffer: Any, size: Any, text: str) -> None:
 # ------------------------------------------------------------------ questions about the system
 
 
-def _cuda_version(host: Host, out: Any) -> None:
+def _cuda_version(host: Host, out: Number) -> None:
     major, minor = (int(part) for part in host.cuda_version.split(".")[:2])
     out.value = 1000 * major + 10 * minor
 
 
-def _count(host: Host, out: Any) -> None:
+def _count(host: Host, out: Number) -> None:
     out.value = len(host.devices)
 
 
-def _by_index(host: Host, index: Any, out: Any) -> None:
+def _by_index(host: Host, index: Number, out: _CData) -> None:
     if index.value >= len(host.devices):
         raise _Refused(_INVALID_ARGUMENT)
     _point(out, index.value)
 
 
-def _by_text(of: Callable[[Device], set[str]]) -> Callable[[Host, object, object], None]:
-    def find(host: Host, text: Any, out: object) -> None:
+def _by_text(of: Callable[[Device], set[str]]) -> Callable[[Host, Text, _CData], None]:
+    def find(host: Host, text: Text, out: _CData) -> None:
         wanted = text.value.decode().lower()
         for index, device in enumerate(host.devices):
             if wanted in of(device):
@@ -224,7 +240,7 @@ def _by_text(of: Callable[[Device], set[str]]) -> Callable[[Host, object, object
     return find
 
 
-def _process_name(host: Host, pid: Any, buffer: object, size: object) -> None:
+def _process_name(host: Host, pid: Number, buffer: Text, size: Number) -> None:
     for device in host.devices:
         for process in device.processes:
             if process.pid == pid.value:
@@ -250,7 +266,7 @@ _SYSTEM: dict[str, Callable[..., None]] = {
 def _number(get: Callable[[Device], int | None]) -> Callable[..., None]:
     """A question whose answer is the last argument; None is "Not Supported"."""
 
-    def answer(device: Device, *arguments: Any) -> None:
+    def answer(device: Device, *arguments: Number) -> None:
         value = get(device)
         if value is None:
             raise _Refused(_NOT_SUPPORTED)
@@ -259,10 +275,10 @@ def _number(get: Callable[[Device], int | None]) -> Callable[..., None]:
     return answer
 
 
-def _both(get: Callable[[Device], int | None]) -> Callable[[Device, object, object], None]:
+def _both(get: Callable[[Device], int | None]) -> Callable[[Device, Number, Number], None]:
     """A question for a current and a pending state, which are the same here."""
 
-    def answer(device: Device, current: Any, pending: Any) -> None:
+    def answer(device: Device, current: Number, pending: Number) -> None:
         value = get(device)
         if value is None:
             raise _Refused(_NOT_SUPPORTED)
@@ -271,7 +287,7 @@ def _both(get: Callable[[Device], int | None]) -> Callable[[Device, object, obje
     return answer
 
 
-def _memory(device: Device, out: Any) -> None:
+def _memory(device: Device, out: ctypes.Structure) -> None:
     total, reserved = device.memory_total_mib * _MIB, device.memory_reserved_mib * _MIB
     free = device.memory_free_mib * _MIB
     has_reserved = any(field[0] == "reserved" for field in out._fields_)
@@ -279,7 +295,7 @@ def _memory(device: Device, out: Any) -> None:
     _fill(out, total=total, reserved=reserved, free=free, used=used)
 
 
-def _pci(device: Device, out: object) -> None:
+def _pci(device: Device, out: ctypes.Structure) -> None:
     domain, bus, rest = device.bus_id.split(":")
     _fill(
         out,
@@ -291,21 +307,21 @@ def _pci(device: Device, out: object) -> None:
     )
 
 
-def _clock(device: Device, kind: object, *out: Any) -> None:
+def _clock(device: Device, kind: object, *out: Number) -> None:
     memory = getattr(kind, "value", kind) == 2
     out[-1].value = device.clock_memory_mhz if memory else device.clock_sm_mhz
 
 
-def _max_clock(device: Device, kind: object, out: Any) -> None:
+def _max_clock(device: Device, kind: object, out: Number) -> None:
     memory = getattr(kind, "value", kind) == 2
     out.value = device.clock_memory_mhz if memory else device.clock_sm_max_mhz
 
 
-def _capability(device: Device, major: Any, minor: Any) -> None:
+def _capability(device: Device, major: Number, minor: Number) -> None:
     major.value, minor.value = device.compute_capability
 
 
-def _processes(device: Device, count: Any, array: Any) -> None:
+def _processes(device: Device, count: Number, array: Iterable[ctypes.Structure] | None) -> None:
     room, found = count.value, device.processes
     count.value = len(found)
     if found and (array is None or room < len(found)):
@@ -316,15 +332,15 @@ def _processes(device: Device, count: Any, array: Any) -> None:
         _fill(slot, computeInstanceId=everywhere)
 
 
-def _no_processes(device: Device, count: Any, array: object) -> None:
+def _no_processes(device: Device, count: Number, array: object) -> None:
     count.value = 0
 
 
-def _idle_engine(device: Device, used: Any, period_us: Any) -> None:
+def _idle_engine(device: Device, used: Number, period_us: Number) -> None:
     used.value, period_us.value = 0, 1_000_000
 
 
-def _limits(device: Device, low: Any, high: Any) -> None:
+def _limits(device: Device, low: Number, high: Number) -> None:
     low.value, high.value = round(500 * device.power_limit_w), round(1000 * device.power_limit_w)
 
 

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
+Key = TypeVar("Key")
 _ABSENT = object()
 IMMUTABLE = 1 << 8
 """`Py_TPFLAGS_IMMUTABLETYPE`: a class written in C, whose attributes Python code does not set."""
@@ -20,9 +21,9 @@ IMMUTABLE = 1 << 8
 class Patch(NamedTuple):
     """One name to replace: `setattr(owner, name, value)`; `owner` is a module or a class."""
 
-    owner: Any
+    owner: object
     name: str
-    value: Any
+    value: object
 
 
 class Patches:
@@ -70,7 +71,7 @@ class Patches:
                     table[now] = table.pop(key)
         self._made.clear()
 
-    def _taken(self, names: Mapping[object, object]) -> list[tuple[Any, Any]]:
+    def _taken(self, names: Mapping[Key, object]) -> list[tuple[Key, object]]:
         """The names that hold a replacement of ours, each with what it gets instead."""
         found = []
         for name, value in names.items():
@@ -95,7 +96,7 @@ def _found(owner: object, name: str) -> object:
 
 def _put(owner: object, name: str, value: object) -> None:
     if isinstance(owner, type) and owner.__flags__ & IMMUTABLE:
-        names: Any = gc.get_referents(vars(owner))[0]
+        names = gc.get_referents(vars(owner))[0]
         names[name] = value
         ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))  # forgets what was looked up in it
     else:

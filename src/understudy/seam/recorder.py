@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
 from understudy.machine.machine import Cost, Machine
+from understudy.machine.memory.blocks import Block
 from understudy.machine.memory.oom_text import OutOfMemory as AllocatorFull
 from understudy.machine.stream import Stream
 from understudy.seam.sites import Sites
@@ -81,15 +82,27 @@ class Holding:
 
     __slots__ = ("__weakref__", "_block", "_recorder", "_size", "device")
 
-    def __init__(self, recorder: Recorder, device: int, size: int, block: object) -> None:
+    def __init__(self, recorder: Recorder, device: int, size: int, block: Block | None) -> None:
         self._recorder = recorder
         self.device = device
         self._size = size
         self._block = block
 
     def __del__(self) -> None:
-        # Any thread, any moment: nothing here may take a lock or move time.
+        # It may be any thread and any moment: nothing here may take a lock or move time.
         self._recorder.released.append((self.device, self._size, self._block))
+
+
+class Session(Protocol):
+    """What is asked of the emulation that a framework joins."""
+
+    @property
+    def machine(self) -> Machine:
+        """The emulated machine."""
+
+    @property
+    def options(self) -> object:
+        """The options of the emulation."""
 
 
 class Recorder:
@@ -99,12 +112,12 @@ class Recorder:
     code that the package `generator` compiles at run time are not the program's.
     """
 
-    def __init__(self, session: Any, limit: Callable[[int], int], grain: int = 256, generator: str = "-") -> None:
+    def __init__(self, session: Session, limit: Callable[[int], int], grain: int = 256, generator: str = "-") -> None:
         self.session = session
         self.machine: Machine = session.machine
         self.devices: list[Device] = self.machine.devices
         self.pools = [Pool(limit(device.gpu.memory_bytes), grain) for device in self.devices]
-        self.released: list[tuple[int, int, Any]] = []
+        self.released: list[tuple[int, int, Block | None]] = []
         self.active = True
         self._costs: dict[tuple[int, Signature], Cost] = {}
         self._sites = Sites(self.machine.trace.sites, bool(getattr(session.options, "stacks", False)))
@@ -220,7 +233,8 @@ class Recorder:
             device, size, block = self.released.pop()
             if self.active:
                 self.pools[device].used_bytes -= size
-                self.devices[device].allocator.free(block)
+                if block is not None:
+                    self.devices[device].allocator.free(block)
 
     def close(self) -> None:
         """Stop: what dies later is no longer counted."""

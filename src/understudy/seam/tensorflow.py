@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from understudy.errors import InstallError
 from understudy.seam import tensorflow_exchange
 from understudy.seam.buffer_slot import BufferSlot
 from understudy.seam.patching import Patch, Patches, undone
-from understudy.seam.recorder import Installed, OutOfMemory, Recorder, Work
+from understudy.seam.recorder import Holding, Installed, OutOfMemory, Recorder, Session, Work
 from understudy.seam.tensorflow_devices import Devices
 from understudy.seam.tensorflow_names import gpu_index, to_cpu, to_gpu
 from understudy.seam.tensorflow_program import ON_HOST, Graph, has_kernel, read, shape_of, signature_of, size_of
+from understudy.seam.tensorflow_types import Context, DType, FuncGraph, Function, Tensor
+from understudy.trace.plain import Json
 
 _SHARING = frozenset(
     {"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "ReadVariableOp", "PreventGradient"}
@@ -29,7 +31,7 @@ _RESERVED_MIB = {3: 500, 5: 500, 6: 500, 7: 1050, 8: 1536}
 """What TensorFlow leaves free, by compute capability (MinSystemMemory in gpu_device.cc); 1800 from 9 on."""
 
 
-def install(session: object) -> Installed:
+def install(session: Session) -> Installed:
     """Give TensorFlow the session's GPUs; returns what takes them away again.
 
     Call it after `import tensorflow` and before its first operation; raises InstallError where that is too late.
@@ -52,7 +54,7 @@ def install(session: object) -> Installed:
 class _Seam:
     """What the replacements share."""
 
-    def __init__(self, session: object) -> None:
+    def __init__(self, session: Session) -> None:
         from tensorflow.python.eager import context  # type: ignore[import-not-found, import-untyped, unused-ignore]
         from tensorflow.python.framework import ops  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
@@ -63,8 +65,8 @@ class _Seam:
             pool.limit_bytes = max(0, device.gpu.memory_bytes - reserved)
         self.devices = Devices(self.recorder)
         self.raw_device = ops.EagerTensor.__dict__["device"]
-        self.functions: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-        self.graphs: weakref.WeakKeyDictionary[object, tuple[int, Graph]] = weakref.WeakKeyDictionary()
+        self.functions: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
+        self.graphs: weakref.WeakKeyDictionary[Function, tuple[int, Graph]] = weakref.WeakKeyDictionary()
         self.batch = 1
         self.busy = threading.local()
 
@@ -149,7 +151,7 @@ class _Seam:
     # ------------------------------------------------------------------ names on their way in
 
     def _scope(self, original: Callable[..., object]) -> Callable[..., object]:
-        def init(scope: object, context: object, device_name: object) -> None:
+        def init(scope: object, context: Context, device_name: object) -> None:
             if isinstance(device_name, str):
                 device_name = self.devices.placed(device_name, context)
             if not device_name and self.devices.visible:
@@ -176,7 +178,7 @@ class _Seam:
         return bootstrap
 
     def _function(self, original: Callable[..., object]) -> Callable[..., object]:
-        def init(function: Any, *args: object, **options: object) -> None:
+        def init(function: Function, *args: object, **options: object) -> None:
             original(function, *args, **options)
             self.functions[_text(function.name)] = function
 
@@ -188,7 +190,10 @@ class _Seam:
         """The machine's device that holds an eager tensor, -1 for the host."""
         return self.devices.physical(gpu_index(self.raw_device.__get__(tensor)))
 
-    def seen(self, op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
+    def seen(
+        self, op_type: str | bytes, inputs: Sequence[Tensor], attrs: Sequence[Any] | None, outputs: Sequence[Tensor],
+        op_name: object = None, graph: object = None,
+    ) -> None:  # fmt: skip
         """One eager operation has run: TensorFlow's op callback."""
         if graph is not None or getattr(self.busy, "now", False):
             return
@@ -203,7 +208,7 @@ class _Seam:
         finally:
             self.busy.now = False
 
-    def _seen(self, name: str, inputs: Any, attrs: dict[str, object], outputs: Any) -> None:
+    def _seen(self, name: str, inputs: Sequence[Tensor], attrs: Json, outputs: Sequence[Tensor]) -> None:
         place = self._where(inputs, outputs)
         for tensor in inputs:
             if tensor.dtype.name not in ON_HOST and (source := self.place(tensor)) != place:
@@ -215,7 +220,7 @@ class _Seam:
             self.recorder.run(place, [Work(signature_of(name, inputs, outputs, attrs, 1))])
         self._hold(name, inputs, outputs)
 
-    def _where(self, inputs: Any, outputs: Any) -> int:
+    def _where(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
         for tensor in (*[t for t in inputs if t.dtype.name == "resource"], *outputs):
             place = self.place(tensor)
             if place >= 0:
@@ -224,13 +229,13 @@ class _Seam:
             return -1
         return self.devices.physical(gpu_index(self.context.context()._thread_local_data.device_name or ""))
 
-    def _graph(self, function: Any) -> Graph:
+    def _graph(self, function: Function) -> Graph:
         known = self.graphs.get(function)
         if known is None or known[0] != self.batch:
             known = self.graphs[function] = (self.batch, read(function.graph, self._graph_named, self.batch))
         return known[1]
 
-    def _graph_named(self, name: str) -> object:
+    def _graph_named(self, name: str) -> FuncGraph | None:
         function = self.functions.get(name)
         return None if function is None else function.graph
 
@@ -269,7 +274,7 @@ class _Seam:
 
     # ------------------------------------------------------------------ memory
 
-    def _hold(self, name: str, inputs: Any, outputs: Any) -> None:
+    def _hold(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         if name == "AssignVariableOp" and not getattr(inputs[0], "_us", None):
             inputs[0]._us = getattr(inputs[1], "_us", None)
         for tensor in outputs:
@@ -279,10 +284,10 @@ class _Seam:
             shared = getattr(inputs[0], "_us", None) if name in _SHARING and inputs else None
             tensor._us = shared if shared and shared.device == place else self.recorder.hold(place, size_of(tensor))
 
-    def _exhausted(self, name: str, error: OutOfMemory, tensor: Any) -> Exception:
+    def _exhausted(self, name: str, error: OutOfMemory, tensor: Tensor) -> Exception:
         return self._oom(list(shape_of(tensor, 1)), tensor.dtype, error.device, name)
 
-    def _oom(self, shape: list[int], dtype: Any, device: int, name: str) -> Exception:
+    def _oom(self, shape: list[int], dtype: DType, device: int, name: str) -> Exception:
         from tensorflow.python.framework import errors_impl  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         kind = {"float32": "float", "float16": "half", "float64": "double"}.get(dtype.name, dtype.name)
@@ -293,7 +298,7 @@ class _Seam:
         return errors_impl.ResourceExhaustedError(None, None, text)  # type: ignore[no-any-return, unused-ignore]
 
     def _fast_path(self, original: Callable[..., object]) -> Callable[..., object]:
-        def execute(context: object, op: object, name: object, *args: object) -> object:
+        def execute(context: object, op: object, name: object, *args: Any) -> object:
             if op == "Fill":
                 self._check_fill(args[0], args[1])
             return original(context, op, name, *args)
@@ -316,8 +321,8 @@ class _Seam:
 
     # ------------------------------------------------------------------ transfers
 
-    def _constant(self, original: Callable[..., Any]) -> Callable[..., object]:
-        def convert(value: Any, context: Any, dtype: Any = None) -> object:
+    def _constant(self, original: Callable[..., Tensor]) -> Callable[..., object]:
+        def convert(value: object, context: object, dtype: object = None) -> object:
             tensor = original(value, context, dtype)
             if tensor is not value and not hasattr(tensor, "_us"):
                 place = self.place(tensor)
@@ -327,7 +332,7 @@ class _Seam:
 
         return convert
 
-    def _arrived(self, tensor: object, place: int) -> object:
+    def _arrived(self, tensor: Tensor, place: int) -> Holding:
         try:
             holding = self.recorder.hold(place, size_of(tensor))
         except OutOfMemory as error:
@@ -335,8 +340,8 @@ class _Seam:
         self.recorder.copy(-1, place, size_of(tensor), blocking=True)
         return holding
 
-    def _numpy(self, original: Callable[..., object]) -> Callable[..., Any]:
-        def numpy(tensor: Any) -> object:
+    def _numpy(self, original: Callable[..., object]) -> Callable[..., object]:
+        def numpy(tensor: Tensor) -> object:
             place = self.place(tensor)
             if place >= 0 and tensor.dtype.name not in ON_HOST:
                 self.recorder.copy(place, -1, size_of(tensor), blocking=True)
@@ -344,8 +349,8 @@ class _Seam:
 
         return numpy
 
-    def _copy(self, original: Callable[..., Any]) -> Callable[..., object]:
-        def copy_nograd(tensor: Any, context: Any = None, device_name: Any = None) -> object:
+    def _copy(self, original: Callable[..., Tensor]) -> Callable[..., object]:
+        def copy_nograd(tensor: Tensor, context: object = None, device_name: str | None = None) -> object:
             source = self.place(tensor)
             result = original(tensor, context, to_cpu(device_name) if device_name else device_name)
             place = self.place(result)
@@ -358,7 +363,7 @@ class _Seam:
         return copy_nograd
 
 
-def _shown(raw: Any) -> property:
+def _shown(raw: property) -> property:
     return property(lambda owner: to_gpu(raw.__get__(owner)))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from types import ModuleType
 
 from understudy.errors import UnsupportedError
 from understudy.seam.patching import Patch
 from understudy.seam.recorder import Recorder
 from understudy.seam.tensorflow_names import gpu_index, to_cpu, to_gpu
+from understudy.seam.tensorflow_types import Configuration, Context, PhysicalDevice
 
 
 class Devices:
@@ -18,15 +19,15 @@ class Devices:
         self.recorder = recorder
         self.visible = list(range(len(recorder.devices)))
         self.growth: dict[int, bool | None] = dict.fromkeys(self.visible)
-        self.cpus: list[Any] = []
-        self._physical: list[object] = []
-        self._logical_type: Any = None
+        self.cpus: list[PhysicalDevice] = []
+        self._physical: list[PhysicalDevice] = []
+        self._logical_type: Callable[[str, str], PhysicalDevice]
 
     def physical(self, logical: int) -> int:
         """The machine's device behind logical GPU `logical`; -1 for the host."""
         return self.visible[logical] if 0 <= logical < len(self.visible) else -1
 
-    def placed(self, name: str, context: Any) -> str:
+    def placed(self, name: str, context: Context) -> str:
         """Where work for the device `name` is computed; soft placement takes GPU 0 for one that does not exist.
 
         Raises InvalidArgumentError, TensorFlow's own, for such a one without soft placement. Source: SelectDevice in
@@ -46,16 +47,16 @@ class Devices:
             f"[GPU, CPU]. All available devices [{', '.join(context.devices())}].",
         )
 
-    def local(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def local(self, original: Callable[..., list[object]]) -> Callable[..., list[object]]:
         """tensorflow.python.client.device_lib.list_local_devices, with the GPUs."""
 
-        def list_local_devices(session_config: Any = None) -> list[object]:
-            host: list[Any] = original(session_config)[:1]
+        def list_local_devices(session_config: object = None) -> list[object]:
+            host = original(session_config)[:1]
             return host + [self._attributes(type(host[0]), i) for i in range(len(self.visible))]
 
         return list_local_devices
 
-    def _attributes(self, message: Any, logical: int) -> object:
+    def _attributes(self, message: Callable[..., object], logical: int) -> object:
         index = self.physical(logical)
         gpu = self.recorder.devices[index].gpu
         capability = ".".join(str(part) for part in gpu.compute_capability)
@@ -66,12 +67,12 @@ class Devices:
             physical_device_desc=f"device: {logical}, name: {gpu.name}, compute capability: {capability}",
         )
 
-    def patches(self, context: Any) -> list[Patch]:
+    def patches(self, context: ModuleType) -> list[Patch]:
         """The methods of TensorFlow's context that answer for GPUs."""
         cls = context.Context
         self._physical = [context.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in self.visible]
         self._logical_type = context.LogicalDevice
-        answers: dict[str, Callable[..., Any]] = {
+        answers: dict[str, Callable[..., object]] = {
             "list_physical_devices": lambda _, device_type=None: self._of(device_type, self.cpus, self._physical),
             "get_visible_devices": lambda _, device_type=None: self._of(device_type, self.cpus, self._seen()),
             "list_logical_devices": self._logical(cls.list_logical_devices),
@@ -91,29 +92,31 @@ class Devices:
 
     # ------------------------------------------------------------------ lists
 
-    def _of(self, kind: str | None, cpus: list[Any], gpus: list[Any]) -> list[object]:
+    def _of(self, kind: str | None, cpus: list[PhysicalDevice], gpus: list[PhysicalDevice]) -> list[PhysicalDevice]:
         return [device for device in (*cpus[:1], *gpus) if kind is None or device.device_type == kind]
 
-    def _seen(self) -> list[object]:
+    def _seen(self) -> list[PhysicalDevice]:
         return [self._physical[i] for i in self.visible]
 
-    def _logical(self, original: Callable[..., Any]) -> Callable[..., object]:
-        def list_logical_devices(context: Any, device_type: str | None = None) -> list[object]:
+    def _logical(self, original: Callable[..., list[PhysicalDevice]]) -> Callable[..., object]:
+        def list_logical_devices(context: Context, device_type: str | None = None) -> list[PhysicalDevice]:
             first = original(context, "CPU")[:1]
             gpus = [self._logical_type(f"/device:GPU:{i}", "GPU") for i in range(len(self.visible))]
             return self._of(device_type, first, gpus)
 
         return list_logical_devices
 
-    def _names(self, original: Callable[..., Any]) -> Callable[..., object]:
-        def devices(context: Any) -> list[str]:
+    def _names(self, original: Callable[..., list[str]]) -> Callable[..., object]:
+        def devices(context: Context) -> list[str]:
             return [to_gpu(name) for name in original(context)[: len(self.visible) + 1]]
 
         return devices
 
     def _set_visible(self, original: Callable[..., object]) -> Callable[..., object]:
-        def set_visible_devices(context: Any, devices: object, device_type: str | None = None) -> None:
-            wanted = devices if isinstance(devices, list | tuple) else [devices]
+        def set_visible_devices(
+            context: Context, devices: PhysicalDevice | list[PhysicalDevice], device_type: str | None = None
+        ) -> None:
+            wanted: list[PhysicalDevice] = [*devices] if isinstance(devices, list | tuple) else [devices]
             gpus = [d for d in wanted if getattr(d, "device_type", None) == "GPU"]
             if device_type in (None, "GPU"):
                 if context._initialized:
@@ -142,7 +145,7 @@ class Devices:
         return {"compute_capability": tuple(gpu.compute_capability), "device_name": gpu.name}
 
     def _set_growth(self, original: Callable[..., object]) -> Callable[..., object]:
-        def set_memory_growth(context: Any, device: object, enable: bool) -> None:
+        def set_memory_growth(context: Context, device: object, enable: bool) -> None:
             index = self._index(device)
             if index < 0:
                 original(context, device, enable)
@@ -154,7 +157,7 @@ class Devices:
         return set_memory_growth
 
     def _limit(self, original: Callable[..., object]) -> Callable[..., object]:
-        def set_logical_device_configuration(context: Any, device: Any, parts: Any) -> None:
+        def set_logical_device_configuration(context: Context, device: object, parts: Sequence[Configuration]) -> None:
             index = self._index(device)
             if index < 0:
                 original(context, device, parts)
@@ -169,8 +172,8 @@ class Devices:
 
         return set_logical_device_configuration
 
-    def _gpu_named(self, name: Any) -> int:
-        return self.physical(gpu_index(to_cpu(getattr(name, "name", name))))
+    def _gpu_named(self, name: object) -> int:
+        return self.physical(gpu_index(to_cpu(str(getattr(name, "name", name)))))
 
     def _memory(self, original: Callable[..., object]) -> Callable[..., object]:
         def get_memory_info(context: object, device: object) -> object:
@@ -204,7 +207,7 @@ class Devices:
         return sync_executors
 
     def _set_device(self, original: Callable[..., object]) -> Callable[..., object]:
-        def set_device(context: object, name: object, spec: object) -> object:
+        def set_device(context: Context, name: object, spec: object) -> object:
             return original(context, self.placed(name, context) if isinstance(name, str) else name, spec)
 
         return set_device

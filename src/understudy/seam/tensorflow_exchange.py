@@ -8,10 +8,10 @@ modelled time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from understudy.seam.exports import Lent, lend, place_at
 from understudy.seam.patching import Patch
+from understudy.seam.tensorflow_types import Tensor
 
 
 def patches(place_of: Callable[[object], int]) -> list[Patch]:
@@ -27,7 +27,7 @@ def patches(place_of: Callable[[object], int]) -> list[Patch]:
         pointer: int = values(tensor).__array_interface__["data"][0]
         return pointer
 
-    def dlpack(self: Any, *, stream: Any = None, **options: Any) -> object:
+    def dlpack(self: Tensor, *, stream: object = None, **options: object) -> object:
         place = place_of(self)
         if place < 0:
             return export(self, stream=stream, **options)
@@ -39,7 +39,7 @@ def patches(place_of: Callable[[object], int]) -> list[Patch]:
         place = place_of(self)
         return (2, place) if place >= 0 else device(self)  # 2 is kDLCUDA of dlpack.h
 
-    def from_dlpack(capsule: object) -> Any:
+    def from_dlpack(capsule: object) -> object:
         made = stock_import(capsule)
         lent = place_at(address(made)) if made.shape.num_elements() else None
         return made if lent is None else copied(made, None, f"/device:CPU:{lent.device + 1}")

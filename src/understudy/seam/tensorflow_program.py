@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from understudy.seam.recorder import Work
+from understudy.seam.tensorflow_types import FuncGraph, Operation, Tensor
 from understudy.trace.operation import Signature
 from understudy.trace.plain import Json
 
@@ -62,7 +63,7 @@ def has_kernel(name: str) -> bool:
     return name not in WITHOUT_KERNEL and not any(part in name for part in _HOST_ONLY)
 
 
-def signature_of(name: str, inputs: Sequence[Any], outputs: Sequence[Any], attrs: Json, batch: int) -> Signature:
+def signature_of(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], attrs: Json, batch: int) -> Signature:
     """What decides an operation's cost. `batch` stands for dimensions that are not known."""
     tensors = [t for t in inputs if t.dtype.name not in {"resource", "variant"}]
     results = [t for t in outputs if t.dtype.name not in {"resource", "variant"}]
@@ -79,7 +80,7 @@ def signature_of(name: str, inputs: Sequence[Any], outputs: Sequence[Any], attrs
     )
 
 
-def shape_of(tensor: Any, batch: int) -> tuple[int, ...]:
+def shape_of(tensor: Tensor, batch: int) -> tuple[int, ...]:
     """A tensor's shape with `batch` for each unknown dimension; () when even the rank is unknown."""
     shape = tensor.shape
     if shape.rank is None:
@@ -87,17 +88,17 @@ def shape_of(tensor: Any, batch: int) -> tuple[int, ...]:
     return tuple(batch if n is None else int(n) for n in shape.as_list())
 
 
-def size_of(tensor: Any, batch: int = 1) -> int:
+def size_of(tensor: Tensor, batch: int = 1) -> int:
     """A tensor's bytes."""
     return math.prod(shape_of(tensor, batch)) * max(1, int(tensor.dtype.size or 1))
 
 
-def is_known(tensor: Any) -> bool:
+def is_known(tensor: Tensor) -> bool:
     """Whether a tensor's whole shape is known."""
     return bool(tensor.shape.is_fully_defined())
 
 
-def read(graph: Any, function: Callable[[str], object], batch: int) -> Graph:
+def read(graph: FuncGraph, function: Callable[[str], FuncGraph | None], batch: int) -> Graph:
     """The steps of a FuncGraph; `function` gives the graph of a function that it calls, or None."""
     steps: list[Step] = []
     loops = shapes = 0
@@ -118,7 +119,7 @@ def read(graph: Any, function: Callable[[str], object], batch: int) -> Graph:
     return Graph(tuple(steps), loops, shapes)
 
 
-def _step(op: Any, batch: int) -> Step:
+def _step(op: Operation, batch: int) -> Step:
     attrs = {name: op.get_attr(name) for name in ("transpose_a", "transpose_b", "adj_x", "adj_y") if _has(op, name)}
     signature = signature_of(op.type, op.inputs, op.outputs, attrs, batch)
     sources = tuple(
@@ -129,11 +130,11 @@ def _step(op: Any, batch: int) -> Step:
     return Step(Work(signature), op.device, sources, COLLECTIVES.get(op.type, ""))
 
 
-def _has(op: Any, name: str) -> bool:
+def _has(op: Operation, name: str) -> bool:
     return name in op.node_def.attr
 
 
-def _called(op: Any) -> Iterator[str]:
+def _called(op: Operation) -> Iterator[str]:
     for name in ("f", "body", "then_branch"):
         if _has(op, name) and op.node_def.attr[name].func.name:
             yield op.node_def.attr[name].func.name
