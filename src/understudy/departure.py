@@ -40,10 +40,22 @@ def program_files() -> list[str]:
     return sorted(file for file in own if not {"site-packages", "dist-packages"} & set(file.split(os.sep)))
 
 
+class Stopping(Protocol):
+    """Of those options the one that is asked for here."""
+
+    @property
+    def stop_after(self) -> int | None:
+        """After how many steps of optimizers the program ends; None where it goes on to its end."""
+
+
 class Ending(Protocol):
     """What is asked of the emulation that a process leaves."""
 
     trace: Trace
+
+    @property
+    def options(self) -> Stopping:
+        """The options of the emulation."""
 
     def replace(self, patches: Iterable[Patch]) -> None:
         """Replace names, until the emulation ends."""

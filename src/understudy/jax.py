@@ -7,7 +7,7 @@ of `understudy.torch`. Only JAX's public interface is used, so that it is the sa
 from __future__ import annotations
 
 import functools
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -51,18 +51,20 @@ __all__ = [
     "visible_devices",
 ]
 
-Device = Any  # jax.Device, or a jax.sharding.Sharding where several devices are meant
+if TYPE_CHECKING:
+    Device: TypeAlias = jax.Device | jax.sharding.Sharding  # a sharding where several devices are meant
+
 T = TypeVar("T")
 
 _GUARDS: dict[PolicyMode, str] = {"silent": "allow", "warn": "log", "error": "disallow"}
 
 
-def cpu(i: int = 0) -> Any:
-    """The CPU: all its cores and the main memory. Any `i` means the same device."""
+def cpu(i: int = 0) -> jax.Device:
+    """The CPU: all its cores and the main memory, which every `i` means."""
     return jax.devices("cpu")[0]
 
 
-def gpu(i: int = 0) -> Any:
+def gpu(i: int = 0) -> jax.Device:
     """GPU number `i`, counted from 0. Raises UsageError where JAX does not have it: see try_gpu."""
     found = num_gpus()
     if not 0 <= i < found:
@@ -82,12 +84,12 @@ def _why_fewer(found: int) -> str:
     return "the machine shows no more to this process" if found else f"JAX {jax.__version__} has no GPU backend here"
 
 
-_devices: vocabulary.Devices[Any] = vocabulary.Devices(cpu, gpu, num_gpus, _why_fewer)
+_devices: vocabulary.Devices[jax.Device] = vocabulary.Devices(cpu, gpu, num_gpus, _why_fewer)
 try_gpu, try_all_gpus = _devices.try_gpu, _devices.try_all_gpus
 require_gpus, visible_devices = _devices.require_gpus, _devices.visible_devices
 
 
-def device_of(x: object) -> Any:
+def device_of(x: object) -> jax.Device:
     """The one device of an array or of a pytree of arrays (flax params, a batch).
 
     Raises UsageError where `x` holds no array, or arrays of several devices.
@@ -96,7 +98,7 @@ def device_of(x: object) -> Any:
     return vocabulary.only_device(x, (device for array in arrays for device in _places(array)), "array")
 
 
-def _places(array: Any) -> list[Any]:
+def _places(array: jax.Array) -> list[jax.Device]:
     return sorted(array.devices(), key=lambda device: (device.platform, device.id))
 
 
@@ -114,7 +116,7 @@ def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
     return result
 
 
-def _moved(leaf: object, device: Device) -> Any:
+def _moved(leaf: object, device: Device) -> object:
     if not isinstance(leaf, jax.Array | np.ndarray) or _is_there(leaf, device):
         return leaf
     vocabulary.copied("us.to", _source(leaf), device, leaf.nbytes)
@@ -136,7 +138,7 @@ def _is_there(array: object, device: Device) -> bool:
 def copy(x: T, device: Device) -> T:
     """A copy of `x` on `device`, freshly allocated even where `x` is there already."""
 
-    def duplicate(leaf: object) -> Any:
+    def duplicate(leaf: object) -> object:
         if isinstance(leaf, jax.Array | np.ndarray):
             if not _is_there(leaf, device):
                 vocabulary.copied("us.copy", _source(leaf), device, leaf.nbytes)
@@ -150,7 +152,7 @@ def copy(x: T, device: Device) -> T:
 _duplicate = copy
 
 
-def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> Any:
+def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> jax.Array:
     """An array of another framework (or NumPy) as a JAX array, on `device`, by default where it is.
 
     The memory is shared where the device stays, unless `copy` is True; a write through one is seen by the other. `x`

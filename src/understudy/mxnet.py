@@ -8,7 +8,7 @@ GPUs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import mxnet as mx
 import numpy as np
@@ -53,16 +53,19 @@ __all__ = [
     "visible_devices",
 ]
 
-Device = Any  # mx.Context
+if TYPE_CHECKING:
+    Device: TypeAlias = mx.Context
+    Array: TypeAlias = mx.nd.NDArray | mx.np.ndarray
+
 T = TypeVar("T")
 
 
-def cpu(i: int = 0) -> Any:
+def cpu(i: int = 0) -> Device:
     """The CPU: all its cores and the main memory. MXNet tells contexts of other `i` apart, the memory is the same."""
     return mx.cpu(i)
 
 
-def gpu(i: int = 0) -> Any:
+def gpu(i: int = 0) -> Device:
     """GPU number `i`, counted from 0; whether it exists is not asked (see `try_gpu` and `require_gpus`)."""
     if i < 0:
         raise UsageError(f"gpu({i}) does not exist: GPUs are counted from 0.")
@@ -80,7 +83,7 @@ def _why_fewer(found: int) -> str:
     return f"MXNet {mx.__version__} is a build for the CPU"
 
 
-_devices: vocabulary.Devices[Any] = vocabulary.Devices(cpu, gpu, num_gpus, _why_fewer)
+_devices: vocabulary.Devices[Device] = vocabulary.Devices(cpu, gpu, num_gpus, _why_fewer)
 try_gpu, try_all_gpus = _devices.try_gpu, _devices.try_all_gpus
 require_gpus, visible_devices = _devices.require_gpus, _devices.visible_devices
 
@@ -99,7 +102,7 @@ def _contexts(x: object) -> Iterator[object]:
             yield from _contexts(value)
 
 
-def device_of(x: object) -> Any:
+def device_of(x: object) -> Device:
     """The one context of an array, a gluon block or a nested batch (lists, tuples, dicts).
 
     Raises UsageError where `x` holds no array, or arrays of several contexts.
@@ -121,14 +124,14 @@ def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
     return result
 
 
-def _moved(array: Any, device: Device) -> Any:
+def _moved(array: Array, device: Device) -> Array:
     if array.ctx == device:
         return array
     vocabulary.copied("us.to", array.ctx, device, _size_bytes(array))
     return array.copyto(device)
 
 
-def _size_bytes(array: Any) -> int:
+def _size_bytes(array: Array) -> int:
     return int(array.size * np.dtype(array.dtype).itemsize)
 
 
@@ -149,7 +152,7 @@ def _mapped(function: Callable[[object], object], x: object) -> Any:
 def copy(x: T, device: Device) -> T:
     """A copy of `x` on `device`, freshly allocated even where `x` is there already."""
 
-    def duplicate(array: Any) -> Any:
+    def duplicate(array: Array) -> Array:
         if array.ctx != device:
             vocabulary.copied("us.copy", array.ctx, device, _size_bytes(array))
         return array.copyto(device)
@@ -161,7 +164,7 @@ def copy(x: T, device: Device) -> T:
 _duplicate = copy
 
 
-def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> Any:
+def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> Array:
     """An array of another framework (or NumPy) as an array, on `device`, by default where it is.
 
     The memory is shared where the device stays, unless `copy` is True; a write through one is seen by the other. `x`

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy as _copy
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import fields, is_dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import nn
@@ -22,10 +22,10 @@ class Children(NamedTuple):
     """What a container holds, one level deep, and the function that makes a container like it of other values."""
 
     values: list[Any]
-    rebuild: Callable[[list[Any]], Any]
+    rebuild: Callable[[list[Any]], object]
 
 
-def children_of(x: Any) -> Children | None:
+def children_of(x: object) -> Children | None:
     """The parts of a container; None for whatever is none: tensors, modules, numbers, strings."""
     if is_dataclass(x) and not isinstance(x, type | Mapping):
         names = [field.name for field in fields(x) if hasattr(x, field.name)]  # one without a default may have no value
@@ -58,9 +58,9 @@ def tensors_in(x: object) -> Iterator[torch.Tensor]:
 
 def map_tensors(
     function: Callable[[torch.Tensor], torch.Tensor],
-    x: Any,
+    x: object,
     modules: Callable[[nn.Module], nn.Module] | None = None,
-    names: Callable[[Any], Any] | None = None,
+    names: Callable[[list[str] | tuple[str, ...]], object] | None = None,
 ) -> Any:
     """The nested batch `x` with `function` applied to its tensors; `x` itself where that changes nothing.
 
@@ -69,7 +69,7 @@ def map_tensors(
     """
     seen: dict[int, torch.Tensor] = {}
 
-    def mapped(x: Any) -> Any:
+    def mapped(x: object) -> object:
         if isinstance(x, torch.Tensor):
             if id(x) not in seen:
                 seen[id(x)] = function(x)
@@ -88,12 +88,12 @@ def map_tensors(
     return mapped(x)
 
 
-def are_names(x: Any) -> bool:
+def are_names(x: object) -> TypeGuard[list[str] | tuple[str, ...]]:
     """Whether `x` is a list or tuple of strings, as `default_collate` makes of the strings of samples."""
     return isinstance(x, list | tuple) and bool(x) and all(isinstance(item, str | bytes) for item in x)
 
 
-def _with_values(x: Mapping[Any, object], values: list[Any]) -> Any:
+def _with_values(x: Mapping[object, object], values: list[object]) -> object:
     """A mapping of the class of `x`, with what else it carries, and other values."""
     changes = dict(zip(x, values, strict=True))
     if not isinstance(x, MutableMapping):
@@ -103,7 +103,7 @@ def _with_values(x: Mapping[Any, object], values: list[Any]) -> Any:
     return changed
 
 
-def _with_fields(x: Any, names: list[str], values: list[Any]) -> Any:
+def _with_fields(x: object, names: list[str], values: list[object]) -> object:
     """A dataclass with other values. It is copied, not made anew: `__init__` and `__post_init__` have run already."""
     changed = _copy.copy(x)
     for name, value in zip(names, values, strict=True):

@@ -33,8 +33,6 @@ from understudy.variables import FOLDER, OPTIONS
 if TYPE_CHECKING:
     import argparse
 
-    import torch
-
     from understudy.checks._gates import Gate
     from understudy.session import Session
     from understudy.trace.trace import Trace
@@ -358,16 +356,16 @@ def _session(request: pytest.FixtureRequest) -> Session:
 
 
 @pytest.fixture
-def gpus(request: pytest.FixtureRequest) -> list[torch.device]:
+def gpus(request: pytest.FixtureRequest) -> list[object]:
     """The GPUs of this test, as torch.device objects: one, or as many as the marker `gpus` asks for."""
     from understudy import torch as us
 
     wanted = _wanted(request.node) or (1, None)
-    return us.require_gpus(wanted[0])
+    return [*us.require_gpus(wanted[0])]
 
 
 @pytest.fixture
-def cuda_device(gpus: list[torch.device]) -> torch.device:
+def cuda_device(gpus: list[object]) -> object:
     """The first GPU of this test, as a torch.device."""
     return gpus[0]
 

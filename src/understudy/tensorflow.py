@@ -7,7 +7,7 @@ interface is used, so that it is the same code on real and on emulated GPUs.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import tensorflow as tf
 
@@ -50,18 +50,20 @@ __all__ = [
     "visible_devices",
 ]
 
-Device = Any  # tf.config.LogicalDevice, or any name that tf.device takes
+if TYPE_CHECKING:
+    Device: TypeAlias = tf.config.LogicalDevice | str  # or any name that tf.device takes
+
 T = TypeVar("T")
 
 _PLACEMENT: dict[PolicyMode, str] = {"silent": "silent", "warn": "warn", "error": "explicit"}
 
 
-def cpu(i: int = 0) -> Any:
-    """The CPU: all its cores and the main memory. Any `i` means the same device."""
+def cpu(i: int = 0) -> tf.config.LogicalDevice:
+    """The CPU: all its cores and the main memory, which every `i` means."""
     return tf.config.LogicalDevice("/device:CPU:0", "CPU")
 
 
-def gpu(i: int = 0) -> Any:
+def gpu(i: int = 0) -> tf.config.LogicalDevice:
     """GPU number `i`, counted from 0; whether it exists is not asked (see `try_gpu` and `require_gpus`)."""
     if i < 0:
         raise UsageError(f"gpu({i}) does not exist: GPUs are counted from 0.")
@@ -79,25 +81,25 @@ def _why_fewer(found: int) -> str:
     return f"TensorFlow {tf.__version__} is a build for the CPU"
 
 
-_devices: vocabulary.Devices[Any] = vocabulary.Devices(cpu, gpu, num_gpus, _why_fewer)
+_devices: vocabulary.Devices[tf.config.LogicalDevice] = vocabulary.Devices(cpu, gpu, num_gpus, _why_fewer)
 try_gpu, try_all_gpus = _devices.try_gpu, _devices.try_all_gpus
 require_gpus, visible_devices = _devices.require_gpus, _devices.visible_devices
 
 
-def _placed(device: Device) -> Any:
+def _placed(device: Device) -> tf.config.LogicalDevice:
     """The device as a tensor would name it."""
     spec = tf.DeviceSpec.from_string(getattr(device, "name", device))
     kind = spec.device_type or "CPU"
     return tf.config.LogicalDevice(f"/device:{kind}:{spec.device_index or 0}", kind)
 
 
-def _leaves(x: object) -> list[Any]:
+def _leaves(x: object) -> list[tf.Tensor]:
     if hasattr(x, "weights") and not tf.is_tensor(x):
         return [getattr(weight, "value", weight) for weight in x.weights]
     return [leaf for leaf in tf.nest.flatten(x) if tf.is_tensor(leaf) or isinstance(leaf, tf.Variable)]
 
 
-def device_of(x: object) -> Any:
+def device_of(x: object) -> tf.config.LogicalDevice:
     """The one device of a tensor, a variable, a nested structure or a Keras model.
 
     Raises UsageError where `x` holds no tensor, or tensors of several devices.
@@ -128,7 +130,7 @@ def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
     return result
 
 
-def _moved(leaf: Any, target: Any) -> Any:
+def _moved(leaf: tf.Tensor, target: tf.config.LogicalDevice) -> tf.Tensor:
     if not tf.is_tensor(leaf) or _placed(leaf.device) == target:
         return leaf
     vocabulary.copied("us.to", _placed(leaf.device).name, target.name, _size_bytes(leaf))
@@ -136,7 +138,7 @@ def _moved(leaf: Any, target: Any) -> Any:
         return tf.identity(leaf)
 
 
-def _size_bytes(tensor: Any) -> int:
+def _size_bytes(tensor: tf.Tensor) -> int:
     return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
 
 
@@ -144,7 +146,7 @@ def copy(x: T, device: Device) -> T:
     """A copy of `x` on `device`, freshly allocated even where `x` is there already."""
     target = _placed(device)
 
-    def duplicate(leaf: Any) -> Any:
+    def duplicate(leaf: tf.Tensor) -> tf.Tensor:
         if not tf.is_tensor(leaf):
             return leaf
         if _placed(leaf.device) != target:
@@ -161,7 +163,7 @@ def copy(x: T, device: Device) -> T:
 _duplicate = copy
 
 
-def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> Any:
+def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> tf.Tensor:
     """An array of another framework (or NumPy) as a tensor, on `device`, by default where it is.
 
     The memory is shared where the device stays, unless `copy` is True; a write through one is seen by the other. `x`

@@ -10,6 +10,7 @@ import copy as _copy
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
@@ -66,7 +67,7 @@ STAGED_BYTES = 64 << 20
 
 
 def cpu(i: int = 0) -> torch.device:
-    """The CPU: all its cores and the main memory. Any `i` means the same device."""
+    """The CPU: all its cores and the main memory, which every `i` means."""
     return torch.device("cpu")
 
 
@@ -214,7 +215,7 @@ class Stream:
     def __init__(self, device: Device | None = None, priority: int = 0) -> None:
         self.device = _default_device() if device is None else _placed(device)
         self._stream = _cuda.Stream(self.device, priority=priority) if self.device.type == "cuda" else None
-        self._blocks: list[Any] = []
+        self._blocks: list[AbstractContextManager[object]] = []
 
     def __enter__(self) -> Stream:
         if self._stream is not None:
@@ -252,14 +253,14 @@ class Timer:
 
     def __init__(self, device: Device | None = None) -> None:
         self.device = _default_device() if device is None else _placed(device)
-        self._begun: list[Any] = []  # the blocks that are open, one in another
+        self._begun: list[object] = []  # the blocks that are open, one in another
         self._pairs: list[tuple[Any, Any]] = []
 
     @property
     def clock(self) -> str:
         return "CUDA events" if self.device.type == "cuda" else "wall clock"
 
-    def _now(self) -> Any:
+    def _now(self) -> object:
         if self.device.type != "cuda":
             return time.perf_counter_ns()
         return recorded_event(self.device, timing=True)
@@ -362,9 +363,9 @@ def memory_summary(device: Device | None = None) -> str:
     return f"main memory: this process {now.allocated_bytes // mib} MiB, {free}"
 
 
-def recorded_event(device: Device, stream: object = None, timing: bool = False) -> Any:
+def recorded_event(device: Device, stream: torch.Stream | None = None, timing: bool = False) -> torch.Event:
     """A CUDA event, recorded now on `stream`, by default the current stream of `device`."""
-    event = _cuda.Event(enable_timing=timing)
+    event: torch.Event = _cuda.Event(enable_timing=timing)
     event.record(torch.cuda.current_stream(device) if stream is None else stream)
     return event
 

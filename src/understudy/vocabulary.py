@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
 from understudy.errors import UsageError
@@ -27,13 +27,13 @@ class DeviceCopyWarning(UserWarning):
 class Vocabulary(Protocol):
     """The names that every framework's module offers, with that framework's own devices and arrays."""
 
-    def cpu(self, i: int = 0) -> Any: ...
-    def gpu(self, i: int = 0) -> Any: ...
+    def cpu(self, i: int = 0) -> object: ...
+    def gpu(self, i: int = 0) -> object: ...
     def num_gpus(self) -> int: ...
-    def try_gpu(self, i: int = 0) -> Any: ...
-    def try_all_gpus(self) -> list[Any]: ...
-    def require_gpus(self, n: int) -> list[Any]: ...
-    def device_of(self, x: object) -> Any: ...
+    def try_gpu(self, i: int = 0) -> object: ...
+    def try_all_gpus(self) -> Sequence[object]: ...
+    def require_gpus(self, n: int) -> Sequence[object]: ...
+    def device_of(self, x: object) -> object: ...
     def to(self, x: Any, device: Any) -> Any: ...
     def copy(self, x: Any, device: Any) -> Any: ...
     def from_dlpack(self, x: object, device: Any = None, copy: bool | None = None) -> Any: ...
@@ -143,7 +143,7 @@ class PolicyOfFramework(Policy):
     """
 
     def __init__(
-        self, mode: PolicyMode, settings: dict[PolicyMode, str], setting: object, apply: Callable[[Any], None]
+        self, mode: PolicyMode, settings: dict[PolicyMode, str], setting: object, apply: Callable[[object], None]
     ) -> None:
         former = Policy.mode
         policy(mode)
@@ -182,17 +182,28 @@ def _lending(x: object) -> AbstractContextManager[object]:
     """What its framework wants in force while `x` is exported: PyTorch, that its device is the current one."""
     if type(x).__module__.split(".")[0] != "torch":
         return nullcontext()
-    context: AbstractContextManager[Any] = sys.modules["torch"].cuda.device_of(x)
+    context: AbstractContextManager[object] = sys.modules["torch"].cuda.device_of(x)
     return context
+
+
+class _Context(Protocol):
+    device_id: int
+    device_type: str
+
+
+class _Exporting(Protocol):
+    ctx: _Context
+
+    def to_dlpack_for_read(self) -> object: ...
 
 
 class _MXNetArray:
     """An array of MXNet 1.9, which is older than the protocol, as one that speaks it."""
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: _Exporting) -> None:
         self._array = array
 
-    def __dlpack__(self, **_: Any) -> Any:
+    def __dlpack__(self, **_: object) -> object:
         return self._array.to_dlpack_for_read()
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -209,7 +220,7 @@ def taken(x: object, take: Callable[[Any], T], framework: str, refusals: tuple[t
 
     `refusals` are errors of the framework's own, besides Python's, that mean it cannot.
     """
-    source = _MXNetArray(x) if hasattr(x, "to_dlpack_for_read") else x
+    source = _MXNetArray(x) if hasattr(x, "to_dlpack_for_read") else x  # type: ignore[arg-type]
     if not hasattr(source, "__dlpack__"):
         raise UsageError(f"a {type(x).__name__} does not speak DLPack (`__dlpack__`): make an array of it first.")
     try:
@@ -274,11 +285,11 @@ def info() -> list[GpuInfo]:
         pynvml.nvmlShutdown()
 
 
-def _gpu_info(nvml: Any, index: int, driver: str) -> GpuInfo:
+def _gpu_info(nvml: ModuleType, index: int, driver: str) -> GpuInfo:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
 
-    def ask(name: str, *arguments: Any) -> Any:
+    def ask(name: str, *arguments: object) -> Any:
         try:
             return getattr(nvml, name)(handle, *arguments)
         except nvml.NVMLError:

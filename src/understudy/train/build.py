@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -21,8 +21,8 @@ from understudy.train.reproducible import random_state
 from understudy.train.step import Forward, ModuleStep, module_forward, plain_forward
 from understudy.train.strategies import SingleDevice
 
-Loss = Callable[[Any, Any], torch.Tensor]
-OptimizerMaker = Callable[[Iterable[Any]], torch.optim.Optimizer]
+Loss = Callable[..., torch.Tensor]
+OptimizerMaker = Callable[..., torch.optim.Optimizer]
 
 _FUSED: tuple[object, ...] = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 _CAPTURABLE: tuple[object, ...] = (torch.optim.Adam, torch.optim.AdamW)
@@ -55,7 +55,7 @@ class Begun(NamedTuple):
     """An epoch whose first batch has been looked at: its items, that one included, and the random states before it."""
 
     items: Iterator[Item]
-    random: dict[str, Any]
+    random: dict[str, object]
     generators: list[torch.Tensor]
 
 
@@ -94,7 +94,7 @@ def make_optimizer(
     loss: nn.Module | None,
     strategy: SingleDevice,
     graph: bool,
-) -> tuple[torch.optim.Optimizer, Any]:
+) -> tuple[torch.optim.Optimizer, object]:
     """(optimizer, scheduler or None) from what fit was given, or from the Module's configure_optimizers.
 
     A function such as `torch.optim.Adam` or `functools.partial(torch.optim.Adam, lr=0.01)` is called with the
@@ -149,7 +149,7 @@ def _fast_options(maker: object, parameters: list[torch.Tensor], device: torch.d
     return {name: value for name, value in options.items() if name not in chosen}
 
 
-def make_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer) -> Any:
+def make_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer) -> object:
     """A learning-rate scheduler as given, or made by the function of the optimizer that was given."""
     if scheduler is None or hasattr(scheduler, "state_dict"):
         return scheduler

@@ -38,7 +38,7 @@ class Encoder:
         self.tensors: dict[str, torch.Tensor] = {}
         self._names: dict[int, str] = {}
 
-    def encode(self, value: object, path: str) -> Any:
+    def encode(self, value: object, path: str) -> object:
         """`value` as JSON. Raises UsageError where it holds what only pickle could keep."""
         if value is None or isinstance(value, bool | int | str):
             return value

@@ -21,7 +21,7 @@ from understudy.nested import are_names, children_of
 from understudy.train.prefetch import Prefetcher
 from understudy.train.strategies import SingleDevice
 
-Item = tuple[Any, int, int]
+Item = tuple[object, int, int]
 GATHERED_BYTES = 64 << 20  # rows are gathered in the epoch's order for so many bytes at a time
 
 
@@ -105,7 +105,7 @@ class Tensors:
     def size_bytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
-    def batch(self, parts: tuple[torch.Tensor, ...]) -> Any:
+    def batch(self, parts: tuple[torch.Tensor, ...]) -> object:
         return dict(zip(self.keys, parts, strict=True)) if self.keys is not None else parts
 
 
@@ -133,7 +133,7 @@ class Feed:
         if self.prefetcher is not None:
             self.prefetcher.ahead = ahead
 
-    def on_device(self, batches: Iterable[object], device: torch.device) -> Iterable[Any]:
+    def on_device(self, batches: Iterable[object], device: torch.device) -> Iterable[object]:
         if device.type != "cuda":
             return batches
         ahead = self.prefetcher.ahead if self.prefetcher is not None else True
@@ -185,7 +185,7 @@ class LoaderFeed(Feed):
         """The same items with their batches on the device."""
         counts: list[tuple[int, int]] = []
 
-        def batches() -> Iterator[Any]:
+        def batches() -> Iterator[object]:
             for batch, size, total in items:
                 counts.append((size, total))
                 yield batch
@@ -248,7 +248,7 @@ def require_divisible(batch: object, size: int) -> None:
         require_divisible(part, size)
 
 
-def begun(loader: Iterable[object]) -> Iterator[Any]:
+def begun(loader: Iterable[object]) -> Iterator[object]:
     """The loader's batches from the first. Raises UsageError where it is an iterator that has none left."""
     source = iter(gathering(loader))
     if source is not loader:
@@ -262,7 +262,7 @@ def begun(loader: Iterable[object]) -> Iterator[Any]:
     return chain(first, source)
 
 
-def parts_of(loader: object) -> list[Any]:
+def parts_of(loader: object) -> list[object]:
     """The loader and what may order its data: samplers and the data set, each once."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     places = [loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
@@ -318,7 +318,7 @@ class TensorFeed(Feed):
             order = order.pin_memory().to(device, non_blocking=True)
         parts = self._batches(plan, order, samples)
         if self.prepare is not None:
-            placed: Iterable[Any] = map(self.prepare, parts)
+            placed: Iterable[object] = map(self.prepare, parts)
         else:
             placed = parts if self.resident else self.on_device(parts, self.strategy.device)
         return ((batch, share.size, share.total) for batch, share in zip(placed, plan, strict=True))
@@ -355,7 +355,7 @@ def require_batches(source: object) -> None:
         raise UsageError(f"batches cannot come from a {type(source).__name__}: give a DataLoader or tensors.")
 
 
-class _Rows(Dataset[Any]):
+class _Rows(Dataset[object]):
     """A TensorDataset that hands out the rows of a whole batch at once."""
 
     def __init__(self, tensors: tuple[torch.Tensor, ...]) -> None:
@@ -371,11 +371,11 @@ class _Rows(Dataset[Any]):
         return [tensor.index_select(0, rows) for tensor in self.tensors]
 
 
-def _as_it_is(batch: object) -> Any:
+def _as_it_is(batch: object) -> object:
     return batch
 
 
-def gathering(loader: Iterable[object]) -> Iterable[Any]:
+def gathering(loader: Iterable[object]) -> Iterable[object]:
     """A loader of the same batches, bit for bit, that gathers rows where the given one would stack single samples.
 
     That is possible for a plain TensorDataset read in this process; any other loader is returned as it is.

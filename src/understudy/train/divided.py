@@ -46,7 +46,7 @@ from understudy.train.data import (
 from understudy.train.reproducible import random_state, restore_random_state
 from understudy.train.strategies import SingleDevice
 
-Prepare = Callable[[Any], Any] | None
+Prepare = Callable[[object], object] | None
 SAMPLED = 1 << 16  # elements of a tensor that are compared between processes
 
 
@@ -69,7 +69,7 @@ def make_feed(source: Any, strategy: SingleDevice, seed: int, prepare: Prepare, 
     return TurnsFeed(source, strategy, prepare)
 
 
-def _without_distributed_sampler(loader: DataLoader[Any], sampler: DistributedSampler[Any]) -> DataLoader[Any]:
+def _without_distributed_sampler(loader: DataLoader[object], sampler: DistributedSampler[object]) -> DataLoader[object]:
     if sampler.shuffle or type(sampler) is not DistributedSampler or loader.batch_size is None:
         raise UsageError(
             f"the outputs of predict are in the order of the data, which a {type(sampler).__name__} that shuffles or "
@@ -95,7 +95,7 @@ _KEPT_OPTIONS = (
 class Order:
     """The order in which a loader's sampler wants an epoch: the same in every process."""
 
-    def __init__(self, loader: DataLoader[Any], by_batches: bool, strategy: SingleDevice, seed: int) -> None:
+    def __init__(self, loader: DataLoader[object], by_batches: bool, strategy: SingleDevice, seed: int) -> None:
         self.loader, self.strategy, self.seed = loader, strategy, seed
         self.source: Any = loader.batch_sampler if by_batches else loader.sampler
         if not isinstance(self.source, Sized):
@@ -139,7 +139,7 @@ class _Chosen:
     """A sampler of what was chosen for the epoch."""
 
     def __init__(self) -> None:
-        self.indices: list[Any] = []
+        self.indices: list[object] = []
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -151,12 +151,12 @@ class _Chosen:
 class RowsFeed(Feed):
     """A DataLoader over an indexable data set, of which each process reads its own rows of each batch."""
 
-    def __init__(self, loader: DataLoader[Any], strategy: SingleDevice, seed: int, prepare: Prepare) -> None:
+    def __init__(self, loader: DataLoader[object], strategy: SingleDevice, seed: int, prepare: Prepare) -> None:
         self.given, self.strategy, self.prepare = loader, strategy, prepare
         self.order = Order(loader, False, strategy, seed)
         self.chosen = _Chosen()
         options = {name: getattr(loader, name) for name in _KEPT_OPTIONS}
-        self.loader: DataLoader[Any] = DataLoader(loader.dataset, batch_sampler=self.chosen, **options)
+        self.loader: DataLoader[object] = DataLoader(loader.dataset, batch_sampler=self.chosen, **options)
         self.steps = len(self._plan(len(self.order), 0))
 
     def generators(self) -> list[torch.Generator]:
@@ -182,7 +182,7 @@ class TurnsFeed(LoaderFeed):
     for nothing there.
     """
 
-    def __init__(self, loader: Iterable[Any], strategy: SingleDevice, prepare: Prepare) -> None:
+    def __init__(self, loader: Iterable[object], strategy: SingleDevice, prepare: Prepare) -> None:
         super().__init__(loader, strategy, prepare)
         self.steps = None if self.steps is None else -(-self.steps // strategy.world_size)
 
@@ -192,12 +192,12 @@ class TurnsFeed(LoaderFeed):
         self.skipped //= self.strategy.world_size
         return self.placed(self._turns(source))
 
-    def _turns(self, source: Iterator[Any]) -> Iterator[Item]:
+    def _turns(self, source: Iterator[object]) -> Iterator[Item]:
         rank, world = self.strategy.rank, self.strategy.world_size
         while True:
             sizes: list[int] = []
             prints: list[int] = []
-            mine: Any = None
+            mine: object = None
             for batch in islice(source, world):
                 if len(sizes) <= rank:
                     mine = us.map_tensors(torch.clone, batch)  # the loader may use its memory again
@@ -212,7 +212,7 @@ class TurnsFeed(LoaderFeed):
 class BatchesFeed(LoaderFeed):
     """A DataLoader whose data set or batch sampler makes the batches: taken in turn, each read by one process."""
 
-    def __init__(self, loader: DataLoader[Any], strategy: SingleDevice, seed: int, prepare: Prepare) -> None:
+    def __init__(self, loader: DataLoader[object], strategy: SingleDevice, seed: int, prepare: Prepare) -> None:
         super().__init__(loader, strategy, prepare)
         self.by_batches = loader.batch_sampler is not None
         self.order = Order(loader, self.by_batches, strategy, seed)
@@ -259,7 +259,7 @@ class BatchesFeed(LoaderFeed):
             yield batch, sizes[rank] if rank < len(sizes) else 0, sum(sizes)
 
 
-def fingerprint(batch: Any) -> int:
+def fingerprint(batch: object) -> int:
     """A number that two batches share where they hold the same: of large tensors a sample is looked at."""
     if isinstance(batch, torch.Tensor):
         if batch.layout is not torch.strided:
@@ -276,7 +276,7 @@ def fingerprint(batch: Any) -> int:
     return zlib.crc32(repr(batch).encode()) if isinstance(batch, str | bytes | int | float | bool) else 0
 
 
-def _fingerprint_of_data(data: Any) -> int:
+def _fingerprint_of_data(data: object) -> int:
     """Of a data set's length and, where they are at hand, its tensors or its choice of rows."""
     length = len(data) if isinstance(data, Sized) else 0
     if isinstance(data, Subset):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import zip_longest
-from typing import Any
 
 import torch
 from torch import nn
@@ -58,9 +57,9 @@ def evaluate(
 
 def predict(
     model: nn.Module, call: Callable[[object], object], feed: Feed, strategy: SingleDevice, precision: Precision
-) -> list[Any]:
+) -> list[object]:
     """The outputs of every batch on the CPU, in order, those of all processes included."""
-    mine: list[Any] = []
+    mine: list[object] = []
     with torch.no_grad(), eval_mode(model):
         for batch, size, total in feed.epoch(0):
             with precision.autocast(strategy.device):

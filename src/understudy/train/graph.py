@@ -58,14 +58,14 @@ class GraphStep:
         self._wants_outputs = wants_outputs
         self._device = step.strategy.device
         self._runs: dict[object, int] = {}
-        self._kind: Any = None
+        self._kind: object = None
         self._graph: Any = None
         self._given_up = False
         self._inputs: list[torch.Tensor] = []
         self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self._result: Any = None
         self._host: HostState | None = None
-        self._optimizer: Any = None
+        self._optimizer: object = None
         self._steps = self._captures = self._replays = self._to_compare = 0
         self._own_gradients = False  # whether parameters have those of an ordinary step, not the graph's
 

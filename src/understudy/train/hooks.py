@@ -10,10 +10,10 @@ from understudy.errors import UsageError
 from understudy.vocabulary import Vocabulary
 
 
-def add_to_class(cls: type) -> Callable[[Any], Any]:
+def add_to_class(cls: type) -> Callable[[object], object]:
     """Decorator that makes a function a method of a class that exists already (`@add_to_class(Trainer)`)."""
 
-    def register(function: Any) -> Any:
+    def register(function: Any) -> object:
         setattr(cls, function.__name__, function)
         return function
 

@@ -41,14 +41,16 @@ class HostState:
 
     def __init__(self, roots: Mapping[str, object]) -> None:
         self.objection: str | None = None
-        self._entries: list[tuple[Any, Any, Any, str]] = []  # mapping or list, key, value, name
+        self._entries: list[tuple[Any, Any, object, str]] = []  # mapping or list, key, value, name
         self._lengths: list[tuple[Any, int, str]] = []
-        self._cells: list[tuple[types.CellType, Any, str]] = []
-        self._tensors: list[tuple[torch.Tensor, tuple[Any, ...], str]] = []
-        self._contents: list[tuple[Callable[[], Any], Any, str]] = [(_modes, _modes(), "a global mode of PyTorch")]
+        self._cells: list[tuple[types.CellType, object, str]] = []
+        self._tensors: list[tuple[torch.Tensor, tuple[object, ...], str]] = []
+        self._contents: list[tuple[Callable[[], object], object, str]] = [
+            (_modes, _modes(), "a global mode of PyTorch")
+        ]
         self._seen: dict[int, object] = {}
         self._names: set[str] = set()  # that the code mentions
-        self._methods: dict[str, list[tuple[Any, str]]] = {}  # of which no code has said the name so far
+        self._methods: dict[str, list[tuple[object, str]]] = {}  # of which no code has said the name so far
         for name, root in roots.items():
             self._walk(root, name)
 
@@ -104,7 +106,7 @@ class HostState:
         for key, item in list(value.items()):
             self._entry(value, key, item, f"{name}[{key!r}]" if isinstance(key, PLAIN) else name)
 
-    def _walk_list(self, value: list[Any], name: str) -> None:
+    def _walk_list(self, value: list[object], name: str) -> None:
         self._lengths.append((value, len(value), name))
         for index, item in enumerate(value):
             self._entry(value, index, item, f"{name}[{index}]")
@@ -276,7 +278,7 @@ def _read_content(value: object) -> Callable[[], object] | None:
     return functools.partial(copy, value)
 
 
-def random_draws() -> tuple[Any, ...]:
+def random_draws() -> tuple[object, ...]:
     """The state of the host's global random generators."""
     return random.getstate(), repr(np.random.get_state(legacy=False)), torch.get_rng_state().tolist()
 
@@ -293,7 +295,7 @@ def _modes() -> tuple[object, ...]:
     )
 
 
-def _facts(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _facts(tensor: torch.Tensor) -> tuple[object, ...]:
     """What a graph relies on: where the values lie, whether they have a gradient, and which hooks watch it."""
     place = tensor.data_ptr() if tensor.layout is torch.strided else 0
     hooks = getattr(tensor, "_post_accumulate_grad_hooks", None)
@@ -314,7 +316,7 @@ def _is_foreign(item: object) -> bool:
     return (item.__module__ or "").partition(".")[0] in NOT_WALKED
 
 
-def _content(cell: types.CellType) -> Any:
+def _content(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # not assigned yet
@@ -325,7 +327,7 @@ def _equal(a: object, b: object) -> bool:
     return isinstance(a, PLAIN) and type(a) is type(b) and bool(a == b)
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: object, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
         return isinstance(b, torch.Tensor) and torch.equal(a, b)
     if isinstance(a, np.ndarray):
@@ -342,7 +344,7 @@ def _short(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def signature(batch: object) -> Any:
+def signature(batch: object) -> object:
     """What of a batch a graph keeps: kinds, shapes, and the values of all that is no tensor on the GPU.
 
     Raises TypeError, with the reason, where that cannot be told.

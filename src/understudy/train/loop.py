@@ -52,7 +52,7 @@ class Loop:
         self,
         trainer: Training,
         step: Step,
-        update: Callable[[Any, int, int], Result],
+        update: Callable[[object, int, int], Result],
         feed: Feed,
         metrics: Metrics,
         validate: Callable[[], dict[str, float]],
@@ -69,7 +69,7 @@ class Loop:
         self.strategy = trainer.placement
         self.checkpoints = trainer.checkpoints
         self._step_callbacks: list[Callable[[Training], None]] = []
-        self._epoch_random: dict[str, Any] = {}
+        self._epoch_random: dict[str, object] = {}
         self._epoch_generators: list[torch.Tensor] = []
         self._resumed: dict[str, Any] | None = None
         self._stop_at: int | None = None
@@ -298,7 +298,7 @@ class Loop:
         if self.checkpoints is not None and self.strategy.rank == 0:
             self.checkpoints.save(state, self.position.step, epoch_ended, metrics or {})
 
-    def state(self, epoch_ended: bool) -> dict[str, Any]:
+    def state(self, epoch_ended: bool) -> dict[str, object]:
         trainer, optimizer, loss = self.trainer, self.step.optimizer, self.step.loss_module
         counts = {} if epoch_ended else self.metrics.state_dict()
         if not self._epoch_random:

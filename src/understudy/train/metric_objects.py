@@ -36,7 +36,7 @@ def numbers(name: str, value: Any) -> dict[str, float]:
     return {name: float(value)}
 
 
-def state_of(item: Any) -> dict[str, Any]:
+def state_of(item: Any) -> dict[str, object]:
     """What `item` has counted, as data for a checkpoint; {"unknown": ...} where it cannot be told."""
     parts = _parts(item)
     if parts:
@@ -50,7 +50,7 @@ def state_of(item: Any) -> dict[str, Any]:
     return {"own": own, "on_device": any(tensor.device.type != "cpu" for tensor in us.tensors_in(own))}
 
 
-def load_state(name: str, item: Any, state: Mapping[str, Any], device: torch.device) -> None:
+def load_state(name: str, item: object, state: Mapping[str, Any], device: torch.device) -> None:
     """Let `item` go on from `state_of`. Raises UsageError where that could not be told."""
     if "unknown" in state:
         raise UsageError(

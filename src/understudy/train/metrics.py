@@ -43,7 +43,7 @@ class Metrics:
         self,
         functions: Mapping[str, Any] | None = None,
         every: int = 50,
-        gather: Callable[[Any], list[Any]] | None = None,
+        gather: Callable[[object], list[Any]] | None = None,
     ) -> None:
         if every < 1:
             raise UsageError(f"Metrics(every={every}) would never be read: give a number of values of at least 1.")
@@ -214,7 +214,7 @@ class Metrics:
             means |= numbers(name, item.compute())
         return means
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """What has been counted so far, after a wait; objects with their tensors."""
         self.drain()
         objects = {name: state_of(item) for name, item in self._objects.items()}
@@ -240,11 +240,11 @@ def _count(
             counts[name] = counts.get(name, 0.0) + weight
 
 
-def _detached(nested: object) -> Any:
+def _detached(nested: object) -> object:
     return us.map_tensors(torch.Tensor.detach, nested)
 
 
-def state_of_rank(states: list[dict[str, Any]], rank: int, processes: int) -> dict[str, Any]:
+def state_of_rank(states: list[dict[str, Any]], rank: int, processes: int) -> dict[str, object]:
     """The state to go on from in process `rank` of `processes`, from those of the processes that saved.
 
     Among another number of processes rank 0 takes over what all have counted. Raises UsageError where objects would

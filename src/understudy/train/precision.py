@@ -23,7 +23,7 @@ class Precision:
         self.name = name
         self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(name)
 
-    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+    def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         if self.dtype is None:
             return nullcontext()
         return torch.autocast(device.type, dtype=self.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -17,7 +17,7 @@ class _Staging:
     def __init__(self) -> None:
         self._buffers: list[torch.Tensor] = []
         self._next = 0
-        self._copied: Any = None
+        self._copied: torch.Event | None = None
 
     def begin(self) -> None:
         if self._copied is not None and not self._copied.query():
@@ -35,9 +35,9 @@ class _Staging:
         self._next += 1
         return buffer.copy_(tensor)
 
-    def end(self, device: torch.device, stream: object) -> Any:
-        self._copied = us.recorded_event(device, stream)
-        return self._copied
+    def end(self, device: torch.device, stream: torch.Stream) -> torch.Event:
+        self._copied = copied = us.recorded_event(device, stream)
+        return copied
 
 
 class _End:
@@ -54,9 +54,9 @@ class _End:
 class _Started(NamedTuple):
     """A batch on its way: the loader's own, kept until then, the one on the device, and the event of its arrival."""
 
-    host: Any
-    batch: Any
-    copied: Any
+    host: object
+    batch: object
+    copied: torch.Event | None
 
 
 class _Copies:
@@ -64,9 +64,9 @@ class _Copies:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._stream: Any = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)
         self._stagings = [_Staging(), _Staging()]
-        self._borrowed: Any = None  # the event after which the loader may write to its last batch again
+        self._borrowed: torch.Event | None = None  # the event after which the loader may write to its last batch again
 
     def start(self, source: Iterator[object]) -> _Started:
         """Read a batch and begin its copies; an _End where there is none left."""
@@ -146,10 +146,11 @@ class Prefetcher:
             if close is not None:
                 close()
 
-    def _arrive(self, started: _Started) -> Any:
+    def _arrive(self, started: _Started) -> object:
         """Make the current stream wait for the copies, and tell the allocator that it uses them."""
         current = torch.cuda.current_stream(self.device)
-        current.wait_event(started.copied)
+        if started.copied is not None:
+            current.wait_event(started.copied)
         for tensor in us.tensors_in(started.batch):
             if tensor.device.type == "cuda":
                 tensor.record_stream(current)

@@ -23,7 +23,7 @@ class Progress:
         self._console = console
         self._lines: list[str] = []
         self._bar: Any = None
-        self._task: Any = None
+        self._task: object = None
         self._on_terminal = enabled and (console is not None or sys.stderr.isatty())
         self._drawn = (time.monotonic(), 0)
         self.next_draw = self._drawn[0] + INTERVAL_S if self._on_terminal else math.inf

@@ -21,7 +21,7 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def random_state() -> dict[str, Any]:
+def random_state() -> dict[str, object]:
     """The state of Python's, NumPy's and PyTorch's generators, of every GPU too, as plain data and CPU tensors."""
     name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return {

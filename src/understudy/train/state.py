@@ -17,10 +17,10 @@ IMPLEMENTATION = ("foreach", "fused", "capturable")
 LOOSE = "parameter "  # begins the name of what is no parameter of a module
 
 
-def model_state(model: nn.Module, strategy: SingleDevice) -> dict[str, Any]:
+def model_state(model: nn.Module, strategy: SingleDevice) -> dict[str, object]:
     """Names to whole tensors; parameters that are one object stay one object. Every process takes part."""
     whole: dict[int, torch.Tensor] = {}
-    state: dict[str, Any] = {}
+    state: dict[str, object] = {}
     for name, value in model.state_dict(keep_vars=True).items():
         if isinstance(value, torch.Tensor):
             if id(value) not in whole:
@@ -74,13 +74,13 @@ def load_loose_parameters(present: dict[str, torch.Tensor], saved: dict[str, tor
 
 def optimizer_state(
     model: nn.Module, loss: nn.Module | None, optimizer: torch.optim.Optimizer, strategy: SingleDevice
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The optimizer's state by parameter name, with whole tensors. Every process takes part."""
     names = _parameter_names(model, loss, optimizer)
     flat = [name for group in names for name in group]
     state = optimizer.state_dict()
 
-    def whole(value: object) -> Any:
+    def whole(value: object) -> object:
         return strategy.full(value) if isinstance(value, torch.Tensor) else value
 
     values = {flat[index]: {key: whole(v) for key, v in item.items()} for index, item in state["state"].items()}
@@ -120,14 +120,14 @@ def load_optimizer_state(
     optimizer.load_state_dict({"state": values, "param_groups": groups})
 
 
-def _like(value: object, parameter: torch.Tensor, strategy: SingleDevice) -> Any:
+def _like(value: object, parameter: torch.Tensor, strategy: SingleDevice) -> object:
     """State of a parameter's shape is placed as the parameter is; the rest (step counts) PyTorch places itself."""
     if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim():
         return strategy.shard(value, parameter)
     return value
 
 
-def _placed(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+def _placed(saved: dict[str, object], now: dict[str, Any]) -> dict[str, object]:
     """A group's saved hyperparameters, with those that are tensors where they are now."""
     return {
         key: us.to(value, now[key].device) if isinstance(now.get(key), torch.Tensor) else value

@@ -19,8 +19,8 @@ class Result(NamedTuple):
     """The loss of a batch (a scalar with its graph), and what metrics may want."""
 
     loss: torch.Tensor
-    outputs: Any = None
-    target: Any = None
+    outputs: object = None
+    target: object = None
     extra: dict[str, torch.Tensor] | None = None
 
 
@@ -36,7 +36,7 @@ class ModuleStep(nn.Module):
         self.module = module
         self.split = split
 
-    def forward(self, step: str, batch: object) -> Any:
+    def forward(self, step: str, batch: object) -> object:
         """The values of a step by name; of a predict_step what it returns."""
         result = getattr(self.module, step)(batch)
         if step == "predict_step":
@@ -53,7 +53,7 @@ class ModuleStep(nn.Module):
         return sums | {"samples": torch.full_like(sums["loss"], size, requires_grad=False)}
 
 
-Forward = Callable[[Any], Result]
+Forward = Callable[[object], Result]
 
 
 def module_forward(runner: nn.Module, step: str, split: bool) -> Forward:

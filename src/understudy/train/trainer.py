@@ -95,7 +95,7 @@ class Trainer(TrainerBase):
         self.callbacks = list(callbacks)
         self.model: nn.Module = nn.Identity()
         self.optimizer: torch.optim.Optimizer | None = None
-        self.scheduler: Any = None
+        self.scheduler: object = None
         self.history: list[dict[str, float]] = []
         self.stop_reason: str | None = None
         self.stop_request = StopRequest()
@@ -133,7 +133,7 @@ class Trainer(TrainerBase):
         """End the training after the running step or epoch, with everything that belongs to an end."""
         self.stop_reason = reason
 
-    def prepare_batch(self, batch: object) -> Any:
+    def prepare_batch(self, batch: object) -> object:
         """The batch as the model gets it: by default moved to the device. An override does the moving itself."""
         return us.to(batch, self.device)
 
@@ -370,7 +370,7 @@ class Trainer(TrainerBase):
         feed = self._feed(loader, 0, batch_size, shuffle=False, ordered=True)
         through_runner = isinstance(runner, ModuleStep) and not self.placement.splits_batches
 
-        def call(batch: Any) -> Any:
+        def call(batch: Any) -> object:
             if through_runner:  # whose forward gathers the parameters under fsdp
                 return runner("predict_step", batch)
             if isinstance(model, Module):

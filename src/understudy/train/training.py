@@ -21,7 +21,7 @@ class Training(Protocol):
 
     model: nn.Module
     optimizer: torch.optim.Optimizer | None
-    scheduler: Any
+    scheduler: object
     placement: SingleDevice
     checkpoints: Checkpoints | None
     callbacks: list[Any]

@@ -25,16 +25,16 @@ from understudy.train.hooks import TrainerBase
 __all__ = ["State", "Trainer", "load_parameters", "save_parameters"]
 
 Batch = Sequence[Any]
-Loss = Callable[[Any, Any], Any]
+Loss = Callable[..., object]
 
 
 class State(NamedTuple):
     """What a step changes: parameters, optimizer state, random key, and the sum and number of losses so far."""
 
-    params: Any
-    optimizer: Any
-    key: Any
-    loss_sum: Any
+    params: object
+    optimizer: object
+    key: object
+    loss_sum: object
     steps: Any
 
 
@@ -52,7 +52,7 @@ class Trainer(TrainerBase):
     # ------------------------------------------------------------------ placement
 
     @property
-    def placement(self) -> Any:
+    def placement(self) -> object:
         """Where parameters live: a device, or the sharding that repeats them on every GPU in use."""
         if len(self.gpus) > 1:
             return NamedSharding(self._mesh(), PartitionSpec())
@@ -83,7 +83,7 @@ class Trainer(TrainerBase):
 
     def fit(
         self,
-        model: Any,
+        model: object,
         train_batches: Iterable[Batch],
         val_batches: Iterable[Batch] | None = None,
         *,
@@ -128,7 +128,7 @@ class Trainer(TrainerBase):
         def step(state: State, batch: Batch) -> State:
             key, dropout = jax.random.split(state.key)
 
-            def mean_loss(params: Any) -> Any:
+            def mean_loss(params: object) -> object:
                 outputs = self.model.apply(params, *batch[:-1], rngs={"dropout": dropout})
                 return loss(outputs, batch[-1])
 
@@ -167,17 +167,17 @@ class Trainer(TrainerBase):
             raise UsageError("there is no batch to evaluate on.")
         return float(total) / rows
 
-    def predict(self, *inputs: Any) -> Any:
+    def predict(self, *inputs: object) -> object:
         """The model's outputs for one batch of inputs, on the device."""
         return self.model.apply(self.params, *self.prepare_batch(inputs))
 
 
-def save_parameters(params: Any, path: str | Path) -> None:
+def save_parameters(params: object, path: str | Path) -> None:
     """Write a pytree of arrays, wherever they are, to one safetensors file, atomically."""
     parameters.write(path, {name: np.asarray(leaf) for name, leaf in _named(params).items()})
 
 
-def load_parameters(params: Any, path: str | Path) -> Any:
+def load_parameters(params: object, path: str | Path) -> object:
     """The pytree `params` with the file's values, each leaf with the placement and type that it has in `params`.
 
     Raises FileFormatError where the file is damaged, UsageError where its names or shapes are not those of `params`.
@@ -188,7 +188,7 @@ def load_parameters(params: Any, path: str | Path) -> Any:
     return jax.tree.unflatten(jax.tree.structure(params), placed)
 
 
-def _named(params: Any) -> dict[str, Any]:
+def _named(params: object) -> dict[str, Any]:
     """The leaves in the tree's order, under names such as "params.Dense_0.kernel"."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}

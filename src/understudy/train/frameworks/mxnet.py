@@ -26,31 +26,31 @@ Batch = Sequence[Any]
 class Module(gluon.nn.Block, HyperParameters):  # type: ignore[misc]
     """A block with its loss, optimizer and board. Parameters may be gluon's or plain arrays ("from scratch")."""
 
-    trainer: Any = None
+    trainer: object = None
 
     def __init__(self) -> None:
         super().__init__()
         self.board = Board()
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: object) -> object:
         """Apply the network `net`."""
         return self.net(x)
 
-    def loss(self, outputs: Any, targets: Any) -> Any:
+    def loss(self, outputs: Any, targets: Any) -> object:
         """The mean squared error; override for another."""
         return ((outputs - targets.reshape(outputs.shape)) ** 2).mean()
 
-    def training_step(self, batch: Batch) -> Any:
+    def training_step(self, batch: Batch) -> object:
         """The loss of one batch (inputs..., targets)."""
         return self.loss(self(*batch[:-1]), batch[-1])
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> object:
         """Anything with `step(batch_size)`; by default gluon's SGD with learning rate 0.1."""
         return gluon.Trainer(self.collect_params(), "sgd", {"learning_rate": 0.1})
 
     def scratch_params(self) -> list[Any]:
         """The plain arrays of this module and of those inside it."""
-        found: list[Any] = []
+        found: list[object] = []
         for value in vars(self).values():
             for inner in value if isinstance(value, list) else [value]:
                 if isinstance(inner, np.ndarray):
@@ -59,7 +59,7 @@ class Module(gluon.nn.Block, HyperParameters):  # type: ignore[misc]
                     found += inner.scratch_params()
         return found
 
-    def set_scratch_params_device(self, device: Any) -> None:
+    def set_scratch_params_device(self, device: object) -> None:
         """Move plain arrays of this module and of those inside it, and let them have gradients there."""
         for name, value in list(vars(self).items()):
             if isinstance(value, np.ndarray):
@@ -100,8 +100,8 @@ class Trainer(TrainerBase):
         model: Any,
         train_batches: Iterable[Batch],
         *,
-        loss: Callable[[Any, Any], Any] | None = None,
-        optimizer: tuple[str, dict[str, Any]] | None = None,
+        loss: Callable[[object, object], Any] | None = None,
+        optimizer: tuple[str, dict[str, object]] | None = None,
     ) -> list[dict[str, float]]:
         """Train for `max_epochs` and return `history`: one dict an epoch with train_loss.
 
@@ -127,7 +127,7 @@ class Trainer(TrainerBase):
             model.board.draw(epoch + 1, mean, "train_loss")
         return self.history
 
-    def fit_batch(self, batch: Batch) -> list[Any]:
+    def fit_batch(self, batch: Batch) -> list[object]:
         """One update; returns the losses, one a GPU in use, on their devices."""
         parts = self._parts(batch)
         with autograd.record():
@@ -164,19 +164,19 @@ class Trainer(TrainerBase):
                     gradient[:] = gradient * scale
 
 
-def _by_context(losses: list[Any]) -> list[list[Any]]:
-    groups: dict[Any, list[Any]] = {}
+def _by_context(losses: list[Any]) -> list[list[object]]:
+    groups: dict[object, list[object]] = {}
     for loss in losses:
         groups.setdefault(loss.ctx, []).append(loss)
     return list(groups.values())
 
 
-def save_parameters(model: Any, path: str | Path) -> None:
+def save_parameters(model: object, path: str | Path) -> None:
     """Write the parameters of a gluon block, wherever they are, to one safetensors file, atomically."""
     parameters.write(path, {name: value.list_data()[0].asnumpy() for name, value in _named(model).items()})
 
 
-def load_parameters(model: Any, path: str | Path) -> Any:
+def load_parameters(model: object, path: str | Path) -> object:
     """Read a safetensors file into an initialized gluon block, on whatever devices it is; returns the block.
 
     Raises FileFormatError where the file is damaged, UsageError where its names or shapes are not the block's.

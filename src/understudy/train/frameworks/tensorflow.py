@@ -22,7 +22,7 @@ __all__ = ["Trainer", "load_parameters", "save_parameters"]
 
 
 @cache
-def _mirrored(names: tuple[str, ...]) -> Any:
+def _mirrored(names: tuple[str, ...]) -> object:
     """One strategy for each set of devices: two of them in one process would share the keys of their collectives."""
     return tf.distribute.MirroredStrategy(list(names))
 
@@ -42,12 +42,12 @@ class Trainer(TrainerBase):
     def fit(
         self,
         make_model: Callable[[], Any],
-        train_data: Any,
-        val_data: Any = None,
+        train_data: object,
+        val_data: object = None,
         *,
-        loss: Any,
+        loss: object,
         optimizer: Callable[[], Any],
-        **options: Any,
+        **options: object,
     ) -> list[dict[str, float]]:
         """Train for `max_epochs` and return `history`: one dict an epoch, with Keras' names (loss, val_loss).
 
@@ -78,7 +78,7 @@ def save_parameters(model: object, path: str | Path) -> None:
     parameters.write(path, {name: weight.numpy() for name, weight in _named(model).items()})
 
 
-def load_parameters(model: object, path: str | Path) -> Any:
+def load_parameters(model: object, path: str | Path) -> object:
     """Read a safetensors file into a built Keras model, whose weights stay where they are; returns the model.
 
     Raises FileFormatError where the file is damaged, UsageError where its names or shapes are not the model's.

@@ -165,7 +165,7 @@ class Distributed(SingleDevice):
         """The process group for tensors of that device; None is the default one."""
         return self._control if device.type == "cpu" else None
 
-    def without_sync(self, runner: nn.Module) -> AbstractContextManager[Any]:
+    def without_sync(self, runner: nn.Module) -> AbstractContextManager[object]:
         if isinstance(runner, DistributedDataParallel):
             return runner.no_sync()
         return super().without_sync(runner)
@@ -177,12 +177,12 @@ class Distributed(SingleDevice):
                 total[name] = total.get(name, 0.0) + value
         return total
 
-    def gather(self, value: Any) -> list[Any]:
-        values: list[Any] = [None] * self.world_size
+    def gather(self, value: object) -> list[Any]:
+        values: list[object] = [None] * self.world_size
         dist.all_gather_object(values, value, group=self._control)
         return values
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast(self, value: object) -> object:
         box = [value]
         dist.broadcast_object_list(box, src=0, group=self._control, device=us.cpu())
         return box[0]
@@ -195,7 +195,7 @@ class Distributed(SingleDevice):
             dist.barrier(group=self._control)
 
 
-def _control_group() -> Any:
+def _control_group() -> object:
     """A group for small values on the host: the default one where that is gloo's, else one for all Trainers.
 
     Each group of gloo's connects every process to every other one over the network again.
@@ -208,7 +208,7 @@ def _control_group() -> Any:
     return _CONTROL_GROUPS[default]
 
 
-_CONTROL_GROUPS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # by the default group
+_CONTROL_GROUPS: weakref.WeakKeyDictionary[object, object] = weakref.WeakKeyDictionary()  # by the default group
 
 
 def sparse_weights(model: nn.Module) -> set[int]:

@@ -34,7 +34,7 @@ class DataParallel(SingleDevice):
 class _Replicas(nn.DataParallel[nn.Module]):
     """PyTorch's, which hands lists of names and dataclasses to every replica as a whole: here they are divided too."""
 
-    def scatter(self, inputs: tuple[Any, ...], kwargs: dict[str, Any] | None, device_ids: Any) -> Any:
+    def scatter(self, inputs: tuple[object, ...], kwargs: dict[str, object] | None, device_ids: Any) -> object:
         tensors = {id(tensor): tensor for tensor in us.tensors_in(inputs)}
         divided = [key for key, tensor in tensors.items() if tensor.dim()]
         scattered, empty = super().scatter((tuple(tensors[key] for key in divided),), kwargs, device_ids)
@@ -48,8 +48,8 @@ class _Replicas(nn.DataParallel[nn.Module]):
 
 
 def _part(
-    inputs: Any, tensors: dict[int, torch.Tensor], there: dict[int, torch.Tensor], device: torch.device, rows: slice
-) -> Any:
+    inputs: object, tensors: dict[int, torch.Tensor], there: dict[int, torch.Tensor], device: torch.device, rows: slice
+) -> object:
     """What one replica gets: its parts of tensors, scalars as they are, and its rows of what has one name a row."""
     total = len(next(tensor for key, tensor in tensors.items() if key in there)) if there else -1
 

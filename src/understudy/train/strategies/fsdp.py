@@ -29,7 +29,7 @@ class Sharded(Distributed):
 
     name = "fsdp"
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: object) -> None:
         super().__init__(**options)
         self._former: dict[str, weakref.ref[torch.Tensor]] = {}  # parameters by name, before they were sharded
 
@@ -92,7 +92,7 @@ class Sharded(Distributed):
                     "fused=True out under the strategy 'fsdp', but for Adam and AdamW of a model all in shards."
                 )
 
-    def _like(self, value: Any, parameter: torch.Tensor) -> Any:
+    def _like(self, value: Any, parameter: torch.Tensor) -> object:
         same = isinstance(value, torch.Tensor) and value.dim() and value.shape == parameter.shape
         return self.shard(value, parameter) if same else value
 
@@ -120,7 +120,7 @@ class Sharded(Distributed):
         for gradient in gradients:
             (gradient.to_local() if isinstance(gradient, DTensor) else gradient).mul_(factor)
 
-    def without_sync(self, runner: nn.Module) -> AbstractContextManager[Any]:
+    def without_sync(self, runner: nn.Module) -> AbstractContextManager[object]:
         @contextmanager
         def block() -> Any:
             module: Any = runner

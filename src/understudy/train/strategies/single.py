@@ -42,7 +42,7 @@ class SingleDevice:
     def adopt_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Let an optimizer hold the parameters as they are placed. Raises UsageError where it cannot train them."""
 
-    def without_sync(self, runner: nn.Module) -> AbstractContextManager[Any]:
+    def without_sync(self, runner: nn.Module) -> AbstractContextManager[object]:
         """A block whose backward passes leave the gradients of other processes alone."""
         return nullcontext()
 

@@ -7,7 +7,7 @@ import functools
 import uuid as uuids
 import warnings
 from collections.abc import Callable
-from typing import Any, SupportsInt
+from typing import SupportsInt
 
 import torch
 
@@ -226,10 +226,10 @@ def _hooks(state: State) -> dict[str, object]:
     }
 
 
-def _asked(what: str, fact: Callable[[Gpu], Any]) -> Any:
+def _asked(what: str, fact: Callable[[Gpu], object]) -> property:
     """A property in which GPUs of one architecture differ: that the program asked for it is kept."""
 
-    def read(self: DeviceProperties) -> Any:
+    def read(self: DeviceProperties) -> object:
         self._device.asked.add(what)
         return fact(self._device.gpu)
 
