@@ -68,6 +68,14 @@ def test_the_same_data_again_and_again(program):
     )
 
 
+def test_weights_that_a_side_stream_brings_in_for_each_use(program):
+    for _ in range(6):
+        program.copy(
+            HTOD_PINNED, 16 << 20, line=4, stream=1, non_blocking=1, source=7, source_version=0, source_offset=0
+        ).kernel()
+    assert found(program) == []
+
+
 @pytest.mark.parametrize("changing", ["source", "source_version", "source_offset"])
 def test_other_data_is_not_the_same_data(program, changing):
     for number in range(5):

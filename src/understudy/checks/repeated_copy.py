@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from understudy.checks import Check
-from understudy.checks._copies import detail, to_device
+from understudy.checks._copies import detail, non_blocking, pageable, to_device
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Kind, Site
 from understudy.trace.trace import Record, Trace
@@ -34,7 +34,8 @@ class RepeatedCopy(Check):
     ## What it does
     Looks for source lines that copy the same bytes of the same host tensor, not written to in between, to one device
     three times or more. A line that moves more than four different tensors in turn (a data set, epoch after epoch) is
-    left alone: the data may not fit on the device.
+    left alone: the data may not fit on the device. So is what a side stream brings from pinned memory without
+    blocking: weights that are streamed in for each use, so that they need no place on the device between.
 
     ## Why it is bad
     The link to the host is slow, ten to fifty times slower than the device's own memory, and each copy costs the host
@@ -67,6 +68,8 @@ class RepeatedCopy(Check):
         source = detail(record, "source")
         if not to_device(record) or source is None or offset is None:
             return  # without the offset, the slices of one tensor would look like one and the same
+        if record.lane.stream and non_blocking(record) and not pageable(record):
+            return
         line = self.lines.setdefault(
             (record.site.file, record.site.line, record.lane.device), Line(record.site, record.lane.device, {})
         )
