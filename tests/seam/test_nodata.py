@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -191,6 +194,37 @@ def test_masks_of_the_host_have_values() -> None:
     with understudy.emulate("A100", no_data=True):
         x = torch.ones(4, device="cuda")
         assert x[torch.tensor([True, False, True, False])].shape == (2,)
+
+
+LIBRARY = """
+def find_packed_sequence_indices(mask):
+    return None if (mask[:, -1] == 0).all() else mask
+
+
+def of_its_own(mask):
+    return (mask[:, -1] == 0).all().item()
+"""
+
+
+def test_what_a_library_looks_at_is_assumed_or_its_line_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages" / "transformers"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    (folder / "masking_utils.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(folder.parent)
+    monkeypatch.delitem(sys.modules, "transformers", raising=False)
+    masking = importlib.import_module("transformers.masking_utils")
+    monkeypatch.setitem(sys.modules, "transformers.masking_utils", masking)
+    with understudy.emulate("A100", no_data=True) as session:
+        mask = torch.zeros(2, 8, dtype=torch.long, device="cuda")
+        assert masking.find_packed_sequence_indices(mask) is None
+        with pytest.raises(UnsupportedError, match=r"test_nodata\.py:\d+ \(in transformers/masking_utils\.py:7\), and"):
+            masking.of_its_own(mask)
+    monkeypatch.delitem(sys.modules, "transformers.masking_utils")
+    (finding,) = [one for one in session.findings() if one.code == "assumed-value"]
+    assert "no sequences are packed" in finding.message
 
 
 def test_a_truth_can_be_given() -> None:

@@ -13,6 +13,7 @@ SENTENCES = {
     "finite": "assumed: a test for NaN or infinity gave {value}, all values are finite",
     "number": "assumed: a number that the program read = {value}",
     "given": "assumed: what the program read = {value}, as --assume says",
+    "library": "assumed: what a library looked at = {value}, {means}",
     "mask": "assumed: {name} selects all of {elements} elements",
 }
 
@@ -50,7 +51,10 @@ class AssumedValue(NoteCheck):
         """What was assumed."""
         sentence = SENTENCES[line.word("what", "given")]
         return sentence.format(
-            value=line.word("value"), name=line.word("name").removeprefix("aten::"), elements=line.number("elements")
+            value=line.word("value"),
+            name=line.word("name").removeprefix("aten::"),
+            elements=line.number("elements"),
+            means=line.word("means"),
         )
 
     def advice(self, line: Line) -> str:

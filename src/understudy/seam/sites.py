@@ -111,6 +111,21 @@ class Sites:
         """The innermost line of a library that the program's line is calling, as "package/file.py:12"; or ""."""
         return self.caller().library
 
+    def library_function(self) -> tuple[str, str] | None:
+        """The innermost function of a library that is running, as ("package/file.py", "name"); None without one."""
+        frame: FrameType | None = sys._getframe(1)
+        for _ in range(DEPTH):
+            if frame is None:
+                return None
+            kind = self._kinds.get(id(frame.f_code))
+            kind = self._kind(frame.f_code) if kind is None else kind
+            if kind == PROGRAM:
+                return None
+            if kind == LIBRARY:
+                return _within_packages(frame.f_code.co_filename).replace(os.sep, "/"), frame.f_code.co_name
+            frame = frame.f_back
+        return None
+
     def is_program(self, frame: FrameType) -> bool:
         """Whether a frame is the program's own, not a library's."""
         kind = self._kinds.get(id(frame.f_code))

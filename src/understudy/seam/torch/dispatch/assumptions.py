@@ -34,6 +34,21 @@ CARRYING: dict[str, Callable[..., bool]] = {
 }
 """Operators whose result is known where their tensors, truths of one value all over, are."""
 
+LIBRARIES: dict[tuple[str, str], tuple[bool, str]] = {
+    ("transformers/masking_utils.py", "find_packed_sequence_indices"): (True, "no sequences are packed"),
+    ("transformers/masking_utils.py", "_ignore_causal_mask_sdpa"): (True, "no token is padding"),
+    ("transformers/masking_utils.py", "_ignore_bidirectional_mask_sdpa"): (True, "no token is padding"),
+    ("transformers/masking_utils.py", "_can_skip_bidirectional_mask_xpu"): (True, "no token is padding"),
+    ("transformers/masking_utils.py", "flash_attention_mask"): (True, "no token is padding"),
+    ("transformers/masking_utils.py", "flex_attention_mask"): (True, "no token is padding"),
+    ("transformers/modeling_attn_mask_utils.py", "_ignore_causal_mask_sdpa"): (True, "no token is padding"),
+    ("transformers/modeling_utils.py", "warn_if_padding_and_no_attention_mask"): (False, "no token is padding"),
+}
+"""Functions of libraries that look at values to choose a way, by file and name: what training meets, and what it means.
+
+The whole batch is then computed, as without padding: the most that the step takes.
+"""
+
 GIVE_A_VALUE = "give the value to use with --assume VALUE (assume=VALUE in Python) where one will do"
 KEEP_SHAPES = "keep the shape (torch.where and masked_fill do, nonzero_static and `output_size` say how many)"
 
@@ -87,6 +102,10 @@ class Assumptions:
             what, value = known[0], known[1]
             self.note(what, value=str(int(value) if what == "overflow" else value))
             return value
+        library = self._library()
+        if library is not None:
+            self.note("library", value=str(library[0]), means=library[1])
+            return library[0]
         if self.state.assume is not None:
             self.note("given", value=str(self.state.assume))
             return self.state.assume
@@ -94,6 +113,11 @@ class Assumptions:
             self.note("number", value=str(FINITE))
             return FINITE
         raise UnsupportedError(refusal(self.state, "the program reads values of a device tensor"))
+
+    def _library(self) -> tuple[bool, str] | None:
+        """What is assumed where a library's own function asks, and what it means."""
+        found = self.state.sites.library_function()
+        return None if found is None else LIBRARIES.get(found)
 
     def values(self, tensor: Tensor) -> Tensor:
         """A host tensor of what a device tensor's elements are taken for; of its own values where it has any."""
@@ -112,8 +136,10 @@ class Assumptions:
 
 def refusal(state: State, what: str, advice: str = GIVE_A_VALUE) -> str:
     """The sentence that names the line and says what helps."""
-    site = state.machine.trace.sites[state.site()]
-    return f"{what} at {site}, and a rehearsal without data has none: {advice}, or run with data"
+    caller = state.sites.caller()
+    site = state.machine.trace.sites[caller.site]
+    inside = f" (in {caller.library})" if caller.library and not str(site).endswith(caller.library) else ""
+    return f"{what} at {site}{inside}, and a rehearsal without data has none: {advice}, or run with data"
 
 
 def selected(name: str, args: Arguments) -> Tensor | None:
