@@ -16,6 +16,7 @@ from training import housing, network
 from understudy.errors import UsageError
 from understudy.train import Callback, Checkpoints, Tensors, Trainer
 from understudy.train.data import rest_of
+from understudy.train.recipe import changes
 
 ROWS = 101
 
@@ -132,6 +133,19 @@ def test_another_schedule_is_refused_by_name(schedule, message, tmp_path):
         train(tmp_path, scheduler=schedule)
 
 
+def test_a_schedule_of_ones_own_may_have_no_state():
+    class Halves:
+        def __init__(self, optimizer) -> None:
+            self.optimizer = optimizer
+
+        def step(self) -> None:
+            self.optimizer.param_groups[0]["lr"] /= 2
+
+    trainer = Trainer(2, progress=False)
+    trainer.fit(network(), housing(), loss=nn.MSELoss(), optimizer=adam(), scheduler=Halves)
+    assert trainer.optimizer.param_groups[0]["lr"] == 0.01 / 4
+
+
 @pytest.mark.parametrize(
     ("then", "now", "message"),
     [
@@ -204,3 +218,22 @@ def test_more_epochs_and_the_same_arguments_are_no_change(tmp_path):
     with warnings.catch_warnings(action="error"):
         assert train(tmp_path, max_epochs=2, allow_changes=True)[0].step == 14
         assert train(tmp_path, max_epochs=3)[0].step == 21
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "processes", "said"),
+    [
+        (16, 3, []),
+        (24, 2, []),
+        (48, 1, []),
+        (24, 3, ["batch_size was 16 and is 24"]),
+        (32, 2, ["batch_size was 16 and is 32"]),
+    ],
+)
+def test_another_number_of_processes_keeps_the_rows_of_each_or_of_all(batch_size, processes, said):
+    """After batches of 16 rows in each of three processes."""
+    then, now = (
+        {"optimizer": {"class": "Adam", "groups": []}, "schedule": {"class": None}, "data": {"batch_size": size}}
+        for size in (16, batch_size)
+    )
+    assert [str(change) for change in changes(then, now, 3, processes)] == said

@@ -39,10 +39,11 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def of_schedule(scheduler: Any) -> dict[str, Any]:
-    """The class of a learning-rate scheduler and what it was made with; {} where there is none."""
+    """The class of a learning-rate scheduler, None where there is none, and what it was made with."""
     if scheduler is None:
         return {"class": None}
-    state = {key: _plain(value) for key, value in scheduler.state_dict().items()}
+    kept = scheduler.state_dict() if hasattr(scheduler, "state_dict") else {}
+    state = {str(key): _plain(value) for key, value in kept.items()}
     made_with = {key: value for key, value in state.items() if key not in COUNTED and not key.startswith("_")}
     return {"class": _class_of(scheduler)} | {key: value for key, value in made_with.items() if value is not None}
 
@@ -50,7 +51,7 @@ def of_schedule(scheduler: Any) -> dict[str, Any]:
 def of_data(source: Any) -> dict[str, Any]:
     """What decides the order of a loader's rows, and how they are cut into batches."""
     if not isinstance(source, DataLoader):
-        kept = ("batch_size", "shuffle", "drop_last", "rows")
+        kept = ("batch_size", "shuffle", "drop_last")
         found = {"class": _class_of(source)} | {key: _plain(getattr(source, key, None)) for key in kept}
         found["length"] = len(source) if isinstance(source, Sized) and not is_stream(source) else None
         return {key: value for key, value in found.items() if value is not None}
