@@ -15,7 +15,9 @@ from training import housing, network
 
 from understudy.errors import UsageError
 from understudy.train import Callback, Checkpoints, Tensors, Trainer
+from understudy.train.checkpoint import newest
 from understudy.train.data import rest_of
+from understudy.train.loop import Loop
 from understudy.train.recipe import changes
 
 ROWS = 101
@@ -211,6 +213,18 @@ def test_what_was_asked_for_is_what_the_next_resume_is_held_to(tmp_path):
     with pytest.raises(UsageError, match=r"lr was 0.5 and is 0.01"):
         train(tmp_path)
     assert train(tmp_path, adam(lr=0.5))[0].step == 21
+
+
+def test_a_checkpoint_that_does_not_tell_is_gone_on_from(tmp_path, monkeypatch):
+    """As those of the first versions."""
+    state_of = Loop.state
+    with monkeypatch.context() as earlier:
+        known = lambda loop, ended: {key: x for key, x in state_of(loop, ended).items() if key != "recipe"}  # noqa: E731
+        earlier.setattr(Loop, "state", known)
+        train(tmp_path, crash=5)
+    assert "recipe" not in newest(tmp_path)
+    trainer, rows = train(tmp_path, data=numbered(True, 12, "tensors"), max_epochs=1)
+    assert (trainer.step, len(rows)) == (4 + 4, ROWS - 4 * 16)
 
 
 def test_more_epochs_and_the_same_arguments_are_no_change(tmp_path):
