@@ -66,9 +66,7 @@ class Plan:
         if best is not None:
             return best.command
         if any(row.status == demand.DOES_NOT_FIT for row in self.rows):
-            return (
-                "GPUs with more memory, or less of what takes it: --suggest tries what needs no change of the program"
-            )
+            return "GPUs with more memory, or less of what takes it: --suggest tries some of that"
         return "mend what the rows say, or see the whole error: understudy run --no-data " + self.program
 
     def _why_not(self) -> str:
