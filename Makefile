@@ -33,6 +33,7 @@ help:
 	@echo "make snapshots        memory snapshots that others recorded on real GPUs, replayed"
 	@echo "make calibrate        fit the cost model's curves and collectives on the published timings again"
 	@echo "make accuracy         predicted against published training throughput"
+	@echo "make accuracy-plan    plans against published runs: whether their batches fit, and the ranking of GPUs; takes long"
 	@echo "make accuracy-transformers, make accuracy-images: the same of models that others timed whole, in FP32 and of timm"
 	@echo "make differential     the Trainer against a hand-written loop on 1,000 random configurations; a quarter of an hour"
 	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
@@ -126,6 +127,10 @@ calibrate: environment
 
 accuracy: environment
 	$(RUN) tools/calibration/accuracy.py $(ARGS)
+
+# ARGS="bert-large" plans the models whose names begin so.
+accuracy-plan: environment
+	$(RUN) tools/calibration/accuracy_plan.py $(ARGS)
 
 accuracy-transformers: environment
 	$(RUN) tools/calibration/accuracy_models.py transformers $(ARGS)

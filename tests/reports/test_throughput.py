@@ -8,6 +8,7 @@ from traces import HTOD
 
 from understudy.reports import json as json_report
 from understudy.reports.parts.summary import summarize
+from understudy.reports.parts.throughput import tokens
 from understudy.reports.text import render
 from understudy.trace.operation import Kind, Lane, Signature, Site
 
@@ -44,6 +45,24 @@ def test_else_the_first_dimension_of_the_inputs_does(program):
     summary = summarize(program.trace, [])
     assert summary.samples.number == 16
     assert "16 a step, by the first dimension of what train.py:10 copies" in summary.throughput
+
+
+def test_inputs_and_labels_of_one_shape_are_one_batch_and_a_kernel_between_them_makes_two(program):
+    for number in range(5):
+        inputs(program, (12, 64), (12, 64)).kernel(ns=1_000_000).step(number)
+    assert summarize(program.trace, []).samples.number == 12
+    for number in range(5, 10):
+        inputs(inputs(program, (12, 64)).kernel(ns=1_000_000), (12, 64)).kernel(ns=1_000_000).step(number)
+    assert 12 < summarize(program.trace, []).samples.number < 24
+
+
+def test_tokens_are_the_elements_of_whole_numbers_of_two_dimensions(program):
+    for number in range(5):
+        inputs(program, (8, 64), (8, 64), (8, 1024)).kernel(ns=1_000_000).step(number)
+    assert tokens(program.trace) == 8 * 64  # 4,096 bytes: 8 an element there, less in the last
+    for number in range(5, 10):
+        inputs(program, (16, 3, 8, 8)).kernel(ns=1_000_000).step(number)
+    assert tokens(program.trace) == 8 * 64 * 4 / 9
 
 
 def test_inputs_that_do_not_agree_say_nothing(program):

@@ -116,7 +116,8 @@ def command(program: str, arguments: tuple[str, ...], **options: Any) -> int:
             backend=options["backend"],
             scheduler=options["scheduler"],
             jobs=options["jobs"],
-            folder=None if options["fresh"] else default_folder(),
+            folder=default_folder(),
+            fresh=options["fresh"],
             suggest=options["suggest"],
             progress=progress.show,
         )

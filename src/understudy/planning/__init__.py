@@ -128,6 +128,7 @@ def make(
     scheduler: str | None = None,
     jobs: int | None = None,
     folder: Path | None = None,
+    fresh: bool = False,
     suggest: bool = False,
     progress: Callable[[Planner], None] | None = None,
 ) -> Plan:
@@ -138,6 +139,7 @@ def make(
         work: what a whole run is, and the goal.
         backend: "local", "dask" or "ray"; `scheduler` is the cluster's address, `jobs` how many run at once.
         folder: where rehearsals are kept; None keeps none.
+        fresh: whether to take nothing from there.
         suggest: whether to try what would help the best candidate, or the nearest that does not fit.
         progress: called each time that a rehearsal has ended.
 
@@ -151,7 +153,7 @@ def make(
     if work.chosen == "cheapest" and not work.prices:
         raise UsageError("--goal cheapest needs prices: --price H100=2.49, of one GPU and hour")
     begun = time.monotonic()
-    cache = Cache(folder)
+    cache = Cache(folder, fresh)
     pool = open_pool(backend, scheduler, jobs)
     try:
         planner = Planner(question, pool, cache, progress)

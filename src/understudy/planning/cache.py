@@ -75,14 +75,15 @@ def digest(path: str | Path) -> str:
 
 
 class Cache:
-    """The folder; with None for a folder nothing is kept and nothing found."""
+    """The folder; with None for a folder nothing is kept and nothing found. A `fresh` one finds nothing, and keeps."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, fresh: bool = False) -> None:
         self.folder = folder
+        self.fresh = fresh
 
     def get(self, key: str) -> tuple[Measurement, bytes | None] | None:
         """What was kept under a key, and its trace; None for nothing, or where the program's files have changed."""
-        if self.folder is None:
+        if self.folder is None or self.fresh:
             return None
         path = self.folder / f"{key}.json"
         try:

@@ -51,11 +51,8 @@ class Plan:
         if best is None:
             return self._why_not()
         goal = self.work.chosen
-        words = [
-            f"the {goal} of {plural(sum(row.fits for row in self.rows), 'candidate')} that fit"
-            if len(self.rows) > 1
-            else "it fits"
-        ]
+        fitting = sum(row.fits for row in self.rows)
+        words = [f"the {goal} of {fitting} candidates that fit" if fitting > 1 else "it fits"]
         words += [text for text in (_step(best), _rate(best), _cost(best)) if text]
         return f"{', '.join(words)}; {self.surety}"
 
@@ -88,8 +85,11 @@ class Plan:
         parts = []
         if best.status == demand.TIGHT:
             parts.append("the upper end of its memory's band does not fit")
-        if len([row for row in self.rows if row.fits]) == 1:
-            parts.append("nothing else fits" if len(self.rows) > 1 else "there was nothing to compare it with")
+        untried = sum(row.status == demand.NOT_TRIED for row in self.rows)
+        if len(self.rows) == 1:
+            parts.append("there was nothing to compare it with")
+        elif sum(row.fits for row in self.rows) == 1:
+            parts.append("of the others none that was tried fits" if untried else "no other does")
         elif rivals:
             names = _several(rivals)
             parts.append(f"its band overlaps with that of {names}: between them this order is a best guess")

@@ -1,0 +1,92 @@
+"""Plans against published training runs: does what others ran fit, and are GPUs ranked as their throughput ranks them?
+
+    python tools/calibration/accuracy_plan.py               # every model of the table with five GPUs or more
+    python tools/calibration/accuracy_plan.py resnet50      # those whose names begin so
+
+The published batches of a model differ by GPU and follow its memory: they are what the publishers made fit. Each plan
+looks for the largest batch that fits on every GPU of the rows, and its throughput there is compared with the published.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import combinations
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
+
+from reference_steps import rows  # noqa: E402
+
+from understudy import planning  # noqa: E402
+from understudy.launch import Program  # noqa: E402
+from understudy.planning.cache import default_folder  # noqa: E402
+from understudy.planning.planner import Question  # noqa: E402
+from understudy.planning.rows import Row, Work  # noqa: E402
+from understudy.planning.space import parse_largest  # noqa: E402
+
+LEAST_GPUS = 5
+PROGRAM = str(ROOT / "tools" / "calibration" / "plan_program.py")
+
+
+def main() -> None:
+    """Print a table a model, and what they say together."""
+    only = sys.argv[1] if len(sys.argv) > 1 else ""
+    groups: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+    for row in rows():
+        if row["model"].startswith(only):
+            groups.setdefault((row["model"], row["kind"]), {}).setdefault(row["key"], row)
+    agreeing = pairs = fitting = runs = best = within = plans = 0
+    for (model, kind), published in groups.items():
+        if len(published) < LEAST_GPUS:
+            continue
+        found = planned(model, kind, published)
+        for key, row in published.items():
+            runs += 1
+            fitting += batch(found[key]) >= int(row["batch"])
+            print(
+                f"{model:20} {kind:5} {key:18} published batch {row['batch']:>5}, planned {batch(found[key]):5}"
+                f"{' TOO SMALL' if batch(found[key]) < int(row['batch']) else ''}",
+                flush=True,
+            )
+        truth = {key: float(row["value"]) for key, row in published.items()}
+        for one, other in combinations(published, 2):
+            pairs += 1
+            agreeing += (rate(found[one]) > rate(found[other])) == (truth[one] > truth[other])
+        fastest, taken = max(truth, key=lambda key: truth[key]), max(found, key=lambda key: rate(found[key]))
+        plans += 1
+        best += fastest == taken
+        within += rate(found[taken], low=True) <= rate(found[fastest], high=True)
+        print(f"{model:20} {kind:5} fastest published {fastest}, planned {taken}")
+    if pairs:
+        print(f"published batches that fit: {fitting} of {runs}")
+        print(f"ranking of GPUs: tau {2 * agreeing / pairs - 1:.2f} over {pairs} pairs")
+        print(f"recommended GPU: the fastest in {best} of {plans} plans, within its band in {within}")
+
+
+def planned(model: str, kind: str, published: dict[str, dict[str, str]]) -> dict[str, Row]:
+    """The largest batch and its time on each GPU; four times the published batch is as far as the search goes."""
+    top = 4 * max(int(row["batch"]) for row in published.values())
+    question = Question(
+        Program("script", PROGRAM, (model, kind)),
+        tuple(published),
+        largest=parse_largest(f"--batch-size=1..{top}"),
+        options={"assume": 1.0},
+    )
+    return {row.gpus: row for row in planning.make(question, Work(), folder=default_folder()).rows}
+
+
+def batch(row: Row) -> int:
+    """The largest batch that fits; 0 where none does."""
+    return int(str(row.choices["--batch-size"])) if row.fits else 0
+
+
+def rate(row: Row, low: bool = False, high: bool = False) -> float:
+    """Samples a second, or an end of their band."""
+    if row.step_ns is None:
+        return 0.0
+    return batch(row) * 1e9 / (row.step_ns.high if low else row.step_ns.low if high else row.step_ns.value)
+
+
+if __name__ == "__main__":
+    main()
