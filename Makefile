@@ -41,6 +41,7 @@ help:
 	@echo "make conformance      PyTorch $(OLDEST_TORCH)'s own CUDA tests on two emulated GPUs; takes half an hour to an hour; fetches them first"
 	@echo "make behaviour        what thirty programs do, recorded before a change of structure and compared after it (ARGS)"
 	@echo "make hardware         what a real NVIDIA GPU says to what is emulated: 40 minutes; HARDWARE_PYTHON=a Python with CUDA's torch"
+	@echo "make faults           random faults in a training of two ranks, beside an oracle; a quarter of an hour (ARGS=\"--seed 7\")"
 	@echo "make fuzz             damaged and hostile files of every format that is read: ten minutes, seeded (ARGS=\"--seed 7\")"
 	@echo "make differential-operators  every operator of PyTorch's database, and random programs, beside plain PyTorch; hours"
 	@echo "make docs             the documentation, in site/"
@@ -174,6 +175,10 @@ differential-operators: environment
 # ARGS="--seed 7 --one trace/112" writes one file again and reads it.
 fuzz: environment
 	$(RUN) tools/fuzz $(ARGS)
+
+# ARGS="--seed 7 --one 112" runs one schedule of a seed again.
+faults: environment
+	$(RUN) tools/faults $(ARGS)
 
 docs: environment
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)

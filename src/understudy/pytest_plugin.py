@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from understudy import launch, pytest_findings, settings, shim
+from understudy import faults, launch, pytest_findings, settings, shim
 from understudy.errors import UsageError
 from understudy.import_hook import hook
 from understudy.measure.present import real_gpus
@@ -41,6 +41,7 @@ Backend = Literal["emulated", "real"]
 
 MARKERS = (
     "gpus(n=1, model=None): the test needs n GPUs; emulated ones are of that model and fresh for the test",
+    'fault(name, **where): something goes wrong on purpose, as in fault("nan", step=2); the test gets emulated GPUs',
     "max_syncs(n): the test fails when the host waits for an emulated GPU more than n times",
 )
 FIXTURES = ("gpus", "cuda_device", "gpu_trace", "assert_no_findings")
@@ -170,7 +171,7 @@ def _wanted(item: pytest.Item) -> tuple[int, str | None] | None:
     """How many GPUs of which model a test asks for; None when it does not ask."""
     marker = item.get_closest_marker("gpus")
     if marker is None:
-        asks = _our_fixtures(item) or item.get_closest_marker("max_syncs")
+        asks = _our_fixtures(item) or item.get_closest_marker("max_syncs") or item.get_closest_marker("fault")
         return (1, None) if asks else None
 
     n, model = _arguments(marker, {"n": 1, "model": None})
@@ -211,6 +212,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return
     count, model = wanted
     if gpus.backend == "real":
+        if item.get_closest_marker("fault"):
+            item.user_properties.append(("gpus", LACKED))
+            pytest.skip("a fault on purpose needs emulated GPUs; --gpu-backend emulated runs it")
         if gpus.real < count:
             item.user_properties.append(("gpus", LACKED))
             pytest.skip(f"needs {count} GPUs, there are {gpus.real} real ones; --gpu-backend emulated runs it")
@@ -221,12 +225,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     refusal = ""
     try:
         spec = f"{count}x{model}" if model else str(count)
-        item.stash[SESSION] = stack.enter_context(_fresh(gpus.emulation(spec)))
+        item.stash[SESSION] = stack.enter_context(_fresh(gpus.emulation(spec) | _faults(item)))
     except UsageError as error:
         refusal = str(error)
     if refusal:
         pytest.fail(f"this test's GPUs cannot be emulated: {refusal}", pytrace=False)
     _watch(item, item.stash[SESSION])
+
+
+def _faults(item: pytest.Item) -> dict[str, object]:
+    """What is to go wrong on purpose in a test, by its markers: the nearest comes last."""
+    found = []
+    for marker in reversed(list(item.iter_markers("fault"))):
+        if not marker.args or not isinstance(marker.args[0], str) or len(marker.args) > 1:
+            pytest.fail(f'{_written(marker)} is not of the form fault("nan", step=2)', pytrace=False)
+        found.append(faults.described({"name": marker.args[0], **marker.kwargs}))
+    return {"faults": tuple(found)} if found else {}
 
 
 def _watch(item: pytest.Item, session: Session | None) -> None:

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from understudy import checks, gpus, live, reports, variables
+from understudy import checks, faults, gpus, live, reports, variables
 from understudy.analysis import remedies
 from understudy.checks.fragmentation import fragmented
 from understudy.cost import measured
@@ -82,7 +82,7 @@ class Options:
     `overcommit` serves requests for memory beyond what the GPUs have, to see what a program needs that does not fit;
     `stop_after` ends the process at once after so many steps of optimizers (of PyTorch);
     `stuck_after` is how many seconds a rank may give its devices no work while others wait for it, before that is a
-    finding.
+    finding; `faults` are what is to go wrong on purpose, "die:rank=1,step=3" (docs/faults.md).
     """
 
     gpus: str = "2"
@@ -103,6 +103,7 @@ class Options:
     overcommit: bool = False
     stop_after: int | None = None
     stuck_after: float = 60.0
+    faults: tuple[str, ...] = ()
 
 
 class Session:
@@ -142,6 +143,7 @@ class Session:
         try:
             import_module("torch")  # before the seam: under `understudy run` this begins the run's own emulation
             import_module("understudy.seam.torch.requirements").require()
+            from understudy.seam.torch.dispatch.faults import Strikes
             from understudy.seam.torch.install import Installation
             from understudy.seam.torch.state.core import Meter
             from understudy.seam.torch.state.state import State
@@ -167,6 +169,8 @@ class Session:
         state.ranks.share_gpus, state.stale = self.options.share_gpus, self.options.async_copies == "stale"
         state.notes.stop_after = self.options.stop_after
         state.stuck_after_s = self.options.stuck_after
+        if self.options.faults:
+            state.strikes = Strikes(state, faults.parse(self.options.faults, self.options.seed))
         if self.options.host_time == "measured":
             state.meter = Meter(self.options.host_factor)
         installation = Installation(state)
@@ -407,6 +411,8 @@ def _options(values: Json) -> Options:
             raise UsageError(f"{name} cannot be {values[name]!r}: it is {' or '.join(map(repr, allowed))}")
     if values.get("host_memory_limit") is not None:
         values["host_memory_limit"] = parse_size(values["host_memory_limit"])
+    values["faults"] = tuple(values.get("faults", ()))
+    faults.parse(values["faults"])
     return Options(**{**values, "gpus": gpus.absolute(values.get("gpus", Options.gpus))})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from understudy import foreign
+from understudy import faults, foreign
 from understudy.errors import FileFormatError
 
 TEXT = (str,), "a string"
@@ -19,6 +19,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "cuda-version": ((str, int, float), 'a version, "11.2"'),
     "curves": TEXT,
     "fail-on": LIST,
+    "fault": LIST,
     "gpu-backend": TEXT,
     "gpus": ((str, int), 'a string, "2xV100", or a number'),
     "host-factor": ((int, float), "a number"),
@@ -64,6 +65,8 @@ def _table(path: Path) -> dict[str, object]:
     if not isinstance(table, dict):
         raise FileFormatError(f"{path}: tool.understudy must be a table, [tool.understudy]")
     settings = {str(name).replace("_", "-"): value for name, value in table.items()}
+    if isinstance(settings.get("fault"), list):  # an array of tables, [[tool.understudy.fault]], says the same
+        settings["fault"] = [faults.described(one) if isinstance(one, dict) else one for one in settings["fault"]]
     for name in settings.keys() - set(NAMES):
         near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(NAMES)}"

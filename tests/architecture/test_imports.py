@@ -6,7 +6,7 @@ import pytest
 from source import Source, sources
 
 VOCABULARY = {"vocabulary", "torch", "jax", "tensorflow", "mxnet"}
-CORE = {"trace", "gpus", "cost", "machine", "checks", "reports", "ranks"}
+CORE = {"trace", "gpus", "cost", "machine", "checks", "reports", "ranks", "faults"}
 BELOW_SESSION = CORE | {"seam", "analysis", "measure", "settings", "live", "departure"}
 COMMANDS = (
     BELOW_SESSION | VOCABULARY | {"session", "launch", "train", "experiments", "doctor", "cli", "foreign", "planning"}
@@ -22,12 +22,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cost": {"trace", "gpus", "foreign"},
     "machine": {"trace", "gpus", "cost"},
     "ranks": {"foreign", "trace"},
+    "faults": set(),
     "checks": {"trace", "ranks"},
     "reports": {"trace"},
-    "seam": {"machine", "trace", "gpus", "ranks", "import_hook"},
+    "seam": {"machine", "trace", "gpus", "ranks", "faults", "import_hook"},
     "analysis": {"foreign", "machine", "cost", "trace", "gpus"},
     "measure": {"foreign", "trace", "gpus"},
-    "settings": {"foreign"},
+    "settings": {"foreign", "faults"},
     "live": {"machine"},
     "departure": {"trace", "seam"},
     "guard": set(),

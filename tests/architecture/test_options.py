@@ -25,6 +25,7 @@ NAMES = [
     "overcommit",
     "stop_after",
     "stuck_after",
+    "faults",
 ]
 
 

@@ -93,6 +93,8 @@ def become(rank: int, request: dict, folder: Path, port: int) -> None:
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1",
     )  # fmt: skip
     options = {"gpus": request.get("gpus", f"{max(2, size)}xV100"), "stuck_after": request.get("stuck_after", 60.0)}
+    if request.get("faults"):
+        options["faults"] = request["faults"]
     os.environ.update(launch.environment(options, folder, os.environ))
     out = os.open(folder / f"{rank}.out", os.O_WRONLY | os.O_CREAT)
     os.dup2(out, 1)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import click
 
-from understudy import gpus
+from understudy import faults, gpus
 from understudy.cost import measured
 from understudy.errors import UsageError
 from understudy.gpus import versions
@@ -58,6 +58,16 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: float | 
     if value is not None and not value > 0:
         raise UsageError(f"--stuck-after cannot be {value:g}: it is a positive number of seconds, or inf")
     return value
+
+
+def _faults(context: click.Context, parameter: click.Parameter, value: object) -> tuple[str, ...]:
+    texts = tuple(faults.described(one) if isinstance(one, dict) else str(one) for one in _several(value))
+    faults.parse(texts)
+    return texts
+
+
+def _several(value: object) -> Iterable[object]:
+    return value if isinstance(value, (list, tuple)) else () if value is None else (value,)
 
 
 def _literal(context: click.Context, parameter: click.Parameter, value: str | None) -> object:
@@ -197,6 +207,15 @@ EMULATION = (
         help="How long a rank may give its devices no work while others wait for it, before the run ends with a "
         "finding; inf: for ever.  [default: 60]",
     ),
+    click.option(
+        "--fault",
+        metavar="NAME[:WHERE,...]",
+        multiple=True,
+        envvar="UNDERSTUDY_FAULT",
+        callback=_faults,
+        help="Let something go wrong on purpose: oom, die, hang, slow, xid, nan, bit-flip, disk-full, "
+        "data-worker-dies or slow-data, as die:rank=1,step=3; may be given several times.",
+    ),
     _choice("compat", COMPATIBLE, "Answer as frameworks did when that text was printed: JAX's `x.device()`."),
 )
 
@@ -220,6 +239,7 @@ FIELDS = {
     "overcommit": "overcommit",
     "stop_after": "stop_after",
     "stuck_after": "stuck_after",
+    "fault": "faults",
 }
 
 
@@ -235,5 +255,5 @@ def given(options: Json) -> dict[str, object]:
     return {
         field: options[name]
         for name, field in FIELDS.items()
-        if options[name] is not None and (options[name] is not False or name == "assume")
+        if options[name] is not None and options[name] != () and (options[name] is not False or name == "assume")
     }

@@ -332,6 +332,11 @@ class CachingAllocator:
             return remaining >= MIN_BLOCK
         return size < self.settings.max_split_size and remaining > SMALL_SIZE
 
+    def refused(self, requested: int, stream: int = 0) -> OutOfMemory:
+        """The error of a request that is refused whatever is free: a fault on purpose."""
+        size = self.round_size(requested)
+        return self._out_of_memory(self._pool_for(size, stream).shelf(stream), requested, size, self.segment_size(size))
+
     def _out_of_memory(
         self, shelf: Shelf, requested: int, size: int, alloc_size: int, rejected: bool = False
     ) -> OutOfMemory:

@@ -108,6 +108,8 @@ class Installation:
         self.composites.register()
         undo.append(self._leave_modes)
         with sanitizer.Lifted():
+            if state.strikes is not None:
+                state.strikes.begin(self.mode)
             self.mode.__enter__()  # type: ignore[no-untyped-call]
             if self.stale is not None:
                 self.stale.__enter__()  # type: ignore[no-untyped-call]

@@ -31,7 +31,7 @@ class Notes:
         self.asked_available = False
         self.asked_count = False
         self._rows_before_step = self._rows_after_step = 0
-        self._steps = 0
+        self.steps = 0
         self.captured_steps = 0
         self.stop_after: int | None = None
         self._hooks: list[RemovableHandle] = []
@@ -80,9 +80,9 @@ class Notes:
 
     def stepped(self, site: int) -> None:
         """An optimizer's step was taken: by a call, or by the replay of a graph that holds one."""
-        self._steps += 1
-        self.core.machine.mark(self.core.host(), Kind.STEP, "Optimizer.step", self._steps, site)
-        if self._steps == self.stop_after:
+        self.steps += 1
+        self.core.machine.mark(self.core.host(), Kind.STEP, "Optimizer.step", self.steps, site)
+        if self.steps == self.stop_after:
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
                     stream.flush()

@@ -135,6 +135,7 @@ class State(Core):
         self.wrap_stream: Callable[[Stream], torch.cuda.Stream]
         self.external: dict[tuple[int, int], Stream] = {}
         self.failure: Failure | None = None
+        self.strikes: Any = None  # faults on purpose
         self.stuck_after_s = 60.0  # how long a rank may do nothing while others wait for it
         self.stale = False  # whether readers that are not ordered after a write get the bytes from before it
         machine.on_order = self._ordered

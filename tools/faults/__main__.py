@@ -1,0 +1,95 @@
+"""Random faults in a training of two ranks, beside an oracle that knows only what the table of docs/faults.md says.
+
+python tools/faults --seed 7 --schedules 300
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).parents[2] / "tests" / "ranks"
+PROGRAM = TESTS / "faulty" / "training.py"
+STEPS = 6
+FATAL = ("die", "die-code", "die-error", "oom", "hang", "xid")
+HARMLESS = ("slow", "slow-data")
+CHANGING = ("nan", "bit-flip")
+
+
+def schedule(draw: random.Random) -> list[tuple[str, int, int]]:
+    """One to three faults: what, on which rank, in which step (beyond the last, it never happens)."""
+    return [
+        (draw.choice([*FATAL, *HARMLESS, *CHANGING]), draw.randrange(2), draw.randint(1, STEPS + 2))
+        for _ in range(draw.randint(1, 3))
+    ]
+
+
+def text(fault: tuple[str, int, int]) -> str:
+    """A fault as `--fault` takes it."""
+    kind, rank, step = fault
+    name, _, way = kind.partition("-") if kind.startswith("die") else (kind, "", "")
+    more = {"code": ",code=3", "error": ",error=lost"}.get(way, "")
+    return f"{name}:rank={rank},step={step}{more}" + (",operation=addmm" if kind in CHANGING else "")
+
+
+def expected(faults: list[tuple[str, int, int]]) -> set[str]:
+    """What the end may be called: "ends" of a run that something fatal stops, else whether the weights are plain."""
+    reached = [fault for fault in faults if fault[2] <= STEPS]
+    if any(kind in FATAL for kind, _, _ in reached):
+        return {"stopped"}
+    return {"changed"} if any(kind in CHANGING for kind, _, _ in reached) else {"plain"}
+
+
+def seen(answer: dict[str, Any], plain: list[str]) -> str:
+    """What the run came to."""
+    weights = [found for one in answer["output"].values() for found in re.findall(r"weights (\w+ \w+)", one)]
+    if any(answer["status"]):
+        told = {code for code, *_ in answer["findings"]}
+        return "stopped" if told & {"rank-ended", "rank-stuck", "out-of-memory"} else "stopped without a finding"
+    return "plain" if weights == plain else "changed"
+
+
+def main() -> int:
+    """Run the schedules; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--schedules", type=int, default=300)
+    parser.add_argument("--one", type=int, help="run that schedule of the seed alone")
+    chosen = parser.parse_args()
+    server = subprocess.Popen(
+        [sys.executable, str(TESTS / "rank_server.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+    def ask(faults: list[str]) -> dict[str, Any]:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        request = {"program": str(PROGRAM), "ranks": 2, "faults": faults, "stuck_after": 2.0}
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        found: dict[str, Any] = json.loads(server.stdout.readline())
+        return found
+
+    plain = re.findall(r"weights (\w+ \w+)", "".join(ask([])["output"].values()))
+    numbers = range(chosen.schedules) if chosen.one is None else [chosen.one]
+    wrong = 0
+    for number in numbers:
+        faults = schedule(random.Random(f"{chosen.seed} {number}"))
+        answer = ask([text(fault) for fault in faults])
+        found = seen(answer, plain)
+        if found not in expected(faults):
+            wrong += 1
+            print(f"{number}: {' '.join(map(text, faults))}: {found}, not {' or '.join(expected(faults))}", flush=True)
+            if chosen.one is not None:
+                print(json.dumps(answer, indent=1))
+    print(f"{len(numbers)} schedules of seed {chosen.seed}, {wrong} of them ended otherwise than the oracle says")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
