@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -227,6 +228,26 @@ def test_different_batches_are_compared_by_the_sample() -> None:
     made = plan(question("L4", "--batch=4,16"), work=Work(steps=100))
     assert made.rows[0].work_ns == made.rows[1].work_ns
     assert any("different numbers of samples" in note for note in made.notes)
+
+
+class Uncounted(Model):
+    """Nothing says how many samples a step has."""
+
+    def measured(self, job: Job) -> Measurement:
+        return replace(super().measured(job), samples=None)
+
+
+def test_the_largest_batches_are_compared_by_what_was_searched_for() -> None:
+    made = plan(question("L4,A100,H100", largest="--batch"), Uncounted())
+    assert [row.gpus for row in made.rows] == sorted(("L4", "A100", "H100"), key=lambda key: -SPEED.get(key, 1.0))
+    assert {row.unit for row in made.rows} == {"--batch"}
+    assert any("the order is by time over --batch" in note for note in made.notes)
+
+
+def test_different_batches_that_nobody_counts_are_said_to_be_compared_by_the_step() -> None:
+    made = plan(question("L4", "--batch=4,16"), Uncounted())
+    assert [row.choices["--batch"] for row in made.rows] == ["4", "16"]
+    assert any("nothing says how many samples" in note for note in made.notes)
 
 
 def test_nothing_that_fits_says_what_is_nearest() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from understudy.planning import demand
 from understudy.planning.planner import RETIMED
-from understudy.planning.rows import CHEAPEST, STEP, Row, Span, Work
+from understudy.planning.rows import CHEAPEST, STEP, UNITS, Row, Span, Work
 from understudy.trace.plain import Json
 from understudy.trace.units import format_bytes, format_ns, format_share, plural
 
@@ -126,14 +126,24 @@ class Plan:
         notes = ["times and memory are modelled, and the emulated program read no data"]
         ran = [row for row in self.rows if row.fits]
         unit = ran[0].unit if ran else STEP
-        if len({row.units_per_step for row in ran}) > 1:
-            goal = "cost" if self.work.chosen == CHEAPEST else "time"
+        goal = "cost" if self.work.chosen == CHEAPEST else "time"
+        if unit not in (*UNITS, STEP):
+            notes.append(
+                f"nothing says how many samples a step has: its work is taken to grow with {unit}, and the order is by "
+                f"{goal} over {unit}"
+            )
+        elif len({row.units_per_step for row in ran}) > 1:
             more = "; --samples compares whole runs" if self.work.steps else ""
             notes.append(
                 f"candidates take different numbers of {unit}s a step: the order is by {goal} of a {unit}{more}"
             )
         elif unit == STEP and len({row.samples_per_step for row in ran}) > 1:
-            notes.append("not every candidate says how many samples a step has, so the order is by the time of a step")
+            notes.append(f"not every candidate says how many samples a step has, so the order is by {goal} of a step")
+        elif unit == STEP and len({tuple(row.choices.items()) for row in ran}) > 1:
+            notes.append(
+                "nothing says how many samples a step has (no DataLoader, no batch copied from the host), so the order "
+                f"is by {goal} of a step, whatever it does"
+            )
         pruned = sum(row.status == demand.PRUNED for row in self.rows)
         if pruned:
             notes.append(

@@ -11,7 +11,6 @@ from understudy.errors import UsageError
 from understudy.gpus.gpu import Gpu
 from understudy.launch import Program
 from understudy.planning import demand
-from understudy.planning.demand import Verdict
 from understudy.planning.planner import Answer, Question, excess_bytes
 from understudy.planning.space import applied
 from understudy.trace.plain import Json
@@ -55,7 +54,8 @@ class Row:
     `status` is "fits", "tight" (it fits by the model, not by the upper end of its band), "does not fit", "pruned",
     "failed" or "not tried". `headroom_bytes` is what is left at the peak (below zero: what is missing),
     `headroom_low_bytes` the same by the upper end of the band. `work_ns` is what the order goes by: the time of one
-    `unit`, a token or sample where every row that ran says how many a step has, else a step. `hours` and `cost` are of
+    `unit`: a token or sample where every row that ran says how many a step has, else one of what `--largest` counts,
+    else a step. `hours` and `cost` are of
     the whole work, None where none was given. `how` is "rehearsed", "cached" or "retimed from GPU".
     """
 
@@ -147,8 +147,10 @@ def rows_of(answers: Sequence[Answer], question: Question, work: Work) -> list[R
         UsageError: samples were given as the work, and nothing says how many a step has.
     """
     ran = [answer for answer in answers if answer.verdict.fits]
-    unit = next((unit for unit in UNITS if ran and all(_units(answer.verdict, unit) for answer in ran)), STEP)
-    if work.samples is not None and not all(_units(answer.verdict, SAMPLE) for answer in ran):
+    counted = question.largest is not None and len({question.ranks(answer.candidate.spec) for answer in ran}) == 1
+    units = (*UNITS, *([question.largest.name] if question.largest is not None and counted else []))
+    unit = next((unit for unit in units if ran and all(_units(answer, unit) for answer in ran)), STEP)
+    if work.samples is not None and not all(_units(answer, SAMPLE) for answer in ran):
         raise UsageError(
             "nothing says how many samples a step of this program has (no DataLoader delivers them, and what is copied "
             "to the GPU does not agree on its first dimension): give --steps instead of --samples"
@@ -157,10 +159,13 @@ def rows_of(answers: Sequence[Answer], question: Question, work: Work) -> list[R
     return sorted(rows, key=lambda row: _place(row, work))
 
 
-def _units(verdict: Verdict, unit: str) -> float | None:
-    """How many tokens or samples a step has."""
-    found = verdict.measurement
-    return None if found is None else found.tokens if unit == TOKEN else found.samples
+def _units(answer: Answer, unit: str) -> float | None:
+    """How many tokens or samples a step has; of any other unit, the value of the option of that name."""
+    found = answer.verdict.measurement
+    if unit in UNITS:
+        return None if found is None else found.tokens if unit == TOKEN else found.samples
+    values = [choice.value for choice in answer.candidate.choices if choice.name == unit]
+    return float(values[0]) if values and values[0] is not None else None
 
 
 def _place(row: Row, work: Work) -> tuple[int, float, float, str]:
@@ -181,7 +186,7 @@ def _row(answer: Answer, question: Question, work: Work, unit: str) -> Row:
         band = NO_BAND if found.band is None else found.band
         step = Span(found.step_ns, found.step_ns * (1 - band), found.step_ns * (1 + band))
     samples = found.samples if found else None
-    units = 1.0 if unit == STEP else _units(verdict, unit)
+    units = 1.0 if unit == STEP else _units(answer, unit)
     price = _price(models, work.prices or {})
     hours = _hours(answer, step, work)
     program, variables, _ = applied(question.program, candidate.choices)
