@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from source import PACKAGE, Source, sources
 
-MOST = 298
+MOST = 290
 """Lines with `Any` in the package. Where they have become fewer by `SLACK`, write the new number down."""
 SLACK = 10
 

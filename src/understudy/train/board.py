@@ -7,11 +7,15 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from understudy.errors import UsageError
 
 SIZE_INCHES, DOTS_PER_INCH = (4.8, 3.0), 100  # 480 by 300 points
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Board:
@@ -43,7 +47,7 @@ class Board:
         self.curves.setdefault(label, []).append((mean[0], mean[1]))
         waiting.clear()
 
-    def figure(self) -> Any:
+    def figure(self) -> Figure:
         """The chart as a `matplotlib.figure.Figure`. Raises UsageError where Matplotlib is not installed."""
         require_matplotlib()
         from matplotlib.figure import Figure

@@ -115,7 +115,7 @@ class Snapshot:
             "model": model.encode(dict(state["model"]), "model"),
             "rest": rest.encode({key: value for key, value in state.items() if key != "model"}, "rest"),
         }
-        self._events: dict[torch.device, Any] = {}
+        self._events: dict[torch.device, torch.Event] = {}
         self._arriving: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]] = {}
         self._arrived: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._sums: dict[int, int] = {}  # by the identity of the copy

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from understudy.errors import UsageError
 from understudy.vocabulary import Vocabulary
 
 
-def add_to_class(cls: type) -> Callable[[object], object]:
+def add_to_class(cls: type) -> Callable[[F], F]:
     """Decorator that makes a function a method of a class that exists already (`@add_to_class(Trainer)`)."""
 
-    def register(function: Any) -> object:
+    def register(function: F) -> F:
         setattr(cls, function.__name__, function)
         return function
 
     return register
+
+
+F = TypeVar("F", bound=Callable[..., object])
 
 
 class HyperParameters:

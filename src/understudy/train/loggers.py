@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 
 class Logger(Protocol):
@@ -15,16 +15,20 @@ class Logger(Protocol):
     def close(self) -> None: ...
 
 
+if TYPE_CHECKING:
+    from _csv import Writer as CSVWriter
+
+
 class CSVLogger:
     """One row a (step, name) in `directory/metrics.csv`: step, name, value. Rows of an earlier run are kept."""
 
     def __init__(self, directory: str | Path) -> None:
         self.path = Path(directory) / "metrics.csv"
-        self._file: Any = None
-        self._writer: Any = None
+        self._file: TextIO | None = None
+        self._writer: CSVWriter | None = None
 
     def log(self, values: dict[str, float], step: int) -> None:
-        if self._file is None:
+        if self._file is None or self._writer is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             begins = not self.path.exists()
             self._file = self.path.open("a", newline="", encoding="utf-8")

@@ -20,7 +20,7 @@ class _Block(NamedTuple):
     names: list[str]
     weights: list[float]
     host: torch.Tensor
-    arrived: Any
+    arrived: torch.Event | None
     device_values: torch.Tensor
 
     def is_there(self) -> bool:
@@ -190,7 +190,7 @@ class Metrics:
         found = []
         while self._blocks:
             block = self._blocks.popleft()
-            if not block.is_there():
+            if block.arrived is not None and not block.is_there():
                 block.arrived.synchronize()
             found += self._take(block)
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 
@@ -28,7 +28,7 @@ class Precision:
             return nullcontext()
         return torch.autocast(device.type, dtype=self.dtype)
 
-    def scaler(self, device: torch.device) -> Any:
+    def scaler(self, device: torch.device) -> torch.amp.GradScaler | None:
         """A gradient scaler for fp16, else None."""
         return torch.amp.GradScaler(device.type) if self.name == "fp16" else None
 

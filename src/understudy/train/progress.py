@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 INTERVAL_S = 0.5
+
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class Progress:
@@ -17,7 +21,9 @@ class Progress:
     after half a second, so that a short training does not pay for it.
     """
 
-    def __init__(self, enabled: bool, max_epochs: int, steps_per_epoch: int | None, console: Any = None) -> None:
+    def __init__(
+        self, enabled: bool, max_epochs: int, steps_per_epoch: int | None, console: Console | None = None
+    ) -> None:
         self.enabled = enabled
         self._max_epochs, self._steps = max_epochs, steps_per_epoch
         self._console = console

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
@@ -19,7 +19,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal = 0
-        self._former: dict[int, Any] = {}
+        self._former: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self.signal = number

@@ -6,7 +6,7 @@ to `fit`, or a `Module` that has both. Losses stay on the device and are read on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,11 @@ class Module(gluon.nn.Block, HyperParameters):  # type: ignore[misc]
         super().__init__()
         self.board = Board()
 
-    def forward(self, x: object) -> object:
+    def forward(self, x: np.ndarray) -> np.ndarray:
         """Apply the network `net`."""
         return self.net(x)
 
-    def loss(self, outputs: Any, targets: Any) -> object:
+    def loss(self, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """The mean squared error; override for another."""
         return ((outputs - targets.reshape(outputs.shape)) ** 2).mean()
 
@@ -100,8 +100,8 @@ class Trainer(TrainerBase):
         model: Any,
         train_batches: Iterable[Batch],
         *,
-        loss: Callable[[object, object], Any] | None = None,
-        optimizer: tuple[str, dict[str, object]] | None = None,
+        loss: Callable[..., np.ndarray] | None = None,
+        optimizer: tuple[str, Mapping[str, object]] | None = None,
     ) -> list[dict[str, float]]:
         """Train for `max_epochs` and return `history`: one dict an epoch with train_loss.
 

@@ -33,7 +33,7 @@ class Distributed(SingleDevice):
     def __init__(self, **options: Any) -> None:
         super().__init__()
         self.options = options
-        self._control: Any = None
+        self._control: dist.ProcessGroup | None = None
         self._managed: set[int] = set()  # ids of the parameters whose gradients the wrapper averages
         self._sparse: set[int] = set()  # ids of those that have sparse gradients
         self._followed: list[nn.Module] = []
@@ -161,7 +161,7 @@ class Distributed(SingleDevice):
         """Whether the wrapper averages its gradients."""
         return id(parameter) in self._managed
 
-    def _group(self, device: torch.device) -> Any:
+    def _group(self, device: torch.device) -> dist.ProcessGroup | None:
         """The process group for tensors of that device; None is the default one."""
         return self._control if device.type == "cpu" else None
 
@@ -195,12 +195,13 @@ class Distributed(SingleDevice):
             dist.barrier(group=self._control)
 
 
-def _control_group() -> object:
+def _control_group() -> dist.ProcessGroup:
     """A group for small values on the host: the default one where that is gloo's, else one for all Trainers.
 
     Each group of gloo's connects every process to every other one over the network again.
     """
-    default: Any = dist.group.WORLD
+    default = dist.group.WORLD
+    assert default is not None
     if dist.get_backend(default) == dist.Backend.GLOO:
         return default
     if default not in _CONTROL_GROUPS:
@@ -208,7 +209,8 @@ def _control_group() -> object:
     return _CONTROL_GROUPS[default]
 
 
-_CONTROL_GROUPS: weakref.WeakKeyDictionary[object, object] = weakref.WeakKeyDictionary()  # by the default group
+_CONTROL_GROUPS: weakref.WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = weakref.WeakKeyDictionary()
+"""By the default group."""
 
 
 def sparse_weights(model: nn.Module) -> set[int]:
