@@ -68,10 +68,12 @@ def test_the_highest_bit_is_the_sign(dtype):
 
 
 def test_memory_is_refused_once():
-    with emulate("1xV100", faults=["oom:operation=empty"]):
+    with emulate("1xV100", faults=["oom:operation=empty"]) as session:
         with pytest.raises(torch.OutOfMemoryError, match=r"CUDA out of memory\. Tried to allocate 2\.00 MiB"):
             torch.empty(1 << 18, device="cuda")
         assert torch.empty(1 << 18, device="cuda").numel() == 1 << 18
+    (finding,) = (finding for finding in session.findings() if finding.code == "out-of-memory")
+    assert "refused on purpose" in finding.advice
 
 
 def test_memory_is_refused_until_some_is_given_back():

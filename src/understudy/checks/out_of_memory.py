@@ -7,9 +7,12 @@ from typing import ClassVar
 from understudy.checks._memory import owners, owners_words
 from understudy.checks._notes import Line, NoteCheck
 from understudy.trace.finding import Finding, Severity
-from understudy.trace.operation import Kind
+from understudy.trace.operation import Kind, Note
 from understudy.trace.trace import ISSUED, KIND, Record, Trace
 from understudy.trace.units import format_bytes
+
+
+ON_PURPOSE = "the memory was refused on purpose, by `--fault`: see that the program goes on, or ends, as it should"
 
 
 class OutOfMemory(NoteCheck):
@@ -56,9 +59,12 @@ class OutOfMemory(NoteCheck):
         if not trace.facts.get("exit_code", 0):
             end_ns = _last_kernel_ns(trace)
             found = [self._handled(one) if end_ns > self.last_ns[one.site[:2]] else one for one in found]
+        refused = {note.site[:2] for note in trace.notes if note.code == "injected-fault" and "oom" in _words(note)}
+        if refused:
+            found = [one._replace(advice=ON_PURPOSE) if one.site[:2] in refused else one for one in found]
         if not len(trace.memory):
             hint = "; `--memory-history` names the lines that held it"
-            return [finding._replace(advice=finding.advice + hint) for finding in found]
+            return [one if one.advice == ON_PURPOSE else one._replace(advice=one.advice + hint) for one in found]
         return [
             finding._replace(message=finding.message + owners_words(owners(trace, finding.device, "oom", finding.site)))
             for finding in found
@@ -87,6 +93,11 @@ class OutOfMemory(NoteCheck):
             "a smaller batch with gradient accumulation, `torch.autocast`, activation checkpointing, or fewer tensors "
             "kept alive"
         )
+
+
+def _words(note: Note) -> set[str]:
+    """The names in a note's detail: the fault that was injected is one of them."""
+    return {str(value).partition(":")[0] for _, value in note.detail}
 
 
 def _last_kernel_ns(trace: Trace) -> int:
