@@ -11,7 +11,6 @@ from understudy.trace.operation import Kind, Note
 from understudy.trace.trace import ISSUED, KIND, Record, Trace
 from understudy.trace.units import format_bytes
 
-
 ON_PURPOSE = "the memory was refused on purpose, by `--fault`: see that the program goes on, or ends, as it should"
 
 
