@@ -39,6 +39,7 @@ NEEDED = {
         torch._C._VariableFunctionsClass torch._C._fft torch._C._is_torch_function_mode_enabled
     """,
     "attention": """
+        torch._safe_softmax
         torch._C._can_use_cudnn_attention torch._C._can_use_flash_attention torch._C._can_use_mem_efficient_attention
         torch._C._get_cudnn_sdp_enabled torch._C._get_deterministic_algorithms_warn_only
         torch._C._get_flash_sdp_enabled torch._C._get_math_sdp_enabled torch._C._get_mem_efficient_sdp_enabled
@@ -75,6 +76,7 @@ NEEDED = {
         torch.utils.data.dataloader._MultiProcessingDataLoaderIter._get_data
         torch.utils.data.dataloader._MultiProcessingDataLoaderIter._process_data
         torch.utils.data.dataloader._MultiProcessingDataLoaderIter._try_put_index
+        torch.utils.data.dataloader._SingleProcessDataLoaderIter
     """,
     "kernels": """
         torch._C._VariableFunctions torch._C._get_cudnn_benchmark torch._C._get_cudnn_enabled
@@ -143,6 +145,7 @@ NEEDED = {
         torch.UntypedStorage._new_shared_cuda torch.UntypedStorage._share_cuda_
     """,
     "torch.profiler": """
+        torch.profiler.profiler._KinetoProfile.export_memory_timeline
         torch._C._autograd.DeviceType torch._C._profiler.ProfilerActivity torch._C._profiler.ProfilerState
         torch._C._profiler._EventType torch._C._profiler._RecordFunctionFast
         torch.autograd.profiler._disable_profiler torch.autograd.profiler._enable_profiler
