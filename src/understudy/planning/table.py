@@ -41,6 +41,11 @@ def _rate(row: Row) -> str:
     return "" if span is None else f"{number(span.value)} {unit}/s"
 
 
+def _unit_cost(row: Row) -> str:
+    """Where no work was given: "1.23 tokens", in the unit of the prices."""
+    return "" if row.work_cost is None or row.cost is not None else f"{number(row.work_cost.value * 1e6)}, {row.unit}s"
+
+
 COLUMNS: tuple[tuple[str, Cell], ...] = (
     ("GPUs", lambda row: row.gpus),
     ("with", choice_words),
@@ -53,6 +58,7 @@ COLUMNS: tuple[tuple[str, Cell], ...] = (
     ("limited by", lambda row: row.limit),
     ("hours", lambda row: number(row.hours.value) if row.hours else ""),
     ("cost", lambda row: f"{row.cost.value:,.2f}" if row.cost else ""),
+    ("cost of a million", _unit_cost),
     ("how", lambda row: row.how),
 )
 """The title of each column and what it says of a row; a column that says nothing of any row is left out."""

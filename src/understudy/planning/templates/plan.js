@@ -12,7 +12,7 @@ function trace(points, name, mark, line) {
   return {
     type: "scatter", mode: line ? "lines+markers+text" : "markers+text", name,
     x: points.map((point) => point.x[1]), y: points.map((point) => point.y[1]),
-    text: points.map((point) => point.name), textposition: "top right", textfont: { size: 11 },
+    text: points.map((point) => point.name), textposition: "top right", cliponaxis: false, textfont: { size: 11 },
     error_x: error("x"), error_y: error("y"),
     marker: { size: 10, color: mark }, line: { color: mark, dash: "dot" },
     hovertemplate: "%{text}<br>" + data.x + " %{x:.3g}<br>" + data.y + " %{y:.3g}<extra></extra>",
@@ -25,7 +25,7 @@ function draw() {
   const others = data.points.filter((point) => !point.frontier);
   Plotly.react("frontier-chart",
     [trace(others, "others", color("--dim"), false), trace(best, "frontier", color("--accent"), true)], {
-      margin: { l: 70, r: 30, t: 20, b: 50 }, paper_bgcolor: color("--back"), plot_bgcolor: color("--back"),
+      margin: { l: 70, r: 90, t: 20, b: 50 }, paper_bgcolor: color("--back"), plot_bgcolor: color("--back"),
       font: { color: color("--ink"), size: 12 }, xaxis: axis(data.x), yaxis: axis(data.y), showlegend: others.length > 0,
       legend: { orientation: "h", y: 1.1 },
     }, { displaylogo: false, responsive: true });
