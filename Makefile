@@ -31,7 +31,7 @@ help:
 	@echo "make bench-report     size of the HTML report of 100,000 operations, and how long it takes to open"
 	@echo "make bench-memory     peak memory of ResNet-50, bert-large and GPT-2, with what it is made of"
 	@echo "make snapshots        memory snapshots that others recorded on real GPUs, replayed"
-	@echo "make calibrate        fit the cost model's curves and collectives on the published timings again"
+	@echo "make calibrate        fit every constant of the cost model anew on the published timings, cross-validated; a few minutes"
 	@echo "make accuracy         predicted against published training throughput"
 	@echo "make accuracy-plan    plans against published runs: whether their batches fit, and the ranking of GPUs; takes long"
 	@echo "make accuracy-transformers, make accuracy-images: the same of models that others timed whole, in FP32 and of timm"
