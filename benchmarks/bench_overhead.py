@@ -6,8 +6,9 @@ Five programs: `add_` on a small tensor, a number fetched from it, a training st
 documents' small network (13-16-32-1), and one of a ResNet-18-like network (batch 8, 64x64). The last runs again with
 Adam's foreach form in the plain program too: CUDA's default, which is not the CPU's, and slower there, since it keeps
 the temporaries of all parameters at once.
-Each round times the plain form and the emulated one directly after each other, in one process, with all that
-`understudy run` does by default.
+Each round times the plain form, the same under a dispatch mode that does nothing, and the emulated one directly after
+each other, in one process, with all that `understudy run` does by default. What an empty mode costs moves with the
+machine, and is the least that any emulation in Python costs there: the last column is the ratio to it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from operator import truediv
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import understudy
 
@@ -140,6 +143,14 @@ PROGRAMS: dict[str, tuple[Callable[[str], Callable[[], None]], int]] = {
 }
 
 
+class Empty(TorchDispatchMode):
+    """A dispatch mode that hands every operator on."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Run the operator."""
+        return func(*args, **(kwargs or {}))
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -147,23 +158,29 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, 1 thread, {rounds} interleaved rounds, medians")
-    print(f"{'program':32} {'plain':>10} {'emulated':>10} {'ratio':>7} {'quartiles':>14}")
+    print(
+        f"{'program':32} {'plain':>10} {'emulated':>10} {'ratio':>7} {'quartiles':>14} {'empty mode':>11} {'to it':>7}"
+    )
     for name, (make, times) in PROGRAMS.items():
-        plain, emulated, ratios = [], [], []
+        plain, empty, emulated = [], [], []
         for _ in range(rounds):
-            # Both make their model anew and take one step before the timed ones: neither has warmer memory.
+            # Each makes its model anew and takes one step before the timed ones: none has warmer memory.
             step = make("cpu")
             step()
             plain.append(timed(step, times))
+            with Empty():
+                step = make("cpu")
+                step()
+                empty.append(timed(step, times))
             with understudy.emulate("V100"):
                 step = make("cuda")
                 step()
                 emulated.append(timed(step, times))
-            ratios.append(emulated[-1] / plain[-1])
-        low, middle, high = statistics.quantiles(ratios, n=4)
+        low, middle, high = statistics.quantiles(map(truediv, emulated, plain), n=4)
         print(
             f"{name:32} {statistics.median(plain) * 1e6:8.0f}us {statistics.median(emulated) * 1e6:8.0f}us"
-            f" {middle:6.2f}x {low:6.2f}-{high:.2f}"
+            f" {middle:6.2f}x {low:6.2f}-{high:<6.2f} {statistics.median(map(truediv, empty, plain)):10.2f}x"
+            f" {statistics.median(map(truediv, emulated, empty)):6.2f}x"
         )
 
 
