@@ -23,9 +23,9 @@ CHANGING = ("nan", "bit-flip")
 
 
 def schedule(draw: random.Random) -> list[tuple[str, int, int]]:
-    """One to three faults: what, on which rank, in which step (beyond the last, it never happens)."""
+    """One to three faults: what, on which rank, in which step; two after the last one never comes."""
     return [
-        (draw.choice([*FATAL, *HARMLESS, *CHANGING]), draw.randrange(2), draw.randint(1, STEPS + 2))
+        (draw.choice([*FATAL, *HARMLESS, *CHANGING]), draw.randrange(2), draw.choice([*range(1, STEPS + 1), STEPS + 2]))
         for _ in range(draw.randint(1, 3))
     ]
 

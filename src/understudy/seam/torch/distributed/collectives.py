@@ -18,6 +18,7 @@ from understudy.seam.torch.distributed.groups import Group, Groups, Queued
 from understudy.seam.torch.distributed.nodata import answer, lacks_values, token, with_values
 from understudy.seam.torch.distributed.values import (
     REDUCING,
+    SCATTERED,
     carried,
     check,
     composed,
@@ -218,6 +219,8 @@ def _values(
     else:
         out = dispatch.call(plan, func, args, kwargs, device)
         dist.Work.unbox(out[-1] if isinstance(out, (tuple, list)) else out).wait()
+        if plan.name == SCATTERED:  # of which gloo's Work has no future
+            out = answer(func, args[COLLECTIVES[plan.name].writes])
     if plan.name in REDUCING:
         with torch._C._DisableTorchDispatch():
             each(args[COLLECTIVES[plan.name].writes], truth)

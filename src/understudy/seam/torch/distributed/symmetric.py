@@ -1,0 +1,27 @@
+"""Symmetric memory, through which ranks read one another's GPUs: refused, since no rank can address another one's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import NoReturn
+
+from understudy.errors import UnsupportedError
+from understudy.seam.patching import Patch
+
+REFUSAL = (
+    "understudy has no symmetric memory (torch.distributed._symmetric_memory): the memory of a rank's emulated GPUs "
+    "cannot be addressed by another rank; use the collectives of torch.distributed"
+)
+
+
+def _refuse(*args: object, **kwargs: object) -> NoReturn:
+    raise UnsupportedError(REFUSAL)
+
+
+def _refusing(module: ModuleType) -> list[Patch]:
+    return [Patch(module, name, _refuse) for name in ("empty", "rendezvous") if hasattr(module, name)]
+
+
+MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {"torch.distributed._symmetric_memory": _refusing}
+"""What is replaced when the program imports it, or has."""
