@@ -129,20 +129,6 @@ class DeviceFuture(torch.futures.Future[object]):
         raise NotImplementedError
 
 
-class Waits:
-    """For whom this rank waited in collectives, by line."""
-
-    def __init__(self) -> None:
-        self.found: dict[tuple[int, int], list[int]] = {}  # a line and a rank -> how often, and how long in all
-
-    def met(self, site: int, rank: int, waited_ns: int) -> None:
-        """A collective began when `rank` was ready, `waited_ns` after this one."""
-        if waited_ns > 0:
-            known = self.found.setdefault((site, rank), [0, 0])
-            known[0] += 1
-            known[1] += waited_ns
-
-
 class Groups:
     """The process groups of this process, by name; groups of an ended emulation are forgotten with it."""
 
@@ -155,7 +141,6 @@ class Groups:
         self.future: type[DeviceFuture]  # the class of their futures
         self.descriptions = Descriptions()
         self.watch = Watch(state, state.stuck_after_s)
-        self.waits = Waits()
 
     def add(self, group: Group) -> None:
         """Remember a group that was just made."""
@@ -231,9 +216,7 @@ class Groups:
             first = rows[0][1]
             if any(row[1] != first for row in rows) or _sum(rows, 2) != _sum(rows, 3):
                 raise self.watch.differing(group.name, call.operation, site)
-            latest = max(rows)
-            self.waits.met(site, group.ranks[rows.index(latest)], latest[0] - ready_ns)
-            yield latest[0]
+            yield max(row[0] for row in rows)
 
     def introduce(self, group: Group, device: int) -> None:
         """The first collective of a group makes its communicators, for which its ranks learn of one another.
