@@ -41,7 +41,13 @@ def text(fault: tuple[str, int, int]) -> str:
 def expected(faults: list[tuple[str, int, int]]) -> set[str]:
     """What the end may be called: "ends" of a run that something fatal stops, else whether the weights are plain."""
     reached = [fault for fault in faults if fault[2] <= STEPS]
-    if any(kind in FATAL for kind, _, _ in reached):
+    firsts = {
+        rank: min((step for kind, one, step in reached if kind in FATAL and one == rank), default=None)
+        for rank in (0, 1)
+    }
+    if firsts[0] is not None and firsts[0] == firsts[1]:  # then maybe nobody waits for anybody
+        return {"stopped", "stopped without a finding"}
+    if any(step is not None for step in firsts.values()):
         return {"stopped"}
     return {"changed"} if any(kind in CHANGING for kind, _, _ in reached) else {"plain"}
 
