@@ -523,7 +523,7 @@ def cut(batch: Any, rows: slice, total: int) -> Any:
     if isinstance(batch, dict):
         return {key: cut(value, rows, total) for key, value in batch.items()}
     if isinstance(batch, Batch):
-        twin = cut_dataclass(batch, lambda tensor: tensor[rows])
+        twin = cut_dataclass(batch, lambda tensor: tensor[rows].clone())
         twin.names = batch.names[rows]
         return twin
     if isinstance(batch, list) and isinstance(batch[0], str):
