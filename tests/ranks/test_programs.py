@@ -16,8 +16,6 @@ import pytest
 
 HERE = Path(__file__).parent
 PROGRAMS = sorted((HERE / "programs").glob("*.py"))
-SOON_S = 5.0
-"""How soon after its first rank has started a faulty program ends, its imports and the making of its groups apart."""
 FINDING = re.compile(r"# finding: (?P<code>[a-z-]+)")
 
 
