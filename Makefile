@@ -25,6 +25,7 @@ help:
 	@echo "make test-cuda-wheel  the tests on torch $(CUDA_TORCH) as pip gives it (CUDA build on Linux: several GB), no driver needed"
 	@echo "make test-jax, make test-tensorflow, make test-mxnet: the other frameworks, in environments of their own"
 	@echo "make test-plan-backends  plans on a local Dask cluster and a local Ray, in an environment of their own"
+	@echo "make test-compile     Triton kernels and compiled programs, in an environment with Triton (1 GB)"
 	@echo "make test-together    PyTorch, JAX and TensorFlow in one process (3 GB)"
 	@echo "make bench            what emulation costs, as ratios to plain CPU"
 	@echo "make bench-operators  operators emulated a second, and predicted time by their number"
@@ -65,12 +66,17 @@ test: environment
 test-long: environment
 	$(RUN) $(PYTEST) -m long $(ARGS)
 
-test-all: check test test-long experiments docs test-kill test-threads test-jax test-tensorflow test-mxnet test-plan-backends test-together test-oldest test-cuda-wheel
+test-all: check test test-long experiments docs test-kill test-threads test-jax test-tensorflow test-mxnet test-compile test-plan-backends test-together test-oldest test-cuda-wheel
 
 # Each other framework has an environment of its own: they pin one another's dependencies.
 test-jax test-tensorflow: test-%:
 	@PYTHON="$(PYTHON)" tools/environment .venv-$* $*,dev
 	.venv-$*/bin/python -m pytest -q tests/on_$* tests/frameworks $(ARGS)
+
+# Triton is of the version that torch's CUDA wheels of constraints.txt require.
+test-compile:
+	@PYTHON="$(PYTHON)" tools/environment .venv-compile torch,report,compile,dev
+	.venv-compile/bin/python -m pytest -q -n $(JOBS) tests/on_triton $(ARGS)
 
 test-plan-backends:
 	@PYTHON="$(PYTHON)" tools/environment .venv-clusters torch,dask,ray,dev
