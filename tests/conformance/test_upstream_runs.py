@@ -142,7 +142,7 @@ def test_what_skips_itself_on_two_gpus_runs_on_one(tmp_path: Path) -> None:
     runner = Runner(tmp_path, EMULATED, 60, 2 << 30)
     runner.run("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
     assert Journal.read(tmp_path / "journal.jsonl").results["TestCuda::test_a"].outcome == "skipped"
-    runner.on_one_gpu("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
+    runner.with_other_gpus("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
     results = Journal.read(tmp_path / "journal.jsonl").results
     assert {name: result.outcome for name, result in results.items()} == {
         "TestCuda::test_a": "passed",
@@ -167,6 +167,15 @@ def test_counts_leave_out_what_is_out_of_scope() -> None:
     runs = page.Runs("2.6.0", {"test_cuda.py": results}, None)
     last = page.cells(runs)[-1]
     assert last == ["all", "1", "1", "1", "1", "0", "50.0%", "-"]
+
+
+def test_the_same_sample_is_drawn_of_what_is_in_scope() -> None:
+    names = [f"TestLinalgCUDA::test_{number}" for number in range(400)] + ["TestLinalgCUDA::test_compile"]
+    drawn = page.drawn("test_linalg.py", names)
+    assert drawn == page.drawn("test_linalg.py", reversed(names))
+    assert len(drawn) == 250
+    assert "TestLinalgCUDA::test_compile" not in drawn
+    assert page.drawn("test_nn.py", names) == set(names)  # files of no suite are run whole
 
 
 def test_the_listed_tests_are_in_files_that_are_run() -> None:

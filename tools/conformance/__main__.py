@@ -54,14 +54,15 @@ def main() -> int:
     memory = int(options.memory_gb * 2**30)
     results: dict[str, dict[str, dict[str, Result]]] = {}
     for kind, plugins in (("emulated", EMULATED), ("stub", STUB))[: 1 if options.no_stub else 2]:
-        runner = Runner(folder, plugins, options.test_seconds, memory)
+        every = frozenset(file for file in page.files() if page.suite(file).get("every"))
+        runner = Runner(folder, plugins, options.test_seconds, memory, every=every)
         journals = CACHE / f"{kind}-{torch}"
         if not run_all(runner, journals, files, kind, options):
             print("conformance: interrupted; the same command goes on from here", file=sys.stderr)
             return 130
         read = {file: Journal.read(path(journals, file)) for file in page.files()}
         results[kind] = {
-            file: found(journal) if kind == "emulated" else journal.results for file, journal in read.items()
+            file: found(file, journal) if kind == "emulated" else journal.results for file, journal in read.items()
         }
     runs = page.Runs(torch, results["emulated"], results.get("stub"))
     if not options.only:
@@ -106,24 +107,26 @@ def run(runner: Runner, journals: Path, file: str, kind: str, options: argparse.
     if not journal.collected:
         runner.run(file, journal, frozenset())
         journal = Journal.read(journal.path)
-    inside = {name for name in journal.collected if page.out_of_scope(file, name) is None}
+    inside = page.drawn(file, journal.collected)
     wanted = inside & {name for at, name in page.listed() if at == file} if options.list else inside
     runner.run(file, journal, frozenset(wanted))
     journal = Journal.read(journal.path)
     if kind == "emulated":
         runner.again(file, journal)
-        runner.on_one_gpu(file, Journal.read(journal.path))
+        runner.with_other_gpus(file, Journal.read(journal.path))
         journal = Journal.read(journal.path)
     if inside <= journal.results.keys():
-        for name in journal.left():
-            journal.write(test=name, outcome="skipped", seconds=0, message="out of scope", text="")
+        for name in journal.left():  # out of scope, or not of the sample
+            journal.write(test=name, outcome="skipped", seconds=0, message="not run", text="")
         journal.write(finished=True)
     print(f"{kind}: {file}: {len(wanted)} tests", file=sys.stderr, flush=True)
 
 
-def found(journal: Journal) -> dict[str, Result]:
-    """A file's results; a test without one was not run."""
-    return {name: journal.results.get(name, Result(name, "not run")) for name in journal.collected}
+def found(file: str, journal: Journal) -> dict[str, Result]:
+    """A file's results; a test without one was not run, and those that were not drawn are left out."""
+    drawn = page.drawn(file, journal.collected)
+    names = [name for name in journal.collected if name in drawn or page.out_of_scope(file, name) is not None]
+    return {name: journal.results.get(name, Result(name, "not run")) for name in names or journal.results}
 
 
 def path(journals: Path, file: str) -> Path:

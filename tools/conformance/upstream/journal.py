@@ -2,7 +2,7 @@
 
 It runs in PyTorch's test processes and imports nothing of understudy: the stub is measured with it too. The environment
 says what to do: `UPSTREAM_JOURNAL` is the file to append to, `UPSTREAM_SELECT` a file with the names of the tests to
-run (all that need CUDA without it).
+run (all that need CUDA without it, and with `UPSTREAM_EVERY` those that do not say so).
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Journal:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Keep the tests to run, in the order asked for."""
         if self.select is None:
-            items[:] = [item for item in items if needs_cuda(item)]
+            every = bool(os.environ.get("UPSTREAM_EVERY"))
+            items[:] = [item for item in items if needs_cuda(item) or every]
             self.write(collected=[name_of(item) for item in items])
             return
         with open(self.select, encoding="utf-8") as file:

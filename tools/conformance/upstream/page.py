@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import tomllib
 from collections import Counter
@@ -26,7 +27,19 @@ def table(name: str) -> dict[str, Any]:
 
 def files() -> list[str]:
     """The files to run."""
-    return list(table("files.toml")["files"])
+    return [*table("files.toml")["files"], *(file for one in table("files.toml")["suite"] for file in one["files"])]
+
+
+def suite(file: str) -> dict[str, Any]:
+    """The suite that a file belongs to; an empty one for those that are run whole."""
+    return next((one for one in table("files.toml")["suite"] if file in one["files"]), {})
+
+
+def drawn(file: str, names: Iterable[str]) -> set[str]:
+    """Of the names of a file's tests that are in scope those to run: all, or a seeded sample of a suite's size."""
+    inside = sorted(name for name in names if out_of_scope(file, name) is None)
+    size = suite(file).get("sample", len(inside))
+    return set(inside if size >= len(inside) else random.Random(file).sample(inside, size))
 
 
 def listed() -> list[tuple[str, str]]:
@@ -45,7 +58,7 @@ def out_of_scope(file: str, name: str) -> str | None:
 
 def subject(file: str, name: str) -> str:
     """The row of the table that a test belongs to."""
-    return _first(table("files.toml")["subject"], file, name, "name") or file
+    return _first(table("files.toml")["subject"], file, name, "name") or suite(file)["name"]
 
 
 def reason(file: str, result: Result) -> str:
@@ -55,7 +68,8 @@ def reason(file: str, result: Result) -> str:
 
 def _first(rows: Iterable[Mapping[str, str]], file: str, name: str, key: str) -> str | None:
     for row in rows:
-        if row["file"] in (file, "*") and re.search(row["pattern"], name):
+        fits = row["file"] in (file, "*") or (row["file"] == "suites" and suite(file))
+        if fits and re.search(row["pattern"], name):
             return row[key]
     return None
 
@@ -76,7 +90,8 @@ class Runs:
 
     def rows(self, chosen: Iterable[tuple[str, str]] | None = None) -> list[tuple[str, Counter[str], int | None]]:
         """(subject, counts by column, passed on the stub) of the tests chosen, in the order of the subjects' table."""
-        counts: dict[str, Counter[str]] = {row["name"]: Counter() for row in table("files.toml")["subject"]}
+        subjects = [*table("files.toml")["subject"], *table("files.toml")["suite"]]
+        counts: dict[str, Counter[str]] = {row["name"]: Counter() for row in subjects}
         stub: Counter[str] = Counter()
         unknown: set[str] = set()
         for file, name in self.tests() if chosen is None else chosen:
@@ -171,7 +186,8 @@ def document(runs: Runs) -> str:
         markdown(cells(runs)),
         "*Skipped* tests skip themselves, most for want of something that has no part in this: slow tests, ROCm, "
         "libraries that are not installed. *Out of scope* tests are not run. *Not run* are those that the last run did "
-        "not come to. A test that skips itself where there are two GPUs is run on one.",
+        "not come to. A test that skips itself where there are two GPUs is run on one, or on four.",
+        *_samples(),
         *_alone(runs),
         "## Out of scope",
         *_scope(runs),
@@ -193,6 +209,17 @@ def _alone(runs: Runs) -> list[str]:
         "What failed was run once more in a process of its own, as PyTorch's CI does (`run_test_retries` in its "
         f"`test/run_test.py`). {len(names)} passed there, which earlier tests of their file had left something to: "
         f"{', '.join(names)}."
+    ]
+
+
+def _samples() -> list[str]:
+    sizes = {row["name"]: f"{row['sample']} a file" for row in table("files.toml")["suite"] if "sample" in row}
+    words = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    return [
+        "Of some suites a sample is run, drawn by a seed that is the file's name: at most as many tests in scope as "
+        f"follow, all where a file has fewer. {words}. The files, the sizes and what is out of scope were fixed in "
+        "`tools/conformance/upstream/files.toml` and `scope.toml` before a suite's first run. For the tests of the "
+        "profiler and of `distributed/` it does not matter whether they mention CUDA."
     ]
 
 

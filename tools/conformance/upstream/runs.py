@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,9 +27,11 @@ IDLE_SECONDS = 40
 WAITING_FOR_THE_MACHINE = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 EMULATED = ("-p", "understudy", "--gpu-backend", "emulated", "--gpus", "2")
 STUB = ("-p", "no:understudy", "-p", "upstream.stub")
-ONE_GPU = ("--gpus", "1")
-FOR_ONE_GPU = "Testing on one GPU is sufficient"
-"""What a test says that skips itself where there are several."""
+OTHER_GPUS = {
+    r"Testing on one GPU is sufficient$": ("--gpus", "1"),
+    r"Need at least [34] CUDA devices|Test requires at least [34] GPUs|world size of [34]": ("--gpus", "4"),
+}
+"""What tests say that skip themselves where there are two GPUs, and the GPUs that they are run on then."""
 BAD = ("failed", "crashed", "stopped")
 
 
@@ -119,7 +122,8 @@ class Runner:
     """How test processes are run.
 
     `tests` is PyTorch's folder of tests, `plugins` the pytest arguments that give them GPUs, `test_seconds` what one
-    test may take of processor time, `memory_bytes` what a process may have, `idle_seconds` how long it may do nothing.
+    test may take of processor time, `memory_bytes` what a process may have, `idle_seconds` how long it may do nothing,
+    `every` the files of which tests count that do not mention CUDA.
     """
 
     tests: Path
@@ -127,6 +131,7 @@ class Runner:
     test_seconds: float
     memory_bytes: int
     idle_seconds: float = IDLE_SECONDS
+    every: frozenset[str] = frozenset()
     stopping: bool = False
 
     def run(self, file: str, journal: Journal, only: frozenset[str] | None = None) -> None:
@@ -160,10 +165,13 @@ class Runner:
             result.alone = True
             journal.keep(result)
 
-    def on_one_gpu(self, file: str, journal: Journal) -> None:
-        """Run on one GPU the tests that skip themselves where there are several."""
-        for name in [r.name for r in journal.results.values() if (r.outcome, r.message) == ("skipped", FOR_ONE_GPU)]:
-            self.process(file, journal, [name], ONE_GPU)
+    def with_other_gpus(self, file: str, journal: Journal) -> None:
+        """Run on one or four GPUs the tests that skip themselves where there are two."""
+        skipped = [result for result in journal.results.values() if result.outcome == "skipped"]
+        for words, gpus in OTHER_GPUS.items():
+            for result in skipped:
+                if re.search(words, result.message):
+                    self.process(file, journal, [result.name], gpus)
 
     def process(self, file: str, journal: Journal, select: list[str] | None, options: tuple[str, ...] = ()) -> str:
         """One test process, watched; what it printed. A test that was running when it ended is written down.
@@ -179,6 +187,7 @@ class Runner:
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+", errors="replace") as output:
             if select is None:
                 command.append("--collect-only")
+                environment["UPSTREAM_EVERY"] = "1" if file in self.every else ""
             else:
                 Path(folder, "select").write_text("\n".join(select), encoding="utf-8")
                 environment["UPSTREAM_SELECT"] = str(Path(folder, "select"))
