@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from understudy import departure
+from understudy import departure, foreign
 from understudy.errors import FileFormatError, UsageError
 from understudy.measure import kineto, record, snapshot
 from understudy.ranks import after
@@ -30,6 +30,8 @@ CANNOT_START = 2
 BETWEEN_RANKS = 64
 """The exit code of a run that something wrong between its ranks has ended."""
 MARK = "run"
+OUTCOMES = ("2", "65", "66")
+MOST_NOTED = 1 << 20
 
 
 def environment(options: Mapping[str, object], folder: Path | None, base: Mapping[str, str]) -> dict[str, str]:
@@ -93,7 +95,8 @@ class Program:
 
     def elastic_command(self, options: Sequence[str]) -> list[str]:
         """The command that runs it once a rank, under torchrun's elastic agent with torchrun's own `options`."""
-        agent = [sys.executable, "-m", "torch.distributed.run", *options]
+        # Like torchrun, which is a script elsewhere, the agent takes no module from the folder it is called in.
+        agent = [sys.executable, "-P", "-m", "torch.distributed.run", *options]
         if self.kind == "code":
             return [*agent, "--no-python", *self.command()]
         flag = {"script": [], "module": ["--module"], "command": ["--no-python"]}[self.kind]
@@ -190,6 +193,8 @@ class Result:
     """What is missing of the records, a sentence each; a gate cannot pass without them."""
     notes: list[str] = field(default_factory=list)
     """Why the processes asked for `outcome`, in the words of the errors that ended them."""
+    shadows: list[str] = field(default_factory=list)
+    """Files that processes imported instead of a framework, a clause each."""
 
 
 def prepare(folder: Path) -> None:
@@ -211,8 +216,8 @@ def collect(folder: Path, failed: bool = False) -> Result:
     for path in sorted([*folder.glob(f"*{departure.SUFFIX}"), *folder.glob(f"*{record.SUFFIX}")]):
         try:
             trace, whole = _kept(path) if path.suffix == departure.SUFFIX else (_measured(path), True)
-        except FileFormatError as error:
-            result.lost.append(str(error))
+        except (FileFormatError, OSError) as error:  # the program may write there too
+            result.lost.append(f"the records of a process cannot be read: {error}")
             continue
         trace.folder = os.getcwd()  # it is this run's own, so its lines may be looked up
         if not whole:
@@ -224,6 +229,7 @@ def collect(folder: Path, failed: bool = False) -> Result:
         result.lost.append(f"process {path.stem} used a GPU and ended without writing what was recorded of it")
     result.traces.sort(key=lambda trace: (int(trace.facts.get("rank", 0)), -len(trace)))
     result.outcome = outcome(folder)
+    result.shadows = sorted({f"`import {name}` found {file}" for name, file in _notes(folder, "shadow")})
     result.notes = [why for code, why in _outcomes(folder) if code == result.outcome]
     wrong = after.wrong(folder, failed)
     if wrong:
@@ -242,11 +248,11 @@ def _kept(path: Path) -> tuple[Trace, bool]:
 
 def _unfinished(path: Path, trace: Trace) -> str:
     """What is known of a process whose journal has no end."""
-    process = int(path.stem.partition("-")[0])
+    process = path.stem.partition("-")[0]
     try:
-        os.kill(process, 0)
+        os.kill(int(process), 0)
         how = "still ran when the program had ended"
-    except OSError:
+    except (OSError, ValueError, OverflowError):  # no such process, or a name that is not one of ours
         how = "was killed, or ended past Python"
     sites = [record.site for record in trace if record.site.file]
     reach = f"{plural(len(trace), 'record')}, the last of {sites[-1]}" if sites else plural(len(trace), "record")
@@ -269,8 +275,16 @@ def outcome(folder: Path) -> int:
 
 def _outcomes(folder: Path) -> list[tuple[int, str]]:
     """The exit code that each process asked for, and why; the gravest code first."""
-    notes = [path.read_text(encoding="utf-8").partition("\n") for path in sorted(folder.glob("*.outcome"))]
-    return sorted(((int(code), why) for code, _, why in notes), key=lambda note: -note[0])
+    notes = [(int(code), why) for code, why in _notes(folder, "outcome") if code in OUTCOMES]
+    return sorted(notes, key=lambda note: -note[0])
+
+
+def _notes(folder: Path, kind: str) -> Iterator[tuple[str, str]]:
+    """The first line and the rest of what processes noted of a kind; what the program itself has put there is none."""
+    for path in sorted(folder.glob(f"*.{kind}")):
+        with suppress(FileFormatError, OSError):
+            first, _, rest = foreign.read_bytes(path, MOST_NOTED).decode("utf-8", "replace").partition("\n")
+            yield first, rest
 
 
 def merge(findings: Iterable[Finding]) -> list[Finding]:

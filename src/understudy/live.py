@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from understudy import foreign
+from understudy.errors import FileFormatError
 from understudy.machine.memory.driver import DeviceMemory
 
 OCCUPIED, RESERVED, WORDS = 0, 1, 2
@@ -72,9 +74,11 @@ def processes(folder: str | os.PathLike[str]) -> list[Process]:
     for path in Path(folder).glob(f"*{SUFFIX}"):
         try:
             name = psutil.Process(int(path.stem)).cmdline()[0]
-        except (psutil.NoSuchProcess, IndexError):  # a process that has ended, though nobody waited for it yet
+            words = array("q", foreign.read_bytes(path))
+            words[WORDS - 1]
+        # A process that has ended, though nobody waited for it yet; or the program's own file in our folder.
+        except (psutil.NoSuchProcess, IndexError, ValueError, OSError, FileFormatError):
             continue
-        words = array("q", path.read_bytes())
         used = tuple(words[i + OCCUPIED] + words[i + RESERVED] for i in range(0, len(words), WORDS))
         if any(used):
             found.append(Process(int(path.stem), name, used))

@@ -89,6 +89,107 @@ def test_a_folder_that_is_gone_is_no_evidence(understudy, asked: tuple[str, ...]
     assert line.startswith("understudy: the run's folder for temporary files was removed while the program ran")
 
 
+SPOILT = """
+import os, pathlib, torch
+torch.ones(3, device="cuda").sum().item()
+folder = pathlib.Path(os.environ["UNDERSTUDY_RUN_DIR"])
+(own,) = folder.glob("*.journal")
+for suffix in ("journal", "live", "calls", "outcome", "shadow", "begun"):
+    (folder / f"1.{suffix}").write_bytes(b"")
+    (folder / f"x.{suffix}").write_bytes(bytes([255]) * 999)
+    (folder / f"2.{suffix}").mkdir()
+    os.mkfifo(folder / f"3.{suffix}")
+    (folder / f"4.{suffix}").symlink_to("/nowhere/at/all")
+(folder / "y.journal").write_bytes(own.read_bytes()[:200])
+os.system("nvidia-smi > smi.txt")
+"""
+
+
+def test_what_the_program_spoils_in_the_folder_costs_only_that(understudy, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SPOILT)
+    done = understudy("run", "--report", "r.json", "program.py")
+    assert "Traceback" not in done.stderr
+    assert ("host-sync", 3, 1) in sites(tmp_path / "r.json")
+    assert sum("the records of a process cannot be read" in line for line in done.stderr.splitlines()) >= 4
+    assert done.returncode == 67  # a report was asked for, and it is of incomplete records
+    assert "python" in (tmp_path / "smi.txt").read_text()
+
+
+HOWS = """
+import ctypes, os, signal, sys
+import torch
+from torch import multiprocessing
+
+
+def race(how):
+    x = torch.ones(9, device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        x.add_(1)
+    torch.cuda.synchronize()
+    if how == "exit":
+        os._exit(3)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "crash":
+        ctypes.string_at(0)
+    if how == "abort":
+        os.abort()
+    if how == "raise":
+        raise ValueError("ended")
+    if how == "leave":
+        ctypes.CDLL(None)._exit(3)
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        race(how)
+
+
+def rank():
+    from torch import distributed
+    distributed.init_process_group("nccl")
+    if distributed.get_rank() == 1:
+        race(how)
+    distributed.destroy_process_group()
+
+
+where, how = sys.argv[1:]
+if __name__ == "__main__":
+    if where == "program":
+        race(how)
+    if where == "child":
+        process = multiprocessing.get_context("spawn").Process(target=race, args=(how,))
+        process.start()
+        process.join()
+    if where == "worker":
+        list(torch.utils.data.DataLoader(Rows(), num_workers=1, multiprocessing_context="spawn"))
+    if where == "rank":
+        rank()
+"""
+
+NOT_SEEN = ("kill", "crash", "leave")
+"""The ends that no Python code sees."""
+
+
+@pytest.mark.parametrize(
+    ("where", "how"),
+    [
+        *(("program", how) for how in ("exit", "kill", "crash", "abort", "raise", "leave")),
+        *(("child", how) for how in ("exit", "crash")),
+        *((where, how) for where in ("worker", "rank") for how in ("exit", "kill")),
+    ],
+)
+def test_however_a_process_ends_its_race_is_in_the_report(understudy, tmp_path: Path, where: str, how: str) -> None:
+    (tmp_path / "program.py").write_text(HOWS)
+    ranks = ("--nproc-per-node", "2", "--gpus", "2") if where == "rank" else ()
+    done = understudy("run", *ranks, "--report", "r.json", "program.py", where, how)
+    assert ("unsynchronized-access", 10, 1) in sites(tmp_path / "r.json"), done.stderr
+    assert ("INCOMPLETE records" in done.stderr) == (how in NOT_SEEN)
+
+
 FAMILY = """
 import pathlib, subprocess, sys, time
 sleep = [sys.executable, "-c", "import time; time.sleep(60)"]

@@ -257,14 +257,16 @@ def _show(result: launch.Result, findings: list[Finding], code: int, command: bo
 
     if not result.traces:
         if not result.lost:
-            _say(_nothing(code, command))
+            _say(_nothing(code, command, result.shadows))
         return
     if len(result.traces) > 1:
         _say(f"{len(result.traces)} processes used GPUs; the report is of all of them")
     show(merge(result.traces), findings)
 
 
-def _nothing(code: int, command: bool) -> str:
+def _nothing(code: int, command: bool, shadows: list[str]) -> str:
+    if shadows:
+        return f"no report: {'; '.join(shadows)}, which is not that framework: rename the file"
     if code > 128:
         return f"no report: signal {code - 128} ended the program, and no process of it left a trace of work on a GPU"
     unreached = "; Pythons that are started with -E, -I or -S are not reached" if command else ""

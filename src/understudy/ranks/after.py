@@ -18,7 +18,7 @@ def wrong(folder: Path, failed: bool) -> list[Note]:
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
             entry = read(path)
-        except FileFormatError:  # its process ended while it made it
+        except (FileFormatError, OSError):  # its process ended while it made it, or it is the program's own
             continue
         jobs.setdefault(entry.job, []).append(entry)
     found: list[Note] = []

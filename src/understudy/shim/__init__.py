@@ -16,7 +16,8 @@ from types import TracebackType
 from understudy.import_hook import hook
 from understudy.variables import FOLDER, MEASURE
 
-FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet")
+FRAMEWORKS = {"torch": "Tensor", "jax": "Array", "tensorflow": "Tensor", "mxnet": "nd"}
+"""The frameworks, and a name that tells each from a file of the program's own which only happens to have its name."""
 DOES_NOT_FIT = 65
 REFUSED = 66
 REFUSALS = ("understudy.errors.UnsupportedError", "understudy.errors.HostMemoryError")
@@ -33,7 +34,14 @@ def begin() -> None:
 
 
 def install(framework: str) -> None:
-    """Start the emulation that the environment describes; end the program with one sentence when that cannot be."""
+    """Start the emulation that the environment describes; end the program with one sentence when that cannot be.
+
+    What has a framework's name and is another module is the program's own affair, as it is where there are GPUs.
+    """
+    module = sys.modules.get(framework)
+    if not hasattr(module, FRAMEWORKS[framework]):
+        _leave_note("shadow", f"{framework}\n{getattr(module, '__file__', None)}")
+        return
     from understudy.errors import UnsupportedError, UsageError
     from understudy.session import install_from_environment
 
@@ -91,10 +99,14 @@ def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
 
 def note_outcome(code: int, text: str) -> None:
     """Tell `understudy run` with which code it should end, should the program fail."""
+    _leave_note("outcome", f"{code}\n{text}")
+
+
+def _leave_note(kind: str, text: str) -> None:
     folder = os.environ.get(FOLDER)
     if folder and os.path.isdir(folder):
-        with open(os.path.join(folder, f"{os.getpid()}.outcome"), "w", encoding="utf-8") as file:
-            file.write(f"{code}\n{text}")
+        with open(os.path.join(folder, f"{os.getpid()}.{kind}"), "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
 
 
 def _note_uncaught() -> None:
