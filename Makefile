@@ -22,6 +22,7 @@ help:
 	@echo "make test-all         every test, on every version of torch that is claimed; takes long"
 	@echo "make test-threads     threads on emulated GPUs at length, and 500 asynchronous checkpoints under four of them"
 	@echo "make test-oldest      the tests on torch $(OLDEST_TORCH), in an environment of its own"
+	@echo "make test-newest      the tests on the newest torch that pip finds, in an environment of its own"
 	@echo "make test-cuda-wheel  the tests on torch $(CUDA_TORCH) as pip gives it (CUDA build on Linux: several GB), no driver needed"
 	@echo "make test-jax, make test-tensorflow, make test-mxnet: the other frameworks, in environments of their own"
 	@echo "make test-plan-backends  plans on a local Dask cluster and a local Ray, in an environment of their own"
@@ -47,15 +48,14 @@ help:
 	@echo "make differential-operators  every operator of PyTorch's database, and random programs, beside plain PyTorch; hours"
 	@echo "make docs             the documentation, in site/"
 	@echo "make experiments      every experiment in its small form, on two emulated V100"
+	@echo "make dist             sdist and wheel, and the wheel at work in an empty environment"
 	@echo "make clean            remove environments and everything built"
 
 environment:
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) $(EXTRAS) $(TORCH)
 
 demo: environment
-	@mkdir -p runs
-	PATH="$(abspath $(VENV))/bin:$$PATH" understudy run --gpus 2xV100 --report runs/demo.html \
-		examples/housing_data_parallel.py --logs runs/logs $(ARGS)
+	$(RUN) -m understudy.demo $(ARGS)
 
 # Each prints its slowest tests: one that comes to take long is made cheaper, or marked `long`.
 PYTEST := -m pytest -n $(JOBS) -q --durations 20 --durations-min 5
@@ -99,6 +99,9 @@ test-threads: environment
 
 test-oldest:
 	$(MAKE) test TORCH=$(OLDEST_TORCH)
+
+test-newest:
+	$(MAKE) test TORCH=newest
 
 test-cuda-wheel:
 	$(MAKE) test TORCH=$(CUDA_TORCH)
@@ -191,6 +194,12 @@ docs: environment
 	$(RUN) tools/docs/mission_table.py
 	$(RUN) tools/docs/experiment_pages.py $(ARGS)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
+# In an environment of its own, which has nothing but what builds; the one that the wheel is tried in is temporary.
+dist:
+	@[ -x .venv-build/bin/python ] || $(or $(PYTHON),python3) -m venv .venv-build
+	@.venv-build/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt build
+	.venv-build/bin/python tools/distribution $(ARGS)
 
 experiments: environment
 	@for name in $$($(VENV)/bin/understudy experiment list | cut -d' ' -f1); do \

@@ -16,6 +16,20 @@ from torch import nn
 from understudy.train import Callback, Checkpoints, Trainer, seed_all
 
 
+class Report(Callback):
+    """Says where a training begins: with the first step, or where an earlier one ended."""
+
+    def on_fit_start(self, trainer):
+        if trainer.placement.rank:
+            return
+        if trainer.step:
+            print(
+                f"resumed after step {trainer.step}, in epoch {trainer.epoch + 1} of {trainer.max_epochs}", flush=True
+            )
+        else:
+            print("no checkpoint yet: starting with step 1", flush=True)
+
+
 class Die(Callback):
     """Ends the process without any warning."""
 
@@ -43,7 +57,7 @@ def main():
         args.epochs,
         num_gpus=args.gpus,
         checkpoint=Checkpoints(args.folder, every_steps=5, asynchronous=args.die is None),
-        callbacks=[Die(args.die)] if args.die else [],
+        callbacks=[Report(), *([Die(args.die)] if args.die else [])],
     )
     history = trainer.fit(
         model,

@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE: workers of pytest-xdist have imported this package before p
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from understudy.version import __version__ as __version__
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     # The base import stays light: the session brings the machine, the checks and the reports with it.
     if name in __all__:
+        if sys.platform == "win32":
+            from understudy.errors import ON_WINDOWS, InstallError
+
+            raise InstallError(ON_WINDOWS)
         from understudy import planning, session
 
         return planning.plan if name == "plan" else getattr(session, name)

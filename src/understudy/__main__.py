@@ -10,6 +10,12 @@ if sys.version_info < (3, 11):  # noqa: UP036  a source tree, or pip's --ignore-
     )
     sys.exit(2)
 
+if sys.platform == "win32":
+    from understudy.errors import ON_WINDOWS
+
+    sys.stderr.write(f"understudy: {ON_WINDOWS}\n")
+    sys.exit(2)
+
 from understudy.cli import main
 
 if __name__ == "__main__":

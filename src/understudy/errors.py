@@ -6,6 +6,7 @@ Errors that a framework would raise on real hardware are the framework's own cla
     ├── UsageError            the caller asked for something that cannot be: say what, why, what to do
     │   ├── UnknownGpuError   no GPU of that name in the catalogue
     │   ├── InstallError      the emulation cannot start here (too late, nested wrongly, real GPUs in use)
+    │   │   └── MissingPackageError  a package is not installed; the text has the pip line
     │   └── FileFormatError   a trace, snapshot or settings file that is not what it should be
     ├── UnsupportedError      the program met something that the emulation must refuse
     │   └── HostMemoryError   this machine's memory cannot hold the values of the emulated tensors
@@ -14,6 +15,8 @@ Errors that a framework would raise on real hardware are the framework's own cla
 """
 
 from __future__ import annotations
+
+ON_WINDOWS = "Windows itself is not supported: install understudy in WSL (`wsl --install`), where it runs as on Linux"
 
 
 class UnderstudyError(Exception):
@@ -30,6 +33,15 @@ class UnknownGpuError(UsageError):
 
 class InstallError(UsageError):
     """The emulation cannot be installed in this process."""
+
+
+class MissingPackageError(InstallError, ModuleNotFoundError):
+    """A package that is needed is not installed; an ImportError, for programs that go on without it."""
+
+
+def torch_is_missing() -> MissingPackageError:
+    """What whoever needs PyTorch raises where there is none."""
+    return MissingPackageError("PyTorch is not installed: pip install 'understudy[torch]'", name="torch")
 
 
 class FileFormatError(UsageError):

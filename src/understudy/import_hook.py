@@ -5,6 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
+FRAMEWORKS = {"torch": "Tensor", "jax": "Array", "tensorflow": "Tensor", "mxnet": "nd"}
+"""The packages into which GPUs are emulated, as soon as they have been imported.
+
+With a name that tells each from a file of the program's own which only happens to have its name.
+"""
+
 
 class ImportHook:
     """A finder that calls a function right after a module has been imported, and finds nothing itself."""

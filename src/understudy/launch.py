@@ -10,11 +10,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import util
 from pathlib import Path
 from typing import IO
 
 from understudy import departure, foreign
-from understudy.errors import FileFormatError, UsageError
+from understudy.errors import FileFormatError, UsageError, torch_is_missing
+from understudy.import_hook import FRAMEWORKS
 from understudy.measure import kineto, record, snapshot
 from understudy.ranks import after
 from understudy.trace import journal
@@ -32,6 +34,16 @@ BETWEEN_RANKS = 64
 MARK = "run"
 OUTCOMES = ("2", "65", "66")
 MOST_NOTED = 1 << 20
+
+
+def require_framework(program: Program) -> None:
+    """Refuse a program that this Python has no framework for, so that none of its GPUs could be emulated.
+
+    Raises:
+        MissingPackageError: neither PyTorch nor another framework that can be emulated is installed here.
+    """
+    if program.kind != "command" and not any(util.find_spec(name) for name in FRAMEWORKS):
+        raise torch_is_missing()
 
 
 def environment(options: Mapping[str, object], folder: Path | None, base: Mapping[str, str]) -> dict[str, str]:

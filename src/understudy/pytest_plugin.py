@@ -11,7 +11,9 @@ import contextlib
 import functools
 import importlib
 import os
+import shutil
 import sys
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
@@ -20,15 +22,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from understudy import faults, launch, pytest_findings, settings, shim
-from understudy.errors import UsageError
-from understudy.import_hook import hook
+from understudy.errors import ON_WINDOWS, UsageError, torch_is_missing
+
+if sys.platform == "win32":
+    raise pytest.UsageError(f"understudy: {ON_WINDOWS}")
+
+from understudy import faults, launch, pytest_findings, settings
+from understudy.import_hook import FRAMEWORKS, hook
 from understudy.measure.present import real_gpus
 from understudy.pytest_findings import Watch
 from understudy.seam.host_memory import parse_size
 from understudy.trace.operation import Kind
 from understudy.trace.units import plural
-from understudy.variables import FOLDER, OPTIONS
+from understudy.variables import FOLDER, OPTIONS, USED
 
 if TYPE_CHECKING:
     import argparse
@@ -54,6 +60,7 @@ class Gpus:
 
     `spec` is what the whole run emulates, None when only single tests do. `real` is the number of real GPUs. `gates`
     are the findings on which a test fails. `options` are further fields of `session.Options`, for every emulation.
+    `used` is a folder in which the processes that tests start say that they used a GPU.
     """
 
     backend: Backend
@@ -61,6 +68,11 @@ class Gpus:
     real: int
     gates: tuple[Gate, ...] = ()
     options: tuple[tuple[str, object], ...] = ()
+    used: str = ""
+
+    def processes(self) -> set[str]:
+        """The numbers of the processes that tests started and that used an emulated GPU."""
+        return set(os.listdir(self.used)) - {str(os.getpid())} if self.used else set()
 
     def emulation(self, spec: str) -> dict[str, object]:
         """The fields of `session.Options` for these GPUs."""
@@ -79,6 +91,7 @@ KEY = pytest.StashKey[Gpus]()
 SESSION = pytest.StashKey["Session"]()
 END = pytest.StashKey[contextlib.ExitStack]()
 WATCH = pytest.StashKey[Watch]()
+CHILDREN = pytest.StashKey[set[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -119,7 +132,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     early_config.stash[KEY] = gpus
     if gpus.backend == "emulated" and gpus.spec is not None and OPTIONS not in os.environ:
         os.environ.update(launch.environment(gpus.emulation(gpus.spec), None, os.environ))
-        hook({name: functools.partial(_install, name) for name in shim.FRAMEWORKS})
+        gpus.used = os.environ[USED] = tempfile.mkdtemp(prefix="understudy-pytest-")
+        hook({name: functools.partial(_install, name) for name in FRAMEWORKS})
 
 
 def _decide(arguments: argparse.Namespace) -> Gpus:
@@ -160,6 +174,12 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     config.stash.setdefault(KEY, Gpus("emulated", None, 0))  # when no early hook ran: `-p` after the start
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the folder of the processes that tests started."""
+    if KEY in config.stash and config.stash[KEY].used:
+        shutil.rmtree(config.stash[KEY].used, ignore_errors=True)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -208,6 +228,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     wanted = _wanted(item)
     gpus = item.config.stash[KEY]
     if wanted is None:
+        item.stash[CHILDREN] = gpus.processes()
         _watch(item, _running())
         return
     count, model = wanted
@@ -260,7 +281,12 @@ def _fresh(options: dict[str, object]) -> Iterator[Session]:
     """GPUs of a test's own, in this process and in the Pythons that it starts; those of the whole run step aside."""
     from understudy.session import emulate, running
 
-    importlib.import_module("torch")  # with --gpus, this begins the emulation of the whole run
+    try:
+        importlib.import_module("torch")  # with --gpus, this begins the emulation of the whole run
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise torch_is_missing() from None
     outer = running()
     if outer is not None:
         outer.end()
@@ -309,9 +335,13 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def _count(item: pytest.Item, watch: Watch) -> None:
-    """A test that did not ask for GPUs used those of the whole run."""
+    """A test that did not ask for GPUs used those of the whole run, itself or in a process that it started."""
+    if item.stash.get(SESSION, None) is not None:
+        return
     session = watch.session or _running()
-    if item.stash.get(SESSION, None) is None and session is not None and len(session.trace) > watch.first:
+    before: set[str] = item.stash.get(CHILDREN, set())
+    children = item.config.stash[KEY].processes() - before
+    if children or (session is not None and len(session.trace) > watch.first):
         item.user_properties.append(("gpus", RAN))
 
 

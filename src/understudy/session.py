@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -19,9 +19,10 @@ from understudy.checks.fragmentation import fragmented
 from understudy.cost import measured
 from understudy.cost.model import CostModel
 from understudy.departure import Departure
-from understudy.errors import InstallError, UsageError
+from understudy.errors import UsageError, torch_is_missing
 from understudy.gpus import versions
 from understudy.gpus.gpu import Gpu
+from understudy.import_hook import FRAMEWORKS
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
 from understudy.machine.events import MachineEvents
@@ -61,8 +62,6 @@ CHOICES = {
     "compat": ("", "d2l"),
 }
 """The values of the options that have few."""
-
-FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet")
 
 
 @dataclass(frozen=True)
@@ -150,9 +149,7 @@ class Session:
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            raise InstallError(
-                "PyTorch is not installed: pip install 'understudy[torch]' brings what the emulation needs"
-            ) from error
+            raise torch_is_missing() from None
 
         self._count_framework("torch")
         sites = Sites(self.trace.sites, self.options.stacks)
@@ -431,7 +428,15 @@ def install_from_environment(framework: str = "torch") -> Session | None:
     folder = os.environ.get(variables.FOLDER)
     if folder:
         Departure(session, folder).arrange()
+    elif used := os.environ.get(variables.USED):
+        session.trace.sink = lambda: _note_use(session.trace, used)
     return session
+
+
+def _note_use(trace: Trace, folder: str) -> None:
+    trace.sink = None
+    with suppress(OSError):
+        Path(folder, str(os.getpid())).touch()
 
 
 def running() -> Session | None:

@@ -16,14 +16,21 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import psutil
-import torch
-from torch import nn
-from torch.utils import dlpack
 
 from understudy import vocabulary
-from understudy.errors import UsageError
-from understudy.nested import map_tensors, tensors_in
+from understudy.errors import UsageError, torch_is_missing
 from understudy.vocabulary import DeviceCopyWarning, GpuInfo, Policy, PolicyMode, Timing, info, policy
+
+try:
+    import torch
+    from torch import nn
+    from torch.utils import dlpack
+
+    from understudy.nested import map_tensors, tensors_in
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise torch_is_missing() from None
 
 __all__ = [
     "DeviceCopyWarning",

@@ -42,14 +42,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mxnet": {"vocabulary"},
     "train": VOCABULARY | {"nested"},
     "experiments": VOCABULARY | {"train", "reports", "gpus", "trace"},
-    "session": BELOW_SESSION,
-    "launch": BELOW_SESSION | {"session", "foreign"},
+    "session": BELOW_SESSION | {"import_hook"},
+    "launch": BELOW_SESSION | {"session", "import_hook", "foreign"},
     "planning": {"launch", "guard", "analysis", "reports", "gpus", "trace", "foreign"},
     "doctor": BELOW_SESSION | {"session", "launch"},
     "pytest_plugin": BELOW_SESSION | VOCABULARY | {"session", "launch", "shim", "import_hook", "pytest_findings"},
     "pytest_findings": {"trace", "checks", "reports", "launch", "session"},
     "shim": {"session", "measure", "import_hook"},
     "cli": COMMANDS | {"shim"},
+    "examples": set(),
+    "demo": {"cli", "examples", "reports"},
     "__main__": {"cli"},
 }
 FRAMEWORKS = {"torch", "jax", "jaxlib", "flax", "optax", "tensorflow", "mxnet"}

@@ -172,3 +172,24 @@ def test_a_test_that_needs_more_of_the_machine_than_it_may_fails_at_its_line(pyt
     result = run(pytester, text, "--gpu-backend=emulated", "--host-memory-limit=64MiB")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*HostMemoryError: *.py:3 makes 256 MiB of values for emulated GPU 0*"])
+
+
+SPAWNS = """
+import torch
+import torch.multiprocessing as mp
+
+def work(rank):
+    torch.ones(3, device=f"cuda:{rank}").sum().item()
+
+def test_spawn():
+    mp.spawn(work, nprocs=2)
+
+def test_nothing():
+    pass
+"""
+
+
+def test_a_test_whose_processes_use_gpus_is_counted(pytester: pytest.Pytester) -> None:
+    result = run(pytester, SPAWNS, "--gpus", "2", "--gpu-backend", "emulated")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["understudy: 1 test on emulated GPUs, *"])

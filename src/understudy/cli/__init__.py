@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import click
 
 from understudy import settings
-from understudy.errors import UnderstudyError
+from understudy.errors import UnderstudyError, torch_is_missing
 from understudy.version import __version__
 
 PROGRAM = "understudy"
@@ -78,6 +78,10 @@ def _run(arguments: list[str]) -> int:
         return _complain(f"{text[:1].lower()}{text[1:]}")
     except UnderstudyError as error:
         return _complain(str(error))
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return _complain(str(torch_is_missing()))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -28,10 +28,8 @@ def command(path: str) -> int:
     folder = Path(path).resolve().parent
     if not os.access(folder, os.W_OK):
         raise UsageError(f"{folder} cannot be written to: choose another place with --output")
-    try:
-        from understudy.measure import curves
-    except ModuleNotFoundError as error:
-        raise UsageError("measuring a GPU needs PyTorch: pip install 'understudy[torch]'") from error
+    from understudy.measure import curves
+
     gpu = curves.this_gpu()
     click.echo(f"measuring {gpu.name}", err=True)
     how = "EMULATED" if variables.OPTIONS in os.environ else "measured"

@@ -108,6 +108,7 @@ def command(program: str, arguments: tuple[str, ...], **options: Any) -> int:
         formats.find(path)
         require_writable(Path(path))
     question = _question(program, arguments, options)
+    launch.require_framework(question.program)
     work = Work(options["steps"], options["samples"], parse_prices(options["price"]), options["goal"])
     with Progress(question, work, quiet=options["quiet"]) as progress:
         made = planning.make(

@@ -6,9 +6,10 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -65,6 +66,14 @@ def torchrun_options(command: F) -> F:
     return command
 
 
+@dataclass(frozen=True)
+class Output:
+    """As click's `obj`: a file that takes what the program prints, and what to call when it has ended."""
+
+    file: IO[bytes]
+    ended: Callable[[], None]
+
+
 @click.command(
     "run",
     context_settings={"allow_interspersed_args": False},
@@ -108,6 +117,7 @@ def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> 
     understudy run --gpus H100 --report out.html -m package.train
     """
     target = target_of(program, arguments, options)
+    launch.require_framework(target)
     gates = parse_gates(options["fail_on"])
     outputs = _outputs(options["report"], options["trace"])
     torchrun = _torchrun(options)
@@ -127,7 +137,11 @@ def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> 
             variables = launch.environment({**given(options), **outputs.needs()}, folder, os.environ)
         if torchrun is not None:
             variables.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, which also warns of it
-        code = launch.run(line, variables)
+        output = click.get_current_context().obj
+        file = output.file if isinstance(output, Output) else None
+        code = launch.run(line, variables, file, file)
+        if isinstance(output, Output):
+            output.ended()
         wanted = gates or outputs or not options["quiet"]
         failed = 0 < code <= 128
         result = launch.collect(folder, failed) if wanted else launch.Result(outcome=launch.outcome(folder))

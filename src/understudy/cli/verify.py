@@ -53,6 +53,7 @@ def command(program: str | None, arguments: tuple[str, ...], as_json: bool, **op
     understudy verify --tolerance 5 --json -m package.train
     """
     target = target_of(program, arguments, options | {"no_python": False})
+    launch.require_framework(target)
     tolerance = float(options["tolerance"]) / 100
     stand_in = options["stand_in"]
     spec = options["spec"] or stand_in or _present()

@@ -13,11 +13,9 @@ import sys
 from functools import partial
 from types import TracebackType
 
-from understudy.import_hook import hook
+from understudy.import_hook import FRAMEWORKS, hook
 from understudy.variables import FOLDER, MEASURE
 
-FRAMEWORKS = {"torch": "Tensor", "jax": "Array", "tensorflow": "Tensor", "mxnet": "nd"}
-"""The frameworks, and a name that tells each from a file of the program's own which only happens to have its name."""
 DOES_NOT_FIT = 65
 REFUSED = 66
 REFUSALS = ("understudy.errors.UnsupportedError", "understudy.errors.HostMemoryError")

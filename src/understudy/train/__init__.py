@@ -6,6 +6,8 @@ Names are loaded when they are first used, so that the Trainer of one framework 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from understudy.errors import MissingPackageError, torch_is_missing
+
 if TYPE_CHECKING:
     from understudy.train.board import Board
     from understudy.train.callbacks import Callback, EarlyStopping
@@ -69,4 +71,9 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    try:
+        return getattr(import_module(f"{__name__}.{home}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch" or isinstance(error, MissingPackageError):
+            raise
+        raise torch_is_missing() from None
