@@ -5,26 +5,33 @@ PYTEST_DONT_REWRITE: workers of pytest-xdist have imported this package before p
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
 from understudy.version import __version__ as __version__
 
-__all__ = ["Options", "Session", "emulate", "plan"]
+__all__ = ["Options", "Session", "emulate", "plan", "start", "stop"]
+_HOMES = {
+    "plan": "planning",
+    "start": "notebook",
+    "stop": "notebook",
+    "load_ipython_extension": "notebook",
+    "unload_ipython_extension": "notebook",
+}
 
 if TYPE_CHECKING:
+    from understudy.notebook import start, stop
     from understudy.planning import plan
     from understudy.session import Options, Session, emulate
 
 
 def __getattr__(name: str) -> Any:
     # The base import stays light: the session brings the machine, the checks and the reports with it.
-    if name in __all__:
+    if name in __all__ or name in _HOMES:
         if sys.platform == "win32":
             from understudy.errors import ON_WINDOWS, InstallError
 
             raise InstallError(ON_WINDOWS)
-        from understudy import planning, session
-
-        return planning.plan if name == "plan" else getattr(session, name)
+        return getattr(importlib.import_module(f"understudy.{_HOMES.get(name, 'session')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,8 @@ Errors that a framework would raise on real hardware are the framework's own cla
     │   ├── UnknownGpuError   no GPU of that name in the catalogue
     │   ├── InstallError      the emulation cannot start here (too late, nested wrongly, real GPUs in use)
     │   │   └── MissingPackageError  a package is not installed; the text has the pip line
-    │   └── FileFormatError   a trace, snapshot or settings file that is not what it should be
+    │   ├── FileFormatError   a trace, snapshot or settings file that is not what it should be
+    │   └── EmulationEndedError  what lived on an emulated GPU is used after the emulation's end
     ├── UnsupportedError      the program met something that the emulation must refuse
     │   └── HostMemoryError   this machine's memory cannot hold the values of the emulated tensors
     ├── GateError             a finding that the user asked to fail on
@@ -46,6 +47,10 @@ def torch_is_missing() -> MissingPackageError:
 
 class FileFormatError(UsageError):
     """A file is not in the format that its name or the command promises."""
+
+
+class EmulationEndedError(UsageError, RuntimeError):
+    """A tensor that lived on an emulated GPU is used after `understudy.stop()`."""
 
 
 class UnsupportedError(UnderstudyError):

@@ -33,7 +33,7 @@ from understudy.machine.memory.host_allocator import HostAllocator
 from understudy.machine.memory.settings import Settings, parse, text_of
 from understudy.machine.order import merged
 from understudy.machine.plan_cache import PlanCache
-from understudy.reports import memory_snapshot, smi
+from understudy.reports import cell, memory_snapshot, smi
 from understudy.reports.parts.smi_data import SmiHost, SmiProcess
 from understudy.seam.host_memory import parse_size
 from understudy.seam.patching import Patch, Patches, uninterrupted
@@ -284,6 +284,11 @@ class Session:
         trace = self.trace.canonical()
         reports.write(Path(path), trace, checks.run(trace))
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it."""
+        findings = self.findings()
+        return cell.render(self.trace.canonical(), findings)
+
     def smi_host(self) -> SmiHost:
         """The emulated GPUs as nvidia-smi sees them now, this process's memory in use."""
         driver = versions.driver_version(self.cuda_version)
@@ -349,7 +354,7 @@ def emulate(gpus: str | int = "2", **options: object) -> Iterator[Session]:
         UsageError: an option or a GPU that does not exist.
         InstallError: this process used CUDA already, or an emulation is active.
     """
-    session = Session(_options({"gpus": str(gpus), **options}))
+    session = Session(options_of({"gpus": str(gpus), **options}))
     if session.options.stop_after is not None:
         raise UsageError("stop_after ends the process, so a block cannot have it: it is for `understudy run`")
     try:
@@ -385,7 +390,7 @@ def _inherited(options: Options) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _options(values: Json) -> Options:
+def options_of(values: Json) -> Options:
     known = {field.name for field in fields(Options)}
     unknown = sorted(values.keys() - known)
     if unknown:
@@ -421,7 +426,7 @@ def install_from_environment(framework: str = "torch") -> Session | None:
     if _RUNNING:
         _RUNNING[0].attach(framework)
         return _RUNNING[0]
-    session = Session(_options(json.loads(text)))
+    session = Session(options_of(json.loads(text)))
     session.machine.warm = False  # a whole program pays for its CUDA context; a block under `emulate` does not
     session.attach(framework)
     _RUNNING.append(session)

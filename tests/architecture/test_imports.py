@@ -13,7 +13,7 @@ COMMANDS = (
 )
 
 MAY_IMPORT: dict[str, set[str]] = {
-    "__init__": {"session", "planning"},
+    "__init__": {"session", "planning", "notebook"},
     "errors": set(),
     "foreign": set(),
     "import_hook": set(),
@@ -50,6 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pytest_findings": {"trace", "checks", "reports", "launch", "session"},
     "shim": {"session", "measure", "import_hook"},
     "cli": COMMANDS | {"shim"},
+    "notebook": BELOW_SESSION | {"session", "launch", "cli", "import_hook"},
     "examples": set(),
     "demo": {"cli", "examples", "reports"},
     "__main__": {"cli"},

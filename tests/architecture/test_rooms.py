@@ -21,6 +21,7 @@ ROOMS: dict[str, set[str]] = {
     "standins": set(),
     "registry": set(),
     "trials": set(),
+    "survivors": set(),
     "operators": set(),
     "scratch": {"operators"},
     "state": {"operators", "scratch"},

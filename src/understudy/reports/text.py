@@ -83,6 +83,7 @@ def console_for(out: TextIO, width: int, color: bool) -> Console:
         file=out,
         width=width,
         force_terminal=color,
+        force_jupyter=False,  # it would show each line by itself there
         no_color=not color,
         color_system="standard" if color else None,
         highlight=False,

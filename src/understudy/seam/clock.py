@@ -23,7 +23,10 @@ READ_NS = 50
 """What reading the clock costs the host (a vDSO call; modelled)."""
 
 CLOCKS = ("time", "monotonic", "perf_counter")
-REAL = (sys.stdlib_module_names - {"timeit", "__main__"}) | {"torch", "understudy", "tensorboard", "_pytest", "xdist"}
+REAL = (sys.stdlib_module_names - {"timeit", "__main__"}) | {
+    *("torch", "understudy", "tensorboard", "_pytest", "xdist"),
+    *("IPython", "ipykernel", "jupyter_client", "tornado", "zmq", "traitlets", "comm", "debugpy"),
+}
 """Packages whose calls are answered with real time."""
 PROGRAMS = (
     "understudy.experiments.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -18,6 +19,9 @@ STANDARD = tuple(os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name
 PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 DEPTH = 60
 FRAMES_KEPT = 12
+
+CELLS: list[Callable[[str], str]] = []
+"""In a notebook: what says which cell a file's name stands for, "Cell In[10]"; "" where it stands for none."""
 
 MOST_CODES = 1 << 16
 """Of how many code objects it is known whose they are; a program may make new ones without end."""
@@ -155,7 +159,8 @@ class Sites:
         return Site(self._file(frame.f_code), frame.f_lineno, frame.f_code.co_qualname, tuple(callers))
 
     def _file(self, code: CodeType) -> str:
-        return code.co_filename.removeprefix(self._here)
+        cell = CELLS[0](code.co_filename) if CELLS else ""
+        return cell or code.co_filename.removeprefix(self._here)
 
     def _kind(self, code: CodeType) -> int:
         if len(self._codes) >= MOST_CODES:

@@ -38,9 +38,16 @@ class Site(NamedTuple):
     stack: tuple[tuple[str, int, str], ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" if self.file else "unknown line"
+        return written(self.file, self.line) if self.file else "unknown line"
 
 
+def written(file: str, line: int) -> str:
+    """A line as a person finds it: `train.py:12`, and of a notebook `Cell In[10], line 3`, as in its tracebacks."""
+    return f"{file}, line {line}" if file.startswith(CELL) else f"{file}:{line}"
+
+
+CELL = "Cell In["
+"""How the name of a notebook's cell begins where a file's name would stand."""
 UNKNOWN_SITE = Site("", 0)
 
 FIRST_USE = "first use: "

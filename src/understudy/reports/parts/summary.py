@@ -13,7 +13,7 @@ from understudy.reports.parts.peak import Peak, peaks
 from understudy.reports.parts.throughput import Samples
 from understudy.reports.parts.time import Timing, measure
 from understudy.trace.finding import Finding
-from understudy.trace.operation import Kind, Site
+from understudy.trace.operation import Kind, Site, written
 from understudy.trace.plain import Json
 from understudy.trace.trace import Record, Trace
 from understudy.trace.units import format_bytes, format_ns, format_share, plural
@@ -296,7 +296,7 @@ def short(site: Site) -> str:
     if os.path.isabs(file):
         relative = os.path.relpath(file)
         file = relative if not relative.startswith("..") else os.path.basename(file)
-    return f"{file}:{site.line}"
+    return written(file, site.line)
 
 
 def gpu_names(devices: Sequence[Device]) -> str:
