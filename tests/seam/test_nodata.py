@@ -60,7 +60,8 @@ def test_a_model_larger_than_this_machine_fits_where_it_should() -> None:
 def test_reading_a_value_names_the_line() -> None:
     with understudy.emulate("V100", no_data=True):
         x = torch.ones(3, device="cuda")
-        for read in (lambda: x.argmax().item(), x.tolist, x.cpu, lambda: bool(x[0] > 0)):
+        drawn = torch.randint(0, 9, (3,), device="cuda")
+        for read in (lambda: drawn.sum().item(), drawn.tolist, drawn.cpu, lambda: bool(x.long()[0] > 0)):
             with pytest.raises(UnsupportedError, match=r"test_nodata.py:\d+, and a rehearsal without data has none"):
                 read()
         for shaped in (lambda: torch.unique(x), lambda: x.long().bincount()):
@@ -218,7 +219,7 @@ def test_what_a_library_looks_at_is_assumed_or_its_line_is_named(
     masking = importlib.import_module("transformers.masking_utils")
     monkeypatch.setitem(sys.modules, "transformers.masking_utils", masking)
     with understudy.emulate("A100", no_data=True) as session:
-        mask = torch.zeros(2, 8, dtype=torch.long, device="cuda")
+        mask = torch.randint(0, 2, (2, 8), device="cuda")
         assert masking.find_packed_sequence_indices(mask) is None
         with pytest.raises(UnsupportedError, match=r"test_nodata\.py:\d+ \(in transformers/masking_utils\.py:7\), and"):
             masking.of_its_own(mask)

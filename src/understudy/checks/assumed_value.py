@@ -14,6 +14,8 @@ SENTENCES = {
     "number": "assumed: a number that the program read = {value}",
     "given": "assumed: what the program read = {value}, as --assume says",
     "library": "assumed: what a library looked at = {value}, {means}",
+    "count": "assumed: how many elements a mask has = {value}, it selects all",
+    "index": "assumed: an index that the device computed = {value}",
     "mask": "assumed: {name} selects all of {elements} elements",
 }
 

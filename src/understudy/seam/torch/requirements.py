@@ -87,6 +87,9 @@ NEEDED = {
         torch.ops.aten.native_batch_norm.default._op torch.ops.aten.native_batch_norm_backward.default._op
         torch.utils.flop_counter.flop_registry
     """,
+    "moving modules without data": """
+        torch._C._swap_tensor_impl torch._C._DisableTorchDispatch torch._has_compatible_shallow_copy_type
+    """,
     "DLPack": """
         torch._C.StorageBase
     """,

@@ -33,10 +33,11 @@ functorch = torch._C._functorch
 if TYPE_CHECKING:
 
     class Storage(torch.UntypedStorage):
-        """PyTorch's storage, with what lies on it: the tag, and a captured graph's own memory for it."""
+        """PyTorch's storage, with what lies on it: the tag, a captured graph's own memory for it, and values."""
 
         _us: Tag
         _us_graph: object
+        _us_values: torch.Tensor | None
 
 else:
     Storage = torch.UntypedStorage

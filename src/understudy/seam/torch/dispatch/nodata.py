@@ -12,15 +12,7 @@ from typing import Self
 import torch
 
 from understudy.errors import UnsupportedError
-from understudy.seam.torch.dispatch.assumptions import (
-    CARRYING,
-    KEEP_SHAPES,
-    NEVER,
-    Assumptions,
-    refusal,
-    selected,
-    unmasked,
-)
+from understudy.seam.torch.dispatch.assumptions import KEEP_SHAPES, Assumptions, refusal
 from understudy.seam.torch.dispatch.deviations import Deviations
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.moves import fetch, local_scalar
@@ -56,7 +48,7 @@ SHAPED_BY_VALUES = frozenset(
 """Operators whose result's shape depends on values, and of which no result is likelier than another."""
 DECIDED_ELSEWHERE = (
     "aten::index", "aten::_index", "aten::_unsafe_index", "aten::nonzero", "aten::masked_select",
-    "aten::repeat_interleave", "aten::eq", "aten::ne", "aten::_amp_", *NEVER, *CARRYING, *SHAPED_BY_VALUES,
+    "aten::repeat_interleave", "aten::_amp_", *SHAPED_BY_VALUES,
 )  # fmt: skip
 """How the names of operators begin of which `Assumptions` or masks have a say."""
 
@@ -89,7 +81,7 @@ class DatalessDispatch(Dispatch):
         wanted = kwargs.get("device")
         if wanted is None or wanted.type != "meta" or self.local.explicit or named(kwargs):
             return super().create(plan, func, args, kwargs, device)
-        out = self.call(plan, func, args, dict(kwargs), max(device, 0))
+        out = self._computed(plan, func, args, dict(kwargs), device if device >= 0 else FLOATING)
         if device >= 0:
             self.tag(out, device)
             if plan.kernel:
@@ -112,7 +104,7 @@ class DatalessDispatch(Dispatch):
         shapes = memory.known.get(key)
         if shapes is not None:
             out = shapes.new(args)
-            self.state.assumptions.ran(plan, args, out)
+            self.state.assumptions.ran(plan, func, args, kwargs, out, device)
             return out
         out = self._computed(plan, func, args, kwargs, device)
         if key not in memory.known:
@@ -122,19 +114,13 @@ class DatalessDispatch(Dispatch):
     def _computed(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> object:
         """What an operator's kernel gives: that of meta tensors, or the CPU's where there are values."""
         if self.local.valued or _have_values((*args, *kwargs.values())):
-            return super().call(plan, func, args, kwargs, device)
+            return super().call(plan, func, args, kwargs, max(device, 0))
         if plan.name in SHAPED_BY_VALUES or _counts(plan.name, kwargs):
             raise UnsupportedError(refusal(self.state, f"{plan.name} decides a shape by values", KEEP_SHAPES))
         if "device" in kwargs:
             kwargs["device"] = META
-        assumptions = self.state.assumptions
-        known = assumptions.result(plan, args)
         out = self._on_shapes(plan, func, args, kwargs)
-        assumptions.ran(plan, args, out)
-        if known is not None:
-            if plan.fresh and isinstance(out, Tensor) and storage_of(out)._us is HOST_TAG:
-                self.state.place(storage_of(out), device)
-            assumptions.learn(out, known)
+        self.state.assumptions.ran(plan, func, args, kwargs, out, device)
         return out
 
     def _on_shapes(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords) -> object:
@@ -144,14 +130,11 @@ class DatalessDispatch(Dispatch):
         local.inner = True
         try:
             with disable_torch_function():
-                picked = selected(plan.name, args)
+                picked = self.state.assumptions.selected(plan.name, args)
                 if picked is not None:
-                    self.state.assumptions.full(plan.name, len(picked))
                     return picked
                 if _masked(plan.name, args):
-                    indices, elements = unmasked(args[1])
-                    self.state.assumptions.full(plan.name, elements)
-                    args = (args[0], indices, *args[2:])
+                    args = (args[0], self.state.assumptions.unmasked(plan.name, args[1]), *args[2:])
                 return func(*map(_to_meta, args), **{name: _to_meta(value) for name, value in kwargs.items()})
         except NotImplementedError as error:
             if isinstance(func, OpOverload) and not func._schema.returns:

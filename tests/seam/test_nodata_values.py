@@ -1,0 +1,134 @@
+"""Rehearsal without data: what the host put on the device is known, and what training scripts ask goes through."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import understudy
+from understudy.errors import UnsupportedError
+
+
+@pytest.fixture
+def session():
+    """A rehearsal without data on one V100."""
+    with understudy.emulate("V100", no_data=True) as session:
+        yield session
+
+
+def assumed(session) -> list[dict[str, str | int]]:
+    """What was assumed so far."""
+    return [dict(note.detail) for note in session.trace.notes if note.code == "assumed-value"]
+
+
+def test_a_model_is_moved_under_the_eyes_of_its_optimizer(session) -> None:
+    model = nn.Linear(4, 4)
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(parameters)
+    model.to("cuda")
+    assert [id(p) for p in model.parameters()] == [id(p) for p in parameters]
+    assert all(p.is_cuda and p.requires_grad and p.is_leaf for p in parameters)
+    model(torch.randn(2, 4, device="cuda")).sum().backward()
+    before = torch.cuda.memory_allocated()
+    optimizer.step()
+    assert torch.cuda.memory_allocated() >= before + 2 * sum(p.nbytes for p in parameters)
+
+
+def test_a_model_that_has_gradients_is_moved_with_them(session) -> None:
+    model = nn.Linear(4, 4)
+    weight = model.weight
+    model(torch.randn(2, 4)).sum().backward()
+    model.cuda()
+    assert model.weight is weight
+    assert weight.grad is not None
+    assert weight.grad.is_cuda
+
+
+def test_a_parameter_is_given_data_on_another_device(session) -> None:
+    weight = nn.Parameter(torch.zeros(3))
+    weight.data = weight.data.cuda()
+    assert weight.is_cuda
+    assert weight.requires_grad
+
+
+def test_tied_weights_stay_tied(session) -> None:
+    embedding, head = nn.Embedding(8, 4), nn.Linear(4, 8, bias=False)
+    head.weight = embedding.weight
+    nn.ModuleList([embedding, head]).cuda()
+    assert head.weight is embedding.weight
+    assert torch.cuda.memory_allocated() == 512
+
+
+def test_integers_of_the_host_are_read_back(session) -> None:
+    labels = torch.tensor([3, -100, 5])
+    on_device = labels.to("cuda")
+    assert on_device.tolist() == [3, -100, 5]
+    assert on_device[2].item() == 5
+    assert (on_device != -100).sum().item() == 2
+    assert on_device.view(3, 1).cpu().flatten().tolist() == [3, -100, 5]
+    assert int(on_device.max()) == 5
+    assert assumed(session) == []
+
+
+def test_the_mask_of_known_labels_selects_what_it_does(session) -> None:
+    labels = torch.tensor([3, -100, 5]).cuda()
+    scores = torch.randn(3, 7).cuda()
+    assert scores[labels != -100].shape == (2, 7)
+    assert torch.nonzero(labels > 3).shape == (1, 1)
+    assert torch.masked_select(scores[:, 0], labels > 0).shape == (2,)
+    assert assumed(session) == []
+
+
+def test_what_is_written_over_known_integers_is_known_or_forgotten(session) -> None:
+    count = torch.zeros((), dtype=torch.int64, device="cuda")
+    count += torch.tensor([1, 0, 1]).cuda().sum()
+    assert count.item() == 2
+    count.copy_(torch.randint(0, 9, (), device="cuda"))
+    with pytest.raises(UnsupportedError, match="reads values of a device tensor"):
+        count.item()
+    buffer = torch.zeros(4, dtype=torch.int64, device="cuda")
+    buffer[1] = 7
+    buffer[2:].fill_(3)
+    assert buffer.tolist() == [0, 7, 3, 3]
+    buffer[0] = torch.randn(3, device="cuda").argsort()[1]
+    with pytest.raises(UnsupportedError):
+        buffer.tolist()
+
+
+def test_a_batch_copied_into_a_buffer_is_known(session) -> None:
+    buffer = torch.empty(3, dtype=torch.int64, device="cuda")
+    buffer.copy_(torch.tensor([1, 2, 3]).pin_memory(), non_blocking=True)
+    assert buffer.tolist() == [1, 2, 3]
+
+
+def test_an_accuracy_is_counted(session) -> None:
+    labels = torch.randint(0, 10, (16,)).cuda()
+    guess = nn.Linear(4, 10).cuda()(torch.randn(16, 4).cuda()).argmax(1)
+    correct = (guess == labels).sum()
+    assert correct.item() == 16
+    total = torch.zeros((), dtype=torch.int64, device="cuda")
+    total += correct
+    assert total.item() == 16
+    assert bool(total > 0)
+    assert guess.cpu().tolist() == [0] * 16
+    assert {one["what"] for one in assumed(session)} == {"count", "index"}
+
+
+def test_losses_and_predictions_are_taken_to_the_host(session) -> None:
+    scores = nn.Linear(4, 10).cuda()(torch.randn(16, 4).cuda()).detach()
+    assert scores.cpu().numpy().shape == (16, 10)
+    assert scores.mean(1).tolist() == [1.0] * 16
+    assert {one["what"] for one in assumed(session)} == {"number"}
+
+
+def test_a_model_too_large_to_be_made_up_on_the_host_is_not(session) -> None:
+    weights = torch.empty(1 << 26, device="cuda")
+    with pytest.raises(UnsupportedError, match="reads values of a device tensor"):
+        weights.cpu()
+
+
+def test_counts_of_known_numbers_decide(session) -> None:
+    loss = nn.Linear(4, 1).cuda()(torch.randn(2, 4).cuda()).mean()
+    assert not bool(loss > 3)
+    assert bool((loss * 2 < 3).any())
