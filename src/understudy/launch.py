@@ -14,7 +14,7 @@ from importlib import util
 from pathlib import Path
 from typing import IO
 
-from understudy import departure, foreign
+from understudy import checks, departure, foreign
 from understudy.errors import FileFormatError, UsageError, torch_is_missing
 from understudy.import_hook import FRAMEWORKS
 from understudy.measure import kineto, record, snapshot
@@ -316,4 +316,4 @@ def merge(findings: Iterable[Finding]) -> list[Finding]:
             size_bytes=known.size_bytes + finding.size_bytes,
             device=known.device if known.device == finding.device else -1,
         )
-    return sorted(merged.values(), key=lambda one: (SEVERITIES.index(one.severity), -one.lost_ns, -one.size_bytes))
+    return sorted(merged.values(), key=checks.rank)

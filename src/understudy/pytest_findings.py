@@ -46,9 +46,9 @@ class Watch:
         session = self.session or now
         if session is None or len(session.trace) <= self.first:
             return []
-        if self.first == 0:
-            return session.findings()
-        return checks.run(session.trace.since(self.first).canonical())
+        session.complete()
+        trace = session.trace if self.first == 0 else session.trace.since(self.first)
+        return checks.run(trace.canonical())
 
 
 def require(paths: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from understudy import checks, faults, gpus, live, reports, variables
+from understudy import faults, gpus, live, reports, variables
 from understudy.analysis import remedies
 from understudy.checks.fragmentation import fragmented
 from understudy.cost import measured
@@ -23,6 +23,7 @@ from understudy.errors import UsageError, torch_is_missing
 from understudy.gpus import versions
 from understudy.gpus.gpu import Gpu
 from understudy.import_hook import FRAMEWORKS
+from understudy.judgement import judge
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
 from understudy.machine.events import MachineEvents
@@ -261,12 +262,12 @@ class Session:
                 self.machine.synchronize_device(self._host(), device)
 
     def _replay_history(self) -> None:
-        """Where memory lay in pieces and the history of it was kept: what other settings would have made of it."""
+        """Where memory was fragmented or ran out and its history was kept: what other settings would have done."""
         facts = self.trace.facts
         limits = {
             index: device["memory_bytes"] - device["context_bytes"]
             for index, device in enumerate(facts["devices"])
-            if fragmented(device)
+            if fragmented(device) or device["out_of_memory"]
         }
         if limits and facts.get("memory_from_start"):
             facts["replays"] = remedies.replays(memory_snapshot.as_dict(self.trace), limits)
@@ -276,13 +277,13 @@ class Session:
     def findings(self) -> list[Finding]:
         """What the checks find in the trace so far, gravest first."""
         self.complete()
-        return checks.run(self.trace.canonical())
+        return judge([self.trace.canonical()])
 
     def report(self, path: str | Path) -> None:
         """Write a report in the format of the suffix of `path`."""
         self.complete()
         trace = self.trace.canonical()
-        reports.write(Path(path), trace, checks.run(trace))
+        reports.write(Path(path), trace, judge([trace]))
 
     def _repr_html_(self) -> str:
         """What a notebook shows of it."""

@@ -9,7 +9,9 @@ VOCABULARY = {"vocabulary", "torch", "jax", "tensorflow", "mxnet"}
 CORE = {"trace", "gpus", "cost", "machine", "checks", "reports", "ranks", "faults"}
 BELOW_SESSION = CORE | {"seam", "analysis", "measure", "settings", "live", "departure"}
 COMMANDS = (
-    BELOW_SESSION | VOCABULARY | {"session", "launch", "train", "experiments", "doctor", "cli", "foreign", "planning"}
+    BELOW_SESSION
+    | VOCABULARY
+    | {"judgement", "session", "launch", "train", "experiments", "doctor", "cli", "foreign", "planning"}
 )
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -42,7 +44,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mxnet": {"vocabulary"},
     "train": VOCABULARY | {"nested"},
     "experiments": VOCABULARY | {"train", "reports", "gpus", "trace"},
-    "session": BELOW_SESSION | {"import_hook"},
+    "judgement": CORE | {"analysis"},
+    "session": BELOW_SESSION | {"import_hook", "judgement"},
     "launch": BELOW_SESSION | {"session", "import_hook", "foreign"},
     "planning": {"launch", "guard", "analysis", "reports", "gpus", "trace", "foreign"},
     "doctor": BELOW_SESSION | {"session", "launch"},

@@ -64,7 +64,7 @@ def test_the_place_is_in_the_message(library: ModuleType) -> None:
     with understudy.emulate("V100") as session:
         library.train([torch.ones(64, device="cuda")], 30)
         messages = [one.message for one in session.findings()]
-    assert any("(`.item()`, `float()`, `if`) in steps_library.py:13 made the host wait 30 times" in m for m in messages)
+    assert any("(`.item()`, `float()`, `if`) in steps_library.py:13 blocked the host 30 times" in m for m in messages)
 
 
 def test_a_stream_of_a_librarys_own_is_no_error_of_the_program(library: ModuleType) -> None:

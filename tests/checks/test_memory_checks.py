@@ -52,7 +52,7 @@ def test_where_no_setting_helps_it_says_so(program):
     totals(program, 8 * GIB, 14 * GIB)
     program.trace.facts["replays"] = [replay("", 14), replay("expandable_segments:True", 14)]
     (finding,) = checks.run(program.trace)
-    assert finding.advice.startswith("no setting of the allocator helps")
+    assert finding.advice.startswith("no allocator setting helps")
 
 
 def replay(setting: str, gib: int, device: int = 0, out_of_memory: int = 0):
@@ -111,8 +111,8 @@ def test_out_of_memory_says_what_was_alive(program):
     (finding,) = checks.run(program.trace)
     assert (finding.code, finding.severity, finding.site.line) == ("out-of-memory", "error", 7)
     assert finding.message == (
-        "4.00 GiB were asked for on cuda:0 when 1.00 GiB of 16.0 GiB were free; 15.0 GiB were in use; "
-        "the most was held by train.py:5 (10.0 GiB), train.py:6 (5.00 GiB)"
+        "tried to allocate 4.00 GiB on cuda:0; 1.00 GiB of 16.0 GiB were free, 15.0 GiB in use; "
+        "most of it held by train.py:5 (10.0 GiB), train.py:6 (5.00 GiB)"
     )
 
 
@@ -123,14 +123,14 @@ def test_each_failure_names_what_was_alive_at_it(program):
     program.memory("free_completed", 1, 10 * GIB, line=5).memory("alloc", 2, 9 * GIB, line=6)
     program.memory("oom", 0, 8 * GIB, line=9)
     first, second = (finding.message for finding in checks.run(program.trace))
-    assert first.endswith("the most was held by train.py:5 (10.0 GiB)")
-    assert second.endswith("the most was held by train.py:6 (9.00 GiB)")
+    assert first.endswith("most of it held by train.py:5 (10.0 GiB)")
+    assert second.endswith("most of it held by train.py:6 (9.00 GiB)")
 
 
 def test_out_of_memory_within_a_fraction_says_so(program):
     program.note("out-of-memory", 7, device=0, requested_bytes=2 * GIB, free_bytes=15 * GIB, memory_bytes=GIB)
     (finding,) = checks.run(program.trace)
-    assert finding.message == "2.00 GiB were asked for on cuda:0 when the process may take 1.00 GiB in all"
+    assert finding.message == "tried to allocate 2.00 GiB on cuda:0; the process may use at most 1.00 GiB"
 
 
 def test_out_of_memory_in_pieces_names_the_setting(program):

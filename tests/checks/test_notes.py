@@ -67,7 +67,7 @@ def test_data_parallel_with_fewer_chunks_than_devices(program):
     program.note("data-parallel", 3, devices=8, batch=20)
     finding = one(program)
     assert finding.severity == "warning"
-    assert "gives 7 chunks: 1 device had nothing to do" in finding.message
+    assert "gives 7 chunks: 1 device did nothing" in finding.message
 
 
 def test_distributed_mistakes_on_one_line_stay_apart(program):
@@ -94,4 +94,4 @@ def test_two_ranks_on_one_gpu_are_an_error_unless_the_run_lets_them(program, all
     program.note("shared-gpu", 3, rank=1, device=0, other=0, allowed=allowed)
     finding = one(program)
     assert finding.severity == severity
-    assert finding.message.startswith("rank 1 works on cuda:0, where rank 0 does: NCCL refuses")
+    assert finding.message.startswith("ranks 0 and 1 both work on cuda:0: NCCL refuses")

@@ -47,6 +47,6 @@ def test_out_of_memory_names_what_was_alive():
             torch.empty(8000 * MIB, dtype=torch.uint8, device="cuda")
         del weights
     (finding,) = [one for one in session.findings() if one.code == "out-of-memory"]
-    assert "the most was held by" in finding.message
+    assert "most of it held by" in finding.message
     assert "test_remedies.py" in finding.message
     assert "(8.79 GiB)" in finding.message

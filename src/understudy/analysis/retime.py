@@ -34,14 +34,14 @@ def retime(trace: Trace, models: Sequence[Gpu]) -> Trace:
         UsageError: there are neither one nor as many models as the trace has devices.
         FileFormatError: the trace does not say which GPUs it is of.
     """
-    before = _gpus_of(trace)
+    before = gpus_of(trace)
     if len(models) not in (1, len(before)):
         many = "" if len(before) == 1 else f" for all of them, or {len(before)}"
         devices = "1 device" if len(before) == 1 else f"{len(before)} devices"
         raise UsageError(f"the trace has {devices} and {len(models)} GPUs were given: give one GPU{many}")
     after = [models[0]] * len(before) if len(models) == 1 else list(models)
     cuda = max(tuple(trace.facts.get("cuda_version", (0, 0))), versions.default_cuda(tuple(after)))
-    run = _Retiming(trace, before, after, (cuda[0], cuda[1]))
+    run = Retiming(trace, before, after, (cuda[0], cuda[1]))
     for row in trace.rows:
         run.take(row)
     run.out.facts = _facts(trace, before, after, cuda, run.band())
@@ -58,7 +58,8 @@ def does_not_fit(trace: Trace) -> list[int]:
     ]
 
 
-def _gpus_of(trace: Trace) -> list[Gpu]:
+def gpus_of(trace: Trace) -> list[Gpu]:
+    """The GPUs of a trace; raises FileFormatError where it does not say which."""
     try:
         return [from_description(gpu) for gpu in trace.facts["gpus"]]
     except KeyError as error:
@@ -94,7 +95,7 @@ def _facts(trace: Trace, before: list[Gpu], after: list[Gpu], cuda: Sequence[int
 
 
 @dataclass
-class _Host:
+class Host:
     """A host thread: where it stood in the trace, and where it stands now."""
 
     before_ns: int = 0
@@ -139,15 +140,19 @@ def _price(kind: Kind, old: CostModel, new: CostModel, device: int, signature: S
     return _Price(ratio, max(1, min(FULL, round(now.occupancy * FULL))), now.band)
 
 
-class _Retiming:
-    """One pass over a trace's rows."""
+class Retiming:
+    """One pass over a trace's rows.
+
+    `scale` and `lead_ns` are for who changes the program on the way (`savings`): by what the next operation's time on
+    the device is multiplied, and how long after the one before it on its stream it begins at the earliest.
+    """
 
     def __init__(self, trace: Trace, before: list[Gpu], after: list[Gpu], cuda: tuple[int, int]) -> None:
         self.trace = trace
         self.out = Trace()
         self.old = [CostModel(gpu, cuda) for gpu in before]
         self.new = [CostModel(gpu, cuda) for gpu in after]
-        self.hosts: dict[int, _Host] = {}
+        self.hosts: dict[int, Host] = {}
         self.lines: dict[tuple[int, int], _Line] = {}
         self.engines: dict[tuple[int, str], tuple[int, int]] = {}
         self.rooms = [Occupancy() for _ in after]
@@ -156,6 +161,7 @@ class _Retiming:
         self.prices: dict[tuple[int, int, int], _Price] = {}
         self.kernel_ns = 0
         self.weighted_band = 0.0
+        self.scale, self.lead_ns = 1.0, 0
         self.guess = trace.facts.get("source") == "measured"
         self.shared = {d for d in range(len(after)) if len({x.stream for x in trace.lanes if x.device == d}) > 1}
         out, old = self.out, trace
@@ -170,7 +176,7 @@ class _Retiming:
         """Put one row on the new clock."""
         kind, lane_number, number, site, issued, start, end, value = row
         lane = self.trace.lanes[lane_number]
-        host = self._host(lane.thread, issued)
+        host = self.host(lane.thread, issued)
         host.now_ns += issued - host.before_ns
         host.before_ns = issued
         if lane.device >= len(self.new):
@@ -206,7 +212,7 @@ class _Retiming:
         if kind == Kind.KERNEL:
             self._throttle(lane_number, lane, host)
 
-    def _throttle(self, lane_number: int, lane: Lane, host: _Host) -> None:
+    def _throttle(self, lane_number: int, lane: Lane, host: Host) -> None:
         """The machine's rule of the launch queue (`machine/launches.py`)."""
         line = self._line(lane)
         if line.epoch % MARKED or lane.device < 0:
@@ -221,13 +227,14 @@ class _Retiming:
             name = self.out.signatures.number(Signature("launch queue is full"))
             self.out.rows.append((int(Kind.QUEUE), lane_number, name, 0, begin, begin, until, depth))
 
-    def _host(self, thread: int, issued: int) -> _Host:
+    def host(self, thread: int, issued: int) -> Host:
+        """A host thread, which begins where its parent stands."""
         host = self.hosts.get(thread)
         if host is None:
-            # A thread begins where its parent stands: the one whose place in the trace is the nearest before it.
+            # The parent is the thread whose place in the trace is the nearest before it.
             parents = [other for other in self.hosts.values() if other.before_ns <= issued]
-            parent = max(parents, key=lambda other: other.before_ns, default=_Host())
-            host = self.hosts[thread] = _Host(parent.before_ns, parent.now_ns)
+            parent = max(parents, key=lambda other: other.before_ns, default=Host())
+            host = self.hosts[thread] = Host(parent.before_ns, parent.now_ns)
         return host
 
     def _line(self, lane: Lane) -> _Line:
@@ -235,14 +242,14 @@ class _Retiming:
 
     # ------------------------------------------------------------------ work
 
-    def _work(self, row: Row, lane: Lane, host: _Host) -> tuple[int, int]:
+    def _work(self, row: Row, lane: Lane, host: Host) -> tuple[int, int]:
         kind, _, number, _, issued, start, end, size_bytes = row
         line = self._line(lane)
         signature = self.trace.signatures[number]
         ratio, occupancy, band = self._price(Kind(kind), lane.device, number, size_bytes)
-        duration = max(1, round((end - start) * ratio)) if end > start else 0
+        duration = max(1, round((end - start) * ratio * self.scale)) if end > start else 0
         earliest = issued + self.old[lane.device].launch_ns
-        begin = max(host.now_ns + self.new[lane.device].launch_ns, line.ready_ns)
+        begin = max(host.now_ns + self.new[lane.device].launch_ns, line.ready_ns + self.lead_ns)
         if issued == line.issued_ns and start > line.before_ns:
             begin += start - line.before_ns  # a node of a graph: the gap before it is the graph's own
             earliest = start
@@ -279,7 +286,7 @@ class _Retiming:
 
     # ------------------------------------------------------------------ waiting
 
-    def _waited(self, lane: Lane, number: int, end: int, host: _Host) -> int:
+    def _waited(self, lane: Lane, number: int, end: int, host: Host) -> int:
         """When the host goes on after a synchronization."""
         name = self.trace.signatures[number].name
         call = host.now_ns + (self.new[lane.device].synchronize_ns if lane.device >= 0 else 0)

@@ -143,10 +143,24 @@ class _Run:
         if block is not None:
             self.live[address] = block
 
+    def attempt(self, size: int, stream: int) -> None:
+        """Ask for memory, and give it back at once."""
+        if not 0 < size < NO_LIMIT:
+            return
+        try:
+            block = self.allocator.malloc(size, stream)
+        except OutOfMemory:
+            self.out_of_memory += 1
+            return
+        if block is not None:
+            self.allocator.free(block)
+
     def act(self, event: Event) -> None:
         """Do what the program did; a free waits for its completion in the recording."""
         if event.action == "alloc":
             self.malloc(event.address, event.size, event.stream)
+        elif event.action == "oom":  # it failed in the recording; what the program did about it follows
+            self.attempt(event.size, event.stream)
         elif event.action == "free_requested" and event.address in self.live:
             block = self.live.pop(event.address)
             self.allocator.record_stream(block, -1 - event.address)

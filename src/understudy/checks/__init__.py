@@ -48,6 +48,10 @@ class Check:
         """What is wrong, judged by the records seen so far."""
         raise NotImplementedError
 
+    def candidates(self, trace: Trace) -> list[Finding]:
+        """What it would find were the cost of no matter: fixes to try where `findings` says nothing."""
+        return []
+
     def excused(self, finding: Finding, others: Sequence[Self]) -> bool:
         """Whether what the same check saw on the other ranks of a run shows that `finding` is none."""
         return False
@@ -129,7 +133,13 @@ class Run:
             for finding in findings
             if (finding.code, _line(finding.site)) not in covered and not suppressed(finding, trace.line(finding.site))
         ]
-        return sorted(kept, key=_rank)
+        return sorted(kept, key=rank)
+
+    def candidates(self, trace: Trace) -> list[Finding]:
+        """What the checks would find were the cost of no matter, in the words of the framework."""
+        framework = framework_of(trace.facts)
+        found = [in_words_of(framework, finding) for check in self.checks for finding in check.candidates(trace)]
+        return [finding for finding in found if not suppressed(finding, trace.line(finding.site))]
 
     def excused(self, finding: Finding, others: Sequence[Run]) -> bool:
         """Whether what the other ranks' checks saw shows that a finding is none."""
@@ -158,18 +168,26 @@ def run_ranks(traces: Sequence[Trace], codes: Iterable[str] | None = None) -> li
     Raises:
         UsageError: there is no check of one of the codes.
     """
+    return [finding for _, findings in examine(traces, codes) for finding in findings]
+
+
+def examine(traces: Sequence[Trace], codes: Iterable[str] | None = None) -> list[tuple[Run, list[Finding]]]:
+    """The checks that have seen each process of a run, with their findings less those that another process excuses.
+
+    Raises:
+        UsageError: there is no check of one of the codes.
+    """
     names = None if codes is None else list(codes)
     runs = [Run(names) for _ in traces]
     for checks, trace in zip(runs, traces, strict=True):
         see = checks.see
         for record in trace:
             see(record, trace)
-    return [
-        finding
-        for checks, trace in zip(runs, traces, strict=True)
-        for finding in checks.findings(trace)
-        if not checks.excused(finding, [other for other in runs if other is not checks])
-    ]
+    found = []
+    for checks, trace in zip(runs, traces, strict=True):
+        others = [other for other in runs if other is not checks]
+        found.append((checks, [one for one in checks.findings(trace) if not checks.excused(one, others)]))
+    return found
 
 
 def suppressed(finding: Finding, text: str) -> bool:
@@ -193,6 +211,8 @@ def _line(site: Site) -> tuple[str, int]:
     return site.file, site.line
 
 
-def _rank(finding: Finding) -> tuple[int, int, int, str, int, str]:
+def rank(finding: Finding) -> tuple[int, float, int, int, str, int, str]:
+    """The order of findings: the severity, then what is wrong before what is slow, then what a fix saves."""
     severity = SEVERITIES.index(finding.severity)
-    return severity, -finding.lost_ns, -finding.size_bytes, finding.site.file, finding.site.line, finding.code
+    saved = float("inf") if finding.saved_share is None else finding.saved_share
+    return severity, -saved, -finding.lost_ns, -finding.size_bytes, finding.site.file, finding.site.line, finding.code

@@ -69,4 +69,4 @@ def owners_words(held: list[Owner]) -> str:
     named = [owner for owner in held if owner.site.file][:SHOWN]
     if not named:
         return ""
-    return "; the most was held by " + ", ".join(f"{owner.site} ({format_bytes(owner.size_bytes)})" for owner in named)
+    return "; most of it held by " + ", ".join(f"{owner.site} ({format_bytes(owner.size_bytes)})" for owner in named)

@@ -1,4 +1,4 @@
-"""What the seam remarked on, grouped by source line."""
+"""Notes recorded by the seam, grouped by source line."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from understudy.checks import Check
-from understudy.trace.finding import Finding, Severity
+from understudy.trace.finding import Finding, Fix, Severity
 from understudy.trace.operation import Kind, Note, Site
 from understudy.trace.trace import Record, Trace
 
 
 @dataclass
 class Line:
-    """The remarks on one source line, each with its numbers."""
+    """The notes on one source line, each with its numbers."""
 
     site: Site
     notes: list[dict[str, str | int]] = field(default_factory=list)
@@ -31,6 +31,7 @@ class Line:
 class NoteCheck(Check):
     """Base of the checks that read notes of their own code: one finding a line."""
 
+    fix: ClassVar[Fix] = ""
     kinds: ClassVar = frozenset({Kind.NOTE})
 
     def __init__(self) -> None:
@@ -59,6 +60,7 @@ class NoteCheck(Check):
                 times=line.times,
                 size_bytes=line.number("size_bytes"),
                 device=line.number("device") if any("device" in note for note in line.notes) else -1,
+                fix=self.fix,
             )
             for line in self.lines.values()
         ]

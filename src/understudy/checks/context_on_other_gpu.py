@@ -35,8 +35,7 @@ class ContextOnOtherGpu(NoteCheck):
         """Which rank, and where."""
         return (
             f"the process of rank {line.number('rank')} has opened a context on cuda:{line.number('device')}, where "
-            f"rank {line.number('other')} works: it takes memory from that rank, and from every other one that "
-            " does the same"
+            f"rank {line.number('other')} works: each such context takes memory from that rank"
         )
 
     def advice(self, line: Line) -> str:

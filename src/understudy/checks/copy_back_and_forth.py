@@ -10,7 +10,7 @@ from understudy.checks._copies import detail, to_device, to_host
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Kind, Site
 from understudy.trace.trace import Record, Trace
-from understudy.trace.units import format_bytes, plural
+from understudy.trace.units import format_bytes, times
 
 NEAR = 4  # kernels between leaving and coming back
 MOST = 0.9  # of a line's tensors that must come straight back: of those that are offloaded to save memory few do
@@ -84,7 +84,7 @@ class CopyBackAndForth(Check):
             Finding(
                 self.code,
                 self.severity,
-                f"{plural(pair.times, 'time')} a tensor went to the host ({pair.out}) and came straight back: "
+                f"a tensor went to the host ({pair.out}) and straight back {times(pair.times)}: "
                 f"{format_bytes(pair.size_bytes)} over the link",
                 "leave it on the device",
                 pair.back,
@@ -92,6 +92,7 @@ class CopyBackAndForth(Check):
                 times=pair.times,
                 size_bytes=pair.size_bytes,
                 device=pair.device,
+                fix="no copy",
             )
             for pair in self.pairs.values()
             if pair.times >= REPEATS and pair.times >= MOST * (pair.times + pair.later)

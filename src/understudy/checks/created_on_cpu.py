@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from understudy.checks._notes import Line, NoteCheck
 from understudy.trace.finding import Severity
-from understudy.trace.units import format_bytes, plural
+from understudy.trace.units import format_bytes, times
 
 REPEATS = 3  # once or twice is set-up
 
@@ -34,6 +34,7 @@ class CreatedOnCpu(NoteCheck):
     """
 
     code: ClassVar = "created-on-cpu"
+    fix: ClassVar = "no copy"
     supersedes: ClassVar = frozenset({"pageable-copy", "host-sync"})
 
     def judge(self, line: Line) -> Severity:
@@ -44,7 +45,7 @@ class CreatedOnCpu(NoteCheck):
         """How often, how much."""
         size = line.number("size_bytes")
         moved = f" ({format_bytes(size)} each time)" if size else ""
-        return f"{plural(line.times, 'time')} a tensor was made on the CPU{moved} and moved to the inputs' device"
+        return f"a tensor was made on the CPU{moved} and moved to the inputs' device {times(line.times)}"
 
     def advice(self, line: Line) -> str:
         """Make it where it is used."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from understudy.checks._notes import Line, NoteCheck
 from understudy.trace.finding import Severity
-from understudy.trace.units import plural
+from understudy.trace.units import plural, times
 
 MIN_CHUNK = 8  # examples a device: with fewer, copying the model's parameters outweighs the work on any model
 
@@ -36,6 +36,7 @@ class DataParallel(NoteCheck):
     """
 
     code: ClassVar = "data-parallel"
+    fix: ClassVar = "one GPU"
 
     def judge(self, line: Line) -> Severity:
         """Using it costs something; using it on crumbs costs more than it brings."""
@@ -46,16 +47,18 @@ class DataParallel(NoteCheck):
         devices, batch = line.number("devices"), line.number("batch")
         chunks = -(-batch // max(1, -(-batch // max(1, devices))))
         if chunks < devices:
-            what = f"gives {plural(chunks, 'chunk')}: {plural(devices - chunks, 'device')} had nothing to do"
+            what = f"gives {plural(chunks, 'chunk')}: {plural(devices - chunks, 'device')} did nothing"
         else:
             what = f"gives each about {plural(-(-batch // max(1, devices)), 'example')}"
         return (
-            f"nn.DataParallel ran {plural(line.times, 'time')} on {plural(devices, 'device')}, and copied the "
-            f"parameters to each every time; a batch of {batch} {what}"
+            f"nn.DataParallel ran {times(line.times)} on {plural(devices, 'device')} and copied the parameters to each "
+            f"every time; a batch of {batch} {what}"
         )
 
     def advice(self, line: Line) -> str:
         """What serves better."""
         if self.judge(line) == "info":
-            return "`DistributedDataParallel`, one process a GPU, does the same without copying the parameters"
+            return (
+                "use one GPU where the work is this small; for more, `DistributedDataParallel` with one process a GPU"
+            )
         return "use one GPU for batches this small, or a larger batch with `DistributedDataParallel`"

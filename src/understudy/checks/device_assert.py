@@ -44,7 +44,7 @@ class DeviceAssert(NoteCheck):
         """Which kernel, and what it found."""
         return (
             f"the kernel of {line.word('operator', 'an operator')} asserts ({line.word('found', 'out of range')}); the "
-            "error comes up at a later line, and the process can use no GPU after it"
+            "error surfaces at a later line, and the process cannot use a GPU afterwards"
         )
 
     def advice(self, line: Line) -> str:

@@ -51,8 +51,9 @@ class Fragmentation(Check):
                 Finding(
                     self.code,
                     self.severity,
-                    f"the allocator held {format_bytes(reserved)} of cuda:{index} at its peak, {format_bytes(unused)} "
-                    f"({format_share(unused / total)} of the device) more than was ever in use",
+                    f"the allocator reserved {format_bytes(reserved)} of cuda:{index} at its peak, "
+                    f"{format_bytes(unused)} "
+                    f"({format_share(unused / total)} of the device) more than the program ever used",
                     _advice(trace.facts.get("replays", []), index),
                     size_bytes=unused,
                     device=index,
@@ -73,14 +74,17 @@ def _advice(replays: list[Json], device: int) -> str:
     if not replayed:
         return (
             "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and pad inputs to a few sizes; with "
-            "`--memory-history` the run's allocations are replayed, to see which setting helps"
+            "`--memory-history` the allocations are replayed to see which setting helps"
         )
     own, *others = replayed
     fitting = [one for one in others if one["out_of_memory"] <= own["out_of_memory"]]
     best = min(fitting, key=lambda one: int(one["peak_reserved_bytes"]), default=own)
     if best["peak_reserved_bytes"] >= own["peak_reserved_bytes"]:
-        return "no setting of the allocator helps (replayed): pad inputs to a few sizes, or allocate the largest first"
+        return (
+            "no allocator setting helps (each was tried by replay): pad inputs to a few sizes, or allocate the "
+            "largest first"
+        )
     return (
-        f"set PYTORCH_CUDA_ALLOC_CONF={best['setting']}: the same allocations, replayed, then take "
+        f"set PYTORCH_CUDA_ALLOC_CONF={best['setting']}: replayed with it, the same allocations take "
         f"{format_bytes(best['peak_reserved_bytes'])} instead of {format_bytes(own['peak_reserved_bytes'])}"
     )

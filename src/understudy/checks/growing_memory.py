@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
@@ -17,6 +18,11 @@ WARM_UP = 2
 MIN_BYTES = 4 << 10  # a step: a log of losses kept on the device grows by 512 bytes for each value, which is fine
 
 
+SET_UP = frozenset({"parameter", "optimizer", "gradient", "workspace"})  # what is made once, however many lines do it
+LAST = 2  # blocks of the last iteration: what it would have given back is still there at the end
+LATE = 0.9  # of the kernels have run when the last block is allocated: what was loaded before the work is no growth
+
+
 class Growth(NamedTuple):
     """What was alive at the end of each step but the first two, and by which lines at the first and last of these."""
 
@@ -30,7 +36,8 @@ class GrowingMemory(Check):
 
     ## What it does
     Looks at the memory in use at the end of each optimizer step, and reports growth by more than 4 KiB in every step
-    but the first two, over eight steps or more. It needs the history of allocations.
+    but the first two, over eight steps or more. In a loop without an optimizer it looks at what a line allocates in
+    each iteration and nothing gives back, up to the program's last kernels. It needs the history of allocations.
 
     ## Why it is bad
     Something keeps a reference across steps, and sooner or later memory is full. Mostly it is a loss that is added up
@@ -69,7 +76,7 @@ class GrowingMemory(Check):
 
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding a device."""
-        if len(self.steps_ns) < MIN_STEPS + WARM_UP or not len(trace.memory):
+        if not len(trace.memory):
             return []
         devices: dict[int, list[MemoryAction]] = {}
         for action in trace.memory_actions():
@@ -77,12 +84,17 @@ class GrowingMemory(Check):
                 devices.setdefault(action.device, []).append(action)
         found = []
         for device, actions in sorted(devices.items()):
-            finding = self._judge(trace, device, _growth(actions, self.steps_ns))
+            steps_ns, what = self.steps_ns, "step"
+            if len(steps_ns) < MIN_STEPS + WARM_UP:
+                steps_ns, what = _rounds(trace, device, actions), "iteration"
+            if len(steps_ns) < MIN_STEPS + WARM_UP:
+                continue
+            finding = self._judge(trace, device, _growth(actions, steps_ns), what)
             if finding is not None:
                 found.append(finding)
         return found
 
-    def _judge(self, trace: Trace, device: int, growth: Growth) -> Finding | None:
+    def _judge(self, trace: Trace, device: int, growth: Growth, what: str) -> Finding | None:
         totals = growth.total_bytes
         if min(later - earlier for earlier, later in pairwise(totals)) < MIN_BYTES:
             return None
@@ -96,18 +108,46 @@ class GrowingMemory(Check):
         gpus = trace.facts.get("gpus", [])
         total = gpus[device].get("memory_bytes", 0) if device < len(gpus) else 0
         left = max(0, total - totals[-1]) // each
-        end = f"; at this rate it is full after {plural(left, 'more step')}" if total else ""
+        end = f"; at this rate it is full after {plural(left, f'more {what}')}" if total else ""
         return Finding(
             self.code,
             self.severity,
-            f"memory in use on cuda:{device} grew by {format_bytes(each)} in each of {plural(steps, 'step')}{end}",
-            "look for what keeps tensors across steps: add up `loss.detach()` or `loss.item()` instead of `loss`, and "
+            f"memory in use on cuda:{device} grew by {format_bytes(each)} in each of {plural(steps, what)}{end}",
+            f"look for what keeps tensors from one {what} to the next: add up `loss.detach()` or `loss.item()` "
+            "instead of `loss`, and "
             "keep no outputs in lists without `.detach()`",
             site,
             times=steps,
             size_bytes=totals[-1] - totals[0],
             device=device,
         )
+
+
+def _rounds(trace: Trace, device: int, actions: list[MemoryAction]) -> list[int]:
+    """When each iteration of a loop ended, by a line whose blocks stay, one an iteration; empty where there is none."""
+    alive: dict[int, MemoryAction] = {}
+    for action in actions:
+        if action.action == "alloc":
+            alive[action.address] = action
+        elif action.address in alive and _ended_by_program(action, actions):
+            del alive[action.address]
+    kept: dict[Site, list[MemoryAction]] = {}
+    for action in alive.values():
+        if action.site.file and action.size_bytes >= MIN_BYTES and action.category not in SET_UP:
+            kept.setdefault(action.site, []).append(action)
+    site = max(kept, key=lambda one: len(kept[one]), default=None)
+    if site is None or len(kept[site]) < MIN_STEPS + WARM_UP:
+        return []
+    kernels = sorted(row[4] for row in trace.rows if row[0] == Kind.KERNEL and trace.lanes[row[1]].device == device)
+    times = [action.time_ns for action in kept[site]]
+    between = all(bisect(kernels, later) > bisect(kernels, earlier) for earlier, later in pairwise(times))
+    late = bisect(kernels, times[-1]) >= LATE * len(kernels)
+    return times[:-LAST] if between and late else []
+
+
+def _ended_by_program(action: MemoryAction, actions: list[MemoryAction]) -> bool:
+    """Whether a block was freed before the end, at which everything is given back."""
+    return action.time_ns < actions[-1].time_ns
 
 
 def _growth(actions: list[MemoryAction], steps_ns: list[int]) -> Growth:

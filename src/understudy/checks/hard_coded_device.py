@@ -35,7 +35,7 @@ class HardCodedDevice(NoteCheck):
 
     def message(self, line: Line) -> str:
         """Which device."""
-        return f"the program names {line.word('name', 'a device')} itself: it fails where there are fewer GPUs"
+        return f"{line.word('name', 'a device')} is hard-coded: the program fails on a machine with fewer GPUs"
 
     def advice(self, line: Line) -> str:
         """Where the number should come from."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, NamedTuple
 
 from understudy.checks import Check
 from understudy.checks._copies import non_blocking, pageable, to_device
 from understudy.checks._stalls import Incident, Line, Stalls
 from understudy.trace.finding import Finding
-from understudy.trace.operation import Kind
+from understudy.trace.operation import Kind, Site
 from understudy.trace.trace import Record, Trace
-from understudy.trace.units import format_ns, plural
+from understudy.trace.units import format_ns, times
 
 
 class Cause(NamedTuple):
@@ -21,6 +22,11 @@ class Cause(NamedTuple):
 
 
 READ = "keep the value on the device (`total += loss.detach()`) and read it once, after the loop or every hundred steps"
+STEERS = (
+    "the program decides by this value: look at it every hundred steps only, or decide on the device (`torch.where`)"
+)
+STEERING = re.compile(r"\s*(if|elif|while|assert)\b")
+ASSIGNED = re.compile(r"\s*(\w+)\s*=[^=]")
 WHERE = "use `torch.where(mask, x, 0)` or multiply by the mask: shapes stay fixed and nothing waits"
 COUNTED = "count into a tensor of a fixed size: `torch.zeros(n, device=x.device).index_add_(0, x, ones)`"
 RARELY = "decompose in every hundredth step, or on the host beside the device's work"
@@ -31,7 +37,7 @@ DECOMPOSITIONS = (
     "aten::linalg_eig", "aten::_linalg_eigvals", "aten::_linalg_eigh", "aten::_linalg_svd", "aten::geqrf",
     "aten::linalg_lstsq",
 )  # fmt: skip
-UNNEEDED = "keep it for timing and take it out of the loop: what reads a value waits for it by itself"
+UNNEEDED = "keep it for timing only: whatever reads a value waits for it anyway"
 CAUSES = {
     "aten::_local_scalar_dense": Cause("reading one value of a tensor (`.item()`, `float()`, `if`)", READ),
     "Tensor.tolist": Cause("`tolist()`", READ),
@@ -72,7 +78,7 @@ CAUSES = {
     ),
     "to the device": Cause("a blocking copy to the device from pinned memory", "pass `non_blocking=True`"),
     "cudaDeviceSynchronize": Cause(
-        "`torch.cuda.synchronize()`", "keep it for timing and take it out of the loop: streams order themselves"
+        "`torch.cuda.synchronize()`", "keep it for timing only: work on one stream runs in order without it"
     ),
     "cudaStreamSynchronize": Cause(
         "waiting for a stream", "let the other stream wait (`wait_stream`), unless the host needs the values now"
@@ -156,36 +162,49 @@ class HostSync(Check):
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding a line."""
         self._keep_explicit()
-        return [self._finding(line) for line in self.stalls.lines.values()]
+        return [self._finding(line, trace) for line in self.stalls.lines.values()]
 
     def _keep_explicit(self) -> None:
         for incident in self.explicit:
             self.stalls.charge(incident, incident.record.signature.name)
         self.explicit.clear()
 
-    def _finding(self, line: Line) -> Finding:
+    def _finding(self, line: Line, trace: Trace) -> Finding:
         cause = line.cause()
         what, advice = CAUSES.get(cause, Cause(cause, READ))
         costs = cause not in ASKED_FOR and self.stalls.costs(line)
-        message = (
-            f"{what}{line.where} made the host wait {plural(line.times, 'time')}, {format_ns(line.wait_ns)} in all; "
-            + (
-                f"the device then idled {format_ns(line.lost_ns)} until the host had issued more work"
-                if line.lost_ns
-                else "no device idled for it"
-            )
+        if advice == READ and _steers(line.site, trace):
+            advice = STEERS
+        message = f"{what}{line.where} blocked the host {times(line.times)} ({format_ns(line.wait_ns)} in total)" + (
+            f", and the device idled {format_ns(line.lost_ns)} until new work arrived"
+            if line.lost_ns
+            else "; no device idled"
         )
         return Finding(
             self.code,
             self.severity if costs else "info",
             message,
-            advice if costs else f"little to gain here; in a longer loop, {advice}",
+            advice,
             line.site,
             line.other,
             times=line.times,
             lost_ns=line.lost_ns,
             device=line.device,
+            fix="no wait",
         )
+
+
+def _steers(site: Site, trace: Trace) -> bool:
+    """Whether the value that a line reads decides what the program does next."""
+    text = trace.line(site)
+    if STEERING.match(text):
+        return True
+    name = ASSIGNED.match(text)
+    if name is None:
+        return False
+    near = trace.near(site)
+    following = [near.get(site.line + number, "") for number in range(1, 4)]
+    return any(STEERING.match(line) and re.search(rf"\b{name[1]}\b", line) for line in following)
 
 
 def _cause(name: str, copy: Record | None) -> str | None:

@@ -48,22 +48,30 @@ class IdleGpu(Check):
 
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding, at the line that ended most of the idle time."""
+        return self._idle(MIN_SHARE)
+
+    def candidates(self, trace: Trace) -> list[Finding]:
+        """The same, however small a part of the time it was."""
+        return self._idle(0.0)
+
+    def _idle(self, share: float) -> list[Finding]:
         idle = self.gaps.devices.get(ALL)
         if idle is None or idle.pauses < MIN_PAUSES or idle.pause_ns < MIN_NS:
             return []
-        if idle.pause_ns - idle.longest_ns <= MIN_SHARE * idle.window_ns:
+        if idle.pause_ns - idle.longest_ns <= share * idle.window_ns:
             return []
         sites = idle.sites.most_common(1)
         return [
             Finding(
                 self.code,
                 self.severity,
-                f"no GPU had anything to do {format_share(idle.pause_ns / idle.window_ns)} of the time: "
-                f"{plural(idle.pauses, 'pause')} of {format_ns(idle.pause_ns / idle.pauses)} on average in which the "
-                "host was busy with something else",
+                f"all GPUs were idle {format_share(idle.pause_ns / idle.window_ns)} of the time: "
+                f"{plural(idle.pauses, 'pause')} of {format_ns(idle.pause_ns / idle.pauses)} on average while the host "
+                "did something else",
                 "prepare the input in other processes (`DataLoader(num_workers=4, pin_memory=True)`), or ahead of time",
                 sites[0][0] if sites else UNKNOWN_SITE,
                 times=idle.pauses,
                 lost_ns=idle.pause_ns,
+                fix="workers",
             )
         ]

@@ -38,8 +38,8 @@ class InjectedFault(NoteCheck):
 
     def message(self, line: Line) -> str:
         """Which fault."""
-        return f"the fault {line.word('fault')} happened here, as asked for"
+        return f"the fault {line.word('fault')} was injected here, as requested"
 
     def advice(self, line: Line) -> str:
         """What to look at."""
-        return "see that the program goes on, or ends, as it should"
+        return "check that the program recovers, or ends, as it should"

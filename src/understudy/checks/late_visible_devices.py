@@ -32,10 +32,10 @@ class LateVisibleDevices(NoteCheck):
     code: ClassVar = "late-visible-devices"
 
     def message(self, line: Line) -> str:
-        """What was set in vain."""
+        """What was set too late."""
         value = line.word("value")
         to = f" to {value!r}" if value else ""
-        return f"CUDA_VISIBLE_DEVICES is set{to} after CUDA has started: it has no effect any more"
+        return f"CUDA_VISIBLE_DEVICES is set{to} after CUDA has started, so it has no effect"
 
     def advice(self, line: Line) -> str:
         """When it counts."""

@@ -48,10 +48,17 @@ class LaunchBound(Check):
 
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding: the device that lost most."""
+        return self._bound(MIN_SHARE)
+
+    def candidates(self, trace: Trace) -> list[Finding]:
+        """The device that lost most, however little."""
+        return self._bound(0.0)
+
+    def _bound(self, share: float) -> list[Finding]:
         bound = [
             idle
             for idle in self.gaps.devices.values()
-            if idle.device != ALL and idle.kernels >= MIN_KERNELS and idle.launch_ns > MIN_SHARE * idle.window_ns
+            if idle.device != ALL and idle.kernels >= MIN_KERNELS and idle.launch_ns > share * idle.window_ns
         ]
         return [self._finding(max(bound, key=lambda idle: idle.launch_ns))] if bound else []
 
@@ -59,12 +66,15 @@ class LaunchBound(Check):
         return Finding(
             self.code,
             self.severity,
-            f"cuda:{idle.device} waited for launches {format_share(idle.launch_ns / idle.window_ns)} of its time: "
+            f"cuda:{idle.device} spent {format_share(idle.launch_ns / idle.window_ns)} of its time waiting for "
+            "launches: "
             f"{plural(idle.kernels, 'kernel')} of {format_ns(idle.kernel_ns / idle.kernels)} on average",
-            "give each kernel more to do: a larger batch, `foreach` or `fused` optimizers, CUDA graphs "
-            '(`torch.compile(mode="reduce-overhead")`); or use one GPU, or none, for a model this small',
+            'launch the step as one CUDA graph (`torch.cuda.graph`, `torch.compile(mode="reduce-overhead")`), or '
+            "give each "
+            "kernel more to do: a larger batch, a `fused` optimizer",
             self.gaps.home(),
             times=idle.kernels,
             lost_ns=idle.launch_ns,
             device=idle.device,
+            fix="graphs",
         )

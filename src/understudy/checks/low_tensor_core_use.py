@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from understudy.checks import Check
 from understudy.checks._idle import Gaps
-from understudy.trace.finding import Finding
+from understudy.trace.finding import Finding, Fix
 from understudy.trace.operation import Kind, Signature
 from understudy.trace.plain import Json
 from understudy.trace.trace import Record, Trace
@@ -31,9 +31,9 @@ class Use:
     full_ns: int = 0
     unaligned_ns: int = 0
 
-    def worth(self, time_ns: int, window_ns: int) -> bool:
-        """Whether so much time is most of the device's, in a program that is long enough to judge."""
-        return self.kernels >= MIN_KERNELS and time_ns >= MIN_NS and time_ns > MIN_SHARE * window_ns
+    def worth(self, time_ns: int, window_ns: float) -> bool:
+        """Whether it is more than a part of the device's time, in a program that is long enough to judge."""
+        return self.kernels >= MIN_KERNELS and time_ns >= MIN_NS and time_ns > window_ns
 
 
 class LowTensorCoreUse(Check):
@@ -88,15 +88,22 @@ class LowTensorCoreUse(Check):
 
     def findings(self, trace: Trace) -> list[Finding]:
         """At most one finding of each kind, for the device that loses most."""
+        return self._found(trace, MIN_SHARE)
+
+    def candidates(self, trace: Trace) -> list[Finding]:
+        """The same, however small a part of the time it was."""
+        return self._found(trace, 0.0)
+
+    def _found(self, trace: Trace, share: float) -> list[Finding]:
         gpus = trace.facts.get("gpus", [])
         found = []
         uses = self._uses(gpus)
         for device, use in uses.items():
             idle = self.gaps.devices[device]
             window_ns = max(idle.window_ns, idle.kernel_ns)  # streams that overlap work for longer than time passes
-            if use.worth(use.full_ns, window_ns):
+            if use.worth(use.full_ns, share * window_ns):
                 found.append(self._full(device, use.full_ns, window_ns, gpus[device]))
-            elif use.worth(use.unaligned_ns, window_ns):
+            elif use.worth(use.unaligned_ns, share * window_ns):
                 found.append(self._unaligned(device, use.unaligned_ns, window_ns))
         return found[:1]
 
@@ -129,6 +136,7 @@ class LowTensorCoreUse(Check):
             f"cuda:{device} spent {format_share(time_ns / window_ns)} of its time ({format_ns(time_ns)}) on matrix "
             f"work in FP32, which does not use its tensor cores{gain}",
             f"{tf32}`torch.autocast('cuda')` with a `GradScaler`; for convolutions also `channels_last`",
+            "half precision",
         )
 
     def _unaligned(self, device: int, time_ns: int, window_ns: int) -> Finding:
@@ -137,10 +145,11 @@ class LowTensorCoreUse(Check):
             f"cuda:{device} spent {format_share(time_ns / window_ns)} of its time ({format_ns(time_ns)}) on matrix "
             "work whose sizes are no multiples of eight, which does not use its tensor cores",
             "pad the sizes (batch, features, vocabulary) to multiples of eight",
+            "aligned",
         )
 
-    def _finding(self, device: int, message: str, advice: str) -> Finding:
-        return Finding(self.code, self.severity, message, advice, self.gaps.home(), device=device)
+    def _finding(self, device: int, message: str, advice: str, fix: Fix) -> Finding:
+        return Finding(self.code, self.severity, message, advice, self.gaps.home(), device=device, fix=fix)
 
 
 def _aligned(signature: Signature) -> bool:

@@ -82,13 +82,14 @@ class ManySmallCopies(Check):
         return Finding(
             self.code,
             self.severity,
-            f"{plural(line.times, 'copy')} to cuda:{line.device} moved {format_bytes(line.size_bytes)}, "
-            f"{format_bytes(line.size_bytes / line.times)} each: the cost of starting a copy outweighs the bytes",
+            f"{plural(line.times, 'copy')} moved {format_bytes(line.size_bytes)} to cuda:{line.device}, "
+            f"{format_bytes(line.size_bytes / line.times)} each: starting them costs more than moving the bytes",
             "stack the pieces on the host and copy once",
             line.site,
             times=line.times,
             size_bytes=line.size_bytes,
             device=line.device,
+            fix="one copy",
         )
 
 

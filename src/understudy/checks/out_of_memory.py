@@ -11,7 +11,13 @@ from understudy.trace.operation import Kind, Note
 from understudy.trace.trace import ISSUED, KIND, Record, Trace
 from understudy.trace.units import format_bytes
 
-ON_PURPOSE = "the memory was refused on purpose, by `--fault`: see that the program goes on, or ends, as it should"
+ROOM = (
+    "use a smaller batch with gradient accumulation, `torch.autocast` or activation checkpointing, or keep fewer "
+    "tensors "
+    "alive"
+)
+FRAGMENTED = "enough memory was free, but fragmented: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+ON_PURPOSE = "`--fault` refused the memory on purpose: check that the program recovers, or ends, as it should"
 
 
 class OutOfMemory(NoteCheck):
@@ -58,6 +64,7 @@ class OutOfMemory(NoteCheck):
         if not trace.facts.get("exit_code", 0):
             end_ns = _last_kernel_ns(trace)
             found = [self._handled(one) if end_ns > self.last_ns[one.site[:2]] else one for one in found]
+        found = [_tried(one, trace) for one in found]
         refused = {note.site[:2] for note in trace.notes if note.code == "injected-fault" and "oom" in _words(note)}
         if refused:
             found = [one._replace(advice=ON_PURPOSE) if one.site[:2] in refused else one for one in found]
@@ -76,10 +83,10 @@ class OutOfMemory(NoteCheck):
         """What was asked for and what there was."""
         asked = format_bytes(line.number("requested_bytes"))
         free, total = line.number("free_bytes"), line.number("memory_bytes")
-        held = f"; {format_bytes(line.number('allocated_bytes'))} were in use" if line.number("allocated_bytes") else ""
-        where = f"{asked} were asked for on cuda:{line.number('device')} when "
+        held = f", {format_bytes(line.number('allocated_bytes'))} in use" if line.number("allocated_bytes") else ""
+        where = f"tried to allocate {asked} on cuda:{line.number('device')}; "
         if 0 < total < free:  # torch.cuda.set_per_process_memory_fraction
-            return f"{where}the process may take {format_bytes(total)} in all{held}"
+            return f"{where}the process may use at most {format_bytes(total)}{held}"
         of = f" of {format_bytes(total)}" if total else ""
         return f"{where}{format_bytes(free)}{of} were free{held}"
 
@@ -87,11 +94,23 @@ class OutOfMemory(NoteCheck):
         """What makes room, judged by what was reserved but not used."""
         unused = line.number("reserved_bytes") - line.number("allocated_bytes")
         if unused >= line.number("requested_bytes") > 0:
-            return "there was room, in pieces: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-        return (
-            "a smaller batch with gradient accumulation, `torch.autocast`, activation checkpointing, or fewer tensors "
-            "kept alive"
-        )
+            return FRAGMENTED
+        return ROOM
+
+
+def _tried(finding: Finding, trace: Trace) -> Finding:
+    """Advice on the allocator's settings that the history, replayed, bears out: the setting under which it all fits."""
+    replays = [one for one in trace.facts.get("replays", []) if one["device"] == finding.device]
+    if not replays or finding.advice != FRAGMENTED:
+        return finding
+    fitting = [one for one in replays[1:] if not one["out_of_memory"]]
+    if not fitting:
+        return finding._replace(advice=f"no allocator setting makes it fit (each was tried by replay): {ROOM}")
+    best = min(fitting, key=lambda one: int(one["peak_reserved_bytes"]))
+    return finding._replace(
+        advice=f"enough memory was free, but fragmented: with PYTORCH_CUDA_ALLOC_CONF={best['setting']} the same "
+        "allocations fit (replayed)"
+    )
 
 
 def _words(note: Note) -> set[str]:

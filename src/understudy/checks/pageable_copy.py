@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from understudy.checks import Check
-from understudy.checks._copies import SMALL_BYTES, non_blocking, pageable, to_device
+from understudy.checks._copies import SMALL_BYTES, detail, non_blocking, pageable, to_device
 from understudy.checks._stalls import LOOP_ROUNDS, Line, Stalls
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Kind
@@ -56,12 +56,12 @@ class PageableCopy(Check):
         incident = self.stalls.see(record)
         if incident is not None:
             copy = incident.copy
-            if copy is not None and pageable(copy):
+            if copy is not None and pageable(copy) and not detail(copy, "module"):
                 if non_blocking(copy):
                     self.stalls.wait(incident)
                 elif to_device(copy):
                     self.stalls.charge(incident, "blocking", copy.value)
-        elif record.kind == Kind.COPY and pageable(record) and non_blocking(record):
+        elif record.kind == Kind.COPY and pageable(record) and non_blocking(record) and not detail(record, "module"):
             line = self.stalls.count(record, "to the device" if to_device(record) else "to the host", record.value)
             self.asked.add((line.site.file, line.site.line))
 
@@ -81,28 +81,30 @@ class PageableCopy(Check):
         moved = f"{plural(line.times, 'copy')} ({format_bytes(line.size_bytes)}){line.where}"
         if line.cause() == "to the host":
             message = (
-                f"{moved} with `non_blocking=True` went into pageable memory: the host waits all the same, and CUDA "
-                "does not promise that it does"
+                f"{moved} with `non_blocking=True` went into pageable memory: the host usually waits all the same, but "
+                "CUDA does not guarantee it"
             )
             advice = "copy into pinned memory (`.to('cpu', non_blocking=True)` gives it) and synchronize before reading"
         else:
             message = (
-                f"{moved} with `non_blocking=True` came from pageable memory: the driver stages them through its own "
-                "buffer, so they neither overlap with kernels nor reach full speed"
+                f"{moved} with `non_blocking=True` came from pageable memory: the driver stages them in its own "
+                "buffer, "
+                "so they neither overlap with kernels nor reach full speed"
             )
             advice = f"pin the source ({PIN})"
         return self._finding(line, costs, message, advice)
 
     def _blocking(self, line: Line, costs: bool) -> Finding:
-        lost = f"; the device then idled {format_ns(line.lost_ns)}" if line.lost_ns else ""
+        lost = f", and the device idled {format_ns(line.lost_ns)}" if line.lost_ns else ""
         moved = f"{plural(line.times, 'copy')} ({format_bytes(line.size_bytes)}) from pageable memory{line.where}"
-        message = f"{moved} made the host wait {format_ns(line.wait_ns)}{lost}"
+        message = f"{moved} blocked the host for {format_ns(line.wait_ns)}{lost}"
         advice = f"pin the source ({PIN}) and pass `non_blocking=True`"
-        if line.size_bytes <= NUMBER_BYTES * line.times:
+        numbers = line.size_bytes <= NUMBER_BYTES * line.times
+        if numbers:
             advice = "make numbers on the device (`torch.full((), value, device=...)`), or keep them there"
-        return self._finding(line, costs, message, advice)
+        return self._finding(line, costs, message, advice, numbers)
 
-    def _finding(self, line: Line, costs: bool, message: str, advice: str) -> Finding:
+    def _finding(self, line: Line, costs: bool, message: str, advice: str, numbers: bool = False) -> Finding:
         return Finding(
             self.code,
             self.severity if costs else "info",
@@ -114,4 +116,5 @@ class PageableCopy(Check):
             lost_ns=line.lost_ns,
             size_bytes=line.size_bytes,
             device=line.device,
+            fix="no copy" if numbers else "pin",
         )

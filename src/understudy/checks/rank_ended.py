@@ -42,4 +42,4 @@ class RankEnded(RankCheck):
         """What to change."""
         if line.word("how") == "killed":
             return "look for who killed it: the kernel's out of memory (dmesg), a scheduler, a crash in a library"
-        return "mend what ended this rank first: what the other ranks say follows from it"
+        return "fix what ended this rank first: the other ranks' errors follow from it"

@@ -41,6 +41,6 @@ class RankStuck(RankCheck):
     def advice(self, line: Line) -> str:
         """What to change."""
         return (
-            "bound what the host waits for, or let the other ranks not wait; if the rank does work that long, raise "
-            "--stuck-after"
+            "give what the host waits for a timeout, or do it where no other rank waits; if the rank really works that "
+            "long, raise --stuck-after"
         )

@@ -10,7 +10,7 @@ from understudy.checks._copies import detail, non_blocking, pageable, to_device
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Kind, Site
 from understudy.trace.trace import Record, Trace
-from understudy.trace.units import format_bytes, plural
+from understudy.trace.units import format_bytes, times
 
 REPEATS = 3  # twice may be two uses that do not know of each other
 FEW_SOURCES = 4  # a line that moves more tensors in turn walks over a data set, which need not fit on the device
@@ -92,11 +92,12 @@ class RepeatedCopy(Check):
         return Finding(
             self.code,
             self.severity if line.again_bytes >= WORTH_BYTES else "info",
-            f"the same data went to cuda:{line.device} again {plural(line.again, 'time')}, unchanged: "
-            f"{format_bytes(line.again_bytes)} moved in vain",
+            f"the same unchanged data was copied to cuda:{line.device} again {times(line.again)}: "
+            f"{format_bytes(line.again_bytes)} moved for nothing",
             "move it once, before the loop (a module's constant belongs in `register_buffer`)",
             line.site,
             times=line.again,
             size_bytes=line.again_bytes,
             device=line.device,
+            fix="copy once",
         )

@@ -43,8 +43,9 @@ class SharedGpu(NoteCheck):
     def message(self, line: Line) -> str:
         """Which rank, and where."""
         return (
-            f"rank {line.number('rank')} works on cuda:{line.number('device')}, where rank {line.number('other')} "
-            "does: NCCL refuses two ranks on one GPU"
+            f"ranks {line.number('other')} and {line.number('rank')} both work on cuda:{line.number('device')}: NCCL "
+            "refuses "
+            "two ranks on one GPU"
         )
 
     def advice(self, line: Line) -> str:

@@ -35,6 +35,7 @@ class UnfusedOptimizer(NoteCheck):
     """
 
     code: ClassVar = "unfused-optimizer"
+    fix: ClassVar = "fused optimizer"
 
     def judge(self, line: Line) -> Severity:
         """A loop over many parameters costs launches; a few steps cost nothing."""

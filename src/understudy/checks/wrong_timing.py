@@ -132,8 +132,8 @@ class WrongTiming(Check):
         return Finding(
             self.code,
             self.severity,
-            f"the time since {wrong.first} is too short: {format_ns(wrong.measured_ns)} were measured while "
-            f"{format_ns(wrong.missing_ns)} of the device's work were still to come",
+            f"the time since {wrong.first} is too short: {format_ns(wrong.measured_ns)} were measured with "
+            f"{format_ns(wrong.missing_ns)} of the device's work still to run",
             "call `torch.cuda.synchronize()` before each reading of the clock, or time with "
             "`torch.cuda.Event(enable_timing=True)`",
             wrong.second,

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
-from understudy import checks, reports
+from understudy import reports
 from understudy.checks._gates import parse_gates, refuse_undecidable, violations
 from understudy.cli._files import load, load_dumps
 from understudy.errors import UsageError
+from understudy.judgement import judge
 from understudy.reports import json as json_report
 from understudy.reports.text import show
 from understudy.trace.sources import collect, places
@@ -43,7 +44,7 @@ def command(
     if source is not None:
         _take_sources(trace, Path(source))
     refuse_undecidable(gates, trace.facts.get("not_decidable", ()), paths[0])
-    findings = checks.run(trace)
+    findings = judge([trace])
     for output in outputs:
         reports.write(output, trace, findings)
     if as_json:

@@ -6,9 +6,10 @@ import sys
 
 import click
 
-from understudy import checks, gpus, reports
+from understudy import gpus, reports
 from understudy.analysis.retime import does_not_fit, retime
 from understudy.cli._files import load
+from understudy.judgement import judge
 from understudy.reports import json as json_report
 from understudy.reports.text import show
 
@@ -37,7 +38,7 @@ def command(path: str, spec: str, saved: str | None, outputs: tuple[str, ...], a
     for output in outputs:
         reports.find(output)
     made = retime(load(path), gpus.parse(spec))
-    findings = checks.run(made)
+    findings = judge([made])
     if saved is not None:
         made.save(saved)
     for output in outputs:

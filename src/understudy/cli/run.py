@@ -244,11 +244,11 @@ def _outputs(report_paths: Sequence[str], trace: str | None) -> Outputs:
 
 
 def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Outputs, options: Json) -> int:
-    from understudy import checks
+    from understudy.judgement import judge
 
     for trace in result.traces:
         trace.facts["exit_code"] = code
-    findings = launch.merge(checks.run_ranks(result.traces))
+    findings = launch.merge(judge(result.traces))
     if result.traces:
         outputs.write(result, findings)
     broken = violations(gates, findings)

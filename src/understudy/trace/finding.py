@@ -6,6 +6,11 @@ from typing import Literal, NamedTuple
 
 from understudy.trace.operation import UNKNOWN_SITE, Site
 
+Fix = Literal[
+    "", "no wait", "pin", "copy once", "no copy", "one copy", "half precision", "aligned", "fused optimizer", "graphs",
+    "workers", "one GPU",
+]  # fmt: skip
+"""What the advice of a finding comes to in the trace, so that `analysis/savings` can try it; empty where it cannot."""
 Severity = Literal["info", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
@@ -14,7 +19,8 @@ class Finding(NamedTuple):
     """One incident, or one group of incidents of one source line.
 
     `site` is the line that a person would change, `other` the second line where two meet, `allocated` where the
-    memory came from. `lost_ns` and `size_bytes` are what is at stake over all `times` incidents.
+    memory came from. `lost_ns` and `size_bytes` are what is at stake over all `times` incidents. `saved_share` is the
+    share of `saved_of` ("step", "run" or "peak") that following the advice would save, None where nothing computed it.
     """
 
     code: str
@@ -28,3 +34,6 @@ class Finding(NamedTuple):
     lost_ns: int = 0
     size_bytes: int = 0
     device: int = -1
+    fix: Fix = ""
+    saved_share: float | None = None
+    saved_of: str = ""

@@ -35,6 +35,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}"
 
 
+def times(count: int) -> str:
+    """How often: "once", "twice", "2,000 times"."""
+    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
+
+
 def join_units(text: str, joint: str = "\N{NO-BREAK SPACE}") -> str:
     """The text with `joint` for the space between a number and its unit, so that no line ends between the two."""
     return _BEFORE_UNIT.sub(joint, text)

@@ -16,7 +16,7 @@ from understudy.errors import InstallError
 from understudy.seam.patching import Patches, undone
 from understudy.seam.torch import kernels, registry
 from understudy.seam.torch.cuda import sanitizer
-from understudy.seam.torch.dispatch import asserts, determinism, indexing, threads
+from understudy.seam.torch.dispatch import asserts, broadcast_losses, determinism, indexing, threads
 from understudy.seam.torch.dispatch.host_time import MeasuredDispatch
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.nodata import DatalessDispatch
@@ -40,7 +40,7 @@ def handlers() -> dict[str, Handler]:
     own = [(file.__name__, file.HANDLERS) for file in registry.registering("HANDLERS", *ROOMS)]
     found = registry.merged("HANDLERS", [*own, (composites.__name__, composites.handlers(COMPOSITES))])
     found = asserts.beneath(found)
-    return {**found, **indexing.around(found), **determinism.around(found)}
+    return {**found, **indexing.around(found), **determinism.around(found), **broadcast_losses.around(found)}
 
 
 HANDLERS = handlers()

@@ -1,0 +1,515 @@
+"""What following a finding's advice would save: the trace replayed on the same GPUs with that one change.
+
+Each fix is a rule for rows: a wait that is left out, a copy priced as pinned, kernels that a graph launches, work that
+one GPU does instead of several. The machine's rules place everything else anew, so a wait whose time another one would
+take saves nothing, and neither does a faster copy behind a busy host. What is compared are two replays of the same
+rows, with and without the change; what happens once (contexts, libraries) is left out of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import ClassVar
+
+from understudy.analysis.retime import Host, Retiming, gpus_of
+from understudy.cost.model import CostModel
+from understudy.errors import FileFormatError
+from understudy.gpus.gpu import Gpu
+from understudy.trace.finding import Finding, Fix
+from understudy.trace.operation import FIRST_USE, Kind, Lane, Signature
+from understudy.trace.rows import Row
+from understudy.trace.trace import Trace
+
+ROWS, MOST_ROWS, ENOUGH_STEPS = 5_000, 40_000, 6
+"""How much of a trace is replayed for each fix, the beginning of a long run for all of it: so many rows, or as many as
+make so many steps."""
+STEPS = 4
+"""From so many steps on the share is that of a step, the first left out; otherwise it is that of the run."""
+LAUNCH_GAP_NS = 100_000
+"""A longer pause of the host is no launch (`checks/_idle.py`)."""
+WORKERS = 4
+"""Processes that the advice on input names: what they prepare takes a fourth of the time at least."""
+CASTS_NS = 12_000
+"""Host time of the two casts that autocast adds to a product: two launches of `aten::_to_copy`."""
+TOGETHER = 1.5
+"""Waits of several lines that save so much more together than the best of them alone are named together."""
+
+Line = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Saving:
+    """A share of the step or of the run, and whether it takes the other waits' fixes as well."""
+
+    share: float
+    of: str
+    before_ns: float
+    after_ns: float
+    together: bool = False
+
+
+@dataclass
+class Change:
+    """What becomes of one row."""
+
+    keep: bool = True
+    gap_ns: int | None = None
+    """The host's time since its row before; as it was when None."""
+    scale: float = 1.0
+    lead_ns: int = 0
+    row: Row | None = None
+    waited: bool = False
+    """Whether the host waited within the call, and does so no longer."""
+
+
+AS_IT_WAS = Change()
+GONE = Change(keep=False)
+
+
+class Remedy:
+    """A rule for rows. `finding` says where; `old` are the cost models of the trace's GPUs."""
+
+    def __init__(self, trace: Trace, findings: Sequence[Finding], old: Sequence[CostModel]) -> None:
+        self.trace = trace
+        self.old = old
+        self.lines: set[Line] = {
+            (site.file, site.line) for one in findings for site in (one.site, one.other) if site.file
+        }
+        self.sites = {number for number, site in enumerate(trace.sites) if (site.file, site.line) in self.lines}
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Look at the trace as a whole before the first row."""
+
+    def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
+        """What becomes of a row; `gap_ns` is the host's time since the row before it in its thread."""
+        raise NotImplementedError
+
+    def shortest_ns(self, after_ns: float) -> float:
+        """The window with the change, at least what work that goes on elsewhere leaves of it."""
+        return after_ns
+
+    def name(self, row: Row) -> str:
+        """The name of a row's signature."""
+        return self.trace.signatures[row[2]].name
+
+
+class NoWait(Remedy):
+    """The host does not wait at these lines; the copies stay."""
+
+    def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
+        """Leave waits out, and the copies of single numbers that they are for."""
+        if row[3] not in self.sites:
+            return AS_IT_WAS
+        return GONE if row[0] == Kind.SYNCHRONIZE else AS_IT_WAS
+
+
+class Pin(Remedy):
+    """Copies of these lines come from pinned memory, and the host does not wait for them."""
+
+    def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
+        """Price a copy as pinned, leave its wait out."""
+        if row[3] not in self.sites:
+            return AS_IT_WAS
+        if row[0] == Kind.SYNCHRONIZE:
+            return GONE
+        signature = self.trace.signatures[row[2]]
+        if row[0] != Kind.COPY or "Pageable" not in signature.name:
+            return AS_IT_WAS
+        to_device = "HtoD" in signature.name
+        ends = (-1, lane.device) if to_device else (lane.device, -1)
+        pinned_ns = self.old[lane.device].copy_ns(row[7], *ends, True)
+        pinned = signature._replace(name=signature.name.replace("Pageable", "Pinned"))
+        number = self.trace.signatures.number(pinned)
+        changed = (*row[:2], number, *row[3:])
+        waited = ("non_blocking", 1) in signature.detail
+        return Change(scale=pinned_ns / max(1, row[6] - row[5]), row=changed, waited=waited)
+
+
+class CopyOnce(Remedy):
+    """The first copies of these lines are the only ones."""
+
+    keep: ClassVar[int] = 2
+
+    def prepare(self) -> None:
+        """Count copies by line."""
+        self.seen: dict[int, int] = {}
+
+    def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
+        """Leave out copies and waits of these lines, with the host's time for them."""
+        site = row[3]
+        if site not in self.sites or row[0] not in (Kind.COPY, Kind.SYNCHRONIZE):
+            return AS_IT_WAS
+        if row[0] == Kind.COPY:
+            self.seen[site] = self.seen.get(site, 0) + 1
+        return AS_IT_WAS if self.seen.get(site, 0) <= self.keep else Change(keep=False, gap_ns=0)
+
+
+class NoCopy(CopyOnce):
+    """These lines copy nothing."""
+
+    keep: ClassVar[int] = 0
+
+
+class OneCopy(Remedy):
+    """What these lines copy in a row goes in one copy."""
+
+    def prepare(self) -> None:
+        """Add up the bytes of each row of copies."""
+        self.firsts: dict[int, int] = {}  # row of the first copy -> bytes of all
+        first: int | None = None
+        for index, row in enumerate(rows_of(self.trace)):
+            if row[0] == Kind.COPY and row[3] in self.sites:
+                first = index if first is None else first
+                self.firsts[first] = self.firsts.get(first, 0) + row[7]
+            elif row[0] == Kind.KERNEL:
+                first = None
+
+    def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
+        """The first copy takes all bytes, the others go."""
+        if row[3] not in self.sites or row[0] not in (Kind.COPY, Kind.SYNCHRONIZE):
+            return AS_IT_WAS
+        if row[0] == Kind.SYNCHRONIZE:
+            return AS_IT_WAS if index - 1 in self.firsts else Change(keep=False, gap_ns=0)
+        if index not in self.firsts:
+            return Change(keep=False, gap_ns=0)
+        name = self.name(row)
+        ends = (-1, lane.device) if "HtoD" in name else (lane.device, -1)
+        copied_ns = self.old[lane.device].copy_ns(self.firsts[index], *ends, "Pinned" in name)
+        return Change(scale=copied_ns / max(1, row[6] - row[5]))
+
+
+class Repriced(Remedy):
+    """Kernels of matrix work that cost what another signature does."""
+
+    def prepare(self) -> None:
+        """Begin without prices."""
+        self.host_ns = 0
+        self.ratios: dict[tuple[int, int], float] = {}
+
+    def other(self, signature: Signature, gpu: Gpu) -> Signature:
+        """The signature whose price is taken; the same one where nothing changes."""
+        raise NotImplementedError
+
+    def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
+        """Scale a kernel by the ratio of the two prices."""
+        if row[0] != Kind.KERNEL:
+            return AS_IT_WAS
+        key = lane.device, row[2]
+        if key not in self.ratios:
+            model, signature = self.old[lane.device], self.trace.signatures[row[2]]
+            other = self.other(signature, model.gpu) if signature.flops else signature
+            before, after = model.kernel(signature).duration_ns, model.kernel(other).duration_ns
+            self.ratios[key] = 1.0 if other is signature or not before else after / before
+        ratio = self.ratios[key]
+        return AS_IT_WAS if ratio == 1.0 else Change(gap_ns=gap_ns + self.host_ns, scale=ratio)
+
+
+class HalfPrecision(Repriced):
+    """Matrix work in TF32 where the GPU has it, in FP16 otherwise."""
+
+    def prepare(self) -> None:
+        """TF32 is a setting; autocast costs the host its casts."""
+        super().prepare()
+        self.host_ns = 0 if all(model.gpu.compute_capability >= (8, 0) for model in self.old) else CASTS_NS
+
+    def other(self, signature: Signature, gpu: Gpu) -> Signature:
+        """The same product in the other precision."""
+        if not signature.dtypes or signature.dtypes[0].removeprefix("torch.") not in ("float32", "float", "fp32"):
+            return signature
+        if ("tf32", 1) in signature.detail:
+            return signature
+        if gpu.compute_capability >= (8, 0):
+            return signature._replace(detail=(*signature.detail, ("tf32", 1)))
+        half = tuple("float16" if dtype.removeprefix("torch.") == "float32" else dtype for dtype in signature.dtypes)
+        return signature._replace(dtypes=half)
+
+
+class Aligned(Repriced):
+    """Matrix work whose sizes are multiples of eight."""
+
+    def other(self, signature: Signature, gpu: Gpu) -> Signature:
+        """The same product, padded."""
+        shapes = tuple(
+            (*shape[:-2], *(-(-size // 8) * 8 for size in shape[-2:])) if len(shape) >= 2 else shape
+            for shape in signature.shapes
+        )
+        return signature if shapes == signature.shapes else signature._replace(shapes=shapes)
+
+
+class FusedOptimizer(Remedy):
+    """All parameters of a step in one kernel."""
+
+    def prepare(self) -> None:
+        """Find the rows of the steps of these lines: the seam notes right after a step how many kernels it took."""
+        self.steps: dict[int, tuple[int, int]] = {}  # row -> (first row of its step, bytes of all)
+        self.first: set[int] = set()
+        rows = list(rows_of(self.trace))
+        step = -1
+        for index, row in enumerate(rows):
+            if row[0] == Kind.STEP:
+                step = index
+            elif row[0] == Kind.NOTE and row[3] in self.sites and step >= 0:
+                note = self.trace.notes[row[7]]
+                kernels = int(dict(note.detail).get("kernels", 0)) if note.code == "unfused-optimizer" else 0
+                of_step = [at for at in range(max(0, step - kernels), step) if rows[at][0] == Kind.KERNEL]
+                size = sum(rows[at][7] for at in of_step)
+                self.steps |= dict.fromkeys(of_step, (of_step[0], size))
+
+    def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
+        """The first kernel of a step does it all, which moves half of the bytes: no result is written in between."""
+        found = self.steps.get(index)
+        if found is None:
+            return AS_IT_WAS
+        if index != found[0]:
+            return Change(keep=False, gap_ns=0)
+        model = self.old[lane.device]
+        fused_ns = 5_000 + 0.5e9 * found[1] / model.gpu.memory_bandwidth_bytes_per_s
+        return Change(scale=fused_ns / max(1, row[6] - row[5]))
+
+
+class Graphs(Remedy):
+    """Kernels in a row are one CUDA graph: one launch of the host, and the device's own time between its nodes."""
+
+    def prepare(self) -> None:
+        """No graph is open."""
+        self.open: dict[int, bool] = {}
+
+    def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
+        """The first kernel of a row is the launch, the others follow by themselves."""
+        thread = lane.thread
+        if row[0] != Kind.KERNEL:
+            self.open[thread] = self.open.get(thread, False) and row[0] in (Kind.STEP, Kind.NOTE, Kind.BATCH)
+            return AS_IT_WAS
+        if gap_ns > LAUNCH_GAP_NS:
+            self.open[thread] = False
+            return AS_IT_WAS
+        on_host, lead_ns = self.old[lane.device].graph_launch_ns(1)
+        if self.open.get(thread):
+            return Change(gap_ns=0, lead_ns=lead_ns)
+        self.open[thread] = True
+        return Change(gap_ns=min(gap_ns, on_host))
+
+
+class Workers(Remedy):
+    """Other processes prepare the input: the host does not pause for it."""
+
+    def prepare(self) -> None:
+        """Nothing is hidden yet."""
+        self.hidden_ns = 0
+
+    def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
+        """Take the host's long pauses away."""
+        if row[0] == Kind.HOST and row[6] - row[5] > LAUNCH_GAP_NS:
+            self.hidden_ns += row[6] - row[5]
+            return GONE
+        if gap_ns > LAUNCH_GAP_NS:
+            self.hidden_ns += gap_ns
+            return Change(gap_ns=0)
+        return AS_IT_WAS
+
+    def shortest_ns(self, after_ns: float) -> float:
+        """The workers need their time too."""
+        return max(after_ns, self.hidden_ns / WORKERS)
+
+
+class OneGpu(Remedy):
+    """The first GPU does all of the work of a `DataParallel`, or of a job of several ranks, on the whole batch."""
+
+    def prepare(self) -> None:
+        """How work is divided, and which kernels pack what goes between devices."""
+        notes = [dict(note.detail) for note in self.trace.notes if note.code == "data-parallel"]
+        self.devices = max((int(note["devices"]) for note in notes), default=1)
+        self.replicas = self.devices > 1
+        chunks = {-(-int(note["batch"]) // self.devices) for note in notes} if self.replicas else set()
+        self.chunks = chunks - {0, 1}
+        rows, lanes = list(rows_of(self.trace)), self.trace.lanes
+        self.divided = {row[2] for row in rows if row[0] == Kind.KERNEL and lanes[row[1]].device > 0}
+        self.ratios: dict[int, float] = {}
+        self.packing: set[int] = set()
+        last = -1
+        for index, row in enumerate(rows):
+            if row[0] == Kind.KERNEL:
+                last = index
+            elif last >= 0 and (row[0] == Kind.COLLECTIVE or (row[0] == Kind.COPY and "PtoP" in self.name(row))):
+                self.packing |= {last} if self.name(rows[last]) in ("aten::cat", "aten::copy_") else set()
+
+    def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
+        """Leave out what the other devices and the links do; the first one's kernels take whole batches."""
+        kind = row[0]
+        if kind == Kind.COLLECTIVE or (self.replicas and kind == Kind.BARRIER):
+            return Change(keep=False, gap_ns=0)
+        if not self.replicas or kind > Kind.COLLECTIVE:
+            return AS_IT_WAS
+        if lane.device > 0 or index in self.packing or (kind == Kind.COPY and "PtoP" in self.name(row)):
+            return Change(keep=False, gap_ns=0)
+        if kind != Kind.KERNEL:
+            return AS_IT_WAS
+        usual_ns = self.old[0].dispatch_ns(self.name(row)) + 6_000
+        scale = self._whole(row[2]) if row[2] in self.divided else 1.0
+        return Change(gap_ns=min(gap_ns, usual_ns), scale=scale)
+
+    def _whole(self, number: int) -> float:
+        ratio = self.ratios.get(number)
+        if ratio is None:
+            signature = self.trace.signatures[number]
+            times = self.devices
+            whole = signature._replace(
+                shapes=tuple(tuple(self._size(size) for size in shape) for shape in signature.shapes),
+                flops=signature.flops * times,
+                read_bytes=signature.read_bytes * times,
+                written_bytes=signature.written_bytes * times,
+            )
+            before, after = self.old[0].kernel(signature).duration_ns, self.old[0].kernel(whole).duration_ns
+            ratio = self.ratios[number] = after / before if before else 1.0
+        return ratio
+
+    def _size(self, size: int) -> int:
+        return size * self.devices if any(size % chunk == 0 for chunk in self.chunks) and size else size
+
+
+REMEDIES: dict[Fix, Callable[[Trace, Sequence[Finding], Sequence[CostModel]], Remedy]] = {
+    "no wait": NoWait,
+    "pin": Pin,
+    "copy once": CopyOnce,
+    "no copy": NoCopy,
+    "one copy": OneCopy,
+    "half precision": HalfPrecision,
+    "aligned": Aligned,
+    "fused optimizer": FusedOptimizer,
+    "graphs": Graphs,
+    "workers": Workers,
+    "one GPU": OneGpu,
+}
+WAITS: frozenset[Fix] = frozenset({"no wait", "pin"})
+
+
+class _Changed(Retiming):
+    """A replay in which a remedy changes rows."""
+
+    def __init__(self, trace: Trace, gpus: list[Gpu], cuda: tuple[int, int], remedy: Remedy | None) -> None:
+        super().__init__(trace, gpus, gpus, cuda)
+        self.remedy = remedy
+        self.ends_ns: list[int] = []
+        self.began_ns: int | None = None
+        self.until_ns = 0
+
+    def replay(self) -> Window:
+        """All rows that are looked at."""
+        for index, row in enumerate(rows_of(self.trace)):
+            self._change(index, row)
+        if len(self.ends_ns) >= STEPS:
+            return Window("step", (self.ends_ns[-1] - self.ends_ns[0]) / (len(self.ends_ns) - 1), len(self.ends_ns) - 1)
+        return Window("run", self.until_ns - self.began_ns if self.began_ns is not None else 0)
+
+    def _change(self, index: int, row: Row) -> None:
+        kind, lane_number, number, _, issued, _, end, _ = row
+        lane = self.trace.lanes[lane_number]
+        host = self._following(lane, issued)
+        gap_ns = issued - host.before_ns
+        if kind == Kind.HOST and self.trace.signatures[number].name.startswith(FIRST_USE):
+            host.before_ns = end
+            return
+        change = AS_IT_WAS if self.remedy is None else self.remedy.change(index, row, lane, gap_ns)
+        if change.gap_ns is not None:
+            host.before_ns = issued - change.gap_ns
+        if not change.keep:
+            host.now_ns += issued - host.before_ns
+            host.before_ns = max(issued, end if kind in (Kind.SYNCHRONIZE, Kind.HOST, Kind.QUEUE) else issued)
+            return
+        self.scale, self.lead_ns = change.scale, change.lead_ns
+        self.take(row if change.row is None else change.row)
+        if change.waited:
+            host.before_ns = max(host.before_ns, end)
+        if kind <= Kind.COLLECTIVE:
+            made = self.out.rows[-1] if self.out.rows[-1][0] != Kind.QUEUE else self.out.rows[-2]
+            if self.began_ns is None and kind == Kind.KERNEL:  # what comes before it is set-up
+                self.began_ns = made[4]
+            self.until_ns = max(self.until_ns, made[6])
+        elif kind == Kind.STEP:
+            self.ends_ns.append(max(self.until_ns, host.now_ns))
+
+    def _following(self, lane: Lane, issued: int) -> Host:
+        """The thread of a row, brought up to the one that was at work last: it began there, or waited for it."""
+        host = self.host(lane.thread, issued)
+        for other in self.hosts.values():
+            if host.before_ns < other.before_ns <= issued:
+                host.before_ns, host.now_ns = other.before_ns, other.now_ns
+        return host
+
+
+@dataclass
+class Window:
+    """How long a step takes, or the run, and of how many steps that is the mean."""
+
+    of: str
+    length_ns: float
+    steps: int = 1
+
+
+class Savings:
+    """The savings of one trace's findings.
+
+    Raises:
+        FileFormatError: the trace does not say which GPUs it is of.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.gpus = gpus_of(trace)
+        devices = max((lane.device for lane in trace.lanes), default=-1)
+        if not self.gpus or devices >= len(self.gpus):
+            raise FileFormatError("the trace has work of devices that it does not describe")
+        version = trace.facts.get("cuda_version", (11, 2))
+        self.cuda = (int(version[0]), int(version[1]))
+        self.old = [CostModel(gpu, self.cuda) for gpu in self.gpus]
+        self.before = _Changed(trace, self.gpus, self.cuda, None).replay()
+
+    def of(self, findings: Sequence[Finding]) -> Saving | None:
+        """What the fixes of some findings, all of one kind, save; None where nothing can be compared."""
+        fix = findings[0].fix
+        if not fix or self.before.length_ns <= 0:
+            return None
+        remedy = REMEDIES[fix](self.trace, findings, self.old)
+        after = _Changed(self.trace, self.gpus, self.cuda, remedy).replay()
+        after_ns = remedy.shortest_ns(after.length_ns * after.steps) / after.steps
+        if fix == "one GPU" and isinstance(remedy, OneGpu) and not remedy.replicas:
+            after_ns *= _ranks(self.trace)  # one GPU takes the ranks' batches one after the other
+        share = 1.0 - after_ns / self.before.length_ns
+        return Saving(share, self.before.of, self.before.length_ns, after_ns)
+
+    def of_waits(self, findings: Sequence[Finding]) -> Saving | None:
+        """What leaving out all of several lines' waits saves, those of pageable copies among them."""
+        remedies = [REMEDIES[fix](self.trace, [one for one in findings if one.fix == fix], self.old) for fix in WAITS]
+        after = _Changed(self.trace, self.gpus, self.cuda, _Both(self.trace, remedies)).replay()
+        share = 1.0 - after.length_ns / self.before.length_ns if self.before.length_ns > 0 else 0.0
+        return Saving(share, self.before.of, self.before.length_ns, after.length_ns, True)
+
+
+class _Both(Remedy):
+    """Several rules, of which the first that changes a row holds."""
+
+    def __init__(self, trace: Trace, remedies: Sequence[Remedy]) -> None:
+        self.remedies = remedies
+        super().__init__(trace, [], [])
+
+    def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
+        """The first rule's change."""
+        for remedy in self.remedies:
+            change = remedy.change(index, row, lane, gap_ns)
+            if change is not AS_IT_WAS:
+                return change
+        return AS_IT_WAS
+
+
+def _ranks(trace: Trace) -> int:
+    return max((int(dict(one.detail).get("ranks", 1)) for one in trace.signatures if "nccl" in one.name), default=1)
+
+
+def rows_of(trace: Trace) -> Iterator[Row]:
+    """The rows of a trace that are looked at."""
+    steps = (index for index, kind in enumerate(trace.rows.column(0)) if kind == Kind.STEP)
+    enough = next(islice(steps, ENOUGH_STEPS, None), MOST_ROWS)
+    return islice(iter(trace.rows), min(MOST_ROWS, max(ROWS, enough + 2)))
