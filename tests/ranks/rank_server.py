@@ -6,6 +6,7 @@ findings, each rank's exit status, and how long it took from the first rank's st
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import runpy
@@ -69,7 +70,7 @@ def serve(request: dict) -> dict | None:
 
 
 def waited(processes: dict[int, int], until: float) -> dict[int, int]:
-    """The exit status of each rank, negative for a signal; those that do not end by themselves are killed."""
+    """The exit status of each rank, negative for a signal; those that do not end say where they are, and are killed."""
     found: dict[int, int] = {}
     while len(found) < len(processes):
         process, status = os.waitpid(-1, os.WNOHANG)
@@ -78,6 +79,8 @@ def waited(processes: dict[int, int], until: float) -> dict[int, int]:
         elif time.monotonic() > until:
             for left, rank in processes.items():
                 if rank not in found:
+                    os.kill(left, signal.SIGUSR2)
+                    time.sleep(0.5)
                     os.kill(left, signal.SIGKILL)
             until = float("inf")
         else:
@@ -100,6 +103,7 @@ def become(rank: int, request: dict, folder: Path, port: int) -> None:
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    faulthandler.register(signal.SIGUSR2)
     torch.set_num_threads(1)
     install_from_environment("torch")
     os.chdir(Path(request["program"]).parent)

@@ -39,6 +39,20 @@ def test_memory_is_that_of_a_run_with_data() -> None:
     assert abs(without_peak - peak) <= 0.1 * peak  # attention takes another path without values
 
 
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("loss", ["mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss", "binary_cross_entropy"])
+def test_a_loss_takes_the_memory_that_it_takes_with_data(loss: str, reduction: str) -> None:
+    def taken() -> tuple[int, int]:
+        x, y = torch.rand(64, 64, device="cuda", requires_grad=True), torch.rand(64, 64, device="cuda")
+        kept = getattr(nn.functional, loss)(x, y, reduction=reduction)
+        return torch.cuda.memory_allocated(), kept.untyped_storage().nbytes()
+
+    with understudy.emulate("V100"):
+        with_data = taken()
+    with understudy.emulate("V100", no_data=True):
+        assert taken() == with_data
+
+
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
 def test_fused_optimizers_are_rehearsed_where_pytorch_has_no_meta_kernel_too(optimizer: type) -> None:
     with understudy.emulate("V100", no_data=True) as session:

@@ -188,7 +188,7 @@ NEEDED = {
 
 NEEDED_BY_RANKS = {
     "torch.distributed": """
-        torch._C._collect_all torch._C._current_autograd_node torch._C._storage_Use_Count
+        torch._C._collect_all torch._C._construct_storage_from_data_pointer torch._C._current_autograd_node
         torch.distributed._functional_collectives.AsyncCollectiveTensor
         torch._C._distributed_c10d._create_work_from_future torch.autograd.Variable._execution_engine
         torch.distributed.ProcessGroup._device_types torch.distributed.ProcessGroup._end_coalescing

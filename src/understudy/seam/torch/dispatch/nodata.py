@@ -46,9 +46,14 @@ SHAPED_BY_VALUES = frozenset(
     }
 )
 """Operators whose result's shape depends on values, and of which no result is likelier than another."""
+REDUCED_IN_PLACE = frozenset(
+    {"aten::mse_loss", "aten::smooth_l1_loss", "aten::binary_cross_entropy", "aten::soft_margin_loss"}
+)
+"""Losses whose reduced result lies in the memory of what was reduced, as CUDA's resize it (BinaryOps.cpp's meta
+functions, Loss.cu, Loss.cpp of aten/src/ATen/native); PyTorch's meta kernels give it memory of its own."""
 DECIDED_ELSEWHERE = (
     "aten::index", "aten::_index", "aten::_unsafe_index", "aten::nonzero", "aten::masked_select",
-    "aten::repeat_interleave", "aten::_amp_", *SHAPED_BY_VALUES,
+    "aten::repeat_interleave", "aten::_amp_", *SHAPED_BY_VALUES, *REDUCED_IN_PLACE,
 )  # fmt: skip
 """How the names of operators begin of which `Assumptions` or masks have a say."""
 
@@ -135,7 +140,8 @@ class DatalessDispatch(Dispatch):
                     return picked
                 if _masked(plan.name, args):
                     args = (args[0], self.state.assumptions.unmasked(plan.name, args[1]), *args[2:])
-                return func(*map(_to_meta, args), **{name: _to_meta(value) for name, value in kwargs.items()})
+                out = func(*map(_to_meta, args), **{name: _to_meta(value) for name, value in kwargs.items()})
+                return _within(out, args) if plan.name in REDUCED_IN_PLACE and isinstance(out, Tensor) else out
         except NotImplementedError as error:
             if isinstance(func, OpOverload) and not func._schema.returns:
                 return None  # it only writes, as a fused optimizer does: there is nothing to write
@@ -213,6 +219,12 @@ def _masked(name: str, args: Arguments) -> bool:
         return False
     indices = args[1] if isinstance(args[1], (list, tuple)) else ()
     return any(isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8) for t in indices)
+
+
+def _within(loss: Tensor, args: Arguments) -> Tensor:
+    """A reduced loss in the memory of what was reduced; another one is the whole of it."""
+    whole = torch.broadcast_shapes(args[0].shape, args[1].shape)
+    return torch.empty(whole, dtype=loss.dtype, device=META).as_strided(loss.shape, loss.stride())
 
 
 def _to_meta(value: object) -> object:

@@ -18,7 +18,6 @@ from understudy.seam.torch.distributed.groups import Group, Groups, Queued
 from understudy.seam.torch.distributed.nodata import answer, lacks_values, token, with_values
 from understudy.seam.torch.distributed.values import (
     REDUCING,
-    SCATTERED,
     carried,
     check,
     composed,
@@ -26,7 +25,6 @@ from understudy.seam.torch.distributed.values import (
     divided,
     each,
     is_composed,
-    let_go,
     multiplied,
     name_of,
     truth,
@@ -217,10 +215,10 @@ def _values(
         with torch._C._DisableTorchDispatch():
             out = composed(plan.name, group.carrier, group.rank, CALLS.operation, named)
     else:
-        out = dispatch.call(plan, func, args, kwargs, device)
-        dist.Work.unbox(out[-1] if isinstance(out, (tuple, list)) else out).wait()
-        if plan.name == SCATTERED:  # of which gloo's Work has no future
-            out = answer(func, args[COLLECTIVES[plan.name].writes])
+        lent = tuple(each(value, dispatch.state.groups.lending.lend) for value in args)
+        made = dispatch.call(plan, func, lent, kwargs, device)
+        dist.Work.unbox(made[-1] if isinstance(made, (tuple, list)) else made).wait()
+        out = answer(func, args[COLLECTIVES[plan.name].writes])
     if plan.name in REDUCING:
         with torch._C._DisableTorchDispatch():
             each(args[COLLECTIVES[plan.name].writes], truth)
@@ -287,7 +285,7 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         ticket.wait()
         return None if stream is None else groups.mark(stream, 0)
 
-    return _pending(groups, out, finish, entry)
+    return _pending(groups, out, finish, entry, tensors)
 
 
 def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
@@ -322,7 +320,7 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
             dispatch.state.order.touched([], list(tensors), stream, site)
         return groups.mark(stream, 0)
 
-    return _pending(groups, out, finish, entry)
+    return _pending(groups, out, finish, entry, tensors)
 
 
 def _posted(dispatch: Dispatch, group: Group, name: str, tensors: Sequence[Tensor], whom: tuple[int, int]) -> int:
@@ -353,9 +351,11 @@ def _ready(dispatch: Dispatch, group: Group, device: int) -> tuple[Stream | None
     return stream, max(stream.ready_ns, dispatch.local.host.now_ns)
 
 
-def _pending(groups: Groups, out: Result, finish: Callable[[], Event | None], entry: int) -> object:
+def _pending(
+    groups: Groups, out: Result, finish: Callable[[], Event | None], entry: int, tensors: Sequence[Tensor]
+) -> object:
     if CALLS.depth:
-        CALLS.queued = Queued(None, finish, entry=entry)
+        CALLS.queued = Queued(None, finish, entry=entry, message=tensors)
     else:
         with groups.watch.waiting(entry):
             dist.Work.unbox(out).wait()
@@ -413,11 +413,12 @@ def _functional_values(
         args = tuple("sum" if mean and at == i else each(value, carried) for i, value in enumerate(args))
     if lacks_values(args):
         return dispatch.call(plan, func, args, kwargs, device)
-    with with_values(dispatch.local), let_go(list(tensors_in(args))):
-        out = dispatch.call(plan, func, args, kwargs, device)
-        with torch._C._DisableTorchDispatch():
-            for tensor in tensors_in((out,)):
-                torch.ops._c10d_functional.wait_tensor(tensor)
+    with with_values(dispatch.local):
+        out = (
+            dispatch.call(plan, func, args, kwargs, device)
+            if group.alone
+            else _lent(dispatch, plan, func, args, kwargs)
+        )
     with torch._C._DisableTorchDispatch():
         for tensor in tensors_in((out,)):
             if mean and not group.alone:
@@ -425,6 +426,18 @@ def _functional_values(
         if group.nccl and plan.name in REDUCING:
             each(out, truth)
     return out if dtype is None or not group.nccl else each(out, lambda tensor: delivered(tensor, dtype))
+
+
+def _lent(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """What gloo makes of tensors that it is lent, in memory that no thread of its own holds."""
+    lending = dispatch.state.groups.lending
+    written = kwargs["out"] if "out" in kwargs else args[0] if plan.name.endswith("_") else None
+    given = {name: each(value, lending.lend) for name, value in kwargs.items()}
+    out = dispatch.call(plan, func, tuple(each(value, lending.lend) for value in args), given, CPU)
+    with torch._C._DisableTorchDispatch():
+        for tensor in tensors_in((out,)):
+            lending.remember(torch.ops._c10d_functional.wait_tensor(tensor))
+        return each(out, torch.clone) if written is None else written
 
 
 def wait_tensor(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -17,6 +15,7 @@ from understudy.machine.stream import Event, Stream
 from understudy.ranks.calls import Channel
 from understudy.seam.cuda_driver import FIRST_PCI_BUS
 from understudy.seam.torch.distributed.described import MASK, Described, Descriptions
+from understudy.seam.torch.distributed.lending import Lender, Lending
 from understudy.seam.torch.distributed.nccl import NCCL_VERSION
 from understudy.seam.torch.distributed.watch import Watch
 
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from understudy.seam.torch.state.ranks import Carrier
     from understudy.seam.torch.state.state import State
 
-
-LEAVE_SECONDS = 0.05
 
 DUPLICATE = (
     "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, invalid usage (run with NCCL_DEBUG=WARN for "
@@ -36,17 +33,6 @@ DUPLICATE = (
 two ranks with the same host and the same GPU (`initTransportsRank` of NCCL's src/init.cc); the device is the number of
 its place on the PCI bus."""
 SHARING = "understudy: give each rank a GPU of its own, or run with --share-gpus (share_gpus=True in Python)"
-
-
-@functools.cache
-def _leave_at_exit() -> None:
-    """Let gloo's threads drop the last collective's tensors before the interpreter ends, once for this process.
-
-    A thread of gloo takes Python's lock to drop a tensor. Where the interpreter ends first, Python ends the thread
-    inside a C++ destructor, and the process aborts with "terminate called without an active exception" (a program of
-    plain PyTorch does so as well). NCCL drops nothing from a thread of its own.
-    """
-    atexit.register(threading.Event().wait, LEAVE_SECONDS)
 
 
 class Group:
@@ -62,7 +48,7 @@ class Group:
         self,
         process_group: dist.ProcessGroup,
         ranks: Sequence[int],
-        carrier: Carrier,
+        carrier: Lender,
         nccl: bool,
         takes_cpu: bool,
         alone: bool = False,
@@ -72,7 +58,8 @@ class Group:
         self.channel = Channel(self.name)
         self.size: int = process_group.size()
         self.rank: int = process_group.rank()
-        self.carrier = carrier
+        self.carrier: Carrier = carrier
+        self.lender = carrier
         self.nccl = nccl
         self.takes_cpu = takes_cpu
         self.alone = alone
@@ -90,7 +77,7 @@ class Group:
         with torch._C._DisableTorchDispatch():
             mine = torch.tensor([time_ns, *call[1:]], device="cpu")
             found = torch.empty((self.size, len(mine)), dtype=torch.int64, device="cpu")
-            self.carrier._allgather_base(found.view(-1), mine).wait()
+            self.lender.whole(found.view(-1), mine).wait()
             rows: list[list[int]] = found.tolist()
             return rows
 
@@ -99,7 +86,8 @@ class Queued:
     """A collective in the machine: the event after it, and what else its Work's `wait` must do.
 
     `tensors` are kept until somebody waits, as ProcessGroupNCCL's TensorShelf does: memory that a collective is still
-    at work on goes to nobody else. `entry` is a message's in the ledger of this rank's calls.
+    at work on goes to nobody else. `entry` is a message's in the ledger of this rank's calls, `message` its tensors,
+    which the Work keeps for its own life (`outputs_` of ProcessGroupNCCL::pointToPoint).
     """
 
     def __init__(
@@ -108,11 +96,13 @@ class Queued:
         finish: Callable[[], Event | None] | None = None,
         tensors: Sequence[object] = (),
         entry: int = -1,
+        message: Sequence[object] = (),
     ) -> None:
         self.event = event
         self.finish = finish
         self.tensors = tensors
         self.entry = entry
+        self.message = message
         self.host = False
 
 
@@ -141,15 +131,18 @@ class Groups:
         self.future: type[DeviceFuture]  # the class of their futures
         self.descriptions = Descriptions()
         self.watch = Watch(state, state.stuck_after_s)
+        self.lending = Lending()
 
     def add(self, group: Group) -> None:
         """Remember a group that was just made."""
-        _leave_at_exit()
+        if not self.by_name:
+            atexit.register(self.lending.settle)
         self.by_name[group.name] = group
         self.state.ranks.joined(group)
 
     def close(self, name: str | None) -> None:
         """A group, or all of them, was destroyed: the memory of its communicators comes back."""
+        self.lending.settle()
         if name is None:
             self.watch.close()
         for group in list(self.by_name.values()) if name is None else filter(None, [self.by_name.get(name)]):
@@ -157,8 +150,7 @@ class Groups:
                 self.state.device(device).driver.occupied_bytes -= size
             group.connected.clear()
             del self.by_name[group.name]
-            # The last reference joins gloo's threads: one that dropped a tensor in a process that ends would abort it.
-            self.backends = [backend for backend in self.backends if backend is not group.carrier]
+            self.backends = [backend for backend in self.backends if backend is not group.lender.inner]
 
     def of(self, boxed: str | torch.ScriptObject) -> Group | None:
         """The group behind the argument of a c10d operator; None for one that was made elsewhere."""
@@ -211,12 +203,16 @@ class Groups:
         if group.single:
             yield ready_ns
             return
-        with self.watch.inside(group.channel, call.operation, site):
-            rows = group.meet(ready_ns, call)
-            first = rows[0][1]
-            if any(row[1] != first for row in rows) or _sum(rows, 2) != _sum(rows, 3):
-                raise self.watch.differing(group.name, call.operation, site)
-            yield max(row[0] for row in rows)
+        try:
+            with self.watch.inside(group.channel, call.operation, site):
+                rows = group.meet(ready_ns, call)
+                first = rows[0][1]
+                if any(row[1] != first for row in rows) or _sum(rows, 2) != _sum(rows, 3):
+                    raise self.watch.differing(group.name, call.operation, site)
+                yield max(row[0] for row in rows)
+        except BaseException:
+            self.lending.forget()
+            raise
 
     def introduce(self, group: Group, device: int) -> None:
         """The first collective of a group makes its communicators, for which its ranks learn of one another.

@@ -23,6 +23,7 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch.distributed import futures, nodata, splitting
 from understudy.seam.torch.distributed.futures import future_class
 from understudy.seam.torch.distributed.groups import Group, Groups
+from understudy.seam.torch.distributed.lending import Lender
 from understudy.seam.torch.distributed.work import methods
 from understudy.seam.torch.state.ranks import Carrier
 from understudy.seam.torch.state.state import State
@@ -208,7 +209,7 @@ def _adopt(groups: Groups, group: dist.ProcessGroup, ranks: Sequence[int], nccl:
     is_fake = type(of_cuda).__name__ == "FakeProcessGroup"  # of the backend "fake", which stands for NCCL
     carrier = of_cuda if is_nccl or is_fake else of_cpu
     if carrier is not None:
-        moves = cast(Carrier, carrier)
+        moves = Lender(cast(Carrier, carrier), groups.lending)
         groups.add(Group(group, ranks, moves, is_nccl or is_fake, takes_cpu=of_cpu is not None, alone=is_fake))
 
 

@@ -6,9 +6,7 @@ has not in every version of PyTorch, or only for lists of equal tensors, is put 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from time import sleep
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -91,34 +89,6 @@ def _check_flat(name: str, read: Tensor, write: Tensor, ranks: int) -> None:
         raise TypeError("input tensor must be the same type as the output tensor.")
     if read.numel() != write.numel() * ranks:
         raise ValueError("input tensor must be the same size as output size times world size")
-
-
-@contextmanager
-def let_go(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Inside it gloo carries tensors; leave it once its threads hold them no more, so that they die when they should.
-
-    A thread of gloo lets go of what it carried a moment after it has said that it is done, and of lists from the first
-    tensor on: the last one is looked at.
-    """
-    before = _holders(tensors)
-    yield
-    for pause_s in PAUSES_S:
-        if _holders(tensors) <= before:
-            return
-        sleep(pause_s)
-
-
-PAUSES_S = (0.0,) * 20 + (0.0001,) * 100
-
-
-def _holders(tensors: Sequence[Tensor]) -> int:
-    """How many hold the last tensor or its storage."""
-    if not tensors or tensors[-1].layout is not torch.strided:
-        return 0
-    last = tensors[-1]
-    storage = torch._C._storage_Use_Count(last.untyped_storage()._cdata)
-    count: int = storage + (last._use_count() if hasattr(last, "_use_count") else 0)  # not in every version of PyTorch
-    return count
 
 
 def each(values: object, change: Callable[[Tensor], Tensor]) -> object:
