@@ -1,4 +1,4 @@
-"""What other processes can see of a running emulation: the memory in use, in a small file of the run folder.
+"""What other processes can see of a running emulation: memory in use and errors, in a small file of the run folder.
 
 The counters of each device's memory *are* the file (it is mapped), so keeping it up to date costs nothing, and an
 emulated nvidia-smi that runs beside the program reads true numbers at any moment.
@@ -17,12 +17,12 @@ from understudy import foreign
 from understudy.errors import FileFormatError
 from understudy.machine.memory.driver import DeviceMemory
 
-OCCUPIED, RESERVED, WORDS = 0, 1, 2
+OCCUPIED, RESERVED, XID, WORDS = 0, 1, 2, 3
 SUFFIX = ".live"
 
 
 class SharedMemory(DeviceMemory):
-    """One device's memory, its two counters of bytes in use kept in `words`."""
+    """One device's memory, its two counters of bytes in use and its last Xid kept in `words`."""
 
     __slots__ = ("__weakref__", "words")
 
@@ -47,6 +47,15 @@ class SharedMemory(DeviceMemory):
     @reserved_bytes.setter
     def reserved_bytes(self, value: int) -> None:
         self.words[RESERVED] = value
+
+    @property
+    def xid(self) -> int:
+        """The last of NVIDIA's Xid errors."""
+        return self.words[XID]
+
+    @xid.setter
+    def xid(self, value: int) -> None:
+        self.words[XID] = value
 
 
 class Process(NamedTuple):
@@ -74,15 +83,32 @@ def processes(folder: str | os.PathLike[str]) -> list[Process]:
     for path in Path(folder).glob(f"*{SUFFIX}"):
         try:
             name = psutil.Process(int(path.stem)).cmdline()[0]
-            words = array("q", foreign.read_bytes(path))
-            words[WORDS - 1]
-        # A process that has ended, though nobody waited for it yet; or the program's own file in our folder.
-        except (psutil.NoSuchProcess, IndexError, ValueError, OSError, FileFormatError):
+        except (
+            psutil.NoSuchProcess,
+            IndexError,
+            ValueError,
+        ):  # a process that has ended, though nobody waited for it yet
             continue
+        words = _words(path)
         used = tuple(words[i + OCCUPIED] + words[i + RESERVED] for i in range(0, len(words), WORDS))
         if any(used):
             found.append(Process(int(path.stem), name, used))
     return sorted(found)
+
+
+def errors(folder: str | os.PathLike[str]) -> dict[int, int]:
+    """The last Xid error of each device that has had one in the run in `folder`, also of processes that have ended."""
+    files = [_words(path) for path in sorted(Path(folder).glob(f"*{SUFFIX}"))]
+    return {i // WORDS: words[i + XID] for words in files for i in range(0, len(words), WORDS) if words[i + XID]}
+
+
+def _words(path: Path) -> array[int]:
+    """A process's counters; none where the file is gone, or the program's own."""
+    try:
+        data = foreign.read_bytes(path)
+    except (OSError, FileFormatError):
+        return array("q")
+    return array("q", data[: len(data) // (WORDS * 8) * WORDS * 8])
 
 
 def device_memory(index: int, devices: int, total_bytes: int, folder: str | None) -> DeviceMemory:

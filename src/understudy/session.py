@@ -299,7 +299,7 @@ class Session:
             shown = used + versions.process_gap_bytes() if used else 0
             made = smi.device_of(device.gpu, device.physical, device.uuid, driver, shown, devices=len(self._devices))
             process = SmiProcess(os.getpid(), sys.executable, used >> 20)
-            devices.append(replace(made, processes=(process,) if used else ()))
+            devices.append(replace(made, processes=(process,) if used else (), xid=device.driver.xid))
         return SmiHost(tuple(devices), driver, ".".join(map(str, self.cuda_version)))
 
     def _write_facts(self) -> None:

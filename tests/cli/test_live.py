@@ -17,6 +17,8 @@ def test_what_a_device_holds_can_be_read_from_outside(tmp_path) -> None:
     first.free(address)
     assert live.processes(tmp_path)[0].used_bytes == (300 << 20, 0)
     assert first.free_bytes == (1 << 30) - (300 << 20)
+    first.xid = 79
+    assert live.errors(tmp_path) == {0: 79}
 
 
 def test_processes_that_ended_are_not_shown(tmp_path) -> None:

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from understudy import checks, emulate
 from understudy.errors import UsageError
+from understudy.reports import smi
 
 
 def train(steps=4):
@@ -119,6 +120,36 @@ def test_a_lost_device_stays_lost():
             train()
         with pytest.raises(RuntimeError, match="uncorrectable ECC"):
             torch.ones(1, device="cuda").item()
+
+
+def test_nvml_and_nvidia_smi_show_what_a_gpu_has():
+    pynvml = pytest.importorskip("pynvml")
+    with emulate("2xV100", faults=["xid:step=2"]) as session:
+        pynvml.nvmlInit()
+        with pytest.raises(RuntimeError, match="uncorrectable ECC error"):
+            train()
+        counts = [
+            pynvml.nvmlDeviceGetTotalEccErrors(pynvml.nvmlDeviceGetHandleByIndex(index), 1, 0) for index in (0, 1)
+        ]
+        shown, code = smi.main(["--query-gpu=ecc.errors.uncorrected.volatile.total", "--format=csv,noheader"],
+                               session.smi_host())  # fmt: skip
+        pynvml.nvmlShutdown()
+    assert (counts, shown.split(), code) == ([1, 0], ["1", "0"], 0)
+
+
+def test_a_gpu_off_the_bus_is_lost_to_nvml():
+    pynvml = pytest.importorskip("pynvml")
+    with emulate("2xV100", faults=["xid:code=79"]) as session:
+        pynvml.nvmlInit()
+        with pytest.raises(RuntimeError, match="unknown error"):
+            train()
+        with pytest.raises(pynvml.NVMLError_GpuIsLost, match="GPU is lost"):
+            pynvml.nvmlDeviceGetHandleByIndex(0)
+        pynvml.nvmlDeviceGetHandleByIndex(1)
+        text, code = smi.main([], session.smi_host())
+        pynvml.nvmlShutdown()
+    assert (text.partition(":")[0], code) == ("Unable to determine the device handle for GPU 0000", 15)
+    assert smi.main(["-L", "-i", "1"], session.smi_host())[1] == 0
 
 
 def test_an_exception_at_a_modelled_time():

@@ -51,6 +51,7 @@ def host(spec: str, cuda_version: str | None) -> SmiHost:
     driver = versions.driver_version(cuda)
     folder = os.environ.get(variables.FOLDER)
     users = live.processes(folder) if folder else []
+    errors = live.errors(folder) if folder else {}
     devices = []
     for index, model in enumerate(models):
         processes = tuple(
@@ -62,7 +63,7 @@ def host(spec: str, cuda_version: str | None) -> SmiHost:
         if processes:
             used += versions.process_gap_bytes()
         device = smi.device_of(model, index, uuid_of(model.key, index), driver, used, devices=len(models))
-        devices.append(replace(device, processes=processes))
+        devices.append(replace(device, processes=processes, xid=errors.get(index, 0)))
     now = datetime.now()
     return SmiHost(
         tuple(devices),

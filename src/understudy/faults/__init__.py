@@ -43,8 +43,8 @@ class Hands(Protocol):
     def slow_down(self, factor: float) -> None:
         """Let kernels take `factor` times as long from now on."""
 
-    def lose_device(self, text: str, name: str) -> None:
-        """Let CUDA fail with an error from the next wait on, until the process ends."""
+    def lose_device(self, xid: int, text: str, name: str) -> None:
+        """Let CUDA fail with an error from the next wait on, until the process ends, and NVML show an Xid."""
 
     def set_element(self, value: float, draw: random.Random) -> None:
         """Write a value into an element of the operator's result."""

@@ -24,6 +24,7 @@ class Xid(Fault):
     """The GPU fails with an Xid, `code`: 48 (ECC) by default; also 13, 31, 74, 79 (fallen off the bus), 94 and 119.
 
     CUDA says so when the host next waits for the device, and at every call from then on: only a new process goes on.
+    NVML and nvidia-smi count what ECC could not correct, and refuse to speak of a GPU that has fallen off the bus.
     """
 
     name: ClassVar = "xid"
@@ -35,4 +36,4 @@ class Xid(Fault):
         if code not in ERRORS:
             known = ", ".join(map(str, ERRORS))
             raise UsageError(f"code of the fault 'xid' cannot be {code}: it is one of {known}")
-        hands.lose_device(*ERRORS[code])
+        hands.lose_device(code, *ERRORS[code])

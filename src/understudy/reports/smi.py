@@ -17,6 +17,9 @@ USAGE = 2
 """nvidia-smi's exit code for an argument it does not know."""
 NO_DEVICES = 6
 """nvidia-smi's exit code when no device fits."""
+LOST = 15
+LOST_TEXT = "Unable to determine the device handle for GPU {}: GPU is lost.  Reboot the system to recover this GPU\n"
+"""Its exit code ("the GPU has fallen off the bus", of its manual) and sentence where one of them is lost."""
 
 
 class Model(Protocol):
@@ -127,6 +130,9 @@ def main(argv: Sequence[str], host: SmiHost) -> tuple[str, int]:
     devices = _select(host.devices, arguments.ids)
     if not devices:
         return "No devices were found\n", NO_DEVICES
+    lost = [device for device in devices if device.lost]
+    if lost:
+        return LOST_TEXT.format(lost[0].bus_id[4:]), LOST
     host = replace(host, devices=tuple(devices))
     if arguments.action == "list":
         return listing(devices), 0

@@ -20,8 +20,8 @@ _MIB = 1 << 20
 _HANDLES = 0x1000
 """The value of the first device's handle; the next one's is one more. pynvml never follows it."""
 _ARCHITECTURES = {(3, 7): 2, (6, 0): 4, (7, 0): 5, (7, 5): 6, (8, 0): 7, (8, 6): 7, (8, 9): 8, (9, 0): 9}
-_ERROR_TEXTS = {1: b"Uninitialized", 2: b"Invalid Argument", 3: b"Not Supported", 6: b"Not Found"}
-_UNINITIALIZED, _INVALID_ARGUMENT, _NOT_SUPPORTED, _NOT_FOUND, _INSUFFICIENT_SIZE = 1, 2, 3, 6, 7
+_ERROR_TEXTS = {1: b"Uninitialized", 2: b"Invalid Argument", 3: b"Not Supported", 6: b"Not Found", 15: b"GPU is lost"}
+_UNINITIALIZED, _INVALID_ARGUMENT, _NOT_SUPPORTED, _NOT_FOUND, _INSUFFICIENT_SIZE, _LOST = 1, 2, 3, 6, 7, 15
 
 
 class Number(Protocol):
@@ -96,6 +96,10 @@ class Device(Protocol):
     def performance_state(self) -> int: ...
     @property
     def processes(self) -> Sequence[Process]: ...
+    @property
+    def uncorrected_errors(self) -> int: ...
+    @property
+    def lost(self) -> bool: ...
 
 
 class Host(Protocol):
@@ -186,6 +190,8 @@ def _device(host: Host, handle: object) -> Device:
     index = (address or 0) - _HANDLES
     if not 0 <= index < len(host.devices):
         raise _Refused(_INVALID_ARGUMENT)
+    if host.devices[index].lost:
+        raise _Refused(_LOST)
     return host.devices[index]
 
 
@@ -225,6 +231,8 @@ def _count(host: Host, out: Number) -> None:
 def _by_index(host: Host, index: Number, out: _CData) -> None:
     if index.value >= len(host.devices):
         raise _Refused(_INVALID_ARGUMENT)
+    if host.devices[index.value].lost:
+        raise _Refused(_LOST)
     _point(out, index.value)
 
 
@@ -336,6 +344,12 @@ def _no_processes(device: Device, count: Number, array: object) -> None:
     count.value = 0
 
 
+def _ecc_errors(device: Device, kind: object, *rest: Number) -> None:
+    if not device.ecc:
+        raise _Refused(_NOT_SUPPORTED)
+    rest[-1].value = device.uncorrected_errors if getattr(kind, "value", kind) == 1 else 0
+
+
 def _idle_engine(device: Device, used: Number, period_us: Number) -> None:
     used.value, period_us.value = 0, 1_000_000
 
@@ -390,7 +404,8 @@ _DEVICE: dict[str, Callable[..., None]] = {
     "nvmlDeviceGetDisplayActive": _number(_zero),
     "nvmlDeviceGetMultiGpuBoard": _number(_zero),
     "nvmlDeviceGetEccMode": _both(lambda device: 1 if device.ecc else None),
-    "nvmlDeviceGetTotalEccErrors": _number(lambda device: 0 if device.ecc else None),
+    "nvmlDeviceGetTotalEccErrors": _ecc_errors,
+    "nvmlDeviceGetMemoryErrorCounter": _ecc_errors,
     "nvmlDeviceGetMigMode": _both(lambda device: None if device.compute_capability < (8, 0) else int(device.mig)),
     "nvmlDeviceGetCudaComputeCapability": _capability,
     "nvmlDeviceGetArchitecture": _number(lambda device: _ARCHITECTURES.get(device.compute_capability, 10)),

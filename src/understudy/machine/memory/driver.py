@@ -141,7 +141,8 @@ class DeviceMemory:
     `total_bytes` is what `cudaMemGetInfo` calls total, `occupied_bytes` what is used by anybody but the customers of
     this object (the CUDA context, libraries, other processes); it may be changed at any time. `on_call` hears of each
     call with its name and size, so that somebody can charge its time. Where it is `overcommitted`, requests are served
-    beyond the total, so that what a program needs can be seen where it does not fit.
+    beyond the total, so that what a program needs can be seen where it does not fit. `xid` is the number of the last of
+    NVIDIA's Xid errors that the GPU has had, 0 for none.
     """
 
     __slots__ = (
@@ -157,10 +158,12 @@ class DeviceMemory:
         "reserved_bytes",
         "total_bytes",
         "unmap_calls",
+        "xid",
     )
 
     def __init__(self, total_bytes: int, occupied_bytes: int = 0, device: int = 0) -> None:
         self.total_bytes = total_bytes
+        self.xid = 0
         self.occupied_bytes = occupied_bytes
         self.reserved_bytes = 0
         self.malloc_calls = 0

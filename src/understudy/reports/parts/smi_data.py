@@ -41,6 +41,17 @@ class SmiDevice:
     performance_state: int = 0
     memory_reserved_mib: int = 0
     processes: tuple[SmiProcess, ...] = ()
+    xid: int = 0  # the last Xid error, 0 for none
+
+    @property
+    def uncorrected_errors(self) -> int:
+        """Errors of memory that ECC found and could not correct since the driver was loaded."""
+        return int(self.xid in (48, 94))
+
+    @property
+    def lost(self) -> bool:
+        """Whether the GPU has fallen off the bus."""
+        return self.xid == 79
 
     @property
     def memory_free_mib(self) -> int:

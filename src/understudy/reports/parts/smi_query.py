@@ -43,7 +43,7 @@ _FIELDS: dict[str, tuple[str, Get]] = {
     "utilization.encoder": ("%", lambda d, h: 0),
     "utilization.decoder": ("%", lambda d, h: 0),
     "ecc.mode.current": ("", lambda d, h: "Enabled" if d.ecc else None),
-    "ecc.errors.uncorrected.volatile.total": ("", lambda d, h: 0 if d.ecc else None),
+    "ecc.errors.uncorrected.volatile.total": ("", lambda d, h: d.uncorrected_errors if d.ecc else None),
     "ecc.errors.corrected.volatile.total": ("", lambda d, h: 0 if d.ecc else None),
     "mig.mode.current": (
         "",

@@ -152,7 +152,7 @@ def _device(device: SmiDevice, layout: Layout) -> list[str]:
     persistence = "On" if device.persistence else "Off"
     lines = [
         f"|{device.index:>4}  {name:<{layout.name}}  {persistence:<3}{_gap(layout)}|"
-        f"{'':{layout.bus_lead}}{device.bus_id} {'Off':>3} |{'0' if device.ecc else 'N/A':>21} |",
+        f"{'':{layout.bus_lead}}{device.bus_id} {'Off':>3} |{device.uncorrected_errors if device.ecc else 'N/A':>21} |",
         f"| {fan:>3}   {state:>9}{draw:>{layout.draw}} / {cap:>{layout.cap}} |"
         f"{used:>{layout.used}} / {total:>{layout.total}} |{device.utilization_gpu:>7}% {'Default':>12} |",
     ]

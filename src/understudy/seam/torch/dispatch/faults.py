@@ -196,8 +196,9 @@ class Strikes:
             found = self._slowed[id(cost)] = cost, slow
         return verb(host, stream, found[1], site)
 
-    def lose_device(self, text: str, name: str) -> None:
-        """Let CUDA fail with an error from the next wait on, until the process ends."""
+    def lose_device(self, xid: int, text: str, name: str) -> None:
+        """Let CUDA fail with an error from the next wait on, until the process ends, and NVML show an Xid."""
+        self.state.device(self.device).driver.xid = xid
         if self.state.failure is None:
             self.state.failure = Lost(self.mode, self.state.local.streams[self.device], text, name)
 
