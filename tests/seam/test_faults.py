@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.distributed.checkpoint import CheckpointException
 from torch.utils.data import DataLoader, TensorDataset
 
 from understudy import checks, emulate
@@ -191,6 +195,18 @@ def test_a_disk_is_full_in_the_middle_of_a_file(tmp_path):
             torch.load(path)
         torch.save({"x": torch.ones(4)}, path)
         assert torch.load(path)["x"].tolist() == [1.0] * 4
+
+
+def test_a_disk_is_full_for_safetensors_and_for_a_distributed_checkpoint(tmp_path):
+    state = {"weight": torch.ones(100)}
+    with emulate("1xV100", faults=["disk-full"]), pytest.raises(SafetensorError, match="No space left on device"):
+        save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(SafetensorError):
+        load_file(tmp_path / "model.safetensors")
+    with emulate("1xV100", faults=["disk-full"]), pytest.raises(CheckpointException, match="file write failed"):
+        dcp.save(state, checkpoint_id=tmp_path / "parts", no_dist=True)
+    with emulate("1xV100"):
+        dcp.save(state, checkpoint_id=tmp_path / "parts", no_dist=True)
 
 
 def test_nothing_stays_replaced():

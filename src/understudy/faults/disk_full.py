@@ -8,7 +8,10 @@ from understudy.faults import Fault, Hands
 
 
 class DiskFull(Fault):
-    """`torch.save` ends in the middle of the file, as on a full disk: the file is there, and cannot be read."""
+    """A file ends in the middle, as on a full disk: it is there, and cannot be read.
+
+    That of `torch.save`, and so of `torch.distributed.checkpoint`, or of safetensors.
+    """
 
     name: ClassVar = "disk-full"
     kind: ClassVar = "save"

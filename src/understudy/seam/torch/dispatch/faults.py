@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import importlib.util
 import io
 import os
 import random
@@ -263,6 +264,9 @@ def patches(state: State) -> list[Patch]:
             found.append(Patch(kind, "_next_data", _delivering(strikes, kind._next_data)))
     if strikes is not None and "save" in kinds:
         found.append(Patch(torch, "save", _saving(strikes, torch.save)))
+        if importlib.util.find_spec("safetensors") is not None:
+            library = importlib.import_module("safetensors.torch")
+            found.append(Patch(library, "serialize_file", _serializing(strikes, library.serialize_file)))
     return found
 
 
@@ -300,5 +304,24 @@ def _saving(strikes: Strikes, stock: Callable[..., object]) -> Callable[..., obj
     return save
 
 
+def _serializing(strikes: Strikes, stock: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(stock)
+    def serialize_file(tensors: object, filename: str | Path, *args: object, **kwargs: object) -> object:
+        try:
+            strikes.strike("save")
+        except OSError as error:
+            stock(tensors, filename, *args, **kwargs)
+            os.truncate(filename, os.path.getsize(filename) // 2)
+            refused: type[Exception] = importlib.import_module("safetensors").SafetensorError
+            raise refused(FULL_OF_TENSORS) from error
+        return stock(tensors, filename, *args, **kwargs)
+
+    return serialize_file
+
+
+FULL_OF_TENSORS = (
+    'Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: "No space left on device" })'
+)
+"""What safetensors says of it (`serialize_file` of bindings/python/src/lib.rs, with Rust's text of the error)."""
 FULL = "[enforce fail at inline_container.cc:664] . PytorchStreamWriter failed writing file data/0: file write failed"
 """What `torch.save` says of a full disk (`PyTorchStreamWriter::valid` of caffe2/serialize/inline_container.cc)."""
