@@ -27,6 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "state": {"operators", "scratch"},
     "dispatch": TO_STATE,
     "kernels": TO_DISPATCH,
+    "triton": TO_DISPATCH,
     "tensor": TO_DISPATCH,
     "cuda": TO_KERNELS,
     "profiler": TO_KERNELS | {"cuda"},

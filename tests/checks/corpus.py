@@ -7,7 +7,8 @@ A page's program may use these marks, each at the end of a line:
 - `# finding without a line: code`: a finding that belongs to no line.
 
 The line "Runs on `SPEC`." in the prose chooses the GPUs; two V100 otherwise. "Runs with N ranks." starts the program
-once a rank, as torchrun does, and "Keeps the memory's history." runs it as with `--memory-history`.
+once a rank, as torchrun does, "Keeps the memory's history." runs it as with `--memory-history`, and "Needs Triton."
+leaves it to `tests/on_triton`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _GPUS = re.compile(r"^Runs on `([^`]+)`\.$", re.MULTILINE)
 _RANKS = re.compile(r"^Runs with (\d+) ranks\.$", re.MULTILINE)
 _HISTORY = re.compile(r"^Keeps the memory's history\.$", re.MULTILINE)
+_TRITON = re.compile(r"^Needs Triton\.$", re.MULTILINE)
 _MARK = re.compile(r"# (finding|info)(?P<nowhere> without a line)?: (?P<codes>[a-z, -]+?)(?=\s*(?:#|$))", re.MULTILINE)
 
 Found = tuple[str, int, bool]
@@ -39,6 +41,7 @@ class Page:
     gpus: str
     ranks: int = 1
     history: bool = False
+    triton: bool = False
 
     @property
     def valid(self) -> bool:
@@ -70,6 +73,7 @@ def read(path: Path) -> Page:
         gpus[1] if gpus else GPUS,
         int(ranks[1]) if ranks else 1,
         _HISTORY.search(text) is not None,
+        _TRITON.search(text) is not None,
     )
 
 

@@ -1,4 +1,4 @@
-"""CUDA C++ and Triton kernels of the program's own are refused with a sentence; C++ for the CPU compiles."""
+"""CUDA C++ of the program's own is refused with a sentence; C++ for the CPU compiles."""
 
 from __future__ import annotations
 
@@ -12,40 +12,6 @@ import torch
 import understudy
 from understudy.errors import UnsupportedError
 from understudy.session import Session
-
-FAKE_TRITON = """
-class JITFunction:
-    def __init__(self, fn):
-        self.fn = fn
-
-    def run(self, *args, grid, warmup):
-        return "ran"
-
-    def __getitem__(self, grid):
-        return lambda *args: self.run(*args, grid=grid, warmup=False)
-"""
-
-
-@pytest.fixture
-def triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package with the names of Triton's that count here."""
-    (tmp_path / "triton" / "runtime").mkdir(parents=True)
-    (tmp_path / "triton" / "__init__.py").touch()
-    (tmp_path / "triton" / "runtime" / "__init__.py").touch()
-    (tmp_path / "triton" / "runtime" / "jit.py").write_text(FAKE_TRITON)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
-        monkeypatch.delitem(sys.modules, name)
-
-
-def test_a_triton_kernel_is_refused(triton: None) -> None:
-    def add_kernel() -> None: ...
-
-    with understudy.emulate("V100"):
-        jit = importlib.import_module("triton.runtime.jit")
-        with pytest.raises(UnsupportedError, match=r"'add_kernel' is a Triton kernel.*TRITON_INTERPRET=1"):
-            jit.JITFunction(add_kernel)[(1,)]()
-    assert jit.JITFunction(add_kernel)[(1,)]() == "ran"
 
 
 def test_cuda_sources_are_refused(session: Session, tmp_path: Path) -> None:

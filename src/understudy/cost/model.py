@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from understudy.cost import flops, recurrent
 from understudy.cost.curves import UNKNOWN_BAND, Curve, curve, share
-from understudy.cost.families import by_class, streams
+from understudy.cost.families import by_class, streams, triton
 from understudy.cost.families.problem import Price, Problem
 from understudy.cost.links import Links
 from understudy.cost.measured import Measured
@@ -190,6 +190,8 @@ class CostModel:
 
     def _precision(self, signature: Signature, operator: OperatorClass, name: str) -> tuple[str, float]:
         """The arithmetic that runs, and the share of its efficiency that is left without alignment."""
+        if operator.name == "triton":
+            return str(dict(signature.detail).get("precision", "fp32")), 1.0
         dtype = signature.dtypes[0] if signature.dtypes else "float32"
         kind = roofline.precision(dtype, ("tf32", 1) in signature.detail, self.gpu.peak_flops)
         if operator.name not in _PRODUCTS:
@@ -228,6 +230,8 @@ class CostModel:
     def _occupancy(self, signature: Signature, operator: OperatorClass, name: str) -> float:
         """The part of the GPU that a kernel's blocks fill, in (0, 1]."""
         gpu = self.gpu
+        if operator.name == "triton":
+            return triton.occupancy(signature, gpu)
         out = signature.shapes[signature.inputs :] or signature.shapes[:1]
         items = prod(out[0]) if out else 0
         if operator.name == "rnn" and (sizes := recurrence(signature)) is not None:

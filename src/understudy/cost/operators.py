@@ -10,6 +10,8 @@ from typing import NamedTuple
 from understudy.trace.plain import Json
 
 DATA = Path(__file__).parent / "data"
+TRITON = "triton::"
+"""How the names of the program's own kernels in Triton begin."""
 _PREFIXES = ("", "_", "native_", "cudnn_", "_cudnn_", "_native_")
 _MXNET_PREFIXES = ("_backward_", "_np_", "_npi_", "_npx_", "broadcast_", "elemwise_")
 _SUFFIXES = ("", "_backward", "_forward", "_backward_data", "_double_backward", "_copy", "_out", "_jvp")
@@ -63,6 +65,8 @@ def plain(name: str) -> str:
 def classify(name: str) -> OperatorClass:
     """The class of an operator by its framework name; "other" when no rule knows it."""
     classes, names = _classes()
+    if name.startswith(TRITON):
+        return classes["triton"]
     bare = plain(name)
     for prefix in _MXNET_PREFIXES:
         if bare not in names:

@@ -89,17 +89,23 @@ def size_of(tensor: torch.Tensor) -> tuple[int, ...]:
 disable_torch_function = torch._C.DisableTorchFunctionSubclass
 
 
+BLANK = object()
+"""Says of a storage that it was made without values, and not written since."""
+
+
 class Tag:
     """Where a storage lives and what is known of it.
 
     `device` is an emulated device's index, or CPU for pinned memory, or FLOATING. `block` is the allocator's block,
     returned to `frees` when the storage dies. `epoch` is the work on `stream` that wrote it last. `late` counts the
-    pending writes of asynchronous copies into pinned memory, `generation` is the emulation it belongs to.
+    pending writes of asynchronous copies into pinned memory, `generation` is the emulation it belongs to. `blank` is
+    BLANK while nobody is known to have written the memory, and an array of bytes (1 for unwritten) once a Triton kernel
+    has seen it.
     """
 
     __slots__ = (
-        "__weakref__", "accesses", "block", "category", "device", "epoch", "frees", "generation", "late", "number",
-        "pinned", "site", "size", "stream", "version",
+        "__weakref__", "accesses", "blank", "block", "category", "device", "epoch", "frees", "generation", "late",
+        "number", "pinned", "site", "size", "stream", "version",
     )  # fmt: skip
 
     def __init__(self, device: int, size: int) -> None:
@@ -108,6 +114,7 @@ class Tag:
         self.block: Block | HostBlock | None = None
         self.frees: deque[Block] | deque[HostBlock] | None = None
         self.accesses: Accesses | None = None
+        self.blank: object = None
         self.pinned = False
         self.late = 0
         self.epoch = 0
@@ -134,6 +141,7 @@ class _HostTag:
     size = 0
     block = None
     accesses = None
+    blank = None
     pinned = False
     late = 0
     epoch = 0

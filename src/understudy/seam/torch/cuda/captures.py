@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -119,6 +119,24 @@ class CaptureMode(Above):
         if on_device and plan.name not in NO_KERNEL and (plan.kernel or plan.name in COPIES):
             self._write_down(plan, func, args, kwargs, out, written)
         return out
+
+    def launched(
+        self,
+        plan: Plan,
+        compute: Callable[..., Sequence[int]],
+        tensors: tuple[Tensor, ...],
+    ) -> None:
+        """Write a kernel of the program's own down, which `compute` runs now and the plan's function in each replay.
+
+        `compute` returns the positions of the tensors that the kernel wrote.
+        """
+        for tensor in tensors:
+            self._hold(tensor)
+            if _has_storage(tensor):
+                self._save(tensor)
+        written = compute(*tensors)
+        plan.mutated = tuple(written)
+        self._write_down(plan, plan.func, tensors, {}, None, [tensors[at] for at in written])
 
     def _drawn(self, generator: Generator) -> tuple[int, Position] | None:
         """Where a generator draws from now; None for the host's."""

@@ -31,9 +31,21 @@ OF_VALUES = re.compile(
 
 
 class Failure:
-    """What a kernel found: work `epoch` of `stream`. `surfaced` once the host has heard of it."""
+    """What a kernel found: work `epoch` of `stream`. `surfaced` once the host has heard of it.
 
-    def __init__(self, dispatch: Dispatch, stream: Stream, epoch: int) -> None:
+    `text` and `name` are CUDA's of the error, `note` is what we add to it.
+    """
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        stream: Stream,
+        epoch: int,
+        text: str = "device-side assert triggered",
+        name: str = "cudaErrorAssert",
+        note: str = "",
+    ) -> None:
+        self.text, self.name, self.note = text, name, note
         self.dispatch = dispatch
         self.state = dispatch.state
         self.agent = stream.agent
@@ -57,7 +69,10 @@ class Failure:
 
     def error(self) -> RuntimeError:
         """PyTorch's exception."""
-        return cuda_error("device-side assert triggered", "cudaErrorAssert", blocking=self.state.machine.blocking)
+        made = cuda_error(self.text, self.name, blocking=self.state.machine.blocking)
+        if self.note:
+            made.add_note(self.note)
+        return made
 
 
 class _Broken(dict[str, Handler]):

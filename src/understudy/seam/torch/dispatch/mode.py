@@ -207,6 +207,7 @@ class Dispatch(TorchDispatchMode):
             machine.launch(local.host, stream, cost)
             if plan.mutated:
                 first.epoch = stream.epoch  # type: ignore[union-attr]  # it is what was written
+                first.blank = None  # type: ignore[union-attr]
             return out
         self.submit(plan, func, args, {}, out, device, key)
         return out
@@ -419,6 +420,7 @@ class Dispatch(TorchDispatchMode):
                         tag = tag_of(value)
                     if tag is not HOST_TAG:
                         tag.epoch = stream.epoch
+                        tag.blank = None
         if plan.memory:
             state.kernels.run(plan, args, kwargs, out, machine.devices[device], local.streams[device], name)
         if plan.synchronizes or (plan.maskable and selects(args)):

@@ -18,7 +18,7 @@ from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.memory import Memory
-from understudy.seam.torch.tags import disable_torch_function, storage_of, tag_of
+from understudy.seam.torch.tags import BLANK, disable_torch_function, storage_of, tag_of
 from understudy.trace.units import format_bytes
 
 Tensor = torch.Tensor
@@ -87,9 +87,10 @@ class HostGuard:
                 self.asked(index, needed)
 
     def made_empty(self, out: object) -> None:
-        """Large memory was made of which no page is written yet."""
+        """Memory was made of which no page is written yet."""
         for tensor in tensors_in((out,)):
             tag = tag_of(tensor)
+            tag.blank = BLANK
             if tag.size >= LARGE:
                 self.room.untouched[tag] = tag.size
 

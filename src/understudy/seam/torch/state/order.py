@@ -175,6 +175,7 @@ class Order:
                 self._add(made, tensor)
             given = {id(item[0]) for item in (*reads, *writes)}
             writes += [item for item in made if id(item[0]) not in given]  # some results are an argument itself
+        wrote(writes)
         self.core.machine.access(self.core.local.host, stream, reads, writes, site)
 
     def copied(self, source: torch.Tensor, destination: torch.Tensor, stream: Stream, site: int) -> None:
@@ -199,7 +200,29 @@ class Order:
             self._add(read, tensor)
         for tensor in writes:
             self._add(written, tensor)
+        wrote(written)
         self.core.machine.access(self.core.local.host, stream, read, written, site)
+
+    def kernel(
+        self, reads: Iterable[tuple[Tag, int, int]], writes: Iterable[tuple[Tag, int, int]], stream: Stream, site: int
+    ) -> None:
+        """Tell the machine what the program's own kernel, just submitted, reads and writes: ranges of bytes."""
+        machine = self.core.machine
+        if not machine.watching:
+            for tag, _, _ in writes:
+                tag.epoch = stream.epoch
+            return
+        if not machine.concurrent:
+            self._watched()
+        read: list[Range] = []
+        written: list[Range] = []
+        for ranges, found in ((read, reads), (written, writes)):
+            for tag, start, end in found:
+                if tag.device >= 0:
+                    if tag.accesses is None or tag.epoch:
+                        tag.accesses = self._earlier(tag)
+                    ranges.append((tag, start, end, None))
+        machine.access(self.core.local.host, stream, read, written, site)
 
     def whole(self, tags: Iterable[Tag]) -> list[Range]:
         """All the memory of storages on devices, by their tags."""
@@ -250,6 +273,12 @@ class Order:
         if block is not None:
             block.accesses = None
         return made
+
+
+def wrote(ranges: Iterable[Range]) -> None:
+    """Memory was written whose bytes are not told apart."""
+    for tag, _, _, _ in ranges:
+        tag.blank = None  # type: ignore[attr-defined]  # in the seam, a storage of the machine's is a tag
 
 
 EVENLY = frozenset({"MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"})

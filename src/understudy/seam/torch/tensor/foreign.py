@@ -1,10 +1,11 @@
-"""Kernels that the program brings itself, as CUDA C++ or Triton: refused, each with a sentence that says why."""
+"""Kernels that the program brings itself: CUDA C++ is refused with a sentence that says why, Triton's are computed."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import torch
 
@@ -14,6 +15,13 @@ from understudy.seam.torch.state.state import State
 
 WHY = "an emulated GPU has no processor to run it on"
 INSTEAD = "write it with PyTorch's operators, or run this part on a real GPU"
+
+
+TRITON = (
+    "triton.runtime.jit", "triton.runtime.interpreter", "triton.runtime.autotuner", "triton.runtime.driver",
+    "triton.testing",
+)  # fmt: skip
+"""Modules of Triton's in which something is replaced (`triton.surface`)."""
 
 
 def patches(state: State) -> list[Patch]:
@@ -59,24 +67,18 @@ def _extension(module: ModuleType) -> list[Patch]:
     return [Patch(module, "_jit_compile", compile)]
 
 
-class _JITFunction(Protocol):
-    """A kernel of Triton's."""
+def _triton(name: str) -> Callable[[ModuleType], list[Patch]]:
+    """Kernels of Triton's run on its interpreter; what that takes is imported when the program imports Triton."""
 
-    fn: Callable[..., object]
+    def patches_of(module: ModuleType) -> list[Patch]:
+        found: list[Patch] = importlib.import_module("understudy.seam.torch.triton.surface").PATCHES[name](module)
+        return found
 
-
-def _triton(module: ModuleType) -> list[Patch]:
-    def run(self: _JITFunction, *args: object, **kwargs: object) -> NoReturn:
-        raise UnsupportedError(
-            f"{self.fn.__name__!r} is a Triton kernel, compiled for the GPU, and {WHY}: set TRITON_INTERPRET=1, with "
-            f"which Triton computes it on the CPU, {INSTEAD}"
-        )
-
-    return [Patch(module.JITFunction, "run", run)]
+    return patches_of
 
 
 MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {
     "torch.utils.cpp_extension": _extension,
-    "triton.runtime.jit": _triton,
+    **{name: _triton(name) for name in TRITON},
 }
 """What is replaced in modules that the program may import later, by their names."""

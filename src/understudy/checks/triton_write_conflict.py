@@ -1,0 +1,46 @@
+"""The check `triton-write-conflict`: two programs of a Triton kernel's grid write one address."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from understudy.checks._notes import Line
+from understudy.checks._triton import KernelMemoryCheck
+from understudy.trace.finding import Severity
+
+
+class TritonWriteConflict(KernelMemoryCheck):
+    """Two programs of a Triton kernel's grid write the same address.
+
+    ## What it does
+    Reports the line of a kernel whose store writes what another program of the same launch has written, without an
+    atomic and without an order between the two. An order is there where one program releases and the other acquires the
+    same place by an atomic: a lock of `tl.atomic_cas` and `tl.atomic_xchg`, or a counter. It is a warning where both
+    write the same value.
+
+    ## Why it is bad
+    The programs of a grid run in any order, and at once. Which value is left is decided by chance, another time on
+    another GPU; of sums that are read, added to and stored, some parts get lost.
+
+    ## Example
+    ```python
+    old = tl.load(total_ptr)
+    tl.store(total_ptr, old + tl.sum(x, axis=0))  # every program of the grid does this
+    ```
+
+    ## Use instead
+    ```python
+    tl.atomic_add(total_ptr, tl.sum(x, axis=0))
+    ```
+    """
+
+    code: ClassVar = "triton-write-conflict"
+    severity: ClassVar[Severity] = "error"
+
+    def message(self, line: Line) -> str:
+        """Which store, and which programs."""
+        return f"{self.place(line)} meets another program's: {line.word('found')} ({self.launched(line)})"
+
+    def advice(self, line: Line) -> str:
+        """What to use."""
+        return "give each program its own part of the output, or use `tl.atomic_add` and its like"

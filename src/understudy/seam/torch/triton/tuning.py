@@ -1,0 +1,140 @@
+"""Choosing between configurations and timing kernels without running them over and over.
+
+`triton.autotune` runs every configuration some hundred times. Here each is priced by the cost model from a few programs
+of its grid, and the fastest is computed once. `triton.testing.do_bench` runs its function twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Protocol
+
+import torch
+
+from understudy.seam.patching import Patch
+from understudy.seam.torch.triton.launches import Priced, emulation, priced
+from understudy.trace.operation import Kind
+
+BENCHMARK = "triton.testing.do_bench: runs that are not computed"
+
+
+class Config(Protocol):
+    """A configuration of a kernel."""
+
+    pre_hook: Callable[..., object] | None
+    kwargs: dict[str, object]
+
+    def all_kwargs(self) -> dict[str, object]:
+        """What it adds to a launch."""
+
+
+class Launchable(Protocol):
+    """A kernel, or what stands around one."""
+
+    def run(self, *args: object, **kwargs: object) -> object:
+        """Launch it."""
+
+
+class Autotuner(Protocol):
+    """`triton.runtime.autotuner.Autotuner`."""
+
+    fn: Launchable
+    nargs: dict[str, object]
+    pre_hook: Callable[..., object]
+    post_hook: Callable[..., object]
+    user_defined_pre_hook: bool
+    user_defined_post_hook: bool
+
+
+def autotuner(module: ModuleType) -> list[Patch]:
+    """`triton.runtime.autotuner`: how a configuration is timed."""
+    stock: Callable[..., object] = module.Autotuner._bench
+
+    def _bench(self: Autotuner, *args: object, config: Config, **meta: object) -> object:
+        if emulation() is None:
+            return stock(self, *args, config=config, **meta)
+        if conflicts := meta.keys() & config.kwargs.keys():
+            raise ValueError(
+                f"Conflicting meta-parameters: {', '.join(conflicts)}. Make sure that you don't re-define auto-tuned "
+                "symbols."
+            )
+        current = {**meta, **config.all_kwargs()}
+        named = {**self.nargs, **current}
+        if config.pre_hook is not None:
+            config.pre_hook(named)
+        if self.user_defined_pre_hook:
+            self.pre_hook(named)
+        with priced():
+            try:
+                self.fn.run(*args, **current)
+            except Priced as price:
+                duration_ms = 1e-6 * price.cost.duration_ns
+        if self.user_defined_post_hook:
+            self.post_hook(named, exception=None)
+        return [duration_ms, duration_ms, duration_ms]
+
+    return [Patch(module.Autotuner, "_bench", _bench)]
+
+
+def testing(module: ModuleType) -> list[Patch]:
+    """`triton.testing`: timing a function."""
+    stock: Callable[..., object] = module.do_bench
+    stock_graph: Callable[..., object] = module.do_bench_cudagraph
+
+    def do_bench(
+        fn: Callable[[], object],
+        warmup: float = 25,
+        rep: float = 100,
+        grad_to_none: Sequence[torch.Tensor] | None = None,
+        quantiles: Sequence[float] | None = None,
+        return_mode: str = "mean",
+    ) -> object:
+        """The time of a function in ms: one run warms up, one is timed; the others would take what that one took."""
+        dispatch = emulation()
+        if dispatch is None:
+            return stock(fn, warmup, rep, grad_to_none, quantiles, return_mode)
+        assert return_mode in ["min", "max", "mean", "median", "all"]
+        fn()
+        torch.cuda.synchronize()
+        for tensor in grad_to_none or ():
+            tensor.grad = None
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        fn()
+        end.record()
+        torch.cuda.synchronize()
+        duration_ms = begin.elapsed_time(end)
+        state = dispatch.state
+        host = state.host()
+        others_ns = round(1e6 * (warmup + rep))
+        host.advance(others_ns)
+        state.machine.mark(host, Kind.HOST, BENCHMARK, others_ns, state.site(), others_ns)
+        return module._summarize_statistics([duration_ms], quantiles, return_mode)
+
+    def do_bench_cudagraph(
+        fn: Callable[[], object],
+        rep: float = 20,
+        grad_to_none: Sequence[torch.Tensor] | None = None,
+        quantiles: Sequence[float] | None = None,
+        return_mode: str = "mean",
+    ) -> object:
+        """The same of a function in a CUDA graph."""
+        if emulation() is None:
+            return stock_graph(fn, rep, grad_to_none, quantiles, return_mode)
+        assert return_mode in ["min", "max", "mean", "median", "all"]
+        with torch.cuda.stream(torch.cuda.Stream()):
+            fn()
+            for tensor in grad_to_none or ():
+                tensor.grad = None
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                fn()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            torch.cuda.synchronize()
+            return module._summarize_statistics([begin.elapsed_time(end)], quantiles, return_mode)
+
+    return [Patch(module, "do_bench", do_bench), Patch(module, "do_bench_cudagraph", do_bench_cudagraph)]

@@ -1,0 +1,94 @@
+"""Numbers as a GPU computes them, where Triton's interpreter does not: bfloat16 and the float8 types, libdevice.
+
+The interpreter keeps bfloat16 and float8 as unsigned integers. It has no arithmetic on them and truncates where a GPU
+rounds to nearest even (`_convert_float` of triton/runtime/interpreter.py against `cvt.rn` of PTX).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Array = NDArray[np.generic]
+
+FORMATS: dict[str, torch.dtype] = {
+    "bf16": torch.bfloat16,
+    "fp8e5": torch.float8_e5m2,
+    "fp8e4nv": torch.float8_e4m3fn,
+    "fp8e4b8": torch.float8_e4m3fnuz,
+    "fp8e5b16": torch.float8_e5m2fnuz,
+}
+"""Types that numpy has not, by Triton's names."""
+
+
+def is_packed(name: str) -> bool:
+    """Whether numbers of this type of Triton's are kept as integers."""
+    return name in FORMATS
+
+
+def widened(data: Array, name: str) -> Array:
+    """Numbers of a packed type as float32."""
+    if name == "bf16":
+        return (data.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    raw = torch.from_numpy(np.array(data, dtype=np.uint8))
+    made: Array = raw.view(FORMATS[name]).to(torch.float32).numpy()
+    return made
+
+
+def narrowed(data: Array, name: str) -> Array:
+    """Floating-point numbers in a packed type: rounded to nearest even; float8 saturates, as `cvt.satfinite` does."""
+    values = torch.from_numpy(np.array(data, dtype=np.float32))
+    kind = FORMATS[name]
+    if name == "bf16":
+        return np.asarray(values.to(kind).view(torch.int16).numpy().view(np.uint16))
+    most = torch.finfo(kind).max
+    return np.asarray(values.clamp(-most, most).to(kind).view(torch.uint8).numpy())
+
+
+def erf(data: Array) -> Array:
+    """The error function of each element."""
+    made: Array = torch.erf(torch.from_numpy(np.array(data))).numpy()
+    return made
+
+
+Function = Callable[..., Array]
+
+
+def _torch(function: Callable[..., torch.Tensor]) -> Function:
+    def compute(*arguments: Array) -> Array:
+        made: Array = function(*(torch.from_numpy(np.array(argument)) for argument in arguments)).numpy()
+        return made
+
+    return compute
+
+
+def _rsqrt(x: Array) -> Array:
+    return np.asarray(1.0 / np.sqrt(x), dtype=x.dtype)
+
+
+LIBDEVICE: dict[str, Function] = {
+    "abs": np.abs, "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh, "atan": np.arctan,
+    "atan2": np.arctan2, "atanh": np.arctanh, "cbrt": np.cbrt, "ceil": np.ceil, "copysign": np.copysign, "cos": np.cos,
+    "cosh": np.cosh, "erf": _torch(torch.erf), "erfc": _torch(torch.erfc), "erfinv": _torch(torch.erfinv),
+    "exp": np.exp, "exp10": lambda x: np.power(np.asarray(10.0, x.dtype), x), "exp2": np.exp2, "expm1": np.expm1,
+    "fabs": np.abs, "fast_cosf": np.cos, "fast_expf": np.exp, "fast_logf": np.log, "fast_log2f": np.log2,
+    "fast_powf": np.power, "fast_sinf": np.sin, "fast_tanf": np.tan, "fast_tanhf": np.tanh, "finitef": np.isfinite,
+    "floor": np.floor, "fma": lambda x, y, z: x * y + z, "fmax": np.fmax, "fmin": np.fmin, "fmod": np.fmod,
+    "hypot": np.hypot, "isfinited": np.isfinite, "isinf": np.isinf, "isnan": np.isnan,
+    "j0": _torch(torch.special.bessel_j0),
+    "j1": _torch(torch.special.bessel_j1), "ldexp": np.ldexp, "lgamma": _torch(torch.lgamma), "llrint": np.rint,
+    "log": np.log, "log10": np.log10, "log1p": np.log1p, "log2": np.log2, "nearbyint": np.rint,
+    "nextafter": np.nextafter, "pow": np.power, "powi": np.power, "rint": np.rint, "rsqrt": _rsqrt,
+    "signbit": np.signbit, "signbitd": np.signbit, "sin": np.sin, "sinh": np.sinh, "sqrt": np.sqrt, "tan": np.tan,
+    "tanh": np.tanh, "trunc": np.trunc, "y0": _torch(torch.special.bessel_y0), "y1": _torch(torch.special.bessel_y1),
+}  # fmt: skip
+"""Functions of libdevice (NVIDIA's "libdevice User's Guide") by their names without `__nv_` and the `f` of float32."""
+
+
+def libdevice(symbol: str) -> Function | None:
+    """The function behind a symbol such as `__nv_tanhf`, or None."""
+    name = symbol.removeprefix("__nv_")
+    return LIBDEVICE.get(name) or LIBDEVICE.get(name.removesuffix("f"))
