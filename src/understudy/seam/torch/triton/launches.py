@@ -268,12 +268,13 @@ class Launch:
 
     def _region_at(self, address: int) -> Region | None:
         """The memory of a live tensor at an address, which the kernel did not get as an argument."""
+        frees = self.state.device(self.device).frees  # which tells this emulation's storages from an earlier one's
         for found in gc.get_objects():
             if not issubclass(type(found), Tensor) or not _has_storage(found):
                 continue
             storage = storage_of(found)
             base = _address(storage)
-            if base and base <= address < base + storage.nbytes() and storage._us.device == self.device:
+            if base and base <= address < base + storage.nbytes() and storage._us.frees is frees:
                 return _region_of(storage, found, 0)
         return None
 
