@@ -1,6 +1,6 @@
 """README.md and README.zh-CN.md: the same commands and programs, and all of them work from a clone."""
 
-import importlib
+import importlib.util
 import os
 import re
 import shlex
@@ -70,13 +70,28 @@ def test_a_command_takes_these_options(words):
 
 @pytest.mark.parametrize("words", [words for words in COMMANDS if words[0] == "python"], ids=" ".join)
 def test_a_program_exists(words):
-    assert words[1] in PROGRAMS or (ROOT / words[1]).is_file()
+    if words[1] == "-m":
+        assert importlib.util.find_spec(words[2])
+    else:
+        assert words[1] in PROGRAMS or (ROOT / words[1]).is_file()
+
+
+def test_the_accuracy_is_that_of_make_accuracy():
+    table = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    (row,) = re.findall(
+        r"\| not fitted, torch 1\.12 and later \| (\d+) \| ([\d.]+ %) \| ([\d.]+ %) \| (\d+ %) \|", table
+    )
+    for text in (ENGLISH, CHINESE):
+        paragraph = next(part for part in text.split("\n- ") if "`make accuracy`" in part)
+        assert all(re.search(rf"(?<![\d.]){re.escape(figure)}", paragraph) for figure in row)
 
 
 def test_the_first_program_trains_with_a_gpu_and_without(tmp_path):
-    first = r"training on {}\nloss [\d.]+, then [\d.]+\n"
-    assert re.fullmatch(first.format("cuda:0"), run(tmp_path, "-m", "understudy", "run", "--gpus", "V100", "first.py"))
-    assert re.fullmatch(first.format("cpu"), run(tmp_path, "-m", "understudy", "run", "--gpus", "0", "first.py"))
+    for gpus, device in (("V100", "cuda:0"), ("0", "cpu")):
+        printed = run(tmp_path, "-m", "understudy", "run", "--gpus", gpus, "first.py")
+        found = re.fullmatch(r"training on (\S+)\nloss ([\d.]+), then ([\d.]+)\n", printed)
+        assert found[1] == device
+        assert float(found[3]) < float(found[2]) / 20
 
 
 def test_the_test_passes(tmp_path):
