@@ -47,6 +47,7 @@ help:
 	@echo "make fuzz             damaged and hostile files of every format that is read: ten minutes, seeded (ARGS=\"--seed 7\")"
 	@echo "make differential-operators  every operator of PyTorch's database, and random programs, beside plain PyTorch; hours"
 	@echo "make docs             the documentation, in site/"
+	@echo "make experiment-pages the experiments' pages of the documentation, from runs of them; takes long"
 	@echo "make experiments      every experiment in its small form, on two emulated V100"
 	@echo "make dist             sdist and wheel, and the wheel at work in an empty environment"
 	@echo "make clean            remove environments and everything built"
@@ -66,7 +67,7 @@ test: environment
 test-long: environment
 	$(RUN) $(PYTEST) -m long $(ARGS)
 
-test-all: check test test-long experiments docs test-kill test-threads test-jax test-tensorflow test-mxnet test-compile test-plan-backends test-together test-oldest test-cuda-wheel
+test-all: check test test-long dist experiments experiment-pages docs test-kill test-threads test-jax test-tensorflow test-mxnet test-compile test-plan-backends test-together test-oldest test-cuda-wheel
 
 # Each other framework has an environment of its own: they pin one another's dependencies.
 test-jax test-tensorflow: test-%:
@@ -192,7 +193,6 @@ faults: environment
 docs: environment
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)
 	$(RUN) tools/docs/mission_table.py
-	$(RUN) tools/docs/experiment_pages.py $(ARGS)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 # In an environment of its own, which has nothing but what builds; the one that the wheel is tried in is temporary.
@@ -200,6 +200,11 @@ dist:
 	@[ -x .venv-build/bin/python ] || $(or $(PYTHON),python3) -m venv .venv-build
 	@.venv-build/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt build
 	.venv-build/bin/python tools/distribution $(ARGS)
+
+# The experiments' pages with their numbers, of which those are run again that something has changed for; takes long.
+experiment-pages: environment
+	@PYTHON="$(PYTHON)" tools/environment $(VENV) docs $(TORCH)
+	$(RUN) tools/docs/experiment_pages.py $(ARGS)
 
 experiments: environment
 	@for name in $$($(VENV)/bin/understudy experiment list | cut -d' ' -f1); do \

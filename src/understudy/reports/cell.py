@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 
@@ -13,10 +14,11 @@ from understudy.trace.units import format_bytes, format_ns, format_share, plural
 
 MOST = 8
 """Findings that are shown; `session.report("report.html")` has all of them."""
+BACKTICKS = re.compile(r"`([^`]+)`")
 COLOURS = {"error": "#d1242f", "warning": "#bf8700", "info": "#6e7781"}
 STYLE = (
     "<style>.understudy{font:14px/1.45 system-ui,sans-serif;max-width:60em}.understudy p{margin:.2em 0}"
-    ".understudy .tiles{display:flex;flex-wrap:wrap;gap:8px;margin:10px 0}"
+    ".understudy .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(9em,1fr));gap:8px;margin:10px 0}"
     ".understudy .tiles div{border:1px solid #8884;border-radius:6px;padding:6px 14px}"
     ".understudy .tiles b{display:block;font-size:1.25em}"
     ".understudy .finding{border-left:4px solid;padding:1px 12px;margin:8px 0}"
@@ -32,8 +34,8 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
 def _parts(trace: Trace, findings: Sequence[Finding]) -> Iterator[str]:
     summary = summarize(trace, findings)
     yield f"<p><b>{escape(summary.verdict)}</b></p>"
-    for label, words in (("why", summary.why), ("next", summary.next)):
-        yield f"<p>{label}: {escape(words)}</p>" if words else ""
+    if not findings:  # else they say it
+        yield "".join(f"<p>{_code(words)}</p>" for words in (summary.why, summary.next) if words)
     yield f'<div class="tiles">{"".join(f"<div><b>{escape(a)}</b>{escape(b)}</div>" for a, b in tiles(summary))}</div>'
     for finding in findings[:MOST]:
         yield _finding(trace, finding)
@@ -70,5 +72,10 @@ def _finding(trace: Trace, finding: Finding) -> str:
     return (
         f'<div class="finding" style="border-color:{COLOURS[finding.severity]}"><p><b>{finding.severity}: '
         f"{escape(finding.code)}</b> {escape(short(finding.site)) if finding.site.file else ''}</p>"
-        f"<p>{escape(finding.message)}</p>{code}<p>{escape(finding.advice)}</p></div>"
+        f"<p>{_code(finding.message)}</p>{code}<p>{_code(finding.advice)}</p></div>"
     )
+
+
+def _code(words: str) -> str:
+    """Our own words with what stands in backticks as code; everything is escaped first."""
+    return BACKTICKS.sub(r"<code>\1</code>", escape(words))
