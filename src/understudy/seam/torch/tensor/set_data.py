@@ -34,7 +34,9 @@ def patches(state: State) -> list[Patch]:
     def compatible(*args: Tensor, **kwargs: Tensor) -> bool:  # Dynamo compares its signature with its own
         tensor, other = (*args, *kwargs.values())
         # A gradient lies where its parameter does: `Module._apply` moves the parameter first, and then sets it anew.
-        return bool(compatible_stock(tensor, other)) or (_two_kinds(tensor, other) and isinstance(tensor, torch.nn.Parameter))
+        return bool(compatible_stock(tensor, other)) or (
+            _two_kinds(tensor, other) and isinstance(tensor, torch.nn.Parameter)
+        )
 
     compatible_stock = torch._has_compatible_shallow_copy_type
     return [
