@@ -63,7 +63,7 @@ def html(cell):
     return "".join(output.get("data", {}).get("text/html", "") for output in cell.outputs)
 
 
-def listing(folder, framework, name, *options):
+def listing(folder, framework, name, *options, **environment):
     """What a listing of the documents prints as a notebook on two emulated V100, cell by cell."""
     program = listings.path(framework, name)
     texts = []
@@ -72,7 +72,9 @@ def listing(folder, framework, name, *options):
             texts += re.split(r"^# %%.*\n", part.read_text(encoding="utf-8"), flags=re.MULTILINE)
     begin = ["%load_ext understudy", " ".join(["%gpus 2xV100", *options])]
     where = f"import sys; sys.path.insert(0, {str(program.parent)!r})"
-    first, second, _, *shown = execute(folder, *begin, where, *texts, PYTHONPATH=str(Path(__file__).parent))
+    first, second, _, *shown = execute(
+        folder, *begin, where, *texts, PYTHONPATH=str(Path(__file__).parent), **environment
+    )
     assert printed(second).startswith("EMULATED: cuda:0 Tesla V100")
     assert first.outputs == []
     return "".join(map(printed, shown))
