@@ -45,6 +45,7 @@ help:
 	@echo "make hardware         what a real NVIDIA GPU says to what is emulated: 40 minutes; HARDWARE_PYTHON=a Python with CUDA's torch"
 	@echo "make faults           random faults in a training of two ranks, beside an oracle; a quarter of an hour (ARGS=\"--seed 7\")"
 	@echo "make fuzz             damaged and hostile files of every format that is read: ten minutes, seeded (ARGS=\"--seed 7\")"
+	@echo "make race-oracle      1,000 random programs of several streams, with free and reuse, beside an oracle; five minutes"
 	@echo "make differential-operators  every operator of PyTorch's database, and random programs, beside plain PyTorch; hours"
 	@echo "make docs             the documentation, in site/"
 	@echo "make experiment-pages the experiments' pages of the documentation, from runs of them; takes long"
@@ -185,6 +186,10 @@ differential-operators: environment
 # ARGS="--seed 7 --one trace/112" writes one file again and reads it.
 fuzz: environment
 	$(RUN) tools/fuzz $(ARGS)
+
+# ARGS="--seed 7 --one 112" runs one program of a seed again, with its text.
+race-oracle: environment
+	OMP_NUM_THREADS=1 $(RUN) tools/races $(ARGS)
 
 # ARGS="--seed 7 --one 112" runs one schedule of a seed again.
 faults: environment

@@ -9,7 +9,7 @@ import pytest
 from helpers.operations import Copy, EventRecord, EventWait, Kernel, Synchronize, submit
 from understudy import checks
 from understudy.machine.machine import Machine
-from understudy.machine.order import ROOM, Access, Accesses, freed
+from understudy.machine.order import ROOM, Access, Accesses, awaited, freed, merged
 from understudy.trace.operation import Kind, Site
 
 X, Y = 1, 2
@@ -170,14 +170,40 @@ def test_one_incident_is_one_hazard(machine: Machine) -> None:
 def test_who_meets_a_late_write_and_the_memory_s_former_use_is_told_of_the_write() -> None:
     former = Accesses()
     former.add(Access(1, 1, 0, 8, False, 0, 0))
-    accesses = freed(former)
+    accesses = freed(former, 0, 8)
     accesses.add(Access(1, 2, 0, 8, True, 0, 0))
     found = accesses.conflict(Access(2, 1, 0, 8, False, 0, 0), {})
     assert found is not None
     assert (found.epoch, found.freed) == (2, False)
-    reuse = freed(former).conflict(Access(2, 1, 0, 8, True, 0, 0), {})
+    reuse = freed(former, 0, 8).conflict(Access(2, 1, 0, 8, True, 0, 0), {})
     assert reuse is not None
     assert reuse.freed
+
+
+def test_only_who_gets_the_same_bytes_meets_their_former_use() -> None:
+    former = Accesses()
+    former.base = 1024
+    former.add(Access(1, 1, 0, 512, True, 0, 0))
+    beside = Accesses()
+    beside.base = 1536
+    beside.add(Access(1, 2, 0, 512, True, 0, 0))
+    joined = merged(former, beside)
+    assert isinstance(joined, Accesses)
+    clock = {1: 1}  # the first is known to be complete, the second is not
+    assert freed(joined, 1024, 512).conflict(Access(2, 1, 0, 512, True, 0, 0), clock) is None
+    found = freed(joined, 1280, 512).conflict(Access(2, 1, 0, 512, True, 0, 0), clock)
+    assert found is not None
+    assert (found.start, found.end) == (256, 512)
+
+
+def test_of_the_uses_of_a_block_those_remain_that_its_marks_do_not_wait_for() -> None:
+    former = Accesses()
+    former.add(Access(1, 1, 0, 8, True, 0, 0))
+    former.add(Access(2, 5, 0, 8, False, 0, 0))
+    left = awaited(former, {1: 3})
+    assert isinstance(left, Accesses)
+    assert [(access.agent, access.epoch) for access in (*left.writes, *left.reads)] == [(2, 5)]
+    assert awaited(former, {1: 3, 2: 5}) is None
 
 
 def test_what_the_host_knows_is_forgotten_and_the_rest_still_met() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from understudy.machine.order import VectorClock, awaited, join
 from understudy.machine.stream import Event
 
 if TYPE_CHECKING:
@@ -42,3 +44,11 @@ class MachineEvents:
         """Make the host wait for the event."""
         if isinstance(token, Event):
             self._machine.synchronize_event(self._machine.host, token)
+
+    def awaited(self, accesses: object, tokens: Sequence[object]) -> object:
+        """What of the accesses to a block may go on when these events are complete."""
+        clock: VectorClock = {}
+        for token in tokens:
+            if isinstance(token, Event):
+                join(clock, token.order)
+        return awaited(accesses, clock)

@@ -13,11 +13,11 @@ VectorClock = dict[int, int]
 
 HOST = 0
 
-ROOM = 64
-"""How many accesses to a storage are kept before any is looked at again."""
-
 ANYWHERE = 1 << 62
 """The end of a range in memory whose size does not matter."""
+
+ROOM = 64
+"""How many accesses to a storage are kept before any is looked at again."""
 
 
 def join(clock: VectorClock, *others: VectorClock) -> None:
@@ -65,11 +65,15 @@ class Access:
 
 
 class Accesses:
-    """The accesses to one storage that later ones must be ordered after: the last writes and the reads since."""
+    """The accesses to one storage that later ones must be ordered after: the last writes and the reads since.
 
-    __slots__ = ("reads", "room", "writes")
+    `base` is the address that their ranges count from, once the storage's memory was given back.
+    """
+
+    __slots__ = ("base", "reads", "room", "writes")
 
     def __init__(self) -> None:
+        self.base = 0
         self.writes: list[Access] = []
         self.reads: list[Access] = []
         self.room = ROOM
@@ -112,14 +116,29 @@ class Accesses:
         return [a for a in (*self.writes, *self.reads) if not knows(clock, a.agent, a.epoch)]
 
 
-def freed(before: Accesses) -> Accesses:
-    """The accesses to memory that was given back, as the writer of its next owner meets them: anywhere in it."""
+def freed(before: Accesses, address: int, size: int) -> Accesses:
+    """The accesses to memory that was given back, as the writer of its next owner meets them, which has some of it."""
     made = Accesses()
-    for access in _latest([*before.writes, *before.reads]):
-        kept = Access(access.agent, access.epoch, 0, ANYWHERE, access.write, access.lane, access.site)
-        kept.freed = True
-        made.writes.append(kept)
+    for access in (*before.writes, *before.reads):
+        start, end = access.start + before.base - address, access.end + before.base - address
+        if start < size and end > 0:
+            kept = Access(
+                access.agent, access.epoch, max(start, 0), min(end, size), access.write, access.lane, access.site
+            )
+            kept.freed = True
+            made.writes.append(kept)
     return made
+
+
+def awaited(before: object, clock: VectorClock) -> object:
+    """Those accesses to a block that `clock` does not know to be complete; None where there are none."""
+    if not isinstance(before, Accesses):
+        return before
+    made = Accesses()
+    made.base = before.base
+    made.writes = [a for a in before.writes if not knows(clock, a.agent, a.epoch)]
+    made.reads = [a for a in before.reads if not knows(clock, a.agent, a.epoch)]
+    return made if made.writes or made.reads else None
 
 
 def merged(one: object, other: object) -> object:
@@ -127,18 +146,23 @@ def merged(one: object, other: object) -> object:
     if not (isinstance(one, Accesses) and isinstance(other, Accesses)):
         return one or other
     made = Accesses()
-    made.writes = _latest([*one.writes, *other.writes])
-    made.reads = _latest([*one.reads, *other.reads])
+    made.writes = _merged(one.base, one.writes, other.base, other.writes)
+    made.reads = _merged(one.base, one.reads, other.base, other.reads)
     return made
 
 
-def _latest(accesses: list[Access]) -> list[Access]:
-    """The last access of each agent: the pieces of a block that was split come back with the same ones."""
-    found: dict[int, Access] = {}
-    for access in accesses:
-        known = found.get(access.agent)
-        if known is None or known.epoch < access.epoch:
-            found[access.agent] = access
+def _merged(base: int, one: list[Access], other_base: int, other: list[Access]) -> list[Access]:
+    """The accesses of two blocks by address; of each agent only the last one, on all its bytes, where they are many."""
+    found: dict[tuple[int, int, int], Access] = {}
+    many = len(one) + len(other) > ROOM
+    for at, access in (*((base, access) for access in one), *((other_base, access) for access in other)):
+        start, end = access.start + at, access.end + at
+        key = (access.agent, 0, 0) if many else (access.agent, start, end)
+        known = found.get(key)
+        last = access if known is None or known.epoch < access.epoch else known
+        if known is not None:
+            start, end = min(start, known.start), max(end, known.end)
+        found[key] = Access(last.agent, last.epoch, start, end, last.write, last.lane, last.site)
     return list(found.values())
 
 

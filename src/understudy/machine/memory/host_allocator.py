@@ -162,9 +162,11 @@ class HostAllocator:
         if not uses:
             self._cache(block)
             return
-        for use in uses:
-            block.events += 1
-            self._pending.appendleft((self._events.record(use), block))
+        tokens = [self._events.record(use) for use in uses]
+        block.events += len(tokens)
+        self._pending.extendleft((token, block) for token in tokens)
+        if block.accesses is not None:
+            block.accesses = self._events.awaited(block.accesses, tokens)
 
     def drain(self) -> None:
         """Free the blocks whose storages died."""

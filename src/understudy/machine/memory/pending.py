@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from understudy.machine.memory.blocks import PENDING, Block, PrivatePool
@@ -26,6 +27,9 @@ class EventSource(Protocol[StreamId]):
     def synchronize(self, token: object) -> None:
         """Make the host wait for the event (`cudaEventSynchronize`)."""
 
+    def awaited(self, accesses: object, tokens: Sequence[object]) -> object:
+        """What of the accesses to a block (`Block.accesses`) may go on when these events are complete."""
+
 
 class InstantEvents:
     """Events of a device on which all work is complete at once."""
@@ -40,6 +44,10 @@ class InstantEvents:
 
     def synchronize(self, token: object) -> None:
         """Nothing to wait for."""
+
+    def awaited(self, accesses: object, tokens: Sequence[object]) -> object:
+        """All are complete."""
+        return None
 
 
 class PendingFrees:
@@ -82,9 +90,13 @@ class PendingFrees:
 
     def _insert_events(self, block: Block) -> None:
         uses, block.uses = block.uses, None
+        tokens = []
         for stream in uses or ():
             block.events += 1
-            self._queues.setdefault(stream, deque()).append((self.events.record(stream), block))
+            tokens.append(self.events.record(stream))
+            self._queues.setdefault(stream, deque()).append((tokens[-1], block))
+        if block.accesses is not None:
+            block.accesses = self.events.awaited(block.accesses, tokens)
 
     def _insert_deferred(self) -> None:
         deferred, self._deferred = self._deferred, []

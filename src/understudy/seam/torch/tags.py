@@ -127,8 +127,9 @@ class Tag:
     def __del__(self) -> None:
         block = self.block
         if block is not None and self.frees is not None:
-            # What other streams still do with the memory stays on the block, but for streams that were recorded on it.
-            if self.accesses is not None and not block.uses:
+            # What other streams still do with the memory stays on the block.
+            if self.accesses is not None:
+                self.accesses.base = block.address
                 block.accesses = self.accesses
             self.frees.append(block)  # type: ignore[arg-type]  # it is that of the block's own allocator
 

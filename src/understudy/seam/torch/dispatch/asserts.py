@@ -24,10 +24,12 @@ from understudy.trace.operation import Note
 Tensor = torch.Tensor
 
 OF_VALUES = re.compile(
-    r"\bindex\b.*out of (bounds|range)|^Target -?\d+ is out of bounds|should be between 0 and 1|probability tensor"
-    r"|out of range: tried to access index|INDICES element is out of DATA bounds|^invalid multinomial distribution"
+    r"\bindex\b.*out of (bounds|range)(?! for dimension with size 0)|^Target -?\d+ is out of bounds"
+    r"|should be between 0 and 1|probability tensor|out of range: tried to access index"
+    r"|INDICES element is out of DATA bounds|^invalid multinomial distribution"
 )
-"""What the CPU's kernels say of bad values; other errors (shapes, dtypes) CUDA raises at the call as well."""
+"""What the CPU's kernels say of bad values; other errors (shapes, dtypes) CUDA raises at the call as well. That a
+dimension has no elements at all is seen on the host (AdvancedIndex in TensorAdvancedIndexing.cpp)."""
 
 
 class Failure:

@@ -1,6 +1,6 @@
 """Composite functions that check devices before they are taken apart, each with a text of its own.
 
-Texts: aten/src/ATen/native/SpectralOps.cpp.
+Texts: aten/src/ATen/native/SpectralOps.cpp, and checkDeviceType in aten/src/ATen/TensorUtils.cpp.
 """
 
 from __future__ import annotations
@@ -42,9 +42,21 @@ def transform(
     return func._op_dk(COMPOSITE, tensor, n_fft, hop_length, win_length, window, *args, **kwargs)
 
 
+def along(state: State, func: OpOverload, tensor: Tensor, indices: Tensor, *args: object, **kwargs: object) -> object:
+    """`take_along_dim`, whose indices lie where its input does (_take_along_dim_helper, TensorAdvancedIndexing.cpp)."""
+    wanted, found = ("cuda" if device_of(one) >= 0 else "cpu" for one in (tensor, indices))
+    if wanted != found and FLOATING not in (device_of(tensor), device_of(indices)):
+        raise RuntimeError(
+            f"Expected tensor to have {wanted} DeviceType, but got tensor with {found} DeviceType "
+            "(while checking arguments for torch.take_along_dim())"
+        )
+    return func._op_dk(COMPOSITE, tensor, indices, *args, **kwargs)
+
+
 COMPOSITES = {
     aten.stft.default: transform,
     aten.stft.center: transform,
     aten.istft.default: transform,
+    aten.take_along_dim.default: along,
 }
 """By operator, for `composites.Composites`."""

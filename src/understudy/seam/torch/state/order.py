@@ -262,7 +262,7 @@ class Order:
         made: Accesses = tag.accesses or Accesses()
         block = tag.block
         if tag.accesses is None and block is not None and isinstance(block.accesses, Accesses):
-            made = freed(block.accesses)
+            made = freed(block.accesses, block.address, tag.size)
         elif tag.epoch and tag.stream is not None:
             machine = self.core.machine
             lane = machine.lane(machine.host, tag.stream)
