@@ -270,3 +270,54 @@ def test_zeros_for_an_input_without_gradient_lie_where_it_does() -> None:
     (first,) = torch.autograd.grad(out, x, gradient, create_graph=True)
     second = torch.autograd.grad(first, (gradient, x), torch.ones_like(first))
     assert [str(made.device) for made in second] == ["cuda:0", "cuda:0"]
+
+
+def test_a_nested_tensor_of_a_list_goes_to_the_device_that_is_named() -> None:
+    parts = [torch.ones(2, 3), torch.ones(2, 4)]
+    made = torch.nested.as_nested_tensor(parts, device=torch.device("cuda", 1))
+    assert str(made.device) == "cuda:1"
+    assert [part.device.index for part in made.unbind()] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "work"),
+    [
+        ("linalg_pinv", torch.linalg.pinv),
+        ("linalg.cond", torch.linalg.cond),
+        ("torch.linalg.matrix_rank", torch.linalg.matrix_rank),
+        ("tensorinv", torch.linalg.tensorinv),
+    ],
+)
+def test_linear_algebra_writes_where_its_input_lies(name: str, work: Any) -> None:
+    matrix = torch.eye(3, device="cuda:0").reshape(3, 3)
+    for place in ("cpu", "cuda:1"):
+        words = f"{name}: Expected result and input tensors to be on the same device, but got result on {place} and"
+        with pytest.raises(RuntimeError, match=words):
+            work(matrix, out=torch.empty(0, device=place))
+
+
+def test_a_driver_for_singular_values_may_be_named() -> None:
+    matrix = torch.randn(3, 3, device="cuda")
+    named = torch.linalg.svd(matrix, driver="gesvdj")[1]
+    assert torch.allclose(named.cpu(), torch.linalg.svdvals(matrix.cpu()))
+    with pytest.raises(RuntimeError, match="unknown svd driver x in svd_cusolver"):
+        torch.linalg.svd(matrix, driver="x")
+    with pytest.raises(RuntimeError, match="only supported on CUDA inputs"):
+        torch.linalg.svd(matrix.cpu(), driver="gesvd")
+
+
+def test_indices_into_nothing_are_refused_by_the_host() -> None:
+    with pytest.raises(IndexError, match="for dimension with size 0"):
+        torch.empty(10, 0, device="cuda")[:, [0, 1]]
+    torch.cuda.synchronize()  # nothing is wrong with the device
+
+
+def test_indices_along_a_dimension_lie_with_their_tensor() -> None:
+    values = torch.randn(2, 3, device="cuda")
+    with pytest.raises(RuntimeError, match=r"Expected tensor to have cuda DeviceType.*torch.take_along_dim\(\)"):
+        torch.take_along_dim(values, values.argsort(0).cpu(), 0)
+
+
+def test_emit_itt_has_nobody_to_emit_to() -> None:
+    with torch.autograd.profiler.emit_itt():
+        torch.ones(2, device="cuda") + 1

@@ -111,7 +111,7 @@ def run(runner: Runner, journals: Path, file: str, kind: str, options: argparse.
     wanted = inside & {name for at, name in page.listed() if at == file} if options.list else inside
     runner.run(file, journal, frozenset(wanted))
     journal = Journal.read(journal.path)
-    if kind == "emulated":
+    if kind == "emulated" and not options.once:
         runner.again(file, journal)
         runner.with_other_gpus(file, Journal.read(journal.path))
         journal = Journal.read(journal.path)
@@ -147,6 +147,7 @@ def arguments() -> argparse.Namespace:
     again.add_argument("--fresh", action="store_true", help="forget what an earlier run found, the stub's too")
     again.add_argument("--count", action="store_true", help="run nothing: count what earlier runs found")
     parser.add_argument("--no-stub", action="store_true", help="do not measure what a stub would pass")
+    parser.add_argument("--once", action="store_true", help="do not run again, alone, what failed")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="files at a time (2)")
     parser.add_argument("--test-seconds", type=float, default=120, help="processor time of a test (120)")
     parser.add_argument("--memory-gb", type=float, default=8, help="what a test process may have of memory (8)")

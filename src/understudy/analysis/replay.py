@@ -10,7 +10,7 @@ the allocator) answers with the recorded addresses; with "modelled" it gives its
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -46,6 +46,10 @@ class TokenEvents:
     def synchronize(self, token: object) -> None:
         """A wait completes the event."""
         token[0] = True  # type: ignore[index]
+
+    def awaited(self, accesses: object, tokens: Sequence[object]) -> object:
+        """A recording knows of no accesses."""
+        return None
 
 
 class RecordedDriver(DeviceMemory):

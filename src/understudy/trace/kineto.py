@@ -98,8 +98,11 @@ def work_category(record: Record) -> str:
 
 
 def work_name(record: Record) -> str:
-    """The name of a record on a device."""
-    return kernel_name(record.signature.name) if record.kind == Kind.COLLECTIVE else record.signature.name
+    """The name of a record on a device: the operator's, but for kernels that tools look for by CUDA's own name."""
+    name = record.signature.name
+    if record.kind == Kind.COLLECTIVE:
+        return kernel_name(name)
+    return f"multi_tensor_apply_kernel<{name}>" if name.startswith("aten::_foreach_") else name
 
 
 def work_arguments(record: Record, number: int, external: int) -> Json:

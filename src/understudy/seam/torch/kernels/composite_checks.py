@@ -1,9 +1,12 @@
 """Composite functions that check devices before they are taken apart, each with a text of its own.
 
-Texts: aten/src/ATen/native/SpectralOps.cpp, and checkDeviceType in aten/src/ATen/TensorUtils.cpp.
+Texts: aten/src/ATen/native/SpectralOps.cpp, checkDeviceType in aten/src/ATen/TensorUtils.cpp, and checkSameDevice in
+aten/src/ATen/native/LinearAlgebraUtils.h, for which PyTorch's names of these functions differ from those in Python.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
@@ -53,7 +56,30 @@ def along(state: State, func: OpOverload, tensor: Tensor, indices: Tensor, *args
     return func._op_dk(COMPOSITE, tensor, indices, *args, **kwargs)
 
 
+def beside(name: str, out: Tensor, tensor: Tensor) -> None:
+    """Raises where a result is to be written to another device than its input's."""
+    wanted, found = device_of(tensor), device_of(out)
+    if wanted != found and FLOATING not in (wanted, found):
+        raise RuntimeError(
+            f"{name}: Expected result and input tensors to be on the same device, but got result on "
+            f"{device_name(found)} and input on {device_name(wanted)}"
+        )
+
+
+def into(name: str) -> Callable[..., object]:
+    """A function of linear algebra that checks `out` under this name."""
+
+    def written(state: State, func: OpOverload, tensor: Tensor, *args: object, out: Tensor, **kwargs: object) -> object:
+        beside(name, out, tensor)
+        return func._op_dk(COMPOSITE, tensor, *args, out=out, **kwargs)
+
+    return written
+
+
 COMPOSITES = {
+    **dict.fromkeys((aten.linalg_cond.out, aten.linalg_cond.p_str_out), into("linalg.cond")),
+    aten.linalg_tensorinv.out: into("tensorinv"),
+    aten.linalg_tensorsolve.out: into("tensorsolve"),
     aten.stft.default: transform,
     aten.stft.center: transform,
     aten.istft.default: transform,

@@ -23,6 +23,7 @@ from torch.autograd.forward_ad import unpack_dual
 
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.parts import COMPOSITE, as_on_the_way
+from understudy.seam.torch.kernels.composite_checks import beside
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.state import State
@@ -38,6 +39,9 @@ RANK = aten.linalg_matrix_rank
 
 def with_views(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Run an operator of `MAKING_VIEWS` as it runs where there is no mode."""
+    out = kwargs.get("out")
+    if isinstance(out, Tensor) and isinstance(args[0], Tensor):
+        beside("linalg_pinv", out, args[0])
     with as_on_the_way(dispatch.state):
         return dispatch.general(plan, func, args, kwargs)
 
@@ -53,7 +57,8 @@ def placed(state: State, func: OpOverload, input: Tensor, *args: object, **kwarg
 
 def _rank_into(functional: OpOverload) -> Callable[..., object]:
     def written(state: State, func: OpOverload, input: Tensor, *args: object, out: Tensor, **kwargs: object) -> object:
-        """torch.linalg.matrix_rank with `out`; raises as `checkLinalgCompatibleDtype` does."""
+        """torch.linalg.matrix_rank with `out`; raises as `checkLinalgCompatibleDtype` and `checkSameDevice` do."""
+        beside("torch.linalg.matrix_rank", out, input)
         if not torch.can_cast(torch.int64, out.dtype):
             raise RuntimeError(
                 "torch.linalg.matrix_rank: Expected result to be safely castable from Long dtype, but got result with "

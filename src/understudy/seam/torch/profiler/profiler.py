@@ -36,7 +36,7 @@ class Profiler:
     def config(self, kind: object, *args: object, **kwargs: object) -> object:
         """`ProfilerConfig`: the kinds that need a driver are remembered and become Kineto's."""
         self.legacy = kind == ProfilerState.KINETO_GPU_FALLBACK
-        self.nvtx = kind == ProfilerState.NVTX
+        self.nvtx = kind in (ProfilerState.NVTX, ProfilerState.ITT)
         return STOCK["ProfilerConfig"](ProfilerState.KINETO if self.legacy or self.nvtx else kind, *args, **kwargs)
 
     def prepare(self, config: object, activities: object, *args: object, **kwargs: object) -> None:
@@ -47,7 +47,7 @@ class Profiler:
         STOCK["_prepare_profiler"](config, {ProfilerActivity.CPU}, *args, **kwargs)
 
     def enable(self, config: object, activities: set[ProfilerActivity], *args: object, **kwargs: object) -> None:
-        """`_enable_profiler`: a window begins. For `emit_nvtx` there is nobody to emit to."""
+        """`_enable_profiler`: a window begins. For `emit_nvtx` and `emit_itt` there is nobody to emit to."""
         if self.nvtx:
             return
         cuda = ProfilerActivity.CUDA in activities

@@ -1,0 +1,75 @@
+"""Operators over lists: one kernel where CUDA has one for the lists, one operator a tensor elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+from understudy.session import Session
+from understudy.trace.operation import Kind
+
+
+def kernels(session: Session, first: int) -> list[str]:
+    """The names of the kernels since a record."""
+    return [record.signature.name for record in list(session.trace)[first:] if record.kind == Kind.KERNEL]
+
+
+def listed(*places: str, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return [torch.ones(2, 3, device=place, dtype=dtype) for place in places]
+
+
+@pytest.mark.parametrize(
+    ("work", "count"),
+    [
+        (lambda a: torch._foreach_add(a, a), 1),
+        (lambda a: torch._foreach_add(a, 2.0), 1),
+        (lambda a: torch._foreach_exp(a), 1),
+        (lambda a: torch._foreach_norm(a, 2), 1),
+        (lambda a: torch._foreach_norm(a, 3), 2),
+        (lambda a: torch._foreach_add(a, [tensor.t().contiguous().t() for tensor in a]), 4),  # two of them copies
+        (lambda a: torch._foreach_add(a, [tensor.double() for tensor in a]), 4),  # two of them conversions
+    ],
+)
+def test_what_has_a_kernel_for_all_is_one(session: Session, work, count: int) -> None:
+    tensors = listed("cuda", "cuda")
+    before = len(session.trace)
+    results = work(tensors)
+    assert len(kernels(session, before)) == count
+    assert all(result.is_cuda for result in results)
+
+
+def test_whole_numbers_are_divided_one_by_one(session: Session) -> None:
+    tensors = listed("cuda", "cuda", dtype=torch.int64)
+    before = len(session.trace)
+    results = torch._foreach_div(tensors, 2)
+    assert kernels(session, before) == ["aten::div", "aten::div"]
+    assert [result.dtype for result in results] == [torch.float32] * 2
+
+
+def test_lists_on_several_devices_go_tensor_by_tensor(session: Session) -> None:
+    first, second = listed("cuda:0", "cuda:1", "cpu"), listed("cuda:0", "cuda:1", "cpu")
+    results = torch._foreach_mul(first, second)
+    assert [str(result.device) for result in results] == ["cuda:0", "cuda:1", "cpu"]
+    torch._foreach_add_(first, 1)
+    assert [float(tensor.sum()) for tensor in first] == [12.0] * 3
+    with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cuda:1!"):
+        torch._foreach_add(listed("cuda:0"), listed("cuda:1"))
+
+
+def test_a_list_whose_tensors_have_no_tangents_is_scaled(session: Session) -> None:
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.ones(3, device="cuda"), torch.ones(3, device="cuda"))
+        tensors = [dual.clone(), torch.ones(3, device="cuda")]
+        torch._foreach_add_(tensors, [torch.ones(3, device="cuda") for _ in tensors], alpha=2)
+        tangents = [forward_ad.unpack_dual(tensor).tangent for tensor in tensors]
+    assert tangents[1] is None
+    assert tangents[0].tolist() == [1, 1, 1]
+    assert tangents[0].is_cuda
+
+
+def test_the_profiler_names_them_as_tools_expect(session: Session) -> None:
+    tensors = listed("cuda", "cuda")
+    with torch.profiler.profile() as profiler:
+        torch._foreach_add(tensors, tensors)
+    assert any("multi_tensor_apply_kernel" in event.key for event in profiler.key_averages())
