@@ -103,16 +103,41 @@ def test_a_batch_copied_into_a_buffer_is_known(session) -> None:
 
 
 def test_an_accuracy_is_counted(session) -> None:
-    labels = torch.randint(0, 10, (16,)).cuda()
-    guess = nn.Linear(4, 10).cuda()(torch.randn(16, 4).cuda()).argmax(1)
-    correct = (guess == labels).sum()
-    assert correct.item() == 16
+    labels = torch.tensor([0, 3, 0, 1])
+    guess = nn.Linear(4, 10).cuda()(torch.randn(4, 4).cuda()).argmax(1)
+    assert guess.cpu().tolist() == [0] * 4
     total = torch.zeros((), dtype=torch.int64, device="cuda")
-    total += correct
-    assert total.item() == 16
+    total += (guess == labels.cuda()).sum()
+    assert total.item() == 2
     assert bool(total > 0)
-    assert guess.cpu().tolist() == [0] * 16
-    assert {one["what"] for one in assumed(session)} == {"count", "index"}
+    assert {one["what"] for one in assumed(session)} == {"index"}
+
+
+def test_a_mask_of_scores_counts_all(session) -> None:
+    scores = torch.randn(16, device="cuda")
+    assert (scores > 0.5).sum().item() == 16
+    assert {one["what"] for one in assumed(session)} == {"count"}
+
+
+def test_generated_tokens_follow_those_of_the_prompt(session) -> None:
+    prompt = torch.tensor([[5, 6]]).cuda()
+    head = nn.Linear(4, 10).cuda()
+    drawn = torch.multinomial(head(torch.randn(1, 4).cuda()).softmax(1), 1)
+    assert torch.cat((prompt, drawn), 1).tolist() == [[5, 6, 0]]
+    assert {one["what"] for one in assumed(session)} == {"index"}
+
+
+def test_a_users_answer_comes_before_a_guess() -> None:
+    with understudy.emulate("V100", no_data=True, assume=3):
+        assert torch.randn(8, device="cuda").argmax().item() == 3
+        assert torch.tensor([7]).cuda().item() == 7
+
+
+def test_a_lazy_module_gets_its_shape_on_the_device(session) -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d()).to("cuda")
+    assert model(torch.randn(2, 5, device="cuda")).shape == (2, 3)
+    assert model[0].weight.shape == (3, 5)
+    assert model[0].weight.is_cuda
 
 
 def test_losses_and_predictions_are_taken_to_the_host(session) -> None:

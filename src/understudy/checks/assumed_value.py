@@ -15,7 +15,7 @@ SENTENCES = {
     "given": "assumed: what the program read = {value}, as --assume says",
     "library": "assumed: what a library looked at = {value}, {means}",
     "count": "assumed: how many elements a mask has = {value}, it selects all",
-    "index": "assumed: an index that the device computed = {value}",
+    "index": "assumed: indices that the device computed, or what follows from them = {value}",
     "mask": "assumed: {name} selects all of {elements} elements",
 }
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         _us: Tag
         _us_graph: object
         _us_values: torch.Tensor | None
+        _us_guess: str
 
 else:
     Storage = torch.UntypedStorage

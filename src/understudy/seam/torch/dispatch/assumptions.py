@@ -29,7 +29,7 @@ MADE_UP = 64 << 20
 NEVER = {"aten::isnan": False, "aten::isinf": False, "aten::isposinf": False, "aten::isneginf": False}
 """Operators that look for what is not finite."""
 COUNTS = ("aten::sum", "aten::count_nonzero")
-CHOICES = ("aten::argmax", "aten::argmin", "aten::max", "aten::min", "aten::topk")
+CHOICES = ("aten::argmax", "aten::argmin", "aten::max", "aten::min", "aten::multinomial", "aten::topk")
 """Operators that give indices of elements, in the last of their results."""
 UNSCALE = "aten::_amp_foreach_non_finite_check_and_unscale_"
 """GradScaler's: its second argument tells whether a gradient overflowed."""
@@ -93,7 +93,7 @@ class Assumptions:
         made = exact.ran(plan, func, args, kwargs) if exact.any or plan.name in SOURCES else ()
         for tensor, values in zip(tensors_in((out,)), made, strict=False):
             if exact.can_keep(tensor):
-                exact.keep(self._placed(tensor, device), values)
+                exact.keep(self._placed(tensor, device), values, exact.guess)
         if plan.name == UNSCALE:
             self.known[tag_of(args[1])] = "overflow", False
             return
@@ -104,7 +104,12 @@ class Assumptions:
             return
         *_, last = tensors_in((out,))
         tag = tag_of(self._placed(last, device))
-        if exact.of(last) is None and fills_its_memory(last):
+        if exact.of(last) is not None:
+            return
+        what, number = found
+        if what in GUESSED and exact.can_keep(last):
+            exact.keep(last, torch.tensor(number).expand(last.shape), what)
+        elif fills_its_memory(last):
             self.known[tag] = found
 
     def _placed(self, tensor: Tensor, device: int) -> Tensor:
@@ -126,7 +131,7 @@ class Assumptions:
             if args[0] is args[1] or infinite:  # `x == x` is false of NaN alone
                 return "finite", (name == "aten::eq") != infinite
         if name in CHOICES:
-            return ("index", 0) if name.startswith("aten::arg") or isinstance(out, tuple) else None
+            return ("index", 0) if isinstance(out, tuple) or name not in ("aten::max", "aten::min") else None
         if name in COUNTS and isinstance(out, Tensor) and isinstance(args[0], Tensor):
             each = args[0].numel() // max(out.numel(), 1)
             what, number = self._uniform(args[0]) or (("count", 1) if args[0].dtype is torch.bool else ("", None))
@@ -158,7 +163,7 @@ class Assumptions:
         """The number that all elements of a tensor are, and what it was taken for, "" where it is exact."""
         found = self.known.get(tag_of(tensor))
         if found is None and tensor.numel() == 1 and (exact := self._exact(tensor)) is not None:
-            return "", exact.item()
+            return self.exact.guessed(tensor), exact.item()
         return found
 
     def _exact(self, tensor: Tensor) -> Tensor | None:
@@ -166,7 +171,7 @@ class Assumptions:
 
     def value(self, tensor: Tensor) -> Number:
         """The number or truth that the elements of a device tensor are taken for; notes that it was asked for."""
-        if tensor.numel() == 1 and (exact := self.exact.of(tensor)) is not None:
+        if tensor.numel() == 1 and (exact := self.exact.of(tensor)) is not None and self._taken(tensor, exact):
             return exact.item()
         known = self.known.get(tag_of(tensor))
         if known is not None and (known[0] not in GUESSED or self.state.assume is None):
@@ -185,6 +190,15 @@ class Assumptions:
             return FINITE
         raise UnsupportedError(refusal(self.state, "the program reads values of a device tensor"))
 
+    def _taken(self, tensor: Tensor, values: Tensor) -> bool:
+        """Whether a tensor is taken for its values: those that stand for others are noted, or the user gave another."""
+        guess = self.exact.guessed(tensor)
+        if guess and self.state.assume is not None:
+            return False
+        if guess:
+            self.note(guess, value=str(values.item()) if values.numel() == 1 else f"{values.numel()} of them")
+        return True
+
     def _library(self) -> tuple[bool, str] | None:
         """What is assumed where a library's own function asks, and what it means."""
         found = self.state.sites.library_function()
@@ -195,7 +209,7 @@ class Assumptions:
         if not is_physically_meta(tensor):
             return tensor.detach().clone()
         exact = self.exact.of(tensor)
-        if exact is not None:
+        if exact is not None and self._taken(tensor, exact):
             return exact.clone()
         return torch.full(tuple(tensor.shape), self.value(tensor), dtype=tensor.dtype, device="cpu")
 

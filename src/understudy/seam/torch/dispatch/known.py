@@ -48,6 +48,7 @@ class Known:
 
     def __init__(self) -> None:
         self.any = False  # whether anything ever was
+        self.guess = ""  # what stood for a value that the operator took which runs
 
     def of(self, tensor: Tensor) -> Tensor | None:
         """The values of a device tensor as a host tensor that shares memory with its other views; None if unknown."""
@@ -64,13 +65,18 @@ class Known:
             return False
         return 0 < tensor.numel() <= MOST and fills_its_memory(tensor)
 
-    def keep(self, tensor: Tensor, values: Tensor) -> None:
-        """Know the values of a device tensor that fills its memory."""
+    def keep(self, tensor: Tensor, values: Tensor, guess: str = "") -> None:
+        """Know the values of a device tensor that fills its memory, or take them for these (`guess`)."""
         storage = storage_of(tensor)
         base = torch.empty(storage.nbytes() // tensor.element_size(), dtype=tensor.dtype)
         torch.as_strided(base, tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(values)
         storage._us_values = base
+        storage._us_guess = guess
         self.any = True
+
+    def guessed(self, tensor: Tensor) -> str:
+        """What the values of a tensor were taken for, "" where they are its own."""
+        return str(getattr(storage_of(tensor), "_us_guess", ""))
 
     def forget(self, tensors: Iterable[Tensor]) -> None:
         """What was written by something unknown."""
@@ -83,6 +89,7 @@ class Known:
         mutated = [tensor for place in plan.mutated for tensor in tensors_in((args[place],))]
         if not mutated and not plan.fresh:
             return ()  # a view of what is known
+        self.guess = ""
         if plan.name == "aten::copy_" and self._overwritten(*args[:2]):
             return ()
         taken = self._taken(plan, args, kwargs)
@@ -90,6 +97,9 @@ class Known:
             self.forget(mutated)
             return ()
         made = func(*taken, **{name: value for name, value in kwargs.items() if name not in ("device", "pin_memory")})
+        if self.guess:
+            for tensor in mutated:
+                storage_of(tensor)._us_guess = self.guess
         return () if mutated else tuple(tensors_in((made,)))
 
     def _overwritten(self, to: Tensor, of: Tensor) -> bool:
@@ -97,7 +107,7 @@ class Known:
         values = self._valued(of)
         if not isinstance(values, Tensor) or not self.can_keep(to):
             return False
-        self.keep(to, values)
+        self.keep(to, values, self.guess)
         return True
 
     def _taken(self, plan: Plan, args: Arguments, kwargs: Keywords) -> list[object] | None:
@@ -117,6 +127,7 @@ class Known:
     def _valued(self, value: object) -> object:
         if isinstance(value, Tensor):
             if is_physically_meta(value):
+                self.guess = self.guess or self.guessed(value)
                 return self.of(value)
             return value if value.numel() <= MOST and tag_of(value).device < 0 else None
         if isinstance(value, (list, tuple)):

@@ -7,13 +7,14 @@ which its optimizer knows nothing. On CUDA the host's and the device's tensors a
 from __future__ import annotations
 
 import torch
+from torch.nn.parameter import UninitializedParameter
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.state.state import State
-from understudy.seam.torch.tags import is_physically_meta
+from understudy.seam.torch.tags import disable_torch_function, is_physically_meta
 
 Tensor = torch.Tensor
-DENSE = (Tensor, torch.nn.Parameter)
+DENSE = (Tensor, torch.nn.Parameter, UninitializedParameter)
 stock: property = torch._C.TensorBase.data  # type: ignore[assignment]
 get_stock, set_stock = stock.__get__, stock.__set__
 swap_contents = torch._C._swap_tensor_impl
@@ -47,7 +48,11 @@ def patches(state: State) -> list[Patch]:
 
 def _two_kinds(tensor: Tensor, other: object) -> bool:
     """Whether one of two dense tensors has values and the other, of a device, has none."""
-    if tensor.__class__ not in DENSE or other.__class__ not in DENSE or tensor.layout is not torch.strided:
-        return False
-    assert isinstance(other, Tensor)
-    return is_physically_meta(tensor) != is_physically_meta(other)
+    with disable_torch_function():  # a parameter of a lazy module refuses to be looked at
+        return (
+            isinstance(other, Tensor)
+            and tensor.__class__ in DENSE
+            and other.__class__ in DENSE
+            and tensor.layout is torch.strided
+            and is_physically_meta(tensor) != is_physically_meta(other)
+        )
