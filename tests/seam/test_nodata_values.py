@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
+import io
+
 import pytest
 import torch
 from torch import nn
@@ -157,3 +161,37 @@ def test_counts_of_known_numbers_decide(session) -> None:
     loss = nn.Linear(4, 1).cuda()(torch.randn(2, 4).cuda()).mean()
     assert not bool(loss > 3)
     assert bool((loss * 2 < 3).any())
+
+
+def test_a_checkpoint_is_not_written_over_with_nothing(session, tmp_path) -> None:
+    path = tmp_path / "best.pt"
+    path.write_text("of a run with data")
+    torch.save({"model": nn.Linear(2, 2).cuda().state_dict(), "epoch": 3}, path)
+    assert path.read_text() == "of a run with data"
+    assert [(one["what"], one["value"]) for one in assumed(session)] == [("save", "best.pt")]
+    with pytest.raises(UnsupportedError, match=r"torch.save would write tensors of a device.*--stop-after"):
+        torch.save(torch.empty(2, device="cuda"), io.BytesIO())
+    torch.save({"losses": torch.tensor([1.0])}, path)
+    assert torch.load(path)["losses"].tolist() == [1.0]
+
+
+def test_other_checkpoints_are_refused_before_they_are_opened(session, tmp_path) -> None:
+    safetensors = importlib.import_module("safetensors.torch")
+    saver = importlib.import_module("torch.distributed.checkpoint")
+    weights = {"weight": torch.empty(2, device="cuda")}
+    with pytest.raises(UnsupportedError, match=r"safetensors.torch.save_file would write"):
+        safetensors.save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(UnsupportedError, match=r"state_dict_saver.save would write"):
+        saver.save(weights, checkpoint_id=tmp_path / "saved")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_is_copied_on_the_device(session) -> None:
+    model = nn.BatchNorm1d(4).cuda()
+    before = torch.cuda.memory_allocated()
+    state = copy.deepcopy(model.state_dict())
+    assert all(tensor.is_cuda for tensor in state.values())
+    assert torch.cuda.memory_allocated() == 2 * before
+    model.load_state_dict(state)
+    with pytest.raises(UnsupportedError, match="reads the memory of a device tensor at"):
+        state["weight"].untyped_storage().cpu()

@@ -16,6 +16,7 @@ SENTENCES = {
     "library": "assumed: what a library looked at = {value}, {means}",
     "count": "assumed: how many elements a mask has = {value}, it selects all",
     "index": "assumed: indices that the device computed, or what follows from them = {value}",
+    "save": "not written: {value}, a checkpoint of tensors without values",
     "mask": "assumed: {name} selects all of {elements} elements",
 }
 
@@ -63,4 +64,6 @@ class AssumedValue(NoteCheck):
         """How to get another answer."""
         if line.word("what") == "mask":
             return "read memory and time as the most that this line takes, or run with data"
+        if line.word("what") == "save":
+            return "run with data to write it: what was there has not been touched"
         return "give another value with `--assume`, or run with data, should the program go another way with it"

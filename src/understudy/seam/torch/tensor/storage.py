@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
+from understudy.errors import UnsupportedError
 from understudy.seam.patching import Patch
+from understudy.seam.torch.dispatch.assumptions import refusal
 from understudy.seam.torch.dispatch.moves import transfer
 from understudy.seam.torch.state.late import alias
 from understudy.seam.torch.state.state import State
-from understudy.seam.torch.tags import CPU, HOST_TAG, Storage, bytes_in
+from understudy.seam.torch.tags import CPU, HOST_TAG, Storage, bytes_in, storage_of
 
 BASE: type[Any] = torch._C.StorageBase
 """Whose methods the stubs do not have."""
@@ -29,6 +31,11 @@ def _index(storage: Storage) -> int:
 def _is_meta(storage: Storage) -> bool:
     """Whether a storage is the program's own on the meta device; those of a rehearsal are on emulated devices."""
     return _index(storage) < 0 and bool(BASE.device.__get__(storage).type == "meta")
+
+
+def _lacks_values(storage: Storage) -> bool:
+    """Whether a storage lies on an emulated device, in a rehearsal without data."""
+    return _index(storage) >= 0 and bool(BASE.device.__get__(storage).type == "meta")
 
 
 def refuse_meta(storage: Storage) -> None:
@@ -87,6 +94,8 @@ def _moving(state: State) -> list[Patch]:
 
     def _copy_to(self: Storage, index: int, non_blocking: bool) -> Storage:
         refuse_meta(self)
+        if _lacks_values(self):
+            return _shape_copied(self, index, non_blocking)
         made = Storage(self.nbytes())  # type: ignore[no-untyped-call]
         if index >= 0:
             state.place(made, index)
@@ -100,6 +109,20 @@ def _moving(state: State) -> list[Patch]:
                 alias(destination).copy_(alias(source))
             if self._us.device != made._us.device:
                 transfer(state, source, destination, non_blocking, late=False)
+        return made
+
+    new = torch.ops.aten.empty.memory_format
+
+    def _shape_copied(self: Storage, index: int, non_blocking: bool) -> Storage:
+        if index < 0:
+            raise UnsupportedError(refusal(state, "the program reads the memory of a device tensor"))
+        with torch._C._DisableTorchDispatch():
+            source = new((0,), dtype=torch.uint8, device="meta").set_(self)
+            destination = new(source.size(), dtype=torch.uint8, device="meta")
+        made: Storage = storage_of(destination)
+        state.place(made, index)
+        if self._us.device != index and self.nbytes():
+            transfer(state, source, destination, non_blocking, late=False)
         return made
 
     def to(self: Storage, *, device: object, non_blocking: bool = False) -> object:

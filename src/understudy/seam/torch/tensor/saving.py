@@ -1,0 +1,93 @@
+"""Checkpoints in a rehearsal without data: there is nothing to write, and a file that is there stays as it is.
+
+`torch.save` to a path is left out and noted; what would go on with the file it wrote (a buffer, safetensors, a
+distributed checkpoint) is refused before anything is opened.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Callable
+from types import ModuleType
+
+import torch
+
+from understudy.errors import UnsupportedError
+from understudy.seam.patching import Patch
+from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import is_physically_meta, tag_of
+
+Tensor = torch.Tensor
+REFUSED = (
+    "{name} would write tensors of a device, and a rehearsal without data has no values for them: leave the checkpoint "
+    "out, end the rehearsal before it with --stop-after STEPS, or run with data"
+)
+
+
+def patches(state: State) -> list[Patch]:
+    """What a rehearsal without data replaces."""
+    if not state.no_data:
+        return []
+
+    def save(obj: object, f: object, *args: object, **kwargs: object) -> None:
+        if not lacks_values(obj):
+            stock(obj, f, *args, **kwargs)
+        elif isinstance(f, (str, os.PathLike)):
+            state.notes.note("assumed-value", state.site(), what="save", value=os.path.basename(os.fspath(f)))
+        else:
+            raise UnsupportedError(REFUSED.format(name="torch.save"))
+
+    stock: Callable[..., None] = torch.save
+    return [Patch(torch, "save", save)]
+
+
+class _Finder(pickle.Pickler):
+    """Goes through all that a checkpoint holds; a tensor ends the way, a device's without values the search."""
+
+    def persistent_id(self, obj: object) -> str | None:
+        if not isinstance(obj, Tensor):
+            return None
+        if is_physically_meta(obj) and tag_of(obj).device >= 0:
+            raise _FoundError
+        return "tensor"
+
+
+class _FoundError(Exception):
+    pass
+
+
+def lacks_values(obj: object) -> bool:
+    """Whether a device's tensor without values is in what shall be saved."""
+    try:
+        _Finder(io.BytesIO()).dump(obj)
+    except _FoundError:
+        return True
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return False  # what cannot be pickled is for the function that saves it to say
+    return False
+
+
+def _refusing(*names: str) -> Callable[[ModuleType], list[Patch]]:
+    def replaced(module: ModuleType) -> list[Patch]:
+        return [Patch(module, name, _checked(f"{module.__name__}.{name}", getattr(module, name))) for name in names]
+
+    return replaced
+
+
+def _checked(name: str, stock: Callable[..., object]) -> Callable[..., object]:
+    def save(what: object, *args: object, **kwargs: object) -> object:
+        held = what.state_dict() if isinstance(what, torch.nn.Module) else what
+        if lacks_values(held):
+            raise UnsupportedError(REFUSED.format(name=name))
+        return stock(what, *args, **kwargs)
+
+    return save
+
+
+MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {
+    "safetensors.torch": _refusing("save", "save_file", "save_model"),
+    "torch.distributed.checkpoint.state_dict_saver": _refusing("save", "async_save"),
+}
+"""What is replaced when the program imports it, or has."""
