@@ -86,6 +86,21 @@ def _reading(state: State) -> list[Patch]:
     ]
 
 
+def _shape_copied(state: State, storage: Storage, index: int, non_blocking: bool) -> Storage:
+    """A copy of a storage without values, on a device."""
+    if index < 0:
+        raise UnsupportedError(refusal(state, "the program reads the memory of a device tensor"))
+    new = torch.ops.aten.empty.memory_format
+    with torch._C._DisableTorchDispatch():
+        source = new((0,), dtype=torch.uint8, device="meta").set_(storage)
+        destination = new(source.size(), dtype=torch.uint8, device="meta")
+    made: Storage = storage_of(destination)
+    state.place(made, index)
+    if storage._us.device != index and storage.nbytes():
+        transfer(state, source, destination, non_blocking, late=False)
+    return made
+
+
 def _moving(state: State) -> list[Patch]:
     def moved(self: Storage, index: int, non_blocking: bool = False) -> Storage:
         if index == _index(self) and not _is_meta(self):
@@ -95,7 +110,7 @@ def _moving(state: State) -> list[Patch]:
     def _copy_to(self: Storage, index: int, non_blocking: bool) -> Storage:
         refuse_meta(self)
         if _lacks_values(self):
-            return _shape_copied(self, index, non_blocking)
+            return _shape_copied(state, self, index, non_blocking)
         made = Storage(self.nbytes())  # type: ignore[no-untyped-call]
         if index >= 0:
             state.place(made, index)
@@ -109,20 +124,6 @@ def _moving(state: State) -> list[Patch]:
                 alias(destination).copy_(alias(source))
             if self._us.device != made._us.device:
                 transfer(state, source, destination, non_blocking, late=False)
-        return made
-
-    new = torch.ops.aten.empty.memory_format
-
-    def _shape_copied(self: Storage, index: int, non_blocking: bool) -> Storage:
-        if index < 0:
-            raise UnsupportedError(refusal(state, "the program reads the memory of a device tensor"))
-        with torch._C._DisableTorchDispatch():
-            source = new((0,), dtype=torch.uint8, device="meta").set_(self)
-            destination = new(source.size(), dtype=torch.uint8, device="meta")
-        made: Storage = storage_of(destination)
-        state.place(made, index)
-        if self._us.device != index and self.nbytes():
-            transfer(state, source, destination, non_blocking, late=False)
         return made
 
     def to(self: Storage, *, device: object, non_blocking: bool = False) -> object:
