@@ -73,7 +73,7 @@ class Ending(Protocol):
         """End the emulation."""
 
 
-class Departure:
+class ExitHandler:
     """Keeps the records of one process in the run's folder, and ends its emulation, whichever way the process ends."""
 
     def __init__(self, session: Ending, folder: str) -> None:
@@ -86,10 +86,10 @@ class Departure:
     def arrange(self) -> None:
         """Watch for everything that ends this process, and for its forks."""
         self.trace.sink = self.keep
-        self.session.replace(leaving.patches(self.save))
-        atexit.register(self.leave)
+        self.session.replace(leaving.patches(self.complete_journal))
+        atexit.register(self.save)
         os.register_at_fork(after_in_child=self.forked)
-        multiprocessing.util.register_after_fork(self, Departure.bootstrapped)
+        multiprocessing.util.register_after_fork(self, ExitHandler.bootstrapped)
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
@@ -125,7 +125,7 @@ class Departure:
             self.session.write_band()
         return self._pages.facts()
 
-    def save(self) -> None:
+    def complete_journal(self) -> None:
         """Complete the journal: no more may come. Should more come all the same (an `exec` that failed), it goes on."""
         if self.done or not (self._path or len(self.trace)):
             return
@@ -166,7 +166,7 @@ class Departure:
 
     # ------------------------------------------------------------------ the end
 
-    def leave(self) -> None:
+    def save(self) -> None:
         """End the emulation and complete the journal, once."""
         if self.trace.sink is None:
             return
@@ -174,7 +174,7 @@ class Departure:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would lose what the first one ended
         self.session.end()
-        self.save()
+        self.complete_journal()
         self.done = True
 
     # ------------------------------------------------------------------ forks
@@ -186,4 +186,4 @@ class Departure:
 
     def bootstrapped(self) -> None:
         """A process of multiprocessing begins: it leaves by `os._exit`, after its own finalizers."""
-        multiprocessing.util.Finalize(None, self.leave, exitpriority=0)
+        multiprocessing.util.Finalize(None, self.save, exitpriority=0)

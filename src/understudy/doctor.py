@@ -1,4 +1,4 @@
-"""What this machine has and lacks: one line a thing, with the command that mends it."""
+"""What this machine has and lacks: one line a thing, with the command that fixes it."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def from_dlpack(x: object, device: Device | None = None, copy: bool | None = Non
     is anything that speaks DLPack, or an MXNet array. Raises UsageError where JAX cannot share it (the reason is
     named), and with `copy=False` where it would have to move. Source: `from_dlpack` of the array API standard.
     """
-    shared = vocabulary.taken(x, jax.dlpack.from_dlpack, "JAX")
+    shared = vocabulary.imported(x, jax.dlpack.from_dlpack, "JAX")
     place = None if device is None or _is_there(shared, device) else device
     return vocabulary.settled(shared, device_of(shared), place, copy, _duplicate, to)
 

@@ -171,7 +171,7 @@ def from_dlpack(x: object, device: Device | None = None, copy: bool | None = Non
     is anything that speaks DLPack, or an MXNet array. Raises UsageError where MXNet cannot share it (the reason is
     named), and with `copy=False` where it would have to move. Source: `from_dlpack` of the array API standard.
     """
-    shared = vocabulary.taken(x, lambda source: mx.nd.from_dlpack(source.__dlpack__()), "MXNet").as_np_ndarray()
+    shared = vocabulary.imported(x, lambda source: mx.nd.from_dlpack(source.__dlpack__()), "MXNet").as_np_ndarray()
     return vocabulary.settled(shared, shared.ctx, device, copy, _duplicate, to)
 
 

@@ -331,7 +331,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     _hold_to_max_syncs(item)
     complaint = pytest_findings.complaint(item.config.stash[KEY].gates, watch.found)
     if complaint:
-        pytest.fail(f"this test's work on GPUs has findings that must not be\n{complaint}", pytrace=False)
+        pytest.fail(f"this test has findings not allowed by --gpu-fail-on\n{complaint}", pytrace=False)
 
 
 def _count(item: pytest.Item, watch: Watch) -> None:
@@ -373,7 +373,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """How many tests ran on emulated GPUs, how many were skipped for want of real ones, and what was found."""
+    """How many tests ran on emulated GPUs, how many were skipped because real GPUs are missing, and what was found."""
     said: dict[str, str] = {}  # by test: a test has a report for each of its phases
     collected = pytest_findings.Collected()
     for reports in terminalreporter.stats.values():
@@ -385,7 +385,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     ran, lacked = list(said.values()).count(RAN), list(said.values()).count(LACKED)
     if ran or lacked:
         terminalreporter.write_line(
-            f"understudy: {plural(ran, 'test')} on emulated GPUs, {lacked} skipped for want of real ones"
+            f"understudy: {plural(ran, 'test')} on emulated GPUs, {lacked} skipped (no real GPU)"
         )
     for line in collected.lines():
         terminalreporter.write_line(line)

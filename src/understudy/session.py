@@ -18,7 +18,7 @@ from understudy.analysis import remedies
 from understudy.checks.fragmentation import fragmented
 from understudy.cost import measured
 from understudy.cost.model import CostModel
-from understudy.departure import Departure
+from understudy.departure import ExitHandler
 from understudy.errors import UsageError, torch_is_missing
 from understudy.gpus import versions
 from understudy.gpus.gpu import Gpu
@@ -433,7 +433,7 @@ def install_from_environment(framework: str = "torch") -> Session | None:
     _RUNNING.append(session)
     folder = os.environ.get(variables.FOLDER)
     if folder:
-        Departure(session, folder).arrange()
+        ExitHandler(session, folder).arrange()
     elif used := os.environ.get(variables.USED):
         session.trace.sink = lambda: _note_use(session.trace, used)
     return session
@@ -456,7 +456,7 @@ _RUNNING: list[Session] = []
 def _totals(device: Device) -> dict[str, object]:
     device.drain()
     run = device.allocator.statistics.whole_run()
-    upper_bytes, upper_name = device.most()
+    upper_bytes, upper_name = device.peak_upper_bound()
     return {
         "memory_bytes": device.gpu.memory_bytes,
         "physical": device.physical,

@@ -171,7 +171,7 @@ def from_dlpack(x: object, device: Device | None = None, copy: bool | None = Non
     named), and with `copy=False` where it would have to move. Source: `from_dlpack` of the array API standard.
     """
     capsules = tf.experimental.dlpack
-    shared = vocabulary.taken(
+    shared = vocabulary.imported(
         x, lambda source: capsules.from_dlpack(source.__dlpack__()), "TensorFlow", (tf.errors.OpError,)
     )
     place = None if device is None else _placed(device)

@@ -173,7 +173,7 @@ def from_dlpack(x: object, device: Device | None = None, copy: bool | None = Non
     is anything that speaks DLPack, or an MXNet array. Raises UsageError where PyTorch cannot share it (the reason is
     named), and with `copy=False` where it would have to move. Source: `from_dlpack` of the array API standard.
     """
-    shared = vocabulary.taken(x, dlpack.from_dlpack, "PyTorch")
+    shared = vocabulary.imported(x, dlpack.from_dlpack, "PyTorch")
     place = None if device is None else _placed(device)
     return vocabulary.settled(shared, shared.device, place, copy, _duplicate, to)
 

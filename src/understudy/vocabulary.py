@@ -215,7 +215,7 @@ _REFUSALS: tuple[type[Exception], ...] = (BufferError, RuntimeError, TypeError, 
 _DLPACK_CPU, _DLPACK_CUDA = 1, 2  # DLDeviceType of dlpack.h
 
 
-def taken(x: object, take: Callable[[Any], T], framework: str, refusals: tuple[type[Exception], ...] = ()) -> T:
+def imported(x: object, take: Callable[[Any], T], framework: str, refusals: tuple[type[Exception], ...] = ()) -> T:
     """`take(x)`, an array that shares the memory of `x`. Raises UsageError, which says why, where it cannot.
 
     `refusals` are errors of the framework's own, besides Python's, that mean it cannot.

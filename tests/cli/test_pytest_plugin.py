@@ -52,7 +52,7 @@ def test_tests_that_ask_get_fresh_gpus(pytester: pytest.Pytester) -> None:
     result = run(pytester, SUITE, "--gpu-backend=emulated")
     result.assert_outcomes(passed=6)
     result.stdout.fnmatch_lines(["understudy: emulated GPUs for the tests that ask for them"])
-    result.stdout.fnmatch_lines(["understudy: 4 tests on emulated GPUs, 0 skipped for want of real ones"])
+    result.stdout.fnmatch_lines(["understudy: 4 tests on emulated GPUs, 0 skipped (no real GPU)"])
 
 
 def test_it_works_with_xdist(pytester: pytest.Pytester) -> None:
@@ -160,7 +160,7 @@ def test_a_bad_spec_is_one_sentence(pytester: pytest.Pytester) -> None:
 def test_tests_that_need_real_gpus_are_skipped_and_counted(pytester: pytest.Pytester) -> None:
     result = run(pytester, SUITE, "--gpu-backend=real")
     result.assert_outcomes(passed=2, skipped=4)
-    result.stdout.fnmatch_lines(["understudy: 0 tests on emulated GPUs, 4 skipped for want of real ones"])
+    result.stdout.fnmatch_lines(["understudy: 0 tests on emulated GPUs, 4 skipped (no real GPU)"])
 
 
 def test_a_test_that_needs_more_of_the_machine_than_it_may_fails_at_its_line(pytester: pytest.Pytester) -> None:

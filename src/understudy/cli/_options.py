@@ -118,7 +118,11 @@ cuda_version_option = click.option(
     help="CUDA version to emulate.  [default: 11.2, or the first that knows the GPUs]",
 )
 seed_option = click.option(
-    "--seed", type=int, metavar="N", envvar="UNDERSTUDY_SEED", help="Seed of all that is random in it."
+    "--seed",
+    type=int,
+    metavar="N",
+    envvar="UNDERSTUDY_SEED",
+    help="Random seed of Python, NumPy and the framework.  [default: none is set]",
 )
 assume_option = click.option(
     "--assume",

@@ -127,14 +127,14 @@ class Device:
         if size > self.upper_bytes:
             self.upper_bytes, self.upper_name = size, name
 
-    def most(self) -> tuple[int, str]:
+    def peak_upper_bound(self) -> tuple[int, str]:
         """The most that may ever have been allocated at once, in bytes, and the operator that makes it unsure."""
         return max(self._earlier_upper, (self.upper_bytes, self.upper_name))
 
     def reset_peak(self) -> None:
         """Begin the peaks of memory anew, for the program; `most` keeps what a report says."""
         self.allocator.reset_peak()
-        self._earlier_upper = self.most()
+        self._earlier_upper = self.peak_upper_bound()
         self.upper_bytes, self.upper_name = 0, ""
 
     def ready_ns(self) -> int:

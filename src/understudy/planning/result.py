@@ -64,7 +64,7 @@ class Plan:
             return best.command
         if any(row.status == demand.DOES_NOT_FIT for row in self.rows):
             return "GPUs with more memory, or less of what takes it: --suggest tries some of that"
-        return "mend what the rows say, or see the whole error: understudy run --no-data " + self.program
+        return "fix what the rows say, or see the whole error: understudy run --no-data " + self.program
 
     def _why_not(self) -> str:
         nearest = [row for row in self.rows if row.status == demand.DOES_NOT_FIT and row.headroom_bytes is not None]

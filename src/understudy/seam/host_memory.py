@@ -101,19 +101,19 @@ class Room:
     `torch.empty`: their pages take no memory until something is written there.
 
     Args:
-        taken: the bytes that the emulated tensors of this process have now; `limit` is compared with it.
+        in_use: the bytes that the emulated tensors of this process have now; `limit` is compared with it.
         limit: what they may have at most; None for what the machine can give.
         available, total: of the machine, in bytes.
     """
 
     def __init__(
         self,
-        taken: Callable[[], int],
+        in_use: Callable[[], int],
         limit: int | None = None,
         available: Callable[[], int] = available_bytes,
         total: Callable[[], int] = total_bytes,
     ) -> None:
-        self.taken = taken
+        self.in_use = in_use
         self.limit = limit
         self.available = available
         memory = total()
@@ -134,11 +134,11 @@ class Room:
     def free(self) -> float:
         """The bytes that emulated tensors may still take, by the machine and by the limit."""
         free = self.available() - self.reserve
-        return free if self.limit is None else min(free, self.limit - self.taken())
+        return free if self.limit is None else min(free, self.limit - self.in_use())
 
     def by_limit(self) -> bool:
         """Whether it is the limit rather than the machine that allows so little."""
-        return self.limit is not None and self.limit - self.taken() <= self.available() - self.reserve
+        return self.limit is not None and self.limit - self.in_use() <= self.available() - self.reserve
 
 
 class Boundless(Room):

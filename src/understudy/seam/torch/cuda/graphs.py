@@ -25,7 +25,7 @@ from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.messages import cuda_error
 from understudy.seam.torch.operators.plan import tensors_in
-from understudy.seam.torch.state.late import extent
+from understudy.seam.torch.state.late import byte_range
 from understudy.seam.torch.state.order import wrote
 from understudy.seam.torch.state.positions import Generator, Position, Taken
 from understudy.seam.torch.state.state import State
@@ -227,7 +227,7 @@ class Graph:
             except LookupError:
                 raise RuntimeError(DEAD.format(1, f"the tensors that {step.plan.name} reads and writes")) from None
             if step.plan.name == "aten::copy_" and tag_of(args[0]).device == CPU and tag_of(args[1]).device >= 0:
-                start, stop = extent(args[0])
+                start, stop = byte_range(args[0])
                 lane = state.machine.lane(state.local.host, stream)
                 access = Access(stream.agent, stream.epoch, start, stop, True, lane, site)
                 state.late.to_host(stream, args[0], args[1].clone(), end_ns, access)

@@ -154,4 +154,4 @@ HANDLERS = {
     "aten::cudnn_grid_sampler_backward": sampled_backward,
     "aten::cudnn_convolution_transpose": transposed,
 }
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""

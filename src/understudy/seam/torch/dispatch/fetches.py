@@ -38,4 +38,4 @@ def reading(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, k
 
 
 HANDLERS = dict.fromkeys(READ, reading)
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""

@@ -362,7 +362,7 @@ class Dispatch(TorchDispatchMode):
         finally:
             local.inner = before
 
-    def taken(self, tensor: Tensor) -> Tensor:
+    def snapshot_values(self, tensor: Tensor) -> Tensor:
         """The values of a device tensor as they are now, for a copy that lands later."""
         return tensor.detach().clone()
 

@@ -17,7 +17,7 @@ from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.scratch.copy_memory import between, staging
-from understudy.seam.torch.state.late import extent
+from understudy.seam.torch.state.late import byte_range
 from understudy.seam.torch.state.order import asks_the_host
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import (
@@ -196,7 +196,7 @@ def copy_(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwa
     if to == CPU and non_blocking and tag_of(destination).pinned:
         if source.shape != destination.shape:
             _check_shapes(source, destination)
-        transfer(state, source, destination, True, late=True, value=dispatch.taken(source))
+        transfer(state, source, destination, True, late=True, value=dispatch.snapshot_values(source))
         return destination
     out = dispatch.call(plan, func, args, kwargs, to)
     transfer(state, source, destination, non_blocking, late=False)
@@ -309,7 +309,7 @@ def _overlap(
     tag = tag_of(host_side)
     if isinstance(tag.block, HostBlock):
         state.host_allocator.record_event(tag.block, stream.device, stream.index)
-    start, stop = extent(host_side)
+    start, stop = byte_range(host_side)
     lane = state.machine.lane(state.local.host, stream)
     access = Access(stream.agent, stream.epoch, start, stop, not to_device, lane, site)
     if late:
@@ -453,4 +453,4 @@ HANDLERS = {
     "aten::pin_memory": pin_memory,
     "aten::set_": set_,
 }
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""

@@ -157,7 +157,7 @@ class DatalessDispatch(Dispatch):
         if storage._us is HOST_TAG:
             storage._us = Tag(FLOATING, 0)
 
-    def taken(self, tensor: Tensor) -> Tensor:
+    def snapshot_values(self, tensor: Tensor) -> Tensor:
         """The answer that the user gave, for a copy that lands later."""
         return values(self.state, tensor)
 

@@ -64,11 +64,11 @@ def composite(dispatch: Mode, plan: Plan, func: OpOverload, args: Arguments, kwa
     """
     if any(tensor.is_nested for tensor in tensors_in(args)):
         return dispatch.general(plan, func, args, kwargs)
-    with dispatch.parts, as_on_the_way(dispatch.state):
+    with dispatch.parts, restore_dispatch_keys(dispatch.state):
         return func._op_dk(COMPOSITE, *args, **kwargs)
 
 
-def as_on_the_way(state: State) -> AbstractContextManager[object]:
+def restore_dispatch_keys(state: State) -> AbstractContextManager[object]:
     """Let operators see to conjugate and negative views, to zero tensors and to autocast again, as before they came."""
     include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     for key in LAZY:

@@ -467,4 +467,4 @@ HANDLERS: dict[str, Handler] = {
     "c10d::recv_": recv,
     "c10d::recv_any_source_": recv,
 }
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""

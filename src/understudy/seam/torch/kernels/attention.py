@@ -354,6 +354,6 @@ HANDLERS = {
     "aten::_fused_sdp_choice": chosen,
     **dict.fromkeys(_FUSED, fused),
 }
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""
 VALUES = dict.fromkeys(_FUSED, values)
 """What computes operators for which the CPU has no kernel, for a replay that has all the rest."""

@@ -176,6 +176,6 @@ def _bias(given: Keywords, query: Tensor, key: Tensor, position: int) -> Tensor 
 
 NAMES = tuple(f"aten::_{kind}_attention_{way}" for kind in ("flash", "efficient") for way in ("forward", "backward"))
 HANDLERS = dict.fromkeys(NAMES, run)
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""
 VALUES = dict.fromkeys(NAMES, values)
 """What computes operators for which the CPU has no kernel, for a replay that has all the rest."""

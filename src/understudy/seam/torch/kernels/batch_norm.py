@@ -183,7 +183,7 @@ COMPUTED: dict[str, Callable[..., object]] = {
 }
 
 HANDLERS = dict.fromkeys(COMPUTED, handle)
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""
 VALUES = dict.fromkeys(COMPUTED, values)
 """What computes operators for which the CPU has no kernel, for a replay that has all the rest."""
 RUN: dict[str, Callable[..., object]] = {

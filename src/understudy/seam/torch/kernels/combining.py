@@ -28,4 +28,4 @@ def combined(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, 
 
 
 HANDLERS = dict.fromkeys(("aten::scatter", "aten::scatter_", "aten::scatter_reduce", "aten::scatter_reduce_"), combined)
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""

@@ -15,7 +15,7 @@ import torch
 
 from understudy.seam.torch.dispatch import jit_trace
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
-from understudy.seam.torch.dispatch.parts import COMPOSITE, as_on_the_way
+from understudy.seam.torch.dispatch.parts import COMPOSITE, restore_dispatch_keys
 from understudy.seam.torch.dispatch.parts import composite as apart
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
@@ -36,7 +36,7 @@ def handlers(composites: Mapping[OpOverload, Composite]) -> dict[str, Handler]:
         if known is None:  # another overload: `softmax.int_out` has a kernel of its own
             whole_or_apart = apart if plan.composite else Dispatch.general
             return whole_or_apart(dispatch, plan, func, args, kwargs)
-        with dispatch.parts, as_on_the_way(dispatch.state):
+        with dispatch.parts, restore_dispatch_keys(dispatch.state):
             return known(dispatch.state, func, *args, **kwargs)
 
     return {func._schema.name: whole for func in composites}

@@ -106,6 +106,6 @@ def handle(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kw
 COMPOSITES: dict[object, Callable[..., object]] = {aten.ctc_loss.Tensor: of_tensors, aten.ctc_loss.IntList: of_lists}
 """By operator, for `composites.Composites`."""
 HANDLERS = {"aten::_cudnn_ctc_loss": handle}
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""
 VALUES = {"aten::_cudnn_ctc_loss": values}
 """What computes them in a replay."""

@@ -30,4 +30,4 @@ def svd(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
 
 
 HANDLERS = {"aten::_linalg_svd": svd}
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""

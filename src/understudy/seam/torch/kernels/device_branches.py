@@ -91,4 +91,4 @@ COMPOSITES = {
 }
 """By operator, for `composites.Composites`."""
 HANDLERS, VALUES = substituted((*FORWARD, *BACKWARD), _kernel)
-"""Operators that `Dispatch` hands on whole, and what computes them in a replay."""
+"""Operators with handlers of their own, and what computes them in a replay."""

@@ -154,4 +154,4 @@ HANDLERS = {
     "prims::fft_c2r": primitive,
     "prims::fft_c2c": primitive,
 }
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from understudy.seam.torch.dispatch.mode import Dispatch
-from understudy.seam.torch.dispatch.parts import as_on_the_way
+from understudy.seam.torch.dispatch.parts import restore_dispatch_keys
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.tags import device_of
@@ -41,7 +41,7 @@ def foreach(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, k
         return dispatch.general(plan, func, args, kwargs)
     name = plan.name.removeprefix(PREFIX).removesuffix("_")
     if not _alike(lists, name == "copy") or not _has_kernel(name, lists[0], args, kwargs):
-        with dispatch.parts, as_on_the_way(dispatch.state):
+        with dispatch.parts, restore_dispatch_keys(dispatch.state):
             return func._op_dk(EACH, *args, **kwargs)
     return dispatch.general(plan, func, args, kwargs)
 
@@ -119,4 +119,4 @@ HANDLERS = dict.fromkeys(
     sorted({name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names() if name.startswith(PREFIX)}),
     foreach,
 )
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""

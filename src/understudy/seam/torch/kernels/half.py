@@ -99,4 +99,4 @@ def exponential(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Argument
 
 _HANDLERS, VALUES = substituted(WIDENED, _kernel)
 HANDLERS = {**_HANDLERS, "aten::exponential_": exponential}
-"""Operators that `Dispatch` hands on whole; `VALUES` computes them in a replay."""
+"""Operators with handlers of their own; `VALUES` computes them in a replay."""

@@ -46,5 +46,5 @@ def histc(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwa
 
 
 HANDLERS = {NAME: histc}
-"""Operators that `Dispatch` hands on whole; `VALUES` computes them in a replay."""
+"""Operators with handlers of their own; `VALUES` computes them in a replay."""
 DTYPES = {NAME: ("histc", WIDE | INTEGERS)}

@@ -22,7 +22,7 @@ from torch._prims_common.wrappers import _maybe_resize_out
 from torch.autograd.forward_ad import unpack_dual
 
 from understudy.seam.torch.dispatch.mode import Dispatch
-from understudy.seam.torch.dispatch.parts import COMPOSITE, as_on_the_way
+from understudy.seam.torch.dispatch.parts import COMPOSITE, restore_dispatch_keys
 from understudy.seam.torch.kernels.composite_checks import beside
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
@@ -42,7 +42,7 @@ def with_views(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments
     out = kwargs.get("out")
     if isinstance(out, Tensor) and isinstance(args[0], Tensor):
         beside("linalg_pinv", out, args[0])
-    with as_on_the_way(dispatch.state):
+    with restore_dispatch_keys(dispatch.state):
         return dispatch.general(plan, func, args, kwargs)
 
 
@@ -105,4 +105,4 @@ COMPOSITES = {
 }
 """By operator, for `composites.Composites`."""
 HANDLERS = dict.fromkeys(MAKING_VIEWS, with_views)
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""

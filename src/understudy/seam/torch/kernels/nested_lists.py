@@ -29,4 +29,4 @@ def gathered(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, 
 
 
 HANDLERS = {"aten::_nested_tensor_from_tensor_list": gathered}
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""

@@ -54,7 +54,7 @@ def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
 
 
 HANDLERS, VALUES = substituted([f"aten::{name}.{overload}" for name in PRODUCTS for overload in OVERLOADS], _kernel)
-"""Operators that `Dispatch` hands on whole, and what computes them in a replay."""
+"""Operators with handlers of their own, and what computes them in a replay."""
 RUN = {
     "aten::mm": in_float32(aten.mm.default._op),
     "aten::addmm": in_float32(aten.addmm.default._op),

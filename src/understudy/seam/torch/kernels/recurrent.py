@@ -269,4 +269,4 @@ HANDLERS = {
     "aten::_cudnn_init_dropout_state": dropout_state,
     "aten::_cudnn_rnn_flatten_weight": flatten_weights,
 }
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""

@@ -36,4 +36,4 @@ def scattered(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments,
 
 
 HANDLERS = dict.fromkeys(IN_PLACE, scattered)
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""

@@ -56,4 +56,4 @@ def _check(lengths: torch.Tensor) -> None:
 
 
 HANDLERS = {"aten::_pack_padded_sequence": pack, "aten::_pad_packed_sequence": pad}
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from understudy.seam.torch.dispatch.mode import Dispatch
-from understudy.seam.torch.dispatch.parts import as_on_the_way
+from understudy.seam.torch.dispatch.parts import restore_dispatch_keys
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 
@@ -18,10 +18,10 @@ def scaled(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kw
     """A product or quotient of a tensor and a number."""
     tensor = args[0]
     if isinstance(tensor, torch.Tensor) and tensor._is_zerotensor():
-        with as_on_the_way(dispatch.state):
+        with restore_dispatch_keys(dispatch.state):
             return dispatch.general(plan, func, args, kwargs)
     return dispatch.general(plan, func, args, kwargs)
 
 
 HANDLERS = dict.fromkeys(("aten::mul.Scalar", "aten::div.Scalar"), scaled)
-"""Operators that `Dispatch` hands on whole."""
+"""Operators with handlers of their own."""

@@ -91,7 +91,7 @@ class Source(NamedTuple):
     access: Access
 
 
-def extent(tensor: torch.Tensor) -> tuple[int, int]:
+def byte_range(tensor: torch.Tensor) -> tuple[int, int]:
     """The first byte and the end of what a strided tensor covers in its storage."""
     size = tensor.element_size()
     start = int(tensor.storage_offset()) * size
@@ -177,7 +177,7 @@ class Late:
         tag = storage_of(tensor)._us
         if tag is HOST_TAG or tag.device != CPU:
             return
-        start, end = extent(tensor)
+        start, end = byte_range(tensor)
         for landing in [item for item in self.landings if item.destination.lies_in(tag)]:
             if landing.access.start < end and start < landing.access.end:
                 self._report("stale-read", landing.access, write, start, end)
@@ -197,7 +197,7 @@ class Late:
         tag = storage_of(tensor)._us
         if tag is HOST_TAG or tag.device != CPU:
             return
-        start, end = (0, tag.size) if tensor.is_nested else extent(tensor)
+        start, end = (0, tag.size) if tensor.is_nested else byte_range(tensor)
         first = [item.access for item in self.landings if item.destination.lies_in(tag)]
         if write:
             first += [item.access for item in self.sources if item.source.lies_in(tag)]

@@ -20,7 +20,7 @@ from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import HIDDEN_WRITES, WRITES_ONLY
 from understudy.seam.torch.state.core import Core
-from understudy.seam.torch.state.late import extent
+from understudy.seam.torch.state.late import byte_range
 from understudy.seam.torch.tags import Tag, parts_of, storage_of
 
 current_node: Callable[[], torch.autograd.graph.Node | None] = torch._C._current_autograd_node
@@ -253,7 +253,7 @@ class Order:
             start = int(tensor.storage_offset()) * tensor.element_size()
             end = start + tensor.numel() * tensor.element_size()
         else:
-            start, end = extent(tensor)
+            start, end = byte_range(tensor)
             gaps = strided(start, tensor.element_size(), tensor.shape, tensor.stride())
         ranges.append((tag, start, end, gaps))
 
