@@ -47,7 +47,7 @@ Backend = Literal["emulated", "real"]
 
 MARKERS = (
     "gpus(n=1, model=None): the test needs n GPUs; emulated ones are of that model and fresh for the test",
-    'fault(name, **where): something goes wrong on purpose, as in fault("nan", step=2); the test gets emulated GPUs',
+    'fault(name, **where): inject a fault, as in fault("nan", step=2); the test gets emulated GPUs',
     "max_syncs(n): the test fails when the host waits for an emulated GPU more than n times",
 )
 FIXTURES = ("gpus", "cuda_device", "gpu_trace", "assert_no_findings")
@@ -255,7 +255,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _faults(item: pytest.Item) -> dict[str, object]:
-    """What is to go wrong on purpose in a test, by its markers: the nearest comes last."""
+    """The faults to inject into a test, by its markers: the nearest comes last."""
     found = []
     for marker in reversed(list(item.iter_markers("fault"))):
         if not marker.args or not isinstance(marker.args[0], str) or len(marker.args) > 1:

@@ -82,7 +82,7 @@ class Options:
     `overcommit` serves requests for memory beyond what the GPUs have, to see what a program needs that does not fit;
     `stop_after` ends the process at once after so many steps of optimizers (of PyTorch);
     `stuck_after` is how many seconds a rank may give its devices no work while others wait for it, before that is a
-    finding; `faults` are what is to go wrong on purpose, "die:rank=1,step=3" (docs/faults.md).
+    finding; `faults` are the faults to inject, "die:rank=1,step=3" (docs/faults.md).
     """
 
     gpus: str = "2"

@@ -217,7 +217,7 @@ EMULATION = (
         multiple=True,
         envvar="UNDERSTUDY_FAULT",
         callback=_faults,
-        help="Let something go wrong on purpose: oom, die, hang, slow, xid, nan, bit-flip, disk-full, "
+        help="Inject a fault: oom, die, hang, slow, xid, nan, bit-flip, disk-full, "
         "data-worker-dies or slow-data, as die:rank=1,step=3; may be given several times.",
     ),
     _choice("compat", COMPATIBLE, "Answer as frameworks did when that text was printed: JAX's `x.device()`."),

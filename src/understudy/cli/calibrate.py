@@ -13,13 +13,13 @@ from understudy.trace.plain import Json
 
 
 @click.command("calibrate")
-@click.option("--output", "-o", "path", metavar="FILE", default="curves.toml", show_default=True, help="What to write.")
+@click.option("--output", "-o", "path", metavar="FILE", default="curves.toml", show_default=True, help="File to write.")
 def command(path: str) -> int:
-    """Measure the GPU of this machine with CUDA events, in a few minutes, and write what it takes.
+    """Measure this machine's GPU with CUDA events, in a few minutes, and save the results.
 
-    The file holds the efficiency of kernels by class, size and precision, the rates of copies, and what launches and
-    allocations take the host. `--curves FILE` lets an emulation use it for GPUs of that generation. Without a GPU
-    there is nothing to measure, and the exit code is 2.
+    The file holds the efficiency of kernels by class, size and precision, the rates of copies, and the host's time for
+    launches and allocations. With `--curves FILE`, an emulation uses it for GPUs of that generation. Without a GPU the
+    exit code is 2.
 
     \b
     understudy calibrate -o a100.toml

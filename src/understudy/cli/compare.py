@@ -39,7 +39,7 @@ ROWS = (
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="PERCENT",
-    help="Differences up to this much of A's number do not count.",
+    help="Ignore differences of up to this much of A's number.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
 def command(first: str, second: str, tolerance: float, as_json: bool) -> int:

@@ -14,9 +14,9 @@ HOOKS = "PyTorch hook"
 
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
-@click.option("-v", "--verbose", is_flag=True, help="Name every private hook of PyTorch, not only those that fail.")
+@click.option("-v", "--verbose", is_flag=True, help="List every private hook of PyTorch, not only those that fail.")
 def command(as_json: bool, verbose: bool) -> None:
-    """Say what this machine has, what is missing, and the command that fixes it."""
+    """Check this machine: what it has, what is missing, and the command that fixes it."""
     lines = list(diagnose())
     if as_json:
         click.echo(json.dumps([line._asdict() for line in lines], indent=1))

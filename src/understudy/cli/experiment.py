@@ -31,10 +31,10 @@ from understudy.trace.units import plural
 @click.command("experiment")
 @click.argument("name", default="list")
 @experiment_gpus_option
-@click.option("--report", "-o", "report", metavar="PATH.html", help="Write the result as a page, with its plots.")
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout, and nothing else there.")
-@click.option("--small", is_flag=True, help="Small sizes: seconds, and less to see.")
-@click.option("--sizes", metavar="N,N,...", help="Sizes of your own, where the experiment has any.")
+@click.option("--report", "-o", "report", metavar="PATH.html", help="Write the result and its plots as a page.")
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+@click.option("--small", is_flag=True, help="Small sizes, for a quick look.")
+@click.option("--sizes", metavar="N,N,...", help="Your own sizes, where the experiment has sizes.")
 @click.pass_context
 def command(
     context: click.Context,
@@ -45,10 +45,10 @@ def command(
     small: bool,
     sizes: str | None,
 ) -> int:
-    """Run the experiment NAME and say what its numbers show; `list` says which there are.
+    """Run an experiment and say what its numbers show; `list` names them all.
 
-    Without --gpus it runs on this machine's GPUs, and shows on the CPU what can be shown without one. With --gpus the
-    GPUs are emulated and their numbers modelled; the CPU's are measured in any case.
+    Without --gpus it runs on this machine's GPUs, or shows on the CPU as much as a CPU can. With --gpus the GPUs are
+    emulated and their numbers modelled; the CPU's numbers are always measured.
 
     \b
     understudy experiment list

@@ -15,9 +15,9 @@ from understudy.gpus import Gpu
 @click.argument("names", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 def command(names: tuple[str, ...], as_json: bool) -> None:
-    """List the GPUs that can be emulated, or all facts of the NAMES given, each with its source.
+    """List the GPUs that can be emulated, or all facts about those that are named, with sources.
 
-    A name may also be the path of a `.toml` file with the facts of a GPU of your own; docs/gpus.md shows one.
+    A name may also be the path of a `.toml` file that describes a GPU of your own; docs/gpus.md shows one.
     """
     found = [gpus.find(name) for name in names or gpus.names()]
     if as_json:

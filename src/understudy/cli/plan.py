@@ -63,7 +63,7 @@ NOTHING_FITS = 1
 @click.option(
     "--nproc-per-node",
     metavar="N|gpu",
-    help="Ranks that torchrun's agent starts: a number, or gpu for one each.  [default: gpu where a SPEC has several]",
+    help="Ranks to start: a number, or gpu for one per GPU.  [default: gpu where a SPEC has several]",
 )
 @click.option("--backend", type=click.Choice(BACKENDS), default="local", help="Where rehearsals run.  [default: local]")
 @click.option("--scheduler", metavar="ADDRESS", help="The cluster's address; without it one is started here.")
@@ -75,7 +75,7 @@ NOTHING_FITS = 1
     metavar="STEPS",
     help="Optimizer steps after which a rehearsal ends.  [default: 3]",
 )
-@click.option("--to-the-end", is_flag=True, help="Let the program run to its own end instead.")
+@click.option("--to-the-end", is_flag=True, help="Run the program to its end instead.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=1),
@@ -83,8 +83,8 @@ NOTHING_FITS = 1
     metavar="SECONDS",
     help="For one rehearsal.  [default: 900]",
 )
-@click.option("--suggest", is_flag=True, help="Try what would help: settings, and changes of the program in memory.")
-@click.option("--fresh", is_flag=True, help="Take nothing from the cache of earlier rehearsals.")
+@click.option("--suggest", is_flag=True, help="Also try settings and changes of the program that may help.")
+@click.option("--fresh", is_flag=True, help="Ignore cached rehearsals.")
 @click.option(
     "--report", metavar="PATH", multiple=True, help="Write the plan: .html, .md or .json; may be given several times."
 )
@@ -98,7 +98,7 @@ NOTHING_FITS = 1
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(program: str, arguments: tuple[str, ...], **options: Any) -> int:
-    """Rehearse PROGRAM, unchanged and without data, on each of the GPUs, and say which to take.
+    """Rehearse PROGRAM, unchanged and without data, on each GPU, and recommend one.
 
     \b
     understudy plan train.py --gpus T4,L4,RTX4090,A100,H100 --largest=--batch-size

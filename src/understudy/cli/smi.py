@@ -27,7 +27,7 @@ def command(context: click.Context, gpus: str | None, cuda_version: str | None, 
     """Print what nvidia-smi would print for the emulated GPUs.
 
     Takes nvidia-smi's own options: -L, -i, --query-gpu, --query-compute-apps, --format. Under `understudy run` it shows
-    the GPUs of that run and the memory that its processes use at this moment; `nvidia-smi` is this command there.
+    the GPUs of that run and the memory that its processes use now; `nvidia-smi` runs this command there.
 
     \b
     understudy smi --gpus 4xV100

@@ -31,10 +31,10 @@ DIFFERS = 1
     default=10.0,
     show_default=True,
     metavar="PERCENT",
-    help="Differences up to this much of the GPU's number do not count.",
+    help="Ignore differences of up to this much of the GPU's number.",
 )
-@click.option("--gpus", "spec", metavar="SPEC", help="What to emulate, if not this machine's own GPUs.")
-@click.option("--cuda-version", metavar="VERSION", help="The CUDA version to emulate, if not the program's own.")
+@click.option("--gpus", "spec", metavar="SPEC", help="GPUs to emulate, if not this machine's own.")
+@click.option("--cuda-version", metavar="VERSION", help="CUDA version to emulate, if not the program's own.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
 @click.option("--stand-in", metavar="MODEL", hidden=True, help="An emulated GPU plays the real one: for tests.")
 @click.option("-m", "--module", is_flag=True, help="PROGRAM is a module, as in python -m.")
@@ -42,11 +42,12 @@ DIFFERS = 1
 @click.argument("program", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(program: str | None, arguments: tuple[str, ...], as_json: bool, **options: Any) -> int:
-    """Run PROGRAM on this machine's GPU and emulated, and say where the two differ.
+    """Run PROGRAM on this machine's GPU and emulated, and list the differences.
 
-    Compared are the exit code and the error, the numbers that the program printed, the peaks of allocated and reserved
-    memory, the number, time and order of its kernels, and a step's time (the run's, without steps). The exit code is 1
-    when something differs by more than the tolerance, 2 without a GPU. What the program writes is kept, not shown.
+    It compares the exit code and the error, the numbers that the program printed, the peaks of allocated and reserved
+    memory, the number, time and order of its kernels, and the time of a step (without steps, of the run). The
+    exit code is 1 when something differs by more than the tolerance, 2 without a GPU. The program's own output is not
+    shown.
 
     \b
     understudy verify train.py --epochs 1

@@ -1,4 +1,4 @@
-"""What is made to go wrong on purpose, one fault a file: `--fault`, `emulate(faults=...)`, `@pytest.mark.fault`.
+"""Injected faults, one a file: `--fault`, `emulate(faults=...)`, `@pytest.mark.fault`.
 
 A fault is addressed by rank, step, operator or modelled time, and happens as often as `times` says. Listing this folder
 is the registry: a module holds one subclass of `Fault`, whose docstring is its documentation and whose `options` are
