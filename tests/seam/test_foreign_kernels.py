@@ -59,3 +59,26 @@ def test_tuning_has_switches_and_no_results(session: Session) -> None:
     tunable.set_filename("tuned.csv", insert_device_ordinal=True)
     torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")
     assert (tunable.is_enabled(), tunable.get_filename(), tunable.get_results()) == (True, "tuned0.csv", ())
+
+
+@pytest.mark.parametrize(
+    ("library", "code", "use", "said"),
+    [
+        ("cupy", "def zeros(shape): return 'made'", "zeros", r"cupy\.zeros: CuPy compiles what it computes as CUDA"),
+        ("numba.cuda", "def jit(function): return 'made'", "jit", r"numba\.cuda\.jit: Numba compiles CUDA kernels"),
+    ],
+)
+def test_other_libraries_kernels_are_refused(library, code, use, said, tmp_path, monkeypatch):
+    parts = library.split(".")
+    folder = tmp_path.joinpath(*parts)
+    folder.mkdir(parents=True)
+    (tmp_path / parts[0] / "__init__.py").touch()
+    (folder / "__init__.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.partition(".")[0] == parts[0]]:
+        monkeypatch.delitem(sys.modules, name)
+    with understudy.emulate("V100"):
+        module = importlib.import_module(library)
+        with pytest.raises(UnsupportedError, match=said):
+            getattr(module, use)(None)
+    assert getattr(module, use)(None) == "made"
