@@ -27,6 +27,7 @@ help:
 	@echo "make test-jax, make test-tensorflow, make test-mxnet: the other frameworks, in environments of their own"
 	@echo "make test-plan-backends  plans on a local Dask cluster and a local Ray, in an environment of their own"
 	@echo "make test-compile     Triton kernels and compiled programs, in an environment with Triton (1 GB)"
+	@echo "make test-xla         jitted JAX functions compiled by XLA for emulated GPUs, in an environment with that compiler"
 	@echo "make test-together    PyTorch, JAX and TensorFlow in one process (3 GB)"
 	@echo "make bench            what emulation costs, as ratios to plain CPU"
 	@echo "make bench-operators  operators emulated a second, and predicted time by their number"
@@ -68,7 +69,7 @@ test: environment
 test-long: environment
 	$(RUN) $(PYTEST) -m long $(ARGS)
 
-test-all: check test test-long dist experiments experiment-pages docs test-kill test-threads test-jax test-tensorflow test-mxnet test-compile test-plan-backends test-together test-oldest test-cuda-wheel
+test-all: check test test-long dist experiments experiment-pages docs test-kill test-threads test-jax test-tensorflow test-mxnet test-compile test-xla test-plan-backends test-together test-oldest test-cuda-wheel
 
 # Each other framework has an environment of its own: they pin one another's dependencies.
 test-jax test-tensorflow: test-%:
@@ -79,6 +80,11 @@ test-jax test-tensorflow: test-%:
 test-compile:
 	@PYTHON="$(PYTHON)" tools/environment .venv-compile torch,report,compile,dev
 	.venv-compile/bin/python -m pytest -q -n $(JOBS) tests/on_triton $(ARGS)
+
+# XLA's GPU compiler (no GPU or driver needed), of jax's version.
+test-xla:
+	@PYTHON="$(PYTHON)" tools/environment .venv-xla jax,xla,dev
+	.venv-xla/bin/python -m pytest -q tests/on_xla $(ARGS)
 
 test-plan-backends:
 	@PYTHON="$(PYTHON)" tools/environment .venv-clusters torch,dask,ray,dev

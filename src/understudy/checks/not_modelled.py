@@ -13,6 +13,7 @@ SENTENCES = {
     "shape": "{name} has tensors of unknown shape; their unknown sizes were taken to be the batch size, {assumed}",
     "program": "{name} ran, but what it computes is not known; no time was counted for it",
     "compile": "torch.compile ran {name} and all else eagerly: the times are those of single operators",
+    "compiler": "XLA's GPU compiler refused what was lowered for the CPU, and a simple rule prices it: {name}",
     "allocator": "{name} was asked for; PyTorch's native allocator answered, so what is reserved is what that reserves",
     "backward": "the framework does not show its backward pass; its kernels were derived from the forward pass",
 }

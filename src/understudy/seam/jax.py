@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 
-from understudy.errors import InstallError
+from understudy.errors import InstallError, UnsupportedError
 from understudy.seam import jax_exchange
 from understudy.seam.buffer_slot import BufferSlot
+from understudy.seam.jax_gpu_compiler import Compiled, CompileOptions, GpuCompiler, installed
 from understudy.seam.jax_program import Program, collectives_of, program_of
 from understudy.seam.jax_types import (
     Array,
@@ -32,9 +34,12 @@ from understudy.seam.patching import Patch, Patches, undone
 from understudy.seam.recorder import Holding, Installed, OutOfMemory, Recorder, Session, Work
 from understudy.trace.operation import Signature
 
+NO_PALLAS = "Only interpret mode is supported on CPU backend."
+"""What JAX says of a Pallas kernel on a CPU (jax/_src/pallas/pallas_call.py)."""
 PREALLOCATED = 0.75
 """Part of a GPU that XLA's allocator takes for itself unless told otherwise (docs.jax.dev, GPU memory allocation)."""
 
+SKIP = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
 CUDA_PLATFORM_VERSION = "PJRT C API\ncuda 12000"
 
 
@@ -93,6 +98,14 @@ class _Seam:
         self.lowered: weakref.WeakKeyDictionary[object, Program] = weakref.WeakKeyDictionary()
         self.collectives: weakref.WeakKeyDictionary[Call, list[tuple[str, int]]] = weakref.WeakKeyDictionary()
         self._client: object = None
+        self.compiled: dict[int, tuple[object, Compiled]] = {}  # by identity of the CPU's executable, which is kept
+        self._compiler: GpuCompiler | None = None
+        version = installed() if len({device.gpu.key for device in self.recorder.devices}) == 1 else None
+        self.has_compiler = version is not None
+        says = (
+            f"XLA's GPU compiler ({version})" if version else "understudy's rule of fusion, memory inside not counted"
+        )
+        self.recorder.machine.trace.facts.setdefault("versions", {})["jit of JAX by"] = says
 
     # ------------------------------------------------------------------ the client
 
@@ -102,8 +115,6 @@ class _Seam:
         from jax._src.lib import xla_client  # type: ignore[import-untyped, unused-ignore]
 
         if distributed.global_state.client is not None:
-            from understudy.errors import UnsupportedError
-
             raise UnsupportedError(
                 "jax.distributed over emulated GPUs of several processes is not supported; "
                 "use one process with several GPUs (jax.make_mesh, shard_map, pmap)"
@@ -136,7 +147,7 @@ class _Seam:
 
     def patches(self) -> list[Patch]:
         """Everything that is replaced in jax and jaxlib."""
-        from jax._src import array, dispatch, hardware_utils, pjit, xla_bridge
+        from jax._src import array, compiler, dispatch, hardware_utils, pjit, xla_bridge
         from jax._src.interpreters import mlir, pxla
         from jax._src.lib import xla_client
 
@@ -144,7 +155,8 @@ class _Seam:
         original_discovery = xla_bridge._discover_and_register_pjrt_plugins
 
         def discover() -> None:
-            original_discovery()
+            with _without_libraries():
+                original_discovery()
             xla_bridge._backend_factories["cuda"] = registration
 
         calls = [
@@ -156,6 +168,9 @@ class _Seam:
             Patch(pjit, "_resolve_and_lower", self._lower(pjit._resolve_and_lower)),
             Patch(pxla.MeshExecutable, "create_cpp_call", lambda self, params: None),
             Patch(pxla.MeshComputation, "compile", self._compile(pxla.MeshComputation.compile)),
+            Patch(compiler, "compile_or_get_cached", self._compile_for_gpu(compiler.compile_or_get_cached)),
+            Patch(pxla.MeshExecutable, "as_text", self._answered("as_text", pxla.MeshExecutable)),
+            Patch(pxla.MeshExecutable, "memory_analysis", self._answered("memory_analysis", pxla.MeshExecutable)),
             Patch(pxla.ExecuteReplicated, "__call__", self._execute(pxla.ExecuteReplicated.__call__)),
             Patch(xla_client, "batched_device_put", self._put(xla_client.batched_device_put)),
             Patch(dispatch._DeferredShardArg, "result_handler", _keep(dispatch._DeferredShardArg.result_handler)),
@@ -246,7 +261,15 @@ class _Seam:
 
     def _lower(self, original: Callable[..., object]) -> Callable[..., object]:
         def resolve_and_lower(args: object, jaxpr: ClosedJaxpr, *rest: object, **options: object) -> object:
-            computation = original(args, jaxpr, *rest, **options)
+            try:
+                computation = original(args, jaxpr, *rest, **options)
+            except ValueError as error:
+                if str(error) != NO_PALLAS:
+                    raise
+                raise UnsupportedError(
+                    "a Pallas kernel is compiled for the GPU itself, and an emulated GPU has no processor to run it "
+                    "on: give `pallas_call` interpret=True, write it with jax.numpy, or run this part on a real GPU"
+                ) from error
             if computation not in self.lowered:
                 self.lowered[computation] = program_of(jaxpr)
             return computation
@@ -263,13 +286,56 @@ class _Seam:
 
         return compile
 
+    def _compile_for_gpu(self, original: Callable[..., object]) -> Callable[..., object]:
+        def compile_or_get_cached(
+            backend: object, computation: object, devices: Sequence[Device], options: CompileOptions, *rest: object,
+            **named: object,
+        ) -> object:  # fmt: skip
+            executable = original(backend, computation, devices, options, *rest, **named)
+            if self.has_compiler and backend is self._client:
+                made = self._for_gpu(computation, len(devices), options)
+                if made is not None:
+                    self.compiled[id(executable)] = executable, made
+            return executable
+
+        return compile_or_get_cached
+
+    def _for_gpu(self, computation: object, count: int, options: CompileOptions) -> Compiled | None:
+        """A program as the GPU's compiler makes it; None where that refuses what was lowered for a CPU."""
+        import jax
+
+        if self._compiler is None:
+            self._compiler = GpuCompiler(self.recorder.devices[0].gpu, len(self.recorder.devices))
+        try:
+            return self._compiler.compile(computation, count, options)
+        except jax.errors.JaxRuntimeError as error:
+            self.recorder.not_modelled("compiler", name=str(error).splitlines()[0][:200])
+            return None
+
+    def _of(self, executable: object) -> Compiled | None:
+        known = self.compiled.get(id(executable))
+        return None if known is None else known[1]
+
+    def _answered(self, name: str, cls: type) -> Callable[..., object]:
+        """What `Compiled.as_text()` and `memory_analysis()` say: the GPU's program, where there is one."""
+        stock: Callable[..., object] = getattr(cls, name)
+
+        def answer(executable: MeshExecutable) -> object:
+            made = self._of(executable.xla_executable)
+            return stock(executable if made is None else _Answering(made.executable))
+
+        return answer
+
     def _execute(self, original: Callable[..., Iterable[Array]]) -> Callable[..., object]:
         def execute(call: Call, *args: Array) -> object:
             places = [self.index(device) for device in call._local_devices]
             if min(places, default=-1) < 0:
                 return original(call, *args)
             sizes = [_shard_bytes(aval, sharding) for aval, sharding in _outputs(call.out_handler)]
-            self._require(places, sum(sizes))
+            made = self._of(call.xla_executable)
+            inside = 0 if made is None else made.temporary_bytes
+            self._require(places, sum(sizes) + inside - (0 if made is None else made.alias_bytes))
+            temporary = [self.recorder.hold(place, inside) for place in places] if inside else []
             outs = original(call, *args)
             self._record(call, places, args)
             for out, size in zip(outs, sizes, strict=False):
@@ -277,12 +343,14 @@ class _Seam:
             for arg in args:
                 if getattr(arg, "_us", None) and arg.is_deleted():
                     arg._us = ()
+            del temporary  # given back when the program has ended
             return outs
 
         return execute
 
     def _record(self, call: Call, places: list[int], args: Sequence[Array]) -> None:
-        program = self.programs.get(call)
+        made = self._of(call.xla_executable)
+        program = self.programs.get(call) if made is None else made.program
         if program is None:
             self.recorder.not_modelled("program", name=str(call.name))
             return
@@ -299,8 +367,10 @@ class _Seam:
     def _collectives(self, call: Call) -> list[tuple[str, int]]:
         found = self.collectives.get(call)
         if found is None:
-            modules = call.xla_executable.hlo_modules()
-            found = self.collectives[call] = [pair for m in modules for pair in collectives_of(m.to_string())]
+            made = self._of(call.xla_executable)
+            modules = call.xla_executable.hlo_modules() if made is None else ()
+            found = [pair for m in modules for pair in collectives_of(m.to_string())]
+            found = self.collectives[call] = found if made is None else made.collectives
         return found
 
     def _require(self, places: list[int], size_bytes: int) -> None:
@@ -384,6 +454,31 @@ class _Seam:
         for place in sorted({place for array in arrays for place in self.places(array)}):
             if place >= 0:
                 self.recorder.wait(place, "block_until_ready")
+
+
+class _Answering:
+    """Stands for an executable where JAX asks one about itself."""
+
+    def __init__(self, executable: object) -> None:
+        self._executable = executable
+
+    def xla_extension_executable(self) -> object:
+        """What JAX asks."""
+        return self._executable
+
+
+@contextmanager
+def _without_libraries() -> Iterator[None]:
+    """JAX's plugin for CUDA looks for cuBLAS, cuDNN and a driver when it is found; compiling needs none of them."""
+    before = os.environ.get(SKIP)
+    os.environ[SKIP] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SKIP]
+        else:
+            os.environ[SKIP] = before
 
 
 def _tag(array: Array, held: Sequence[Holding]) -> None:

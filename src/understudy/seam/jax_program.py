@@ -58,6 +58,16 @@ _BYTES = {"pred": 1, "s4": 1, "u4": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f1
           "f32": 4, "s64": 8, "u64": 8, "f64": 8, "c64": 8, "c128": 16}  # fmt: skip
 
 
+def arrays_of(shape: str) -> list[tuple[str, tuple[int, ...]]]:
+    """(type, sizes) of each array in the text of an HLO shape, which may be a tuple's."""
+    return [(kind, tuple(int(n) for n in sizes.split(",") if n)) for kind, sizes in _ARRAY.findall(shape)]
+
+
+def array_bytes(shape: str) -> int:
+    """The bytes of all arrays in the text of an HLO shape."""
+    return sum(_BYTES.get(kind, 4) * math.prod(sizes) for kind, sizes in arrays_of(shape))
+
+
 class Program(NamedTuple):
     """The kernels of one jitted function. `local` says that its shapes are one device's part already (shard_map).
 
@@ -106,12 +116,8 @@ def collectives_of(hlo: str) -> list[tuple[str, int]]:
     """The collectives in the text of a compiled module: (name, bytes of one device's result)."""
     found = []
     for match in _COLLECTIVE_LINE.finditer(hlo):
-        sizes = [
-            _BYTES.get(kind, 4) * math.prod(int(n) for n in shape.split(",") if n)
-            for kind, shape in _ARRAY.findall(match["shape"])
-        ]
-        if sizes:
-            found.append((match["kind"].replace("-", "_"), sum(sizes)))
+        if arrays_of(match["shape"]):
+            found.append((match["kind"].replace("-", "_"), array_bytes(match["shape"])))
     return found
 
 

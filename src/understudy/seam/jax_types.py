@@ -117,6 +117,7 @@ class MeshExecutable(Protocol):
     """`jax._src.interpreters.pxla.MeshExecutable`: what compiling gives."""
 
     unsafe_call: Call
+    xla_executable: object
 
 
 class LoweringContext(Protocol):
