@@ -64,9 +64,10 @@ class CompileOnlyClient(Protocol):
 
 
 def installed() -> str | None:
-    """The version of the GPU compiler that is installed, or None."""
+    """The version of the GPU compiler that is installed, or None; JAX's plugins fit the jaxlib of their own version."""
     try:
-        return version(PLUGIN)
+        found = version(PLUGIN)
+        return found if found == version("jaxlib") else None
     except PackageNotFoundError:
         return None
 
