@@ -52,10 +52,10 @@ GRACE_S = 10
 
 HEAD = """# Programs that others wrote
 
-`make programs` runs the programs below, unchanged, on emulated GPUs and writes this table. What packages alone give is
-installed into an environment of its own (2 GB). `make programs ARGS="--sources DIR --clone"` runs what only a git
-checkout gives as well, and clones from GitHub what DIR lacks. All data is made locally. `tools/programs/programs.toml`
-has the command of each, and how its success is judged: it must end well and print what the row asks for.
+`make programs` runs the programs below, unchanged, on emulated GPUs and writes this table. Packages are
+installed into an environment of their own (2 GB). `make programs ARGS="--sources DIR --clone"` also runs what needs
+a git checkout, and clones from GitHub what DIR lacks. All data is made locally. `tools/programs/programs.toml`
+has the command of each, and how its success is judged: it must succeed and print what the row asks for.
 
 Step time (the median of the optimizer's steps after the first) and peak memory (of the fullest GPU) are modelled.
 Findings are what the checks say beyond notes that cost nothing. `torch` is the version that the row ran on: torchvision
