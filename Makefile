@@ -79,7 +79,7 @@ test-jax test-tensorflow: test-%:
 # Triton is of the version that torch's CUDA wheels of constraints.txt require.
 test-compile:
 	@PYTHON="$(PYTHON)" tools/environment .venv-compile torch,report,compile,dev
-	.venv-compile/bin/python -m pytest -q -n $(JOBS) tests/on_triton $(ARGS)
+	.venv-compile/bin/python -m pytest -q -n $(JOBS) tests/on_triton tests/on_compile $(ARGS)
 
 # XLA's GPU compiler (no GPU or driver needed), of jax's version.
 test-xla:

@@ -12,7 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import understudy
+from understudy.seam.torch.compiled import compilers
 from understudy.session import Session
+
+
+@pytest.fixture(autouse=True)
+def without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA builds of PyTorch bring Triton along; `tests/on_compile` has what happens then."""
+    monkeypatch.setattr(compilers, "find_spec", lambda name: None)
 
 
 def noise(x: Tensor) -> Tensor:

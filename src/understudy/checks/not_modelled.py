@@ -14,6 +14,7 @@ SENTENCES = {
     "program": "{name} ran, but what it computes is not known; no time was counted for it",
     "compile": "torch.compile ran {name} and all else eagerly: the times are those of single operators",
     "compiler": "XLA's GPU compiler refused what was lowered for the CPU, and a simple rule prices it: {name}",
+    "graph": "Inductor compiled a graph with {name}, which is not followed: it ran operator by operator instead",
     "allocator": "{name} was asked for; PyTorch's native allocator answered, so what is reserved is what that reserves",
     "backward": "the framework does not show its backward pass; its kernels were derived from the forward pass",
 }
@@ -24,8 +25,9 @@ class NotModelled(NoteCheck):
 
     ## What it does
     Reports compiled functions with `while` loops (JAX, TensorFlow), functions of unknown shapes (TensorFlow), functions
-    that were compiled before the emulation saw them, MXNet's backward pass, the first use of `torch.compile`, which
-    runs eagerly, and the allocator backend `cudaMallocAsync`, which is the driver's own.
+    that were compiled before the emulation saw them, MXNet's backward pass, the first use of `torch.compile` without
+    Triton, which runs eagerly, graphs that Inductor compiles but the emulation does not follow, and the allocator
+    backend `cudaMallocAsync`, which is the driver's own.
 
     ## Why it is bad
     The reported times leave such work out, or count it once: they are too small, or less certain than the stated band.
@@ -61,6 +63,8 @@ class NotModelled(NoteCheck):
             return "read reserved memory as the native allocator's; allocated memory is the same"
         if line.word("what") == "compile":
             return "read the times as those of the uncompiled program"
+        if line.word("what") == "graph":
+            return "read the times and the memory of this graph as those of uncompiled operators"
         if line.word("what") == "loop":
             return "to measure it, run a fixed number of turns (`fori_loop`, `scan`), or read the times with care"
         return "read the times of this part with care"

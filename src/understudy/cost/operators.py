@@ -16,6 +16,9 @@ _PREFIXES = ("", "_", "native_", "cudnn_", "_cudnn_", "_native_")
 _MXNET_PREFIXES = ("_backward_", "_np_", "_npi_", "_npx_", "broadcast_", "elemwise_")
 _SUFFIXES = ("", "_backward", "_forward", "_backward_data", "_double_backward", "_copy", "_out", "_jvp")
 
+GENERATED = {"red": "reduction", "per": "reduction", "tem": "template"}
+"""Kinds of the kernels that Inductor generates, by what stands after "triton_" in their names; others are pointwise."""
+
 
 class OperatorClass(NamedTuple):
     """One class: the efficiency curve it uses and the share of it, its shortest kernel and one call's host time."""
@@ -71,6 +74,8 @@ def classify(name: str) -> OperatorClass:
     for prefix in _MXNET_PREFIXES:
         if bare not in names:
             bare = bare.removeprefix(prefix)
+    if bare.startswith("triton_"):
+        return classes[f"generated_{GENERATED.get(bare[7:10], 'pointwise')}"]
     if bare.startswith("_foreach"):
         return classes["foreach"]
     if bare.startswith("_fused_") and bare not in names and bare.removeprefix("_fused_") not in names:

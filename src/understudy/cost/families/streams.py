@@ -30,7 +30,7 @@ from understudy.trace.operation import Signature
 
 CLASSES = (
     "elementwise", "activation", "softmax", "norm", "reduction", "scan", "index", "embedding", "random", "fill", "copy",
-    "foreach", "optimizer", "pool",
+    "foreach", "optimizer", "pool", "generated_pointwise", "generated_reduction",
 )  # fmt: skip
 L2_SHARE = 0.25
 """Working sets up to this part of the L2 cache are taken to be there since the kernel before wrote them; assumed."""

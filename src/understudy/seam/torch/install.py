@@ -15,6 +15,7 @@ from understudy import import_hook
 from understudy.errors import InstallError
 from understudy.seam.patching import Patches, undone
 from understudy.seam.torch import kernels, registry
+from understudy.seam.torch.compiled import compilers
 from understudy.seam.torch.cuda import sanitizer
 from understudy.seam.torch.dispatch import asserts, broadcast_losses, determinism, indexing, threads
 from understudy.seam.torch.dispatch.host_time import MeasuredDispatch
@@ -25,7 +26,7 @@ from understudy.seam.torch.distributed import nodata
 from understudy.seam.torch.kernels import composites
 from understudy.seam.torch.state.state import State
 
-ROOMS = ("state", "dispatch", "kernels", "tensor", "cuda", "profiler", "distributed")
+ROOMS = ("state", "dispatch", "kernels", "tensor", "compiled", "cuda", "profiler", "distributed")
 """The rooms whose files may register handlers of operators, and names of PyTorch that they replace."""
 PATCHING = registry.registering("patches", *ROOMS)
 """Their order has no meaning: all are asked before the first name is replaced, and no two replace one name."""
@@ -75,6 +76,7 @@ class Installation:
         self.composites = composites.Composites(state, COMPOSITES)
         self.stale = StaleMode(self.mode) if state.stale and not state.no_data else None
         self.threads = threads.Threads(state, self.mode)
+        self.compilers = compilers.Compilers(self.mode) if compilers.available() else None
         self.hook: object = None
         self._undo: list[Callable[[], None]] = []
 
@@ -118,6 +120,11 @@ class Installation:
         state.notes.begin()
         undo.append(self._unhook)
         self.late = {**LATE, **nodata.modules(state)}
+        if self.compilers is not None:
+            undo.append(self.compilers.end)
+            self.compilers.begin()
+            self.patches.apply(self.compilers.patches())
+            self.late |= self.compilers.modules()
         self.hook = import_hook.hook({name: partial(self._imported, name) for name in self.late})
         ACTIVE.append(state)
 

@@ -67,6 +67,10 @@ NEEDED = {
         torch.jit._script.RecursiveScriptModule torch.jit._serialization.load torch.ops.aten._convolution
         torch.ops.aten.convolution.default._schema
     """,
+    "torch.compile": """
+        torch._C._dynamo.guards._empty_strided_cpu torch._C._dynamo.guards._empty_strided_cuda
+        torch._prims_common.suggest_memory_format torch.utils._python_dispatch._disable_current_modes
+    """,
     "data loaders": """
         torch.utils.data._utils.fetch._IterableDatasetFetcher torch.utils.data._utils.fetch._MapDatasetFetcher
         torch.utils.data._utils.pin_memory.pin_memory torch.utils.data.dataloader._BaseDataLoaderIter

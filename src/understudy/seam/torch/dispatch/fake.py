@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result, Types
@@ -88,9 +89,10 @@ def to(
     if tensor.device == wanted and dtype in (None, tensor.dtype) and memory_format is None and not copy:
         return tensor
     keywords = {} if memory_format is None else {"memory_format": memory_format}
-    constant = getattr(tensor, "constant", None)
+    fake = torch._from_functional_tensor(tensor.elem) if isinstance(tensor, FunctionalTensor) else tensor
+    constant = getattr(fake, "constant", None)
     if constant is not None:  # whose values the mode would copy with CUDA's kernels
-        tensor.constant = None  # type: ignore[attr-defined]
+        fake.constant = None  # type: ignore[attr-defined]
     before, state.local.explicit = state.local.explicit, True
     try:
         out: torch.Tensor = torch.ops.aten._to_copy.default(tensor, dtype=dtype, device=wanted, **keywords)
@@ -98,4 +100,4 @@ def to(
     finally:
         state.local.explicit = before
         if constant is not None:
-            tensor.constant = constant  # type: ignore[attr-defined]
+            fake.constant = constant  # type: ignore[attr-defined]

@@ -101,6 +101,11 @@ class Dispatch(TorchDispatchMode):
         """Dynamo compiles beneath this mode, which is no mode of the program's."""
         return True
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Dynamo compiles the program's frames although this mode is on."""
+        return True
+
     supports_higher_order_operators = True
 
     def plan(self, func: OpOverload) -> Plan:

@@ -20,7 +20,7 @@ from understudy.seam.torch.dispatch.parts import composite as apart
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.state import State
-from understudy.seam.torch.tags import TRACED
+from understudy.seam.torch.tags import TRACED, device_of
 
 KEYS = ("AutogradCPU", "AutogradMeta")
 """Where tensors of an emulated device arrive: with data on the CPU, without on meta."""
@@ -65,7 +65,7 @@ class Composites:
         states = self.states
 
         def kernel(*args: object, **kwargs: object) -> object:
-            if args[0].__class__ in TRACED:
+            if args[0].__class__ in TRACED and isinstance(args[0], torch.Tensor) and device_of(args[0]) < 0:
                 return func._op_dk(COMPOSITE, *args, **kwargs)
             if not jit_trace.is_on():
                 return composite(states[0], func, *args, **kwargs)

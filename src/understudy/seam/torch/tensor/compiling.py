@@ -1,9 +1,8 @@
-"""Compilers: `torch.compile` runs eagerly and says so; `torch.jit` compiles PyTorch's functions, not our wrappers."""
+"""`torch.jit` compiles PyTorch's functions, not our wrappers."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,11 +22,10 @@ DEVICES = "understudy_devices.json"
 
 
 def patches(state: State) -> list[Patch]:
-    """`torch.compile`, what `torch.jit.script` takes for an operator, and saved script modules."""
+    """What `torch.jit.script` takes for an operator, and saved script modules."""
     load = _load(state)
     return [
         Patch(torch._C, "_cuda_CUDAAllocator_AllocatorState", type("AllocatorState", (), {})),  # Inductor imports it
-        Patch(torch, "compile", _compile(state)),
         Patch(builtins_table, "_find_builtin", _find_builtin(builtins_table._find_builtin)),
         Patch(builtins_table, "_builtin_table", builtins_table._builtin_table),  # one made meanwhile holds our wrappers
         Patch(RecursiveScriptModule, "save", _saving(RecursiveScriptModule.save)),
@@ -35,46 +33,6 @@ def patches(state: State) -> list[Patch]:
         Patch(torch.jit, "load", load),
         Patch(torch.jit._serialization, "load", load),
     ]
-
-
-# ---------------------------------------------------------------------------------------------- torch.compile
-
-
-def _compile(state: State) -> Callable[..., object]:
-    stock = torch.compile
-    said: list[bool] = []
-
-    @functools.wraps(stock)
-    def compile(model: Callable[..., object] | None = None, **options: Any) -> object:
-        if model is None:
-            return lambda model: compile(model, **options)
-        if options.get("mode") is not None and options.get("options") is not None:
-            return stock(model, **options)  # refuses that
-        if options.get("disable"):
-            return model
-        _check(options)
-        if not said:
-            said.append(True)
-            name = getattr(model, "__qualname__", type(model).__name__)
-            state.notes.note("not-modelled", state.site(), what="compile", name=name)
-        # What runs a model without the compiler, under the names that a compiled one has (`_orig_mod`).
-        return importlib.import_module("torch._dynamo.eval_frame").DisableContext()(model)
-
-    return compile
-
-
-MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-"""Modes of Inductor, which is imported only where another one must be refused, or options looked at."""
-
-
-def _check(options: dict[str, object]) -> None:
-    """Raise what PyTorch raises for a backend, a mode or an option that there is not."""
-    backend = options.get("backend", "inductor")
-    if backend == "inductor":
-        if options.get("mode") not in MODES or options.get("options"):
-            torch._TorchCompileInductorWrapper(options.get("mode"), options.get("options"), options.get("dynamic"))
-    elif isinstance(backend, str):
-        importlib.import_module("torch._dynamo.backends.registry").lookup_backend(backend)
 
 
 # ---------------------------------------------------------------------------------------------- torch.jit

@@ -1,0 +1,1 @@
+"""`torch.compile` as on CUDA: Dynamo, AOTAutograd and Inductor themselves, with the emulated device below them."""

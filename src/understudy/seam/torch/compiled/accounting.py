@@ -1,0 +1,198 @@
+"""Operators of a compiled program that Inductor leaves to libraries: their time and memory, without their values.
+
+While Inductor's wrapper runs, its buffers have shapes, strides and memory on the emulated device but no values. What it
+calls of PyTorch comes here: results take their shapes from meta kernels, and the work is submitted as that of the same
+operator called from a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+from understudy.seam.torch.dispatch import fake
+from understudy.seam.torch.dispatch.mode import FAKE, PLAIN, Dispatch, get_mode
+from understudy.seam.torch.dispatch.moves import transfer
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
+from understudy.seam.torch.operators.plan import Plan, signature, tensors_in
+from understudy.seam.torch.state.state import VIEW_NS
+from understudy.seam.torch.tags import (
+    CPU,
+    HOST_TAG,
+    NOWHERE,
+    TRACED,
+    Tag,
+    attach,
+    device_of,
+    disable_torch_function,
+    is_physically_meta,
+    storage_of,
+)
+
+Tensor = torch.Tensor
+META = torch.device("meta")
+CPU_DEVICE = torch.device("cpu")
+CONVOLUTIONS = {"aten::convolution": 0, "aten::convolution_backward": 1}
+"""By operator, which argument is the image; the kernel comes after it."""
+COPIES = frozenset({"aten::copy_", "aten::_to_copy"})
+
+
+class Accounting(Dispatch):
+    """The dispatch mode under which Inductor's wrapper runs, with the plans and prices of the emulation's own."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        super().__init__(dispatch.state, {}, dispatch.deviations)
+        self.plans, self.costs = dispatch.plans, dispatch.costs
+        self.handlers = dispatch.handlers  # plans are shared
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> object:
+        if get_mode(FAKE) is not None:
+            return fake.run(self.state, func, args, kwargs or {})
+        if types and any(t.__torch_dispatch__ is not PLAIN for t in types):
+            return fake.run(self.state, func, args, kwargs or {}) if TRACED.intersection(types) else NotImplemented
+        if not hasattr(func, "_schema"):
+            raise NotImplementedError(f"{func.name()} in generated code")
+        kwargs = dict(kwargs or {})
+        plan = self.plans.get(id(func))
+        if plan is None:
+            plan = self.plan(func)
+        with disable_torch_function():
+            return self._account(plan, func, args, kwargs)
+
+    def _account(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+        device = self._device(args, kwargs)
+        before, self.local.inner = self.local.inner, True
+        try:
+            with torch._C._DisableTorchDispatch():
+                out = self.computed(plan, func, args, kwargs)
+        finally:
+            self.local.inner = before
+        if device < 0:
+            if plan.kernel:
+                self.on_the_host(_size((*args, out)))
+            return out
+        self.tag(out, device)
+        if plan.view:
+            self.local.host.now_ns += VIEW_NS
+        elif plan.name in COPIES and self._crosses(args, out):
+            self.transfer(plan, args, out)
+        else:
+            self.submit(plan, func, args, kwargs, out, device, None)
+        return out
+
+    def computed(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+        """What an operator gives: shapes alone."""
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": META}
+        out = func(*map(_to_meta, args), **{name: _to_meta(value) for name, value in kwargs.items()})
+        place = CONVOLUTIONS.get(plan.name)
+        return out if place is None else _laid_out(out, args[place : place + 2])
+
+    def on_the_host(self, size_bytes: int) -> None:
+        """An operator on host tensors, which reads and writes so many bytes."""
+        self.local.host.now_ns += self.machine.installed[0].cost.host_operator_ns(size_bytes)
+
+    def _device(self, args: Arguments, kwargs: Keywords) -> int:
+        """Where an operator's results are: where it says so, else where its tensors are."""
+        wanted = kwargs.get("device") or next((value for value in args if isinstance(value, torch.device)), None)
+        if wanted is not None:
+            return self.state.index(wanted) if wanted.type == "cuda" else CPU
+        return max(map(device_of, tensors_in((*args, *kwargs.values()))), default=NOWHERE)
+
+    def _crosses(self, args: Arguments, out: object) -> bool:
+        places = {device_of(tensor) for tensor in tensors_in((*args, out))}
+        return len(places) > 1
+
+    def transfer(self, plan: Plan, args: Arguments, out: object) -> None:
+        """A copy between the host and a device, or two devices, for which the host waits."""
+        tensors = list(tensors_in((*args, out)))
+        if plan.name == "aten::copy_":
+            transfer(self.state, tensors[1], tensors[0], False, late=False)
+        else:
+            transfer(self.state, tensors[0], tensors[-1], False, late=False)
+
+
+class Pricing(Accounting):
+    """The mode under which Inductor compiles: tensors on a device have neither values nor memory, work has a price.
+
+    So the cost model answers what Inductor measures: matrix products in other shapes, or of several libraries.
+    """
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        super().__init__(dispatch)
+        self.spent_ns = 0
+
+    def tag(self, out: object, device: int) -> None:
+        """Let the results be on `device`."""
+        for tensor in tensors_in((out,)):
+            storage = storage_of(tensor)
+            if storage._us is HOST_TAG:
+                attach(storage, Tag(device, 0))
+
+    def submit(
+        self,
+        plan: Plan,
+        func: OpOverload,
+        args: Arguments,
+        kwargs: Keywords,
+        out: object,
+        device: int,
+        key: list[Hashable] | None,
+    ) -> None:
+        """Add an operator's time on the device to what was spent."""
+        if plan.kernel:
+            model = self.machine.devices[device].cost
+            described = signature(func, plan, args, kwargs, out, self.state.tf32(plan.convolves) if plan.math else 0)
+            self.spent_ns += model.kernel(described).duration_ns
+
+    def transfer(self, plan: Plan, args: Arguments, out: object) -> None:
+        """Copies are no part of what Inductor measures."""
+
+    def on_the_host(self, size_bytes: int) -> None:
+        """Nor is what happens on the host."""
+
+
+class Folding(Pricing):
+    """The mode under which Inductor computes constants: tensors on a device have values, and lie on the CPU."""
+
+    def computed(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+        """What an operator gives, on the CPU."""
+        if any(map(is_physically_meta, tensors_in((*args, *kwargs.values())))):
+            return super().computed(plan, func, args, kwargs)
+        kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+        if "device" in kwargs:
+            kwargs["device"] = CPU_DEVICE
+        args = tuple(CPU_DEVICE if isinstance(value, torch.device) else value for value in args)
+        return plan.run(*args, **kwargs) if plan.builtin else func(*args, **kwargs)
+
+
+def _laid_out(out: object, operands: Iterable[object]) -> object:
+    """A convolution's results in the layout that cuDNN gives them, which meta kernels do not all know.
+
+    Source: `cudnn_conv_suggest_memory_format` of aten/src/ATen/native/ConvUtils.h.
+    """
+    formats = {suggest_memory_format(tensor) for tensor in tensors_in(operands)}
+    last = formats & {torch.channels_last, torch.channels_last_3d}
+    wanted = last.pop() if last else torch.contiguous_format
+    if isinstance(out, Tensor):
+        return out.contiguous(memory_format=wanted)
+    assert isinstance(out, tuple)
+    return tuple(
+        part.contiguous(memory_format=wanted) if isinstance(part, Tensor) and part.dim() > 3 else part for part in out
+    )
+
+
+def _size(values: Iterable[object]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(values))
+
+
+def _to_meta(value: object) -> object:
+    if isinstance(value, Tensor):
+        return value if is_physically_meta(value) else value.to(META)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_to_meta(item) for item in value)
+    return None if isinstance(value, torch.Generator) else value

@@ -1,0 +1,172 @@
+"""The Triton kernels that Inductor makes of a graph: what each one reads and writes, and what a launch of it costs.
+
+Inductor's schedule says which nodes a kernel fuses and which buffers it reads and writes
+(`get_read_write_buffer_accesses` of torch/_inductor/scheduler.py). The kernel's code is never compiled: on the emulated
+machine a launch is its price.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+
+from understudy.machine.machine import Cost
+from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import device_of, storage_of
+from understudy.trace.operation import Signature
+
+KINDS = {"poi": "pointwise", "red": "reduction", "per": "persistent reduction", "tem": "template", "for": "foreach"}
+"""What Inductor's names of kernels say after "triton_" (`get_kernel_category_by_source_code`)."""
+
+
+@runtime_checkable
+class Node(Protocol):
+    """A node of Inductor's schedule, as far as it is asked."""
+
+    def get_read_write_buffer_accesses(self, include_reads: bool, include_writes: bool) -> dict[str, int]:
+        """Bytes of each buffer that it reads, or writes."""
+
+    def estimate_flops(self) -> int | None:
+        """Floating-point operations of a matrix product or a convolution."""
+
+
+class Generated(Protocol):
+    """A kernel that Inductor has written code for."""
+
+    removed_buffers: Container[str]
+    """Buffers that only its own nodes use, so that they never come to memory."""
+
+
+class KernelFacts(NamedTuple):
+    """What Inductor's schedule says of one kernel, at the sizes that it was compiled for.
+
+    `nodes` is how many nodes of the schedule it fuses.
+    """
+
+    name: str
+    kind: str
+    read_bytes: int
+    written_bytes: int
+    flops: int
+    nodes: int
+
+
+class Schedule(threading.local):
+    """What this thread compiles at the moment: the kernels of a graph, and whether Inductor works on one at all."""
+
+    kernels: dict[str, KernelFacts] | None = None
+    works = False
+
+
+class Kernel:
+    """What stands in the generated code for a compiled Triton kernel: it is launched, and computes nothing."""
+
+    def __init__(self, state: State, name: str, facts: KernelFacts) -> None:
+        self.state = state
+        self.name = name
+        self.facts = facts
+        self.size: int | None = None  # of the first launch, whose sizes are those that it was compiled for
+        self.costs: dict[tuple[int, int], Cost] = {}
+
+    def run(self, *args: object, stream: object = None, **kwargs: object) -> None:
+        """Launch the kernel on the current stream of the device that its tensors lie on."""
+        state, machine = self.state, self.state.machine
+        local = state.local
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        device = max(map(device_of, tensors), default=local.device)
+        numbers = prod(value for value in args if type(value) is int and value > 0)
+        if self.size is None:
+            self.size = numbers
+        key = device, numbers
+        cost = self.costs.get(key)
+        if cost is None:
+            scale = numbers / self.size if self.size else 1.0
+            cost = self.costs[key] = machine.price(machine.devices[device], self.signature(scale, tensors))
+        place = local.streams[device]
+        if machine.watching:
+            if machine.concurrent:
+                place = state.order.stream_of(device, place)
+            site = state.site()
+            machine.launch(local.host, place, cost, site if machine.concurrent else 0)
+            state.order.touched(tensors, tensors[-1:], place, site)
+        else:
+            machine.launch(local.host, place, cost)
+            for tensor in tensors:
+                storage_of(tensor)._us.epoch = place.epoch
+
+    def signature(self, scale: float, tensors: Iterable[torch.Tensor]) -> Signature:
+        """What the cost model needs to know of a launch at `scale` times the sizes that it was compiled for."""
+        facts = self.facts
+        given = list(tensors)
+        return Signature(
+            self.name,
+            tuple(tuple(map(int, tensor.shape)) for tensor in given),
+            tuple(str(tensor.dtype)[6:] for tensor in given),
+            len(given),
+            round(facts.flops * scale),
+            round(facts.read_bytes * scale),
+            round(facts.written_bytes * scale),
+            (("kind", facts.kind), ("nodes", facts.nodes)),
+        )
+
+
+@contextmanager
+def recorded(schedule: Schedule) -> Iterator[dict[str, KernelFacts]]:
+    """The kernels that this thread's compilation of one graph defines."""
+    before = schedule.kernels
+    found: dict[str, KernelFacts] = {}
+    schedule.kernels = found
+    try:
+        yield found
+    finally:
+        schedule.kernels = before
+
+
+def defining(schedule: Schedule, stock: Callable[..., str]) -> Callable[..., str]:
+    """`TritonScheduling.define_kernel`, which says what the kernel fuses."""
+
+    @functools.wraps(stock)
+    def define_kernel(self: object, src_code: str, node_schedule: Iterable[object], kernel: Generated) -> str:
+        name = stock(self, src_code, node_schedule, kernel)
+        if schedule.kernels is not None and name not in schedule.kernels:
+            schedule.kernels[name] = _facts(name, node_schedule, kernel)
+        return name
+
+    return define_kernel
+
+
+def _facts(name: str, node_schedule: Iterable[object], kernel: Generated) -> KernelFacts:
+    """What a kernel reads, writes and computes, by the nodes that it fuses: each buffer that it touches once."""
+    nodes = [node for node in node_schedule if isinstance(node, Node)]
+    reads: dict[str, int] = {}
+    writes: dict[str, int] = {}
+    for node in nodes:
+        for buffer, size in node.get_read_write_buffer_accesses(True, False).items():
+            reads[buffer] = max(reads.get(buffer, 0), size)
+        for buffer, size in node.get_read_write_buffer_accesses(False, True).items():
+            writes[buffer] = max(writes.get(buffer, 0), size)
+    inside = kernel.removed_buffers
+    read = sum(size for buffer, size in reads.items() if buffer not in writes)
+    written = sum(size for buffer, size in writes.items() if buffer not in inside)
+    parts = name.split("_")
+    kind = KINDS.get(parts[1] if len(parts) > 1 else "", "pointwise")
+    flops = sum(node.estimate_flops() or 0 for node in nodes) if kind == "template" else 0
+    return KernelFacts(name, kind, read, written, flops, len(nodes))
+
+
+class HostKernel:
+    """What stands in the generated code for a C++ kernel on host tensors."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    def __call__(self, *args: object) -> None:
+        size = sum(tensor.numel() * tensor.element_size() for tensor in args if isinstance(tensor, torch.Tensor))
+        cost = self.state.machine.installed[0].cost
+        self.state.local.host.now_ns += cost.host_operator_ns(size)

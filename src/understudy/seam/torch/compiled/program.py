@@ -1,0 +1,96 @@
+"""A compiled graph as it runs: values from the graph, time and memory from Inductor's own wrapper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
+
+from understudy.seam.torch.compiled import values
+from understudy.seam.torch.compiled.accounting import Accounting
+from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.tags import HOST_TAG, Storage, Tag, attach, is_physically_meta, storage_of
+
+Tensor = torch.Tensor
+CPU_DEVICE = torch.device("cpu")
+
+
+class Program:
+    """What `CompiledFxGraph.current_callable` is: takes a list of inputs and empties it, gives a sequence of results.
+
+    `graph` computes the values, None where a rehearsal has no data. `wrapper` is Inductor's generated function: it
+    allocates, reuses and frees buffers, and launches kernels, in the compiled program's order.
+    """
+
+    def __init__(self, dispatch: Dispatch, graph: fx.GraphModule | None, wrapper: Callable[..., object]) -> None:
+        self.dispatch = dispatch
+        self.graph = graph
+        self.wrapper = wrapper
+        self.accounting = Accounting(dispatch)
+
+    def __call__(self, inputs: list[object]) -> Sequence[object]:
+        computed = None if self.graph is None else values.run(self.dispatch, self.graph, tuple(inputs))
+        given = _without_values(inputs)
+        inputs.clear()
+        with _disable_current_modes(), torch.no_grad(), self.accounting:
+            results = self.wrapper(given)
+        assert isinstance(results, (list, tuple))
+        return results if computed is None else _joined(results, computed)
+
+
+def _without_values(inputs: Sequence[object]) -> list[object]:
+    """Inputs of the same shapes on the same memory, whose end is the end of the real ones for the wrapper."""
+    storages: dict[int, Storage] = {}
+    return [_on_meta(value, storages) if isinstance(value, Tensor) else value for value in inputs]
+
+
+def _on_meta(tensor: Tensor, storages: dict[int, Storage]) -> Tensor:
+    if is_physically_meta(tensor):
+        return tensor
+    real = storage_of(tensor)
+    storage = storages.get(real._cdata)
+    with torch._C._DisableTorchDispatch():
+        if storage is None:
+            storage = storages[real._cdata] = storage_of(torch.empty(real.nbytes(), dtype=torch.uint8, device="meta"))
+            if real._us is not HOST_TAG:
+                attach(storage, real._us)
+        made = torch.empty(0, dtype=tensor.dtype, device="meta")
+        return made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def _joined(results: Sequence[object], computed: Sequence[object]) -> list[object]:
+    """The values in tensors that lie as the wrapper's results do, on the memory that those have."""
+    placed: dict[int, Tag] = {}
+    return [
+        _placed(place, value, placed) if isinstance(place, Tensor) and isinstance(value, Tensor) else place
+        for place, value in zip(results, computed, strict=True)
+    ]
+
+
+def _placed(place: Tensor, value: Tensor, placed: dict[int, Tag]) -> Tensor:
+    storage = storage_of(value)
+    tag = storage_of(place)._us
+    known = placed.get(storage._cdata)
+    if known is None and storage._us is not HOST_TAG:
+        return value  # an input, or a part of one
+    with torch._C._DisableTorchDispatch():
+        if not _lies_alike(place, value) or (known is not None and known is not tag):
+            whole = torch.empty(storage_of(place).nbytes(), dtype=torch.uint8, device=CPU_DEVICE)
+            made = torch.empty(0, dtype=place.dtype, device=CPU_DEVICE)
+            made.set_(storage_of(whole), place.storage_offset(), place.shape, place.stride())
+            value = made.copy_(value)
+            storage = storage_of(value)
+        if tag is not HOST_TAG:
+            placed[storage._cdata] = tag
+            attach(storage, tag)
+    return value
+
+
+def _lies_alike(place: Tensor, value: Tensor) -> bool:
+    return (
+        place.stride() == value.stride()
+        and place.storage_offset() == value.storage_offset()
+        and storage_of(place).nbytes() == storage_of(value).nbytes()
+    )

@@ -1,0 +1,164 @@
+"""The values of a compiled program: the graph that Inductor was given, computed on the CPU below the emulation.
+
+Each operator gives what it gives in a CUDA graph's replay: the CPU's kernel, or ours where the CPU has none. Random
+numbers follow Inductor's rule: the seeds are drawn from the device's generator, once a call of the compiled graph, and
+the numbers of a seed are a function of that seed and the shape, so that the backward pass makes them again. They are
+those of a CPU generator with that seed, not those of Triton's Philox.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import torch
+from torch import fx
+
+from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.call import Arguments, OpOverload
+from understudy.seam.torch.operators.plan import tensors_in
+from understudy.seam.torch.tags import device_of
+
+Tensor = torch.Tensor
+C = torch._C
+aten = torch.ops.aten
+CPU_DEVICE = torch.device("cpu")
+SEED_END = 2**63 - 1
+"""The seeds that `inductor_seeds` draws lie below it (torch/_inductor/inductor_prims.py)."""
+SYMBOLIC = ("_operator", "math", "builtins", "torch", "torch.utils._sympy.functions")
+"""Modules of Python functions in a graph that work on sizes alone."""
+
+
+class UnsupportedGraph(Exception):  # noqa: N818 - it is no error of the program's
+    """A graph has something that is not computed here: it runs operator by operator instead."""
+
+
+def computed_from(dispatch: Dispatch, module: fx.GraphModule) -> fx.GraphModule:
+    """A copy of a graph whose operators compute values on the CPU, wherever its tensors are said to lie.
+
+    Raises:
+        UnsupportedGraph: the graph has an operator that takes operators, or a kernel of the program's own.
+    """
+    graph = fx.Graph()
+    found: dict[fx.Node, fx.Node] = {}
+    out = graph.graph_copy(module.graph, found)
+    graph.output(out)
+    for node in graph.nodes:
+        if node.op == "call_function":
+            node.target = _target(dispatch, node.target)
+            node.args, node.kwargs = _on_cpu(node.args), _on_cpu(node.kwargs)
+        elif node.op not in ("placeholder", "get_attr", "output"):
+            raise UnsupportedGraph(str(node.target))
+    return fx.GraphModule(module, graph)
+
+
+def run(dispatch: Dispatch, module: fx.GraphModule, inputs: Arguments) -> list[object]:
+    """The results of such a graph."""
+    local = dispatch.local
+    inner, local.inner = local.inner, True
+    autocast = C._DisableAutocast()
+    try:
+        with torch.no_grad(), C._DisableTorchDispatch(), C.DisableTorchFunctionSubclass():
+            results: list[object] = list(module.forward(*inputs))
+    finally:
+        local.inner = inner
+        del autocast  # its end is the end of the guard
+    return results
+
+
+def _on_cpu(value: object) -> object:
+    """The arguments of a node with the CPU in the place of every device."""
+    if isinstance(value, torch.device):
+        return CPU_DEVICE
+    if isinstance(value, dict):
+        return {key: _on_cpu(part) for key, part in value.items() if key != "pin_memory"}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_on_cpu(part) for part in value)
+    return value
+
+
+def _target(dispatch: Dispatch, target: object) -> object:
+    """What computes an operator of a graph."""
+    if isinstance(target, OpOverload):
+        special = RANDOM.get(target.name())
+        if special is not None:
+            return _named(special(dispatch), target.name())
+        return _operator(dispatch, RESHAPED.get(target.name(), target))
+    if getattr(target, "__module__", "") in SYMBOLIC:
+        return target
+    raise UnsupportedGraph(getattr(target, "__name__", str(target)))
+
+
+def _operator(dispatch: Dispatch, func: OpOverload) -> Callable[..., object]:
+    plan = dispatch.plans.get(id(func)) or dispatch.plan(func)
+    values = dispatch.deviations.values
+    compute = values.get(func.name()) or values.get(plan.name)
+    if compute is None and plan.builtin and not plan.random:
+        return _named(plan.run, plan.name)
+    compute = compute or Dispatch.call
+
+    def computing(*args: object, **kwargs: object) -> object:
+        device = max((device_of(tensor) for tensor in tensors_in((*args, *kwargs.values()))), default=0)
+        return compute(dispatch, plan, func, args, kwargs, max(device, dispatch.local.device))
+
+    return _named(computing, plan.name)
+
+
+def _named(function: Callable[..., object], name: str) -> Callable[..., object]:
+    """A function under a name that a graph's code may have."""
+
+    def step(*args: object, **kwargs: object) -> object:
+        return function(*args, **kwargs)
+
+    step.__name__ = step.__qualname__ = re.sub(r"\W", "_", name)
+    return step
+
+
+# ---------------------------------------------------------------------------------------------- random numbers
+
+
+def _seeds(dispatch: Dispatch) -> Callable[..., object]:
+    draw = _operator(dispatch, aten.randint.default)
+    return lambda count, device: draw(SEED_END, [count], dtype=torch.int64, device=CPU_DEVICE)
+
+
+def _seed(dispatch: Dispatch) -> Callable[..., object]:
+    draw = _operator(dispatch, aten.randint.default)
+    return lambda device: draw(SEED_END, [], dtype=torch.int64, device=CPU_DEVICE)
+
+
+def _lookup(dispatch: Dispatch) -> Callable[..., object]:
+    return lambda seeds, index: seeds[index].clone()
+
+
+def _random(dispatch: Dispatch) -> Callable[..., object]:
+    def random(size: list[int], seed: Tensor, mode: str, *, align_dtype: object = None) -> Tensor:
+        if align_dtype is not None:
+            raise NotImplementedError("torch._inductor.config.align_random_eager is not emulated: turn it off")
+        draw = torch.randn if mode == "randn" else torch.rand
+        return draw(size, generator=_generator(seed), dtype=torch.float32, device=CPU_DEVICE)
+
+    return random
+
+
+def _randint(dispatch: Dispatch) -> Callable[..., object]:
+    def randint(low: int, high: int, size: list[int], seed: Tensor) -> Tensor:
+        return torch.randint(low, high, size, generator=_generator(seed), device=CPU_DEVICE)
+
+    return randint
+
+
+def _generator(seed: Tensor) -> torch.Generator:
+    return torch.Generator(CPU_DEVICE).manual_seed(int(seed.item()))
+
+
+RANDOM: dict[str, Callable[[Dispatch], Callable[..., object]]] = {
+    "prims::inductor_seeds": _seeds,
+    "prims::inductor_seed": _seed,
+    "prims::inductor_lookup_seed": _lookup,
+    "prims::inductor_random": _random,
+    "prims::inductor_randint": _randint,
+}
+"""Inductor's own random numbers."""
+RESHAPED = {"aten::view": aten.reshape.default, "aten::_unsafe_view": aten.reshape.default}
+"""Inductor gives tensors other strides than the graph was traced with, so that views may have to copy."""

@@ -1,0 +1,140 @@
+"""What compiled programs cost on emulated devices: Inductor's kernels and Inductor's memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import understudy
+from understudy.session import Session
+from understudy.trace.operation import Kind
+
+
+def launched(session: Session, since: int) -> list[str]:
+    """The kernels since a row."""
+    return [record.signature.name for record in list(session.trace)[since:] if record.kind == Kind.KERNEL]
+
+
+def step(module: nn.Module, run: nn.Module, x: Tensor) -> None:
+    for parameter in module.parameters():
+        parameter.grad = None
+    run(x).sum().backward()
+
+
+def layers() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256), nn.LayerNorm(256)).cuda()
+
+
+def test_elementwise_work_is_one_kernel(session: Session) -> None:
+    fused = torch.compile(lambda x, y: F.gelu(x * 2 + y).sin())
+    x, y = torch.randn(2, 1 << 20, device="cuda").unbind()
+    fused(x, y)
+    before = len(session.trace)
+    fused(x, y)
+    (kernel,) = [record for record in list(session.trace)[before:] if record.kind == Kind.KERNEL]
+    assert kernel.signature.name.startswith("triton_poi_fused")
+    assert (kernel.signature.read_bytes, kernel.signature.written_bytes) == (8 << 20, 4 << 20)
+    assert ("nodes", 1) in kernel.signature.detail
+
+
+def test_products_are_the_librarys(session: Session) -> None:
+    module = layers()
+    compiled = torch.compile(module)
+    x = torch.randn(64, 256, device="cuda")
+    step(module, compiled, x)
+    before = len(session.trace)
+    compiled(x)
+    names = launched(session, before)
+    assert sum(name.startswith("aten::") for name in names) == 2
+    assert sum(name.startswith("triton_") for name in names) == 2
+
+
+def test_the_peak_is_below_that_of_the_uncompiled_program(session: Session) -> None:
+    module = layers()
+    compiled = torch.compile(module)
+    x = torch.randn(4096, 256, device="cuda")
+    peaks = []
+    for run in (module, compiled):
+        step(module, run, x)
+        torch.cuda.reset_peak_memory_stats()
+        step(module, run, x)
+        peaks.append(torch.cuda.max_memory_allocated())
+    assert peaks[1] < peaks[0]
+
+
+def test_buffers_are_given_back(session: Session) -> None:
+    chain = torch.compile(lambda x, w: ((x @ w).relu() @ w).sum())
+    x, w = torch.randn(1024, 1024, device="cuda"), torch.randn(1024, 1024, device="cuda")
+    out = chain(x, w)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(3):
+        out = chain(x, w)
+    assert torch.cuda.memory_allocated() == before
+    size = 4 << 20
+    assert before + 2 * size <= torch.cuda.max_memory_allocated() <= before + 2 * size + (1 << 20)
+    del out
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_without_data_all_is_as_with(mode: str) -> None:
+    seen = []
+    for no_data in (False, True):
+        with understudy.emulate("A100", no_data=no_data) as session:
+            module = layers()
+            compiled = torch.compile(module, mode=mode)
+            x = torch.randn(64, 256, device="cuda")
+            torch.cuda.synchronize()
+            begin, rows = session.trace.end_ns(), len(session.trace)
+            for _ in range(3):
+                step(module, compiled, x)
+            torch.cuda.synchronize()
+            stats = torch.cuda.memory_stats()
+            peaks = [stats[f"{name}_bytes.all.peak"] for name in ("allocated", "reserved")]
+            seen.append((launched(session, rows), peaks, session.trace.end_ns() - begin))
+    assert seen[0] == seen[1]
+
+
+def test_replays_cost_the_host_one_launch(session: Session) -> None:
+    module = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(8))).cuda().eval()
+    times = []
+    for mode in ("default", "reduce-overhead"):
+        compiled = torch.compile(module, mode=mode)
+        x = torch.randn(8, 64, device="cuda")
+        with torch.no_grad():
+            wanted = module(x)
+            for _ in range(3):
+                found = compiled(x)
+            torch.testing.assert_close(found, wanted)
+            before = time.perf_counter()  # the emulated host's clock
+            compiled(x)
+            times.append(time.perf_counter() - before)
+    assert times[1] < 0.5 * times[0]
+
+
+def test_autotuning_is_answered(session: Session) -> None:
+    multiply = torch.compile(lambda x, y: (x @ y).relu(), mode="max-autotune-no-cudagraphs")
+    x, y = torch.randn(2, 512, 512, device="cuda").unbind()
+    torch.testing.assert_close(multiply(x, y), (x @ y).relu())
+
+
+def test_generated_code_lies_in_a_folder_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    with understudy.emulate("A100"):
+        torch.compile(lambda x: x.sin() + 1)(torch.ones(8, device="cuda"))
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["understudy"]
+
+
+def test_one_emulation_leaves_nothing_to_the_next() -> None:
+    increase = torch.compile(lambda x: x + 1, backend="aot_eager")
+    for gpus in ("A100", "H100"):
+        with understudy.emulate(gpus):
+            assert increase(torch.zeros(2, device="cuda")).is_cuda
+    assert not increase(torch.zeros(2)).is_cuda

@@ -1,0 +1,197 @@
+"""What compiled programs compute on emulated devices: the values of the uncompiled ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from understudy.session import Session
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward part, as in a transformer."""
+
+    def __init__(self, p: float = 0.0) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(32)
+        self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, _ = x.shape
+        q, k, v = (t.view(batch, tokens, 4, 8).transpose(1, 2) for t in self.qkv(self.norm(x)).split(32, 2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.p)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, tokens, 32))
+        return x + F.dropout(self.down(F.gelu(self.up(x))), self.p)
+
+
+class Images(nn.Module):
+    """Convolutions with batch norm and pooling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.second, self.head = nn.Conv2d(8, 16, 3, stride=2), nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.norm(self.first(x))), 2)
+        return self.head(F.relu(self.second(x)).mean((2, 3)))
+
+
+class Constants(nn.Module):
+    """Tensors that the program makes itself, on the device and on the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = torch.tensor([1.0, 2.0, 3.0, 4.0], device=x.device) + torch.tensor(2.0, device="cuda")
+        return self.layer(x) * scale + torch.arange(4, device=x.device) + torch.ones(4).to(x.device)
+
+
+class Sparse(nn.Module):
+    """An embedding whose weights the output shares, and a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(50, 16), nn.Linear(16, 50)
+        self.head.weight = self.words.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.cross_entropy(self.head(self.words(x)).flatten(0, 1), x.roll(1, 1).flatten())
+
+
+def words() -> Tensor:
+    return torch.randint(0, 50, (4, 8), device="cuda")
+
+
+def numbers(*shape: int) -> Callable[[], Tensor]:
+    return lambda: torch.randn(*shape, device="cuda")
+
+
+def trained(model: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
+    """The output and the gradients of one step."""
+    for parameter in model.parameters():
+        parameter.grad = None
+    out = run(x)
+    out.square().sum().backward()
+    return [out.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+
+@pytest.mark.parametrize(
+    ("model", "example"),
+    [(Block, numbers(2, 8, 32)), (Images, numbers(4, 3, 16, 16)), (Constants, numbers(3, 4)), (Sparse, words)],
+    ids=["block", "images", "constants", "sparse"],
+)
+def test_a_step_has_the_values_of_an_uncompiled_one(
+    session: Session, model: type[nn.Module], example: Callable[[], Tensor]
+) -> None:
+    torch.manual_seed(0)
+    module, x = model().cuda(), example()
+    wanted = trained(module, module, x)
+    compiled = torch.compile(module)
+    for _ in range(2):
+        found = trained(module, compiled, x)
+        assert all(tensor.is_cuda for tensor in found)
+        for first, second in zip(wanted, found, strict=True):
+            torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-4)
+
+
+def test_images_with_channels_last_in_inference(session: Session) -> None:
+    module = Images().cuda().eval().to(memory_format=torch.channels_last)
+    x = torch.randn(4, 3, 16, 16, device="cuda").to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(module)(x), module(x), rtol=1e-4, atol=1e-4)
+
+
+def test_autocast(session: Session) -> None:
+    module, x = Block().cuda(), torch.randn(2, 8, 32, device="cuda")
+    compiled = torch.compile(module)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        found, wanted = compiled(x), module(x)
+    assert found.dtype == wanted.dtype
+    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+
+
+def test_sizes_that_change(session: Session) -> None:
+    double = torch.compile(lambda x: (x * 2).sum(1), dynamic=True, fullgraph=True)
+    for rows in (3, 5, 8):
+        x = torch.randn(rows, 4, device="cuda")
+        torch.testing.assert_close(double(x), (x * 2).sum(1))
+
+
+def test_inputs_that_are_written(session: Session) -> None:
+    @torch.compile
+    def count(state: Tensor, x: Tensor) -> Tensor:
+        state.add_(x.sum())
+        return state * 2
+
+    state = torch.zeros(3, device="cuda")
+    for number in (1, 2):
+        assert count(state, torch.ones(4, device="cuda")).tolist() == [8.0 * number] * 3
+        assert state.tolist() == [4.0 * number] * 3
+
+
+def test_results_that_are_views(session: Session) -> None:
+    @torch.compile
+    def parts(x: Tensor) -> tuple[Tensor, ...]:
+        y = x + 1
+        return x[1:], y, y[0], x
+
+    x = torch.arange(6.0, device="cuda").view(2, 3)
+    tail, y, first, same = parts(x)
+    assert same is x
+    assert tail.data_ptr() == x[1:].data_ptr()
+    assert first.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+    x.zero_()
+    assert tail.tolist() == [[0.0, 0.0, 0.0]]
+    assert y.tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+
+
+def test_dropout_draws_from_the_device_and_is_the_same_in_backward(session: Session) -> None:
+    drop = torch.compile(lambda x: F.dropout(x, 0.5) * 3)
+    x = torch.ones(1000, device="cuda", requires_grad=True)
+
+    def step() -> tuple[Tensor, Tensor]:
+        x.grad = None
+        out = drop(x)
+        out.sum().backward()
+        assert x.grad is not None
+        return out.detach(), x.grad
+
+    torch.manual_seed(1)
+    first, gradient = step()
+    second, _ = step()
+    torch.manual_seed(1)
+    again, _ = step()
+    assert torch.equal(first, gradient)
+    assert set(first.unique().tolist()) == {0.0, 6.0}
+    assert 300 < int((first == 0).sum()) < 700
+    assert not torch.equal(first, second)
+    assert torch.equal(first, again)
+
+
+def test_a_program_is_compiled_anew_for_another_device(session: Session) -> None:
+    increase = torch.compile(lambda x: x + 1, backend="aot_eager")
+    places = [torch.device("cuda", 0), torch.device("cpu"), torch.device("cuda", 1), torch.device("cuda", 0)]
+    for place in places:
+        out = increase(torch.zeros(2, device=place))
+        assert out.device == place
+        assert out.tolist() == [1.0, 1.0]
+
+
+def test_a_graph_that_is_not_followed_runs_operator_by_operator(session: Session) -> None:
+    @torch.compile(fullgraph=True)
+    def choose(x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,))
+
+    assert choose(torch.ones(2, device="cuda")).tolist() == [2.0, 2.0]
+    assert choose(-torch.ones(2, device="cuda")).tolist() == [-2.0, -2.0]
+    found = [finding for finding in session.findings() if finding.code == "not-modelled"]
+    assert "cond" in found[0].message
