@@ -1,6 +1,5 @@
 """torch.compile with Inductor; without Triton nothing here is collected, and a warning says so."""
 
-import logging
 import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -15,10 +14,6 @@ if find_spec("triton") is None:
     warnings.warn("tests/on_compile is left out, for want of Triton: `make test-compile` runs it", stacklevel=1)
 else:
     collect_ignore_glob = []
-
-
-# PyTorch writes whole graphs to it for a handler of its own, which pytest's would make it do: they hold tensors' values.
-logging.getLogger("torch.__trace").propagate = False
 
 
 @pytest.fixture

@@ -164,9 +164,10 @@ def async_compile_patches(state: State, schedule: kernels.Schedule, module: Modu
 
     @functools.wraps(stock_triton)
     def triton(self: object, kernel_name: str, source_code: str, *args: object, **kwargs: object) -> object:
-        if schedule.kernels is None or kernel_name not in schedule.kernels:
+        if schedule.kernels is None:
             return stock_triton(self, kernel_name, source_code, *args, **kwargs)
-        return kernels.Kernel(state, kernel_name, schedule.kernels[kernel_name])
+        facts = schedule.kernels.get(kernel_name)
+        return kernels.Foreign(kernel_name) if facts is None else kernels.Kernel(state, kernel_name, facts)
 
     @functools.wraps(stock_cpp)
     def cpp_pybinding(self: object, argtypes: object, source_code: str) -> object:

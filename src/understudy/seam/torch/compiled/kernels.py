@@ -12,10 +12,11 @@ import threading
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from math import prod
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import torch
 
+from understudy.errors import InternalError
 from understudy.machine.machine import Cost
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of, storage_of
@@ -158,6 +159,17 @@ def _facts(name: str, node_schedule: Iterable[object], kernel: Generated) -> Ker
     kind = KINDS.get(parts[1] if len(parts) > 1 else "", "pointwise")
     flops = sum(node.estimate_flops() or 0 for node in nodes) if kind == "template" else 0
     return KernelFacts(name, kind, read, written, flops, len(nodes))
+
+
+class Foreign:
+    """A kernel of the program's own, in a graph that runs operator by operator: generated code never launches it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def run(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refused."""
+        raise InternalError(f"generated code launched {self.name}, which is no kernel of Inductor's")
 
 
 class HostKernel:
