@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
 
-from reference_steps import rows  # noqa: E402
+from reference_steps import OLD_SOFTWARE, rows  # noqa: E402
 
 from understudy import planning  # noqa: E402
 from understudy.launch import Program  # noqa: E402
@@ -36,7 +36,8 @@ def main() -> None:
     for row in rows():
         if row["model"].startswith(only):
             groups.setdefault((row["model"], row["kind"]), {}).setdefault(row["key"], row)
-    agreeing = pairs = fitting = runs = best = within = plans = 0
+    fitting = runs = best = within = plans = 0
+    agree: list[tuple[bool, bool]] = []  # whether a pair is ranked right, and of one software
     for (model, kind), published in groups.items():
         if len(published) < LEAST_GPUS:
             continue
@@ -51,16 +52,21 @@ def main() -> None:
             )
         truth = {key: float(row["value"]) for key, row in published.items()}
         for one, other in combinations(published, 2):
-            pairs += 1
-            agreeing += (rate(found[one]) > rate(found[other])) == (truth[one] > truth[other])
+            old = [OLD_SOFTWARE in published[key]["notes"] for key in (one, other)]
+            right = (rate(found[one]) > rate(found[other])) == (truth[one] > truth[other])
+            agree.append((right, old[0] == old[1]))
         fastest, taken = max(truth, key=lambda key: truth[key]), max(found, key=lambda key: rate(found[key]))
         plans += 1
         best += fastest == taken
         within += rate(found[taken], low=True) <= rate(found[fastest], high=True)
         print(f"{model:20} {kind:5} fastest published {fastest}, planned {taken}")
-    if pairs:
+    if agree:
         print(f"published batches that fit: {fitting} of {runs}")
-        print(f"ranking of GPUs: tau {2 * agreeing / pairs - 1:.2f} over {pairs} pairs")
+        for name, chosen in (
+            ("all rows", [right for right, _ in agree]),
+            ("rows of one software", [right for right, one in agree if one]),
+        ):
+            print(f"ranking of GPUs, {name}: tau {2 * sum(chosen) / len(chosen) - 1:.2f} over {len(chosen)} pairs")
         print(f"recommended GPU: the fastest in {best} of {plans} plans, within its band in {within}")
 
 
