@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -96,6 +97,15 @@ def test_rehearse_reports_on_its_cell_alone(tmp_path):
     assert (name, traceback.count("ZeroDivisionError: ")) == ("ZeroDivisionError", 1)
     assert "Cell In[6], line 4" in notebooks.printed(shared)
     assert notebooks.error(refused)[0] == "UsageError"
+
+
+def test_the_page_in_the_documentation_does_what_it_says(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "notebooks.md").read_text(encoding="utf-8")
+    begin, mistake = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    _, _, report, _, _ = notebooks.execute(tmp_path, *begin.splitlines(), mistake, "%gpus off", program)
+    (place,) = re.findall(r"`(Cell In\[\d+\], line \d+)`: each", page)
+    assert place in notebooks.printed(report)
 
 
 def test_mistakes_are_one_sentence(tmp_path):

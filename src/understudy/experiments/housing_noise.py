@@ -5,7 +5,7 @@ mini-batches and features that are not normalised. Its program has two more susp
 and the outputs (rows, 1), so the loss compares every output with every label, and PyTorch warns. And the loss that it
 logs after each epoch is that of the last batch alone, which has 20 of the 404 rows.
 
-Each of the four is mended alone, then together. A curve's shaking is the median change from one epoch to the next, as a
+Each of the four is fixed alone, then all together. A curve's shaking is the median change from one epoch to the next, as a
 share of the curve's own height, over the second half of the training. How well the network has learnt is the mean
 squared error over all 404 rows, beside the variance of the prices: that is the error of a network that says the mean
 price of every house.
@@ -51,7 +51,7 @@ SMALL = Sizes(epochs=40, seeds=(0,))
 
 
 class Variant(NamedTuple):
-    """A way to train: what of the book's program is mended."""
+    """A way to train: which of the book's mistakes it fixes."""
 
     name: str
     columns: bool = False  # labels of the outputs' shape
@@ -179,7 +179,7 @@ def _table(findings: dict[Variant, Finding], variance: float) -> Table:
         (variant.name, found.last_shake, found.mean_shake, found.error, found.error / variance)
         for variant, found in findings.items()
     ]
-    return Table("What each mends", columns, tuple(rows))
+    return Table("Effect of each fix", columns, tuple(rows))
 
 
 def _shaking(curves: dict[Variant, Curves]) -> Plot:
