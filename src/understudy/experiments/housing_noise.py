@@ -5,7 +5,7 @@ mini-batches and features that are not normalised. Its program has two more susp
 and the outputs (rows, 1), so the loss compares every output with every label, and PyTorch warns. And the loss that it
 logs after each epoch is that of the last batch alone, which has 20 of the 404 rows.
 
-Each of the four is fixed alone, then all together. A curve's shaking is the median change from one epoch to the next, as a
+Each of the four is fixed alone, then all. A curve's shaking is the median change from one epoch to the next, as a
 share of the curve's own height, over the second half of the training. How well the network has learnt is the mean
 squared error over all 404 rows, beside the variance of the prices: that is the error of a network that says the mean
 price of every house.
