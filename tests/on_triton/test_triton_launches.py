@@ -159,6 +159,33 @@ def test_the_driver_says_which_gpu_it_is(session):
     assert active.utils.get_device_properties(0)["multiprocessor_count"] == 108
 
 
+def test_a_kernel_compiled_beforehand_says_its_registers(session, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    x = torch.ones(8, device="cuda")
+    compiled = mean_of_two.warmup(x, x, BLOCK=8, grid=(1,))
+    compiled._init_handles()
+    assert 0 < compiled.n_regs < 64
+    assert compiled.metadata.target.arch == 80
+
+
+def test_products_are_priced_at_the_rate_of_their_type(session):
+    @triton.jit
+    def square(x_ptr, out_ptr, N: tl.constexpr):
+        at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+        x = tl.load(x_ptr + at)
+        tl.store(out_ptr + at, tl.dot(x, x).to(x.dtype))
+
+    for dtype in (torch.float16, torch.float32):
+        x = torch.rand(64, 64, device="cuda", dtype=dtype)
+        out = torch.empty_like(x)
+        square[(1,)](x, out, N=64)
+        torch.testing.assert_close(out, (x.float() @ x.float()).to(dtype))
+    half, single = rows(session, "square")
+    assert half.signature.flops == single.signature.flops == 2 * 64**3
+    assert (half.signature.dtypes, single.signature.dtypes) == (("float16",), ("float32",))
+    assert ("tf32", 1) in single.signature.detail
+
+
 def test_tensors_elsewhere_are_refused_as_on_a_gpu(session):
     host, other = torch.ones(8), torch.ones(8, device="cuda:1")
     for tensor in (host, other):

@@ -31,12 +31,12 @@ class Arithmetic(Base):
         self.work.product(prod(x.shape[:-2]), Tile(m, n, k, arithmetic, size))
         out = d.dtype.scalar
         if values.is_packed(out.name):
-            total = np.matmul(x, y) + values.widened(d.data, out.name)
+            total = np.add(values.product(x, y), values.widened(d.data, out.name))
             return self._handle(values.narrowed(total, out.name), out)
         if d.data.dtype.kind in "iu":
-            product = np.matmul(x.astype(np.float64), y.astype(np.float64)).astype(np.int64)
-            return self._handle((product + d.data).astype(d.data.dtype), out)
-        return self._handle((np.matmul(x, y) + d.data).astype(d.data.dtype), out)
+            product = values.product(x.astype(np.float64), y.astype(np.float64)).astype(np.int64)
+            return self._handle(np.add(product, d.data).astype(d.data.dtype), out)
+        return self._handle(np.add(values.product(x, y), d.data).astype(d.data.dtype), out)
 
     def _operand(self, handle: Handle) -> Array:
         name = handle.dtype.scalar.name

@@ -15,7 +15,7 @@ from types import CodeType, FrameType, FunctionType, SimpleNamespace
 import numpy as np
 
 from understudy.errors import UnsupportedError
-from understudy.seam.torch.triton import rewriting
+from understudy.seam.torch.triton import rewriting, values
 from understudy.seam.torch.triton.accesses import Accesses
 from understudy.seam.torch.triton.arithmetic import Arithmetic
 from understudy.seam.torch.triton.base import Kernel, Work
@@ -71,7 +71,7 @@ class Interpreter(Accesses, Arithmetic, Reductions):
         """
         self.memory, self.work, self.debug, self._spun = memory, Work(), debug, (0, 0)
         self._fresh.clear()
-        with self._patched():
+        with self._patched(), values.alone():
             try:
                 function = self.function(kernel)
                 self._builder.set_grid_dim(*grid)

@@ -303,8 +303,11 @@ class Launch:
         if tile is not None:
             details.append(("tile", f"{tile.m}x{tile.n}x{tile.k}"))
             details.append(("shared", tile.operand_bytes * max(1, self.options.stages - 1)))
+        if precision == "tf32":
+            details.append(("tf32", 1))
         signature = Signature(
             f"triton::{self.kernel.__name__}",
+            dtypes=(DTYPES.get(precision, "float32"),) if precision else (),
             flops=round(factor * sum(work.flops.values())),
             read_bytes=read,
             written_bytes=written,
@@ -370,6 +373,14 @@ def priced() -> Iterator[None]:
         pricing.pop()
 
 
+DTYPES = {
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp64": "float64",
+    "fp8": "float8_e4m3fn",
+    "int8": "int8",
+}
+"""What the trace calls a product's operands, by its arithmetic."""
 OPTIONS = (("num_warps", 4), ("num_stages", 3))
 
 

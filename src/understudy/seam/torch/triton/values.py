@@ -6,7 +6,8 @@ rounds to nearest even (`_convert_float` of triton/runtime/interpreter.py agains
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -52,6 +53,24 @@ def erf(data: Array) -> Array:
     """The error function of each element."""
     made: Array = torch.erf(torch.from_numpy(np.array(data))).numpy()
     return made
+
+
+def product(left: Array, right: Array) -> Array:
+    """A matrix product by PyTorch, whose threads `alone` holds back: those of numpy's OpenBLAS wait by spinning."""
+    given = (torch.from_numpy(np.require(side, requirements=["C", "W"])) for side in (left, right))
+    made: Array = torch.matmul(*given).numpy()
+    return made
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """One thread for PyTorch's own work: a kernel's tiles are too small for more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 Function = Callable[..., Array]
