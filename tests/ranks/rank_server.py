@@ -57,11 +57,13 @@ def serve(request: dict) -> dict | None:
     status = waited(processes, began + MOST_S)
     took = time.monotonic() - began
     result = launch.collect(folder, any(status.values()))
-    found = [finding for trace in result.traces for finding in checks.run(trace) if finding.severity != "info"]
+    told = [finding for trace in result.traces for finding in checks.run(trace)]
+    found = [finding for finding in told if finding.severity != "info"]
     output = {path.name: path.read_text("utf-8", "replace") for path in sorted(folder.glob("*.out"))}
     shutil.rmtree(folder)
     return {
         "findings": [[f.code, f.site.file, f.site.line, f.message] for f in launch.merge(found)],
+        "remarks": [finding.message for finding in told if finding.code == "imbalance"],
         "status": [status[rank] for rank in range(request["ranks"])],
         "took_s": took,
         "outcome": result.outcome,
@@ -95,6 +97,7 @@ def become(rank: int, request: dict, folder: Path, port: int) -> None:
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size),
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1",
     )  # fmt: skip
+    os.environ.update(request.get("environment", {}))
     options = {"gpus": request.get("gpus", f"{max(2, size)}xV100"), "stuck_after": request.get("stuck_after", 60.0)}
     if request.get("faults"):
         options["faults"] = request["faults"]

@@ -16,6 +16,8 @@ import pytest
 
 HERE = Path(__file__).parent
 PROGRAMS = sorted((HERE / "programs").glob("*.py"))
+GO_ON = ("wait-missing", "unused-parameters")
+"""Findings that do not end a run: the program goes on, or ends by its own error."""
 FINDING = re.compile(r"# finding: (?P<code>[a-z-]+)")
 
 
@@ -54,10 +56,10 @@ def test_program(server, path):
     assert all(Path(file).name == path.name for _, file, _, _ in answer["findings"]), shown
     for _, _, _, message in answer["findings"]:
         assert all(f"{path.name}:{number}" in message for number in named), shown
-    if expected:
+    if expected and expected[0][0] not in GO_ON:
         assert answer["outcome"] == 64
         assert any(answer["status"])
-    else:
+    elif not expected:
         assert answer["status"] == [0] * len(answer["status"]), shown
 
 

@@ -58,6 +58,14 @@ def test_a_slow_rank_is_no_finding(server, plain):
     assert weights(answer) == plain
 
 
+def test_what_a_slow_rank_costs_is_told(server):
+    answer = ask(server, TRAINING, faults=["slow:rank=1,factor=20000"])
+    assert (answer["status"], answer["findings"]) == ([0, 0], [])
+    assert any("rank 0 waited" in text and "for rank 1, whose GPU was still at work" in text
+               for text in answer["remarks"]), answer  # fmt: skip
+    assert not any(text.startswith("rank 1 waited") for text in answer["remarks"])
+
+
 def test_a_nan_of_one_rank_reaches_all(server, plain):
     answer = ask(server, TRAINING, faults=["nan:rank=1,step=4,operation=addmm"])
     assert (answer["status"], answer["findings"]) == ([0, 0], [])

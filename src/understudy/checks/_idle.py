@@ -76,6 +76,8 @@ class Gaps:
         idle = self.devices.get(device)
         if idle is None:
             idle = self.devices[device] = Idle(device, record.start_ns, record.start_ns)
+        if record.kind == Kind.COLLECTIVE:  # issued, it waits for the other ranks: that is not this host's time
+            idle.waited_ns += max(0, record.start_ns - max(record.issued_ns, idle.busy_until_ns))
         gap_ns = record.start_ns - idle.busy_until_ns
         if gap_ns > 0:
             idle.once_ns += min(gap_ns, idle.setting_up_ns)

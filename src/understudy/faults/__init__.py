@@ -18,7 +18,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from understudy.errors import UsageError
 
-ADDRESS: dict[str, type] = {"rank": int, "step": int, "operation": str, "after_ms": float, "times": int}
+ADDRESS: dict[str, type] = {
+    "rank": int, "step": int, "restart": int, "operation": str, "after_ms": float, "times": int,
+}  # fmt: skip
 """Where and when a fault happens, and how often; 1 time by default, 0 for every time."""
 
 
@@ -66,7 +68,7 @@ class Moment(NamedTuple):
     """What the program is about to do, or has just done.
 
     `kind` is "operator", "batch" or "save"; `name` the operator's. `step` counts from 1 and grows with each step of an
-    optimizer.
+    optimizer; `restart` counts from 0 how often torchrun has started the ranks again.
     """
 
     kind: str
@@ -74,6 +76,7 @@ class Moment(NamedTuple):
     rank: int
     step: int
     now_ns: int
+    restart: int = 0
 
 
 class Fault:
@@ -99,6 +102,7 @@ class Fault:
             and moment.kind == self.kind
             and given.get("rank", moment.rank) == moment.rank
             and given.get("step", moment.step) == moment.step
+            and given.get("restart", moment.restart) == moment.restart
             and moment.now_ns >= given.get("after_ms", 0) * 1_000_000
             and ("operation" not in given or matches(given["operation"], moment.name))
         )
@@ -162,8 +166,8 @@ def _parse(text: str, draw: random.Random) -> Fault:
         except ValueError:
             wanted = "a whole number" if types[option] is int else "a number"
             raise UsageError(f"{option} of the fault {name!r} cannot be {value!r}: it is {wanted}") from None
-    if given.get("step", 1) < 1 or given.get("times", 0) < 0 or given.get("rank", 0) < 0:
-        raise UsageError(f"the fault {text!r} never happens: steps count from 1, and ranks and times from 0")
+    if given.get("step", 1) < 1 or given.get("times", 0) < 0 or min(given.get("rank", 0), given.get("restart", 0)) < 0:
+        raise UsageError(f"the fault {text!r} never happens: steps count from 1, and ranks, restarts and times from 0")
     return kind(text, given, draw)
 
 

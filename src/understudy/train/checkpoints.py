@@ -89,6 +89,8 @@ class Checkpoints:
 
     def _write(self, folder: Path, snapshot: Snapshot, metrics: dict[str, float]) -> None:
         try:
+            snapshot.wait()
+            self._refuse_nan(folder, snapshot)
             self._put_later_ones_aside()
             write_checkpoint(folder, snapshot, metrics)
             self._note_best(folder, metrics.get(self.monitor))
@@ -98,6 +100,15 @@ class Checkpoints:
                 f"the checkpoint {folder.name} could not be written to {self.directory} ({_reason(error)}): make room, "
                 "or let this process write to it, and go on from the checkpoint before it with resume=True."
             ) from error
+
+    def _refuse_nan(self, folder: Path, snapshot: Snapshot) -> None:
+        """Keep the checkpoints that are there from making room for one that nobody can go on from."""
+        for name, tensor in snapshot.model.items():
+            if tensor.is_floating_point() and tensor.element_size() > 1 and bool(tensor.isnan().any()):
+                raise UsageError(
+                    f"the checkpoint {folder.name} was not written, since {name} holds NaN: go on from the checkpoint "
+                    "before it with resume=True, with a lower learning rate or gradient_clip_val where it comes again."
+                )
 
     def _put_later_ones_aside(self) -> None:
         """Move the checkpoints newer than the one gone on from into a folder of their own, the newest first."""

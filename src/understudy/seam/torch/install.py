@@ -117,6 +117,7 @@ class Installation:
                 self.stale.__enter__()  # type: ignore[no-untyped-call]
         undo.append(self.threads.let_go)
         undo.append(state.notes.end)
+        undo.append(state.groups.tell)
         state.notes.begin()
         undo.append(self._unhook)
         self.late = {**LATE, **nodata.modules(state)}

@@ -200,6 +200,7 @@ NEEDED_BY_RANKS = {
         torch.distributed._register_comm_hook torch.distributed._verify_params_across_processes
         torch.distributed.distributed_c10d._NCCL_AVAILABLE
         torch.distributed.distributed_c10d._new_process_group_helper
+        torch.nn.parallel.DistributedDataParallel._pre_forward
         torch.nn.parallel.DistributedDataParallel._register_builtin_comm_hook
         torch.ops._c10d_functional.wait_tensor
     """,

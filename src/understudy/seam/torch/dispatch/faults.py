@@ -78,9 +78,8 @@ class Strikes:
 
     def happen(self, kind: str, name: str = "", after: bool = False) -> list[Fault]:
         """The faults that happen now, each of which is written down."""
-        moment = Moment(
-            kind, name, int(os.environ.get("RANK") or 0), self.state.notes.steps + 1, self.state.local.host.now_ns
-        )
+        rank, restart = (int(os.environ.get(variable) or 0) for variable in ("RANK", "TORCHELASTIC_RESTART_COUNT"))
+        moment = Moment(kind, name, rank, self.state.notes.steps + 1, self.state.local.host.now_ns, restart)
         found = [fault for fault in self.faults if fault.after == after and fault.due(moment)]
         for fault in found:
             fault.left -= 1

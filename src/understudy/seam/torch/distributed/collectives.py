@@ -114,6 +114,8 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
         return out
     submit(dispatch, group, stream, (plan.name, 0 if plan.name == "c10d::barrier" else size), (reads, writes), site)
     _hand_over(dispatch, stream, asynchronous, host=plan.name == "c10d::barrier", tensors=(*reads, *writes))
+    if CALLS.queued is not None:
+        CALLS.queued.site, CALLS.queued.name = site, call.operation.name
     return out
 
 

@@ -11,12 +11,14 @@ import torch
 import torch.distributed as dist
 
 from understudy.gpus import versions
+from understudy.machine.order import knows
 from understudy.machine.stream import Event, Stream
 from understudy.ranks.calls import Channel
 from understudy.seam.cuda_driver import FIRST_PCI_BUS
 from understudy.seam.torch.distributed.described import MASK, Described, Descriptions
 from understudy.seam.torch.distributed.lending import Lender, Lending
 from understudy.seam.torch.distributed.nccl import NCCL_VERSION
+from understudy.seam.torch.distributed.skew import Skew
 from understudy.seam.torch.distributed.watch import Watch
 
 if TYPE_CHECKING:
@@ -72,10 +74,10 @@ class Group:
         """Whether there is nobody to meet."""
         return self.size == 1 or self.alone
 
-    def meet(self, time_ns: int, call: Described) -> list[list[int]]:
-        """Each rank's time and the numbers by which calls are compared: one exchange that every rank takes part in."""
+    def meet(self, time_ns: int, call: Described, host_ns: int) -> list[list[int]]:
+        """Each rank's time, the numbers by which calls are compared, and its host's time: one exchange of all ranks."""
         with torch._C._DisableTorchDispatch():
-            mine = torch.tensor([time_ns, *call[1:]], device="cpu")
+            mine = torch.tensor([time_ns, *call[1:], host_ns], device="cpu")
             found = torch.empty((self.size, len(mine)), dtype=torch.int64, device="cpu")
             self.lender.whole(found.view(-1), mine).wait()
             rows: list[list[int]] = found.tolist()
@@ -87,7 +89,8 @@ class Queued:
 
     `tensors` are kept until somebody waits, as ProcessGroupNCCL's TensorShelf does: memory that a collective is still
     at work on goes to nobody else. `entry` is a message's in the ledger of this rank's calls, `message` its tensors,
-    which the Work keeps for its own life (`outputs_` of ProcessGroupNCCL::pointToPoint).
+    which the Work keeps for its own life (`outputs_` of ProcessGroupNCCL::pointToPoint). `site` and `name` are the line
+    and the operation, `waited` whether somebody waited or took its future.
     """
 
     def __init__(
@@ -103,6 +106,8 @@ class Queued:
         self.tensors = tensors
         self.entry = entry
         self.message = message
+        self.site, self.name = 0, ""
+        self.waited = False
         self.host = False
 
 
@@ -132,6 +137,8 @@ class Groups:
         self.descriptions = Descriptions()
         self.watch = Watch(state, state.stuck_after_s)
         self.lending = Lending()
+        self.skew = Skew()
+        self.unwaited: list[Queued] = []  # collectives whose Work was dropped without a wait
 
     def add(self, group: Group) -> None:
         """Remember a group that was just made."""
@@ -144,6 +151,7 @@ class Groups:
         """A group, or all of them, was destroyed: the memory of its communicators comes back."""
         self.lending.settle()
         if name is None:
+            self.tell()
             self.watch.close()
         for group in list(self.by_name.values()) if name is None else filter(None, [self.by_name.get(name)]):
             for device, size in group.connected.items():
@@ -151,6 +159,23 @@ class Groups:
             group.connected.clear()
             del self.by_name[group.name]
             self.backends = [backend for backend in self.backends if backend is not group.lender.inner]
+
+    def tell(self) -> None:
+        """Note what is known at the end: for whom this rank waited, and what nobody waited for."""
+        state = self.state
+        self.skew.tell(state.ranks.rank, state.notes.note)
+        unwaited, self.unwaited = self.unwaited, []
+        for queued in unwaited:
+            if queued.event is not None and not self._is_known(queued.event):
+                state.notes.note("wait-missing", queued.site, operation=queued.name, rank=state.ranks.rank)
+
+    def _is_known(self, event: Event) -> bool:
+        """Whether the host or the current stream is ordered after an event."""
+        stream = event.stream
+        if stream is None:
+            return True
+        agent, epoch = stream.agent, event.order.get(stream.agent, 0)
+        return self.state.machine.host_knows(agent, epoch) or knows(self.current(stream.device).order, agent, epoch)
 
     def of(self, boxed: str | torch.ScriptObject) -> Group | None:
         """The group behind the argument of a c10d operator; None for one that was made elsewhere."""
@@ -205,11 +230,13 @@ class Groups:
             return
         try:
             with self.watch.inside(group.channel, call.operation, site):
-                rows = group.meet(ready_ns, call)
+                rows = group.meet(ready_ns, call, self.state.local.host.now_ns)
                 first = rows[0][1]
                 if any(row[1] != first for row in rows) or _sum(rows, 2) != _sum(rows, 3):
                     raise self.watch.differing(group.name, call.operation, site)
-                yield max(row[0] for row in rows)
+                times = [(row[0], row[4]) for row in rows]
+                self.skew.met(site, call.operation.name, group.ranks, ready_ns, times)
+                yield max(times)[0]
         except BaseException:
             self.lending.forget()
             raise

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from understudy.ranks.calls import Channel, Operation
 from understudy.seam.patching import Patch
-from understudy.seam.torch.distributed import futures, nodata, splitting
+from understudy.seam.torch.distributed import futures, nodata, splitting, unused
 from understudy.seam.torch.distributed.futures import future_class
 from understudy.seam.torch.distributed.groups import Group, Groups
 from understudy.seam.torch.distributed.lending import Lender
@@ -59,6 +59,7 @@ def patches(state: State) -> list[Patch]:
         Patch(group_class, "_device_types", _device_types(groups)),
         *(Patch(group_class, name, method) for name, method in methods(groups).items()),
         *splitting.functions(state.groups),
+        *unused.functions(state),
         *futures.functions(groups),
         *nodata.functions(state),
     ]

@@ -145,6 +145,7 @@ class Waiting:
         for other in self._others:
             other.wait(timeout)
         queued = self._queued
+        queued.waited = True
         if queued.finish is not None:
             with self._groups.watch.waiting(queued.entry):
                 self._inner.wait() if timeout is None else self._inner.wait(timeout)
@@ -173,9 +174,11 @@ class Waiting:
             return bool(self._inner.is_completed())
         if not all(other.is_completed() for other in self._others):
             return False
-        return queued.event is None or self._groups.state.machine.query_event(
-            self._groups.state.local.host, queued.event
-        )
+        if queued.event is None:
+            return True
+        done = self._groups.state.machine.query_event(self._groups.state.local.host, queued.event)
+        queued.waited |= done
+        return done
 
     def is_success(self) -> bool:
         """Whether it is done without an error."""
@@ -201,6 +204,7 @@ class Waiting:
         if self._queued.event is None:
             self.wait()
             return self._inner.get_future()
+        self._queued.waited = True
         return self._groups.future(self._inner.get_future().value(), self._queued.event)
 
     def get_future_result(self) -> object:
@@ -223,5 +227,7 @@ def _work_class(groups: Groups) -> Callable[..., Waiting]:
         def __del__(self) -> None:
             if self._queued.tensors and self._queued.event is not None:
                 self._groups.shelf.append(self._queued)
+            if self._queued.name and not self._queued.waited:
+                self._groups.unwaited.append(self._queued)
 
     return Work
