@@ -112,6 +112,40 @@ def real(folder, number, *entries, ranks="[0, 1]"):
     return path
 
 
+PAIRS = {
+    "equal": [{}, {}],
+    "type": [{}, {"name": "nccl:all_gather"}],
+    "size": [{}, {"sizes": ((4, 4),)}],
+    "output": [{}, {"out": ((4, 4),)}],
+    "reduced into another size": [{"out": ((4, 4),)}] * 2,
+    "rows and columns": [{"sizes": ((12,),)}] * 2,
+    "gathered": [{"name": "nccl:all_gather", "out": ((6, 4),)}] * 2,
+    "gathered too little": [{"name": "nccl:all_gather", "out": ((5, 4),)}] * 2,
+    "scattered": [{"name": "nccl:_reduce_scatter_base", "sizes": ((6, 4),), "out": ((3, 4),)}] * 2,
+    "scattered too much": [{"name": "nccl:_reduce_scatter_base", "sizes": ((6, 4),), "out": ((4, 4),)}] * 2,
+    "list scattered": [{"name": "nccl:reduce_scatter", "sizes": ((6, 4),), "out": ((3, 4),)}] * 2,
+    "exchanged": [{"name": "nccl:all_to_all", "sizes": ((3, 4),), "out": ((5, 4),)},
+                  {"name": "nccl:all_to_all", "sizes": ((5, 4),), "out": ((3, 4),)}],
+    "broadcast": [{"name": "nccl:broadcast"}] * 2,
+    "gather": [{"name": "nccl:gather", "out": ((6, 4),)}, {"name": "nccl:gather", "out": ((0,),)}],
+    "state": [{}, {"state": "scheduled"}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_pair_of_calls_differs_where_pytorch_says_so(tmp_path, name):
+    from torch.distributed.flight_recorder.components.types import MatchState, Op
+
+    entries = [entry(1, **changed) for changed in PAIRS[name]]
+    one, other = (Op(each, {"0": {0, 1}}, "0") for each in entries)
+    verdict = one.match(other).state
+    paths = [real(tmp_path, number, each) for number, each in enumerate(entries)]
+    differs = verdict not in (MatchState.FULLY_MATCHED, MatchState.UNDECIDED, MatchState.COLLECTIVE_STATE_MISMATCH)
+    assert [note.code for note in flight_recorder.wrong(flight_recorder.load(paths))] == [
+        "collective-mismatch"
+    ] * differs
+
+
 FRAMES = (
     {"name": "all_reduce", "filename": "/usr/lib/python3/dist-packages/torch/distributed/c10d.py", "line": 3},
     {"name": "train", "filename": "/home/me/train.py", "line": 31},

@@ -117,10 +117,12 @@ def _sizes(operation: Operation, group: Group) -> tuple[list[list[int]], list[li
             return shapes, [[math.prod(shape) // ranks] for shape in shapes]
         case "all_to_all_single" | "all_to_all":
             return [[sum(operation.sent)]], [[sum(operation.received)]]
-        case "all_gather" | "gather":
+        case "all_gather":  # NCCL's group records the one tensor that it gathers into, and scatters from
+            return shapes, [[sum(operation.received)]]
+        case "gather":
             return shapes, [[size] for size in operation.received if size]
         case "reduce_scatter":
-            return [[size] for size in operation.sent], [[size] for size in operation.received[:1]]
+            return [[sum(operation.sent)]], [[size] for size in operation.received[:1]]
         case "scatter":
             return [[size] for size in operation.sent if size], [[size] for size in operation.received if size]
         case "barrier":
@@ -162,7 +164,7 @@ def load(paths: Sequence[str | Path]) -> list[Rank]:
 def wrong(ranks: Sequence[Rank]) -> list[Note]:
     """What is wrong between the ranks of dumps: where they differ, else for whom they wait."""
     job = {rank.rank: rank for rank in ranks}
-    differing = [*mismatches(job), *_unbalanced(job)]
+    differing = [*mismatches(job), *_unbalanced(job)] or _unsound(job)
     if differing:
         return differing
     absent = {
@@ -229,7 +231,7 @@ def _operation(name: str, entry: Mapping[str, Any]) -> Operation:
         return Operation(name, tuple(inputs), dtypes, sent=elements, received=tuple(map(math.prod, outputs)))
     if name == "barrier":
         return Operation(name)
-    return Operation(name, tuple(inputs), dtypes, elements)
+    return Operation(name, tuple(inputs), dtypes, elements, received=tuple(map(math.prod, outputs)))
 
 
 def _site(frames: Iterable[Mapping[str, Any]]) -> Site:
@@ -261,6 +263,35 @@ def _unbalanced(job: Mapping[int, Rank]) -> list[Note]:
     return found
 
 
+def _unsound(job: Mapping[int, Rank]) -> list[Note]:
+    """The first call of a group whose result has not the size that follows from what goes in, or not that of others."""
+    found: dict[str, Note] = {}
+    first: dict[tuple[str, int], Call] = {}
+    for rank in job.values():
+        for call in rank.calls:
+            group, operation = call.channel.group, call.operation
+            if call.channel.kind != "collective" or operation.name in UNEVEN or group in found:
+                continue
+            other = first.setdefault((group, call.number), call)
+            into = operation.elements[:1], operation.received[:1]
+            size = len(rank.groups[group].ranks)
+            wrong = operation.name in GATHERING and into[1] != tuple(one * size for one in into[0])
+            wrong |= operation.name in SCATTERING and into[0] != tuple(one * size for one in into[1])
+            wrong |= operation.name in REDUCING and operation.elements != operation.received
+            wrong |= operation.name != "gather" and operation.received != other.operation.received
+            if wrong:
+                detail: list[tuple[str, str | int]] = [
+                    ("what", "size of the result"), ("group", f"group {group}"), ("number", call.number),
+                    (f"rank {rank.rank}", f"{operation} into {list(operation.received)} elements at {call.site}"),
+                ]  # fmt: skip
+                found[group] = Note("collective-mismatch", call.site, (*detail, *_other(other.site)))
+    return list(found.values())
+
+
+GATHERING = frozenset({"all_gather", "all_gather_into_tensor_coalesced"})
+SCATTERING = frozenset({"reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"})
+REDUCING = frozenset({"all_reduce", "all_reduce_coalesced"})
+"""What fr_trace holds against one another of a call's own sizes (`Op.match` of its components/types.py)."""
 WAYS = ("sent", "received")
 
 
