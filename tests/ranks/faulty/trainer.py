@@ -20,7 +20,8 @@ trainer = Trainer(2, num_gpus=2, strategy="ddp", progress=False, checkpoint=chec
 try:
     trainer.fit(model, data, loss=nn.MSELoss(), optimizer=functools.partial(torch.optim.Adam, lr=0.05), resume=True)
 except UsageError as error:
-    raise SystemExit(f"sentence: {error}") from None
+    print(f"sentence: {error}", flush=True)
+    raise SystemExit(1) from None
 weights = torch.cat([parameter.detach().cpu().reshape(-1) for parameter in model.parameters()])
 print(
     f"weights {hashlib.sha256(weights.numpy().tobytes()).hexdigest()[:16]} {bool(weights.isfinite().all())}", flush=True
