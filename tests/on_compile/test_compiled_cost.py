@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import understudy
+from understudy.errors import UnsupportedError
 from understudy.session import Session
 from understudy.trace.operation import Kind
 
@@ -131,6 +132,12 @@ def test_generated_code_lies_in_a_folder_of_ours(tmp_path: Path, monkeypatch: py
         torch.compile(lambda x: x.sin() + 1)(torch.ones(8, device="cuda"))
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["understudy"]
+
+
+def test_a_library_of_gpu_code_is_refused(session: Session) -> None:
+    exported = torch.export.export(nn.Linear(2, 2).cuda(), (torch.ones(1, 2, device="cuda"),))
+    with pytest.raises(UnsupportedError, match=r"aoti_compile_and_package compiles a library of GPU code"):
+        torch._inductor.aoti_compile_and_package(exported)
 
 
 def test_one_emulation_leaves_nothing_to_the_next() -> None:

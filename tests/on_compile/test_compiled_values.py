@@ -103,6 +103,14 @@ def test_a_step_has_the_values_of_an_uncompiled_one(
             torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-4)
 
 
+def test_weights_that_inductor_lays_out_anew_for_the_backward_pass(session: Session) -> None:
+    module = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3)).cuda()
+    x = torch.randn(2, 3, 12, 12, device="cuda")
+    wanted, found = trained(module, module, x), trained(module, torch.compile(module), x)
+    for first, second in zip(wanted, found, strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-3, atol=1e-3)
+
+
 def test_images_with_channels_last_in_inference(session: Session) -> None:
     module = Images().cuda().eval().to(memory_format=torch.channels_last)
     x = torch.randn(4, 3, 16, 16, device="cuda").to(memory_format=torch.channels_last)
@@ -184,6 +192,24 @@ def test_a_program_is_compiled_anew_for_another_device(session: Session) -> None
         out = increase(torch.zeros(2, device=place))
         assert out.device == place
         assert out.tolist() == [1.0, 1.0]
+
+
+def test_what_breaks_a_graph_and_compiles_it_again_is_found(session: Session) -> None:
+    @torch.compile(dynamic=False)
+    def half(x: Tensor) -> Tensor:
+        y = x * 2
+        if y.sum().item() > 0:
+            y = y / 2
+        return y + 1
+
+    for rows in (2, 3, 4, 5):
+        assert half(torch.ones(rows, device="cuda")).tolist() == [2.0] * rows
+    found = {finding.code: finding for finding in session.findings()}
+    line = half.__wrapped__.__code__.co_firstlineno
+    assert "Tensor.item" in found["graph-break"].message
+    assert found["graph-break"].site.line == line + 3
+    assert found["recompile"].severity == "warning"
+    assert "size mismatch at index 0" in found["recompile"].message
 
 
 def test_a_graph_that_is_not_followed_runs_operator_by_operator(session: Session) -> None:

@@ -69,7 +69,8 @@ NEEDED = {
     """,
     "torch.compile": """
         torch._C._dynamo.guards._empty_strided_cpu torch._C._dynamo.guards._empty_strided_cuda
-        torch._prims_common.suggest_memory_format torch.utils._python_dispatch._disable_current_modes
+        torch._guards.TracingContext torch._prims_common.suggest_memory_format
+        torch.utils._python_dispatch._disable_current_modes
     """,
     "data loaders": """
         torch.utils.data._utils.fetch._IterableDatasetFetcher torch.utils.data._utils.fetch._MapDatasetFetcher

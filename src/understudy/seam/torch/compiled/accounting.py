@@ -68,7 +68,8 @@ class Accounting(Dispatch):
         before, self.local.inner = self.local.inner, True
         try:
             with torch._C._DisableTorchDispatch():
-                out = self.computed(plan, func, args, kwargs)
+                on_host = device < 0 and not any(map(is_physically_meta, tensors_in((*args, *kwargs.values()))))
+                out = func(*args, **kwargs) if on_host else self.computed(plan, func, args, kwargs)
         finally:
             self.local.inner = before
         if device < 0:

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from understudy.seam.patching import Patch
-from understudy.seam.torch.compiled import autotuning, guards, inductor
+from understudy.seam.torch.compiled import ahead, autotuning, diagnosis, guards, inductor
 from understudy.seam.torch.compiled.kernels import Schedule
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.tags import VERSION
@@ -63,10 +63,16 @@ class Compilers:
         """What is replaced when the program imports a compiler, or has."""
         state, schedule = self.dispatch.state, self.schedule
         return {
+            "torch._inductor": ahead.aot_patches,
             "torch._inductor.config": self._configured,
             "torch._functorch.config": self._uncached,
             "torch._dynamo.guards": guards.guards_patches,
-            "torch._dynamo.convert_frame": partial(inductor.convert_frame_patches, self.dispatch),
+            "torch._dynamo.symbolic_convert": partial(diagnosis.graph_breaks, state),
+            "torch._dynamo.convert_frame": lambda module: [
+                *inductor.convert_frame_patches(self.dispatch, module),
+                *diagnosis.recompilations(state, module),
+            ],
+            "torch._inductor.output_code": partial(diagnosis.skipped_graphs, state),
             "torch.fx.experimental.proxy_tensor": partial(inductor.proxy_patches, self.dispatch),
             "torch._inductor.compile_fx": partial(inductor.compile_fx_patches, self.dispatch, schedule),
             "torch._inductor.async_compile": partial(inductor.async_compile_patches, state, schedule),

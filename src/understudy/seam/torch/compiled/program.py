@@ -73,10 +73,11 @@ def _placed(place: Tensor, value: Tensor, placed: dict[int, Tag]) -> Tensor:
     storage = storage_of(value)
     tag = storage_of(place)._us
     known = placed.get(storage._cdata)
-    if known is None and storage._us is not HOST_TAG:
+    is_input = known is None and storage._us is not HOST_TAG
+    if is_input and storage._us is tag:
         return value  # an input, or a part of one
     with torch._C._DisableTorchDispatch():
-        if not _lies_alike(place, value) or (known is not None and known is not tag):
+        if is_input or not _lies_alike(place, value) or (known is not None and known is not tag):
             whole = torch.empty(storage_of(place).nbytes(), dtype=torch.uint8, device=CPU_DEVICE)
             made = torch.empty(0, dtype=place.dtype, device=CPU_DEVICE)
             made.set_(storage_of(whole), place.storage_offset(), place.shape, place.stride())
