@@ -28,6 +28,8 @@ class Recompile(NoteCheck):
     @torch.compile(dynamic=False)
     def loss(x):
         return x.square().mean()
+
+
     for batch in batches:  # of different sizes
         loss(batch)
     ```
