@@ -45,6 +45,7 @@ help:
 	@echo "make behaviour        what thirty programs do, recorded before a change of structure and compared after it (ARGS)"
 	@echo "make hardware         what a real NVIDIA GPU says to what is emulated: 40 minutes; HARDWARE_PYTHON=a Python with CUDA's torch"
 	@echo "make faults           random faults in a training of two ranks, beside an oracle; a quarter of an hour (ARGS=\"--seed 7\")"
+	@echo "make determinism      thirty programs twice: output, traces and findings are the same bytes; ten minutes"
 	@echo "make fuzz             damaged and hostile files of every format that is read: ten minutes, seeded (ARGS=\"--seed 7\")"
 	@echo "make race-oracle      1,000 random programs of several streams, with free and reuse, beside an oracle; five minutes"
 	@echo "make differential-operators  every operator of PyTorch's database, and random programs, beside plain PyTorch; hours"
@@ -101,6 +102,7 @@ test-together:
 test-kill: environment
 	$(RUN) tests/train/kill.py --kills 200
 	$(RUN) tests/train/kill.py --kills 60 --back 0.3
+	$(RUN) tests/train/kill.py --kills 60 --ranks 2
 
 test-threads: environment
 	$(RUN) tests/seam/threads.py $(ARGS)
@@ -171,11 +173,16 @@ programs:
 	@PYTHON="$(PYTHON)" tools/environment .venv-programs$(if $(TORCH),-torch-$(TORCH)) torch,report $(TORCH)
 	.venv-programs$(if $(TORCH),-torch-$(TORCH))/bin/python tools/programs/programs.py $(ARGS)
 
-# PyTorch's tests fit the torch that they were released with. ARGS="--list" runs the chosen ones only.
+# PyTorch's tests fit the torch that they were released with. ARGS="--list" runs the chosen ones only, ARGS="--suites" those
+# beyond the CUDA files.
 conformance:
 	@PYTHON="$(PYTHON)" tools/environment .venv-torch-$(OLDEST_TORCH) torch,report,dev $(OLDEST_TORCH)
 	@PYTHON="$(PYTHON)" tools/environment .venv-torch-$(OLDEST_TORCH) conformance $(OLDEST_TORCH)
 	.venv-torch-$(OLDEST_TORCH)/bin/python tools/conformance $(ARGS)
+
+# ARGS="--only threads" runs some.
+determinism: environment
+	$(RUN) tools/behaviour twice $(ARGS)
 
 # ARGS="record FOLDER" before, ARGS="compare FOLDER" after.
 behaviour: environment

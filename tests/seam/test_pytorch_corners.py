@@ -321,3 +321,19 @@ def test_indices_along_a_dimension_lie_with_their_tensor() -> None:
 def test_emit_itt_has_nobody_to_emit_to() -> None:
     with torch.autograd.profiler.emit_itt():
         torch.ones(2, device="cuda") + 1
+
+
+def test_complex_numbers_are_summed_without_nan() -> None:
+    values = torch.tensor([[1 + 1j, complex(float("nan"), 1)], [2, 3j]], device="cuda")
+    assert values.nansum().item() == 3 + 4j
+    assert values.nansum(0).tolist() == [3 + 1j, 3j]
+    assert values.nansum(1, keepdim=True).shape == (2, 1)
+    with pytest.raises(RuntimeError, match="does not support complex inputs"):
+        values.cpu().nansum()
+
+
+def test_no_driver_is_asked_for_multicast() -> None:
+    from torch._C._autograd import DeviceType
+    from torch._C._distributed_c10d import _SymmetricMemory
+
+    assert _SymmetricMemory.has_multicast_support(DeviceType.CUDA, 0) is False

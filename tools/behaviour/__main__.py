@@ -2,6 +2,7 @@
 
     python tools/behaviour record FOLDER
     python tools/behaviour compare FOLDER
+    python tools/behaviour twice               # `make determinism`: the same program gives the same bytes
 
 Recorded of each program: its output, its trace of each rank, and its findings. Record before a change of the code's
 structure, compare after it: a difference that was not meant is a fault. The traces hold the lines of the programs,
@@ -87,7 +88,7 @@ def programs() -> Iterator[Program]:
         yield Program(path.stem, path.read_text("utf-8"), "2xV100", ranks)
 
 
-def run(program: Program, folder: Path) -> None:
+def run(program: Program, folder: Path, hashes: str = "0") -> None:
     """Run a program and leave its output, traces and findings in a folder."""
     SHARED_FOLDER.mkdir(exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,7 +98,7 @@ def run(program: Program, folder: Path) -> None:
     command += ["--trace", str(folder / "trace.gz"), "--report", str(folder / "report.json")]
     command += ["--memory-history"] if program.history else []
     command += ["--nproc-per-node", str(program.ranks)] if program.ranks > 1 else []
-    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONHASHSEED="0")
+    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONHASHSEED=hashes)
     done = subprocess.run(
         [*command, str(file)], cwd=SHARED_FOLDER, env=environment, capture_output=True, text=True, check=False
     )
@@ -110,6 +111,20 @@ def run(program: Program, folder: Path) -> None:
     for trace in folder.glob("*.gz"):
         trace.with_suffix("").write_bytes(gzip.decompress(trace.read_bytes()))
         trace.unlink()
+
+
+def twice(chosen: list[Program]) -> bool:
+    """Run each program twice, under other seeds of Python's hashes, and say which differ; whether none does."""
+    same = 0
+    for program in chosen:
+        with tempfile.TemporaryDirectory(prefix="understudy-") as temporary:
+            for seed in ("1", "2"):
+                run(program, Path(temporary) / seed, seed)
+            found = differences(Path(temporary) / "1", Path(temporary) / "2")
+            print(f"{program.name}: {'differs in ' + ', '.join(found) if found else 'the same bytes'}", flush=True)
+            same += not found
+    print(f"{same} of {len(chosen)} programs give the same output, traces and findings twice")
+    return same == len(chosen)
 
 
 def sorted_lines(text: str, ranks: int) -> str:
@@ -130,12 +145,16 @@ def content(path: Path) -> bytes | None:
 
 
 @click.command()
-@click.argument("task", type=click.Choice(["record", "compare"]))
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--only", help="Programs whose names hold this text.")
-def main(task: str, folder: Path, only: str | None) -> None:
-    """Record what the programs do in FOLDER, or compare it with what FOLDER holds."""
-    chosen = [program for program in programs() if only is None or only in program.name]
+@click.argument("task", type=click.Choice(["record", "compare", "twice"]))
+@click.argument("folder", type=click.Path(path_type=Path), required=False)
+@click.option("--only", multiple=True, help="Programs whose names hold this text; may be repeated.")
+def main(task: str, folder: Path | None, only: tuple[str, ...]) -> None:
+    """Record what the programs do in FOLDER, compare it with what FOLDER holds, or run them twice."""
+    chosen = [program for program in programs() if not only or any(text in program.name for text in only)]
+    if task == "twice":
+        sys.exit(not twice(chosen))
+    if folder is None:
+        raise click.UsageError("name a folder")
     if task == "record":
         for program in chosen:
             run(program, folder / program.name)

@@ -1,6 +1,7 @@
 """Run PyTorch's own CUDA tests on two emulated GPUs and count what passes: `make conformance`.
 
     python tools/conformance                      # the listed tests and whole files; writes docs/conformance.md
+    python tools/conformance --suites             # tests beyond those files; writes docs/conformance-suites.md
     python tools/conformance --list               # only the listed ones (upstream/listed.txt)
     python tools/conformance --only test_nn.py --failed   # again what did not pass in a file
     python tools/conformance --sources DIR        # PyTorch's sources at hand instead of Debian's source package
@@ -29,6 +30,7 @@ from upstream.sources import VERSION, SourcesError, find, flame_graphs  # noqa: 
 
 CACHE = ROOT / ".cache" / "conformance"
 PAGE = ROOT / "docs" / "conformance.md"
+SUITES_PAGE = ROOT / "docs" / "conformance-suites.md"
 
 
 def terminated(*_: object) -> NoReturn:
@@ -50,7 +52,9 @@ def main() -> int:
     except SourcesError as error:
         print(f"conformance: without flamegraph.pl (tests that draw a flame graph fail): {error}", file=sys.stderr)
     torch = version("torch").split("+")[0]
-    files = options.only or page.files()
+    options.suites = options.suites or bool(set(options.only or ()) & set(page.suite_files()))
+    whole = page.suite_files() if options.suites else page.whole_files()
+    files = options.only or whole
     memory = int(options.memory_gb * 2**30)
     results: dict[str, dict[str, dict[str, Result]]] = {}
     for kind, plugins in (("emulated", EMULATED), ("stub", STUB))[: 1 if options.no_stub else 2]:
@@ -60,20 +64,23 @@ def main() -> int:
         if not run_all(runner, journals, files, kind, options):
             print("conformance: interrupted; the same command goes on from here", file=sys.stderr)
             return 130
-        read = {file: Journal.read(path(journals, file)) for file in page.files()}
+        read = {file: Journal.read(path(journals, file)) for file in whole}
         results[kind] = {
             file: found(file, journal) if kind == "emulated" else journal.results for file, journal in read.items()
         }
     runs = page.Runs(torch, results["emulated"], results.get("stub"))
-    if not options.only:
+    if not options.only and not options.suites:
         print("The listed tests:")
         print(page.text(page.cells(runs, page.listed())))
     if not options.list:
         print("\nWhole files, the tests that need CUDA:")
         print(page.text(page.cells(runs)))
         if torch == VERSION and not options.only:
-            PAGE.write_text(page.document(runs), encoding="utf-8")
-            print(f"\nwritten: {PAGE.relative_to(ROOT)}")
+            target = SUITES_PAGE if options.suites else PAGE
+            target.write_text((page.suites_document if options.suites else page.document)(runs), encoding="utf-8")
+            print(f"\nwritten: {target.relative_to(ROOT)}")
+    if options.suites:
+        return 0
     bad = [f"{file}::{name}" for file, name in page.listed() if runs.column(file, name) in ("failed", "not run")]
     for name in bad if not options.only else ():
         print(f"does not pass: {name}")
@@ -138,6 +145,7 @@ def arguments() -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description="Run PyTorch's own CUDA tests on two emulated GPUs.")
     parser.add_argument("--sources", type=Path, metavar="DIR", help="PyTorch's sources, or their folder test")
+    parser.add_argument("--suites", action="store_true", help="run the suites of upstream/files.toml instead")
     parser.add_argument("--list", action="store_true", help="run only the tests of upstream/listed.txt")
     parser.add_argument(
         "--only", action="append", choices=page.files(), metavar="FILE", help="run only this file; may be repeated"

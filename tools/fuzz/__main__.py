@@ -6,7 +6,8 @@
 
 Small files of each format are made by running a program, then mutated: bits, bytes and slices, and inside of JSON,
 pickles, TOML and rows the values themselves. Each mutant goes through the commands that read its format. What is not
-an answer (a result, or one sentence and exit code 2) counts: a traceback, more than TIME seconds, more than MEMORY.
+an answer (a result, or one sentence and exit code 2) counts: a traceback, more than TIME seconds of the processor, more
+than MEMORY.
 """
 
 from __future__ import annotations

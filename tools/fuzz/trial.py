@@ -15,8 +15,8 @@ from typing import NamedTuple, NoReturn
 from formats import Format, Seeds
 from mutants import mutant
 
-TIME = 20
-"""Seconds that reading one file may take."""
+TIME, WAIT = 20, 200
+"""Seconds of the processor that reading one file may take, and seconds in all: other programs may be at work."""
 MEMORY = 1 << 30
 """Bytes that reading may take beyond what the process held before."""
 
@@ -45,7 +45,7 @@ def batch(kind: Format, seeds: Seeds, folder: Path, numbers: Sequence[tuple[int,
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         outcomes += [Outcome(*json.loads(line)) for line in lines]
         if len(lines) < len(rest):
-            how = "took too long" if status == -signal.SIGALRM else f"ended the process ({status})"
+            how = "took too long" if -status in (signal.SIGALRM, signal.SIGPROF) else f"ended the process ({status})"
             outcomes.append(Outcome(f"{kind.name}/{rest[len(lines)][1]}", how))
     return outcomes
 
@@ -60,13 +60,15 @@ def _child(kind: Format, seeds: Seeds, folder: Path, numbers: Sequence[tuple[int
         file = folder / str(number) / kind.file  # a path of its own: what was read from one may be remembered
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(mutant(kind, seeds, seed, number))
-        signal.alarm(TIME)
+        signal.setitimer(signal.ITIMER_PROF, TIME)
+        signal.alarm(WAIT)
         what = ""
         try:
             kind.read(file)
         except Exception as error:  # noqa: BLE001 - whatever escapes a reader is what is looked for
             place = traceback.extract_tb(sys.exc_info()[2])[-1]
             what = f"{type(error).__name__}: {str(error)[:120]} at {Path(place.filename).name}:{place.lineno}"
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
         if not what and _peak() - before > MEMORY:
             what = f"took {(_peak() - before) >> 20} MiB"

@@ -217,6 +217,9 @@ class Trace:
         rows: Iterable[Row] = self.rows
         if len(set(threads.values())) > 1:
             rows = sorted(rows, key=lambda row: (row[ISSUED], threads[row[LANE]]))
+            # Steps were counted as the threads came to them, in an order that the operating system chose.
+            numbers = iter(sorted(row[VALUE] for row in rows if row[0] == Kind.STEP))
+            rows = [(*row[:VALUE], next(numbers), *row[VALUE + 1 :]) if row[0] == Kind.STEP else row for row in rows]
         for row in rows:
             out.rows.append(renumber.row(row))
         for row in self.memory:

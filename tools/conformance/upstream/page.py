@@ -25,9 +25,19 @@ def table(name: str) -> dict[str, Any]:
     return tomllib.loads((HERE / name).read_text(encoding="utf-8"))
 
 
+def whole_files() -> list[str]:
+    """The files that are run whole."""
+    return list(table("files.toml")["files"])
+
+
+def suite_files() -> list[str]:
+    """The files of suites."""
+    return [file for one in table("files.toml")["suite"] for file in one["files"]]
+
+
 def files() -> list[str]:
-    """The files to run."""
-    return [*table("files.toml")["files"], *(file for one in table("files.toml")["suite"] for file in one["files"])]
+    """All files."""
+    return [*whole_files(), *suite_files()]
 
 
 def suite(file: str) -> dict[str, Any]:
@@ -187,7 +197,7 @@ def document(runs: Runs) -> str:
         "*Skipped* tests skip themselves, most for want of something that has no part in this: slow tests, ROCm, "
         "libraries that are not installed. *Out of scope* tests are not run. *Not run* are those that the last run did "
         "not come to. A test that skips itself where there are two GPUs is run on one, or on four.",
-        *_samples(),
+        "Tests beyond these files are on [a page of their own](conformance-suites.md).",
         *_alone(runs),
         "## Out of scope",
         *_scope(runs),
@@ -210,6 +220,29 @@ def _alone(runs: Runs) -> list[str]:
         f"`test/run_test.py`). {len(names)} passed there, which earlier tests of their file had left something to: "
         f"{', '.join(names)}."
     ]
+
+
+def suites_document(runs: Runs) -> str:
+    """The page `docs/conformance-suites.md`."""
+    ran = {file for file, _ in runs.tests()}
+    left = [f"`{file}`" for file in suite_files() if file not in ran]
+    parts = [
+        "# PyTorch's tests beyond its CUDA files",
+        '`make conformance ARGS="--suites"` writes this page: tests of PyTorch 2.6.0 that are not in the files of '
+        f"[the other page](conformance.md), run on torch {runs.torch} with two emulated GPUs, four where two are too "
+        "few. The tests are unchanged. The aim is 97 % of what is in scope, a suite.",
+        markdown(cells(runs)),
+        *([f"Files that the last run did not come to: {', '.join(left)}."] if left else []),
+        "*Skipped* tests skip themselves, most for want of something that has no part in this. *Not run* are those "
+        "that the last run did not come to.",
+        *_samples(),
+        *_alone(runs),
+        "## Out of scope",
+        *_scope(runs),
+        "## Failing tests",
+        *(_failures(file, rows) for file, rows in runs.failing().items()),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def _samples() -> list[str]:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import NoReturn
 
+import torch
+
 from understudy.errors import UnsupportedError
 from understudy.seam.patching import Patch
 
@@ -23,5 +25,19 @@ def _refusing(module: ModuleType) -> list[Patch]:
     return [Patch(module, name, _refuse) for name in ("empty", "rendezvous") if hasattr(module, name)]
 
 
-MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {"torch.distributed._symmetric_memory": _refusing}
+def _without_multicast(device_type: object, device_index: int) -> bool:
+    """No: nor is there a driver to ask, which PyTorch does here."""
+    return False
+
+
+def _asking(module: ModuleType) -> list[Patch]:
+    memory = getattr(torch._C._distributed_c10d, "_SymmetricMemory", None)
+    name = "has_multicast_support"
+    return [Patch(memory, name, staticmethod(_without_multicast))] if hasattr(memory, name) else []
+
+
+MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {
+    "torch.distributed._symmetric_memory": _refusing,
+    "torch.distributed": _asking,
+}
 """What is replaced when the program imports it, or has."""

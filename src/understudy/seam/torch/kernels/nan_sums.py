@@ -1,0 +1,28 @@
+"""Sums that leave NaN out: CUDA's kernel takes complex numbers, the CPU's refuses them.
+
+Source: `nansum_out` in aten/src/ATen/native/ReduceOps.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+Tensor = torch.Tensor
+nansum_on_cpu = torch.ops.aten.nansum.default._op
+
+
+def nansum(
+    input: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """`nansum` of any type."""
+    if not input.is_complex():
+        summed: Tensor = nansum_on_cpu(input, dim, keepdim, dtype=dtype)
+        return summed
+    dims = tuple(range(input.dim())) if dim is None or len(dim) == 0 else tuple(dim)
+    return torch.where(input.isnan(), 0, input).sum(dims, keepdim, dtype=dtype or input.dtype)
+
+
+RUN = {"aten::nansum": nansum}
+"""By name and overload, what `Plan.run` calls instead of PyTorch's own kernel."""
