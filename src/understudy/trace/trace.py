@@ -218,8 +218,8 @@ class Trace:
         if len(set(threads.values())) > 1:
             rows = sorted(rows, key=lambda row: (row[ISSUED], threads[row[LANE]]))
             # Steps were counted as the threads came to them, in an order that the operating system chose.
-            numbers = iter(sorted(row[VALUE] for row in rows if row[0] == Kind.STEP))
-            rows = [(*row[:VALUE], next(numbers), *row[VALUE + 1 :]) if row[0] == Kind.STEP else row for row in rows]
+            numbers = iter(sorted(row[VALUE] for row in rows if row[KIND] == Kind.STEP))
+            rows = [(*row[:7], next(numbers)) if row[KIND] == Kind.STEP else row for row in rows]
         for row in rows:
             out.rows.append(renumber.row(row))
         for row in self.memory:
