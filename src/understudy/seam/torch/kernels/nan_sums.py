@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import torch
 
 Tensor = torch.Tensor
-nansum_on_cpu = torch.ops.aten.nansum.default._op
+aten = torch.ops.aten
+nansum_on_cpu = aten.nansum.default._op
 
 
 def nansum(
