@@ -41,6 +41,8 @@ class TestThingCPU(unittest.TestCase):
     def test_on_the_host(self): "cuda"
 """
 
+UNPLUGGED = ("-p", "no:understudy", "-p", "no:understudy.pytest_plugin")
+
 
 def apt(folder: Path, name: str, text: str) -> Path:
     (folder / "sources.list.d").mkdir()
@@ -85,7 +87,7 @@ def test_only_the_test_folder_is_unpacked(tmp_path: Path) -> None:
 def run(folder: Path, only: frozenset[str] | None = None) -> Journal:
     (folder / "test_cuda.py").write_text(TESTS)
     journal = Journal.read(folder / "journal.jsonl")
-    Runner(folder, ("-p", "no:understudy"), 60, 1 << 30, idle_seconds=4).run("test_cuda.py", journal, only)
+    Runner(folder, UNPLUGGED, 60, 1 << 30, idle_seconds=4).run("test_cuda.py", journal, only)
     return Journal.read(folder / "journal.jsonl")
 
 
@@ -115,7 +117,7 @@ class TestCuda(unittest.TestCase):
 @pytest.mark.long
 def test_what_failed_runs_once_more_in_a_process_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "test_cuda.py").write_text(ORDERED)
-    runner = Runner(tmp_path, ("-p", "no:understudy"), 60, 1 << 30)
+    runner = Runner(tmp_path, UNPLUGGED, 60, 1 << 30)
     runner.run("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
     runner.again("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
     results = Journal.read(tmp_path / "journal.jsonl").results

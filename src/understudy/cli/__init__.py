@@ -16,6 +16,7 @@ from understudy.errors import UnderstudyError, torch_is_missing
 from understudy.version import __version__
 
 PROGRAM = "understudy"
+WHOLE = 400  # characters: no summary of a command is cut
 NAMES = tuple(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_"))
 
 
@@ -32,6 +33,13 @@ class Commands(click.Group):
             return None
         command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands with the whole first sentence of each."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, one.get_short_help_str(limit=WHOLE)) for name, one in commands if one is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

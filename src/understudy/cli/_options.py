@@ -139,6 +139,8 @@ curves_option = click.option(
     help="Take times from what `understudy calibrate` measured, for GPUs of that generation.",
 )
 
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="The whole report, not 15 lines of it.")
+
 EMULATION = (
     gpus_option,
     cuda_version_option,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from dataclasses import asdict
 
 import click
@@ -10,25 +12,30 @@ import click
 from understudy import gpus
 from understudy.gpus import Gpu
 
+DISPENSABLE = ("aliases", "generation", "SMs", "capability", "FP16")  # left out first where a terminal is narrow
+
 
 @click.command("gpus")
 @click.argument("names", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 def command(names: tuple[str, ...], as_json: bool) -> None:
-    """List the GPUs that can be emulated, or all facts about those that are named, with sources.
+    """List the GPUs that can be emulated, by memory, or all facts of the NAMES given, each with its source.
 
     A name may also be the path of a `.toml` file that describes a GPU of your own; docs/gpus.md shows one.
     """
     found = [gpus.find(name) for name in names or gpus.names()]
+    if not names:
+        found.sort(key=lambda gpu: (gpu.memory_bytes, gpu.key))
     if as_json:
         click.echo(json.dumps([asdict(gpu) for gpu in found], indent=1))
     elif names:
         click.echo("\n\n".join(_facts(gpu) for gpu in found))
     else:
-        click.echo(_table(found))
+        click.echo(_table(found, shutil.get_terminal_size((sys.maxsize, 24)).columns))
 
 
-def _table(found: list[Gpu]) -> str:
+def _table(found: list[Gpu], width: int) -> str:
+    """The table, without the columns of `DISPENSABLE` that do not fit into `width`."""
     rows = [("name", "generation", "capability", "SMs", "memory", "bandwidth", "FP32", "FP16", "aliases")]
     rows += [
         (
@@ -44,9 +51,14 @@ def _table(found: list[Gpu]) -> str:
         )
         for gpu in found
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = {name: max(len(row[column]) for row in rows) for column, name in enumerate(rows[0])}
+    shown = list(rows[0])
+    for name in DISPENSABLE:
+        if sum(widths[one] + 2 for one in shown) - 2 > width:
+            shown.remove(name)
+    columns = [rows[0].index(name) for name in shown]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        "  ".join(row[column].ljust(widths[rows[0][column]]) for column in columns).rstrip() for row in rows
     )
 
 

@@ -10,6 +10,7 @@ import click
 from understudy import reports
 from understudy.checks._gates import parse_gates, refuse_undecidable, violations
 from understudy.cli._files import load, load_dumps
+from understudy.cli._options import verbose_option
 from understudy.errors import UsageError
 from understudy.judgement import judge
 from understudy.reports import json as json_report
@@ -25,9 +26,15 @@ from understudy.trace.trace import Trace
     "--source", metavar="FOLDER", help="The program's folder, for the text of its lines where TRACE does not hold it."
 )
 @click.option("--fail-on", metavar="CODE[=N],...", multiple=True, help="End with 64 when such a finding occurs.")
+@verbose_option
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON on stdout.")
 def command(
-    paths: tuple[str, ...], outputs: tuple[str, ...], source: str | None, fail_on: tuple[str, ...], as_json: bool
+    paths: tuple[str, ...],
+    outputs: tuple[str, ...],
+    source: str | None,
+    fail_on: tuple[str, ...],
+    verbose: bool,
+    as_json: bool,
 ) -> int:
     """Look for findings in a TRACE saved by `understudy run --trace`, and show the report.
 
@@ -50,7 +57,7 @@ def command(
     if as_json:
         click.echo(json_report.render(trace, findings), nl=False)
     elif not outputs:
-        show(trace, findings, sys.stdout)
+        show(trace, findings, sys.stdout, verbose)
     broken = violations(gates, findings)
     for sentence in broken:
         click.echo(f"understudy: {sentence}", err=True)

@@ -9,9 +9,13 @@ import click
 from understudy import gpus, reports
 from understudy.analysis.retime import does_not_fit, retime
 from understudy.cli._files import load
+from understudy.cli._options import verbose_option
 from understudy.judgement import judge
 from understudy.reports import json as json_report
 from understudy.reports.text import show
+from understudy.trace.finding import Finding
+from understudy.trace.trace import Trace
+from understudy.trace.units import format_bytes
 
 DOES_NOT_FIT = 65
 
@@ -23,8 +27,9 @@ DOES_NOT_FIT = 65
 )
 @click.option("--trace", "saved", metavar="PATH", help="Save the new trace.")
 @click.option("--report", "-o", "outputs", metavar="PATH", multiple=True, help="Write a report instead of printing it.")
+@verbose_option
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON on stdout.")
-def command(path: str, spec: str, saved: str | None, outputs: tuple[str, ...], as_json: bool) -> int:
+def command(path: str, spec: str, saved: str | None, outputs: tuple[str, ...], verbose: bool, as_json: bool) -> int:
     """Say how long a run saved as TRACE would take on another GPU: every kernel and copy is priced again.
 
     The program does not run again, so what it would choose by the GPU (the precision, the batch size) stays as it was.
@@ -38,7 +43,8 @@ def command(path: str, spec: str, saved: str | None, outputs: tuple[str, ...], a
     for output in outputs:
         reports.find(output)
     made = retime(load(path), gpus.parse(spec))
-    findings = judge([made])
+    small = does_not_fit(made)
+    findings = [*_does_not_fit(made, small), *judge([made])]
     if saved is not None:
         made.save(saved)
     for output in outputs:
@@ -46,8 +52,26 @@ def command(path: str, spec: str, saved: str | None, outputs: tuple[str, ...], a
     if as_json:
         click.echo(json_report.render(made, findings), nl=False)
     elif not outputs:
-        show(made, findings, sys.stdout)
-    small = does_not_fit(made)
-    for index in small:
-        click.echo(f"understudy: what this run reserved on device {index} does not fit on {spec}", err=True)
+        show(made, findings, sys.stdout, verbose)
     return DOES_NOT_FIT if small else 0
+
+
+def _does_not_fit(trace: Trace, small: list[int]) -> list[Finding]:
+    """An error for each device that has too little memory for what the run reserved."""
+    found = []
+    for index in small:
+        device = trace.facts["devices"][index]
+        needed = device.get("peak_reserved_bytes", 0) + device.get("context_bytes", 0)
+        over = needed - device["memory_bytes"]
+        found.append(
+            Finding(
+                "out-of-memory",
+                "error",
+                f"does not fit: {format_bytes(over)} over on cuda:{index}: the run reserved {format_bytes(needed)}, "
+                f"context included; {trace.facts['gpus'][index]['name']} has {format_bytes(device['memory_bytes'])}",
+                "take a GPU with more memory, or run with a smaller batch",
+                size_bytes=over,
+                device=index,
+            )
+        )
+    return found

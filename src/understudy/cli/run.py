@@ -15,7 +15,8 @@ import click
 
 from understudy import launch
 from understudy.checks._gates import Gate, parse_gates, refuse_undecidable, violations
-from understudy.cli._options import F, emulation_options, given
+from understudy.cli._help import everyday, help_all_option
+from understudy.cli._options import F, emulation_options, given, verbose_option
 from understudy.cli._paths import require_writable
 from understudy.errors import UsageError
 from understudy.measure.kineto_facts import NEEDS_ACCESSES, NEEDS_CONTENTS, NEEDS_PROGRAM
@@ -26,6 +27,7 @@ from understudy.trace.plain import Json
 from understudy.trace.units import plural
 
 FINDING = 64
+REFUSED = 66
 NO_EVIDENCE = 67
 UNDECIDABLE = (*NEEDS_ACCESSES, *NEEDS_CONTENTS, *NEEDS_PROGRAM)  # in what is recorded on real GPUs
 
@@ -76,14 +78,30 @@ class Output:
 
 @click.command(
     "run",
+    cls=everyday(
+        "gpus",
+        "no_data",
+        "memory_history",
+        "stop_after",
+        "nproc_per_node",
+        "module",
+        "code",
+        "report",
+        "trace",
+        "fail_on",
+        "verbose",
+        "quiet",
+    ),
     context_settings={"allow_interspersed_args": False},
     epilog="Every option but torchrun's can be set as UNDERSTUDY_NAME (hyphens as underscores) in the environment and "
     "in the table [tool.understudy] of pyproject.toml. The exit code is the program's; 64: a finding of --fail-on, "
     "65: it does not fit into the GPUs' memory, 66: it needs what the emulation must refuse, 67: its records are "
     "incomplete, 2: wrong usage.",
 )
+@help_all_option
 @emulation_options
 @click.option("-q", "--quiet", is_flag=True, envvar="UNDERSTUDY_QUIET", help="No report on the terminal.")
+@verbose_option
 @click.option("--trace", metavar="PATH", envvar="UNDERSTUDY_TRACE", help="Save the trace of what happened.")
 @click.option(
     "--report",
@@ -246,27 +264,28 @@ def _outputs(report_paths: Sequence[str], trace: str | None) -> Outputs:
 def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Outputs, options: Json) -> int:
     from understudy.judgement import judge
 
+    final = result.outcome if code and code <= 128 and result.outcome else code
     for trace in result.traces:
-        trace.facts["exit_code"] = code
+        trace.facts["exit_code"] = final
+        if final == REFUSED and result.notes:
+            trace.facts["refusal"] = result.notes[0].strip()
     findings = launch.merge(judge(result.traces))
     if result.traces:
         outputs.write(result, findings)
     broken = violations(gates, findings)
     try:
         if not options["quiet"]:
-            _show(result, findings, code, options["no_python"])
+            _show(result, findings, code, options["no_python"], options["verbose"])
         for text in [*result.lost, *broken]:
             _say(text)
     except BrokenPipeError:  # nobody reads the report (`2>&1 | head`): the exit code is the program's all the same
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    if code and code <= 128 and result.outcome:
-        return result.outcome
-    if code or broken:
-        return code or FINDING
+    if final or broken:
+        return final or FINDING
     return NO_EVIDENCE if result.lost and (gates or outputs) else 0
 
 
-def _show(result: launch.Result, findings: list[Finding], code: int, command: bool) -> None:
+def _show(result: launch.Result, findings: list[Finding], code: int, command: bool, verbose: bool) -> None:
     from understudy.reports.text import show
 
     if not result.traces:
@@ -275,7 +294,7 @@ def _show(result: launch.Result, findings: list[Finding], code: int, command: bo
         return
     if len(result.traces) > 1:
         _say(f"{len(result.traces)} processes used GPUs; the report is of all of them")
-    show(merge(result.traces), findings)
+    show(merge(result.traces), findings, verbose=verbose)
 
 
 def _nothing(code: int, command: bool, shadows: list[str]) -> str:

@@ -19,7 +19,7 @@ from understudy.gpus import files
 
 FOLDER = Path(__file__).parent
 DEFAULT = "V100-SXM2-16GB"
-MOST_GPUS = 1024
+MOST_GPUS = 128
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def parse(spec: str) -> tuple[Gpu, ...]:
     gpus = tuple(gpu for part in parts for gpu in _part(part, spec))
     if len(gpus) > MOST_GPUS:
         raise UsageError(
-            f"{spec!r} asks for {len(gpus)} GPUs, and one process emulates at most {MOST_GPUS}: ask for fewer"
+            f"{spec!r} asks for more than {MOST_GPUS} GPUs, the most that one process emulates: ask for fewer"
         )
     return gpus
 

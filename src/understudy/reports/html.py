@@ -11,6 +11,7 @@ from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from understudy.reports import brief
 from understudy.reports.parts import charts, page, source, timeline
 from understudy.reports.parts import time as _time
 from understudy.reports.parts.summary import Device, Summary, memory_words, short, summarize
@@ -27,14 +28,19 @@ HISTORY = True  # its memory charts are made of the allocators' history
 MAX_ROWS = 200  # of a table on the page; the JSON report holds all
 MAX_STEPS = 100
 FLOP_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-require = page.require
+SHOWN_STEPS = 2  # at which the timeline opens
+
+
+def require() -> None:
+    """Raise UsageError when a package that the page is made with is missing."""
+    page.require(("jinja2",))
 
 
 def render(trace: Trace, findings: Sequence[Finding]) -> str:
     """The page.
 
     Raises:
-        UsageError: jinja2 or plotly is not installed.
+        UsageError: jinja2 is not installed.
     """
     require()
     templates = resources.files(__package__) / "templates"
@@ -46,7 +52,7 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
     groups = charts.kernels(trace)
     memory = charts.memory(trace, summary.begin_ns)
     data = {
-        "timeline": timeline.timeline(trace, summary.begin_ns, summary.end_ns),
+        "timeline": timeline.timeline(trace, summary.begin_ns, summary.end_ns, _steady(summary)),
         "memory": memory,
         "roofline": charts.roofline(trace, groups),
     }
@@ -65,7 +71,8 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
         max_rows=MAX_ROWS,
         style=page.stylesheet(),
         script=(templates / "report.js").read_text("utf-8"),
-        plotly=page.plotly(),
+        tiles=_tiles(summary),
+        charts_script=(templates / "charts.js").read_text("utf-8"),
         data_json=page.embedded(data),
     )
 
@@ -85,6 +92,46 @@ def code(text: str) -> markupsafe.Markup:
         return markupsafe.Markup("`".join(parts))
     marked = (f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
     return markupsafe.Markup("".join(marked))
+
+
+def _steady(summary: Summary) -> tuple[int, int] | None:
+    """Where the timeline opens: after the first step, which holds what happens once."""
+    steps = summary.steps[1 : 1 + SHOWN_STEPS]
+    return (steps[0].start_ns, steps[-1].end_ns) if len(summary.steps) > SHOWN_STEPS else None
+
+
+def _tiles(summary: Summary) -> list[Json]:
+    """The four figures of the first screen."""
+    used = [device for device in summary.devices if device.used]
+    fullest = max(used, key=lambda one: one.peak_allocated_bytes or 0, default=None)
+    peak = None if fullest is None else fullest.peak_allocated_bytes
+    total = None if fullest is None else fullest.memory_bytes
+    step, _, rate = brief.step(summary).partition(", ")
+    graver = sum(finding.severity != "info" for finding in summary.findings)
+    notes = len(summary.findings) - graver
+    length, _, band = step.partition(" (")
+    known = summary.timing.step_ns is not None
+    return [
+        {"label": "step" if known else "run", "share": None}
+        | (
+            {"value": length, "more": f"{band.rstrip(')')}; {rate}" if band else rate}
+            if known
+            else {"value": format_ns(summary.end_ns - summary.begin_ns), "more": "from the first to the last operation"}
+        ),
+        {
+            "label": "peak of memory",
+            "value": "not known" if peak is None else format_bytes(peak),
+            "share": min(1.0, peak / total) if peak is not None and total else None,
+            "more": f"of {format_bytes(total)}, cuda:{fullest.index}" if total and fullest is not None else "",
+        },
+        {
+            "label": "busy",
+            "value": format_share(max((device.busy_share for device in used), default=0.0)),
+            "share": max((device.busy_share for device in used), default=None),
+            "more": brief.limit(summary) or brief.busy(used),
+        },
+        {"label": "findings", "value": str(graver), "share": None, "more": plural(notes, "note")},
+    ]
 
 
 def _waits(devices: Sequence[Device]) -> list[dict[str, object]]:

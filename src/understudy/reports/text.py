@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from understudy.reports import brief
 from understudy.reports.parts import time as _time
 from understudy.reports.parts.summary import Device, Summary, activity, memory_words, short, summarize
 from understudy.trace.finding import Finding
@@ -62,19 +63,36 @@ def render(
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).replace(JOINT, " ") + "\n"
 
 
-def show(trace: Trace, findings: Sequence[Finding], file: TextIO | None = None) -> None:
-    """Print the report on `file` (stderr by default), as wide as the terminal and coloured where that is wanted."""
+def show(trace: Trace, findings: Sequence[Finding], file: TextIO | None = None, verbose: bool = False) -> None:
+    """Print the report on `file` (stderr by default), as wide as the terminal and coloured where that is wanted.
+
+    It takes 15 lines; `verbose` shows all of it.
+    """
     file = sys.stderr if file is None else file
     if file is None:  # stderr is closed: `2>&-`
         return
     width = shutil.get_terminal_size((100, 24)).columns
-    text = render(trace, findings, width=width, color=is_coloured(file), max_findings=MAX_FINDINGS)
+    if verbose:
+        text = render(trace, findings, width=width, color=is_coloured(file), max_findings=MAX_FINDINGS)
+    else:
+        text = _brief(summarize(trace, findings), width, is_coloured(file))
     encoding = getattr(file, "encoding", None) or "utf-8"
     for sign, plain in PLAIN.items():
         if not sign.encode(encoding, "ignore"):
             text = text.replace(sign, plain)
     file.write(text.encode(encoding, "replace").decode(encoding))
     file.flush()
+
+
+def _brief(summary: Summary, width: int, color: bool) -> str:
+    worst = next((finding.severity for finding in summary.findings), "info")
+    shown = brief.lines(summary, width)
+    if color:
+        styles = ["1;31" if worst == "error" else "33" if worst == "warning" else "32", "0", "0"]
+        shown = [f"\033[1m{line[: brief.LABEL]}\033[0m{line[brief.LABEL :]}" for line in shown]
+        head, _, rest = shown[0].partition("\033[0m")
+        shown[0] = f"{head}\033[0m\033[{styles[0]}m{rest}\033[0m"
+    return "\n".join(line.rstrip() for line in shown) + "\n"
 
 
 def console_for(out: TextIO, width: int, color: bool) -> Console:
@@ -238,4 +256,4 @@ def _print_findings(console: Console, summary: Summary, limit: int | None) -> No
         named = list(dict.fromkeys(f"{finding.code} {short(finding.site)}" for finding in remarks))
         lines = ", ".join(named[:limit])
         more = f" and {len(named) - (limit or 0)} more" if limit is not None and len(named) > limit else ""
-        console.print(Text(f"costs nothing, but worth knowing: {lines}{more}", style="dim"))
+        console.print(Text(f"notes (no measurable cost): {lines}{more}", style="dim"))

@@ -28,7 +28,10 @@ class Kernels:
 
 
 def memory(trace: Trace, begin_ns: int) -> list[Json]:
-    """Per device: times in ms, bytes by category at those times, and the lines that held the peak."""
+    """Per device: times in ms, bytes by category at those times, and the lines that held the peak.
+
+    Where the history has no times (a snapshot of an old torch), the numbers of its actions take their place.
+    """
     devices: dict[int, list[MemoryAction]] = {}
     for action in trace.memory_actions():
         if action.action in ("alloc", "free_completed"):
@@ -40,6 +43,7 @@ def _device_memory(device: int, actions: list[MemoryAction], begin_ns: int) -> d
     alive: dict[int, MemoryAction] = {}
     totals: Counter[str] = Counter()
     steps: list[tuple[int, dict[str, int]]] = []
+    by_time = actions[-1].time_ns > actions[0].time_ns
     total = peak = peak_at = 0
     for number, action in enumerate(actions):
         if action.action == "alloc":
@@ -52,15 +56,22 @@ def _device_memory(device: int, actions: list[MemoryAction], begin_ns: int) -> d
             total -= block_bytes(freed)
         if total > peak:
             peak, peak_at = total, number
-        steps.append((action.time_ns, dict(totals)))
+        steps.append((action.time_ns - begin_ns if by_time else number, dict(totals)))
     chosen = _thinned(steps)
     categories = sorted({name for _, values in chosen for name in values})
     return {
         "device": device,
-        "times_ms": [(time - begin_ns) / 1e6 for time, _ in chosen],
+        "by_time": by_time,
+        "times": [time / 1e6 if by_time else time for time, _ in chosen],
         "categories": {name: [values.get(name, 0) for _, values in chosen] for name in categories},
         "peak_bytes": peak,
-        "peak_ms": (actions[peak_at].time_ns - begin_ns) / 1e6,
+        "peaks": [
+            {
+                "at": (actions[peak_at].time_ns - begin_ns) / 1e6 if by_time else peak_at,
+                "size_bytes": peak,
+                "line": short(actions[peak_at].site),
+            }
+        ],
         "owners": _owners(actions[: peak_at + 1]),
     }
 

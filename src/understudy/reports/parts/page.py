@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from importlib import resources, util
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 PACKAGES = ("jinja2", "plotly")
 
 
-def require() -> None:
+def require(packages: Sequence[str] = PACKAGES) -> None:
     """Raise UsageError when a package that a page is made with is missing."""
-    missing = [name for name in PACKAGES if util.find_spec(name) is None]
+    missing = [name for name in packages if util.find_spec(name) is None]
     if missing:
         raise UsageError(
             f"an HTML report is made with {' and '.join(missing)}, which is not installed: "

@@ -195,6 +195,8 @@ def _host_factor(options: Json) -> float | None:
     return float(options.get("host_factor", 1.0)) if options.get("host_time") == "measured" else None
 
 
+SHORT = 2_000  # kernels, about 20 ms of launching
+INTERRUPTED = (130,)  # exit codes after Ctrl-C
 _ON_DEVICE = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE})
 _COUNTED = _ON_DEVICE | {Kind.SYNCHRONIZE}
 
@@ -319,9 +321,12 @@ def _verdict(
     if incomplete:
         place += ", INCOMPLETE records"
     if code:
-        place += (
-            f", signal {code - 128} ended the program" if code > 128 else f", the program failed (exit code {code})"
-        )
+        place += _ending(code)
+    refusal = trace.facts.get("refusal")
+    if refusal:
+        return f"{place}: the emulation refused to go on", str(refusal), "see docs/coverage.md for what is emulated"
+    if code in INTERRUPTED and not any(finding.severity == "error" for finding in findings):
+        return f"{place}: no verdict on a part of a run", _where_time_went(devices, window_ns), "run it to its end"
     errors = [finding for finding in findings if finding.severity == "error"]
     warnings = [finding for finding in findings if finding.severity == "warning"]
     if errors or warnings:
@@ -351,7 +356,20 @@ def _verdict(
         )
     if code:
         return f"{place}: no finding explains it", _where_time_went(devices, window_ns), "see its own error message"
+    kernels = sum(device.kernels for device in devices)
+    if kernels < SHORT:
+        return (
+            f"{place}: too short to judge",
+            f"{plural(kernels, 'kernel')}, and start-up is most of so short a run",
+            f"run more steps: from about {SHORT:,} kernels on the time is judged",
+        )
     return f"{place}: nothing to fix", _where_time_went(devices, window_ns), _next(trace, emulated)
+
+
+def _ending(code: int) -> str:
+    if code in INTERRUPTED:
+        return ", interrupted"
+    return f", signal {code - 128} ended the program" if code > 128 else f", the program failed (exit code {code})"
 
 
 def _where_time_went(devices: list[Device], window_ns: int) -> str:

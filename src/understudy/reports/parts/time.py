@@ -28,6 +28,7 @@ LAUNCH_GAP_NS = 100_000  # as checks/_idle.py has it: a longer gap is no launch
 SMALL_NS = 20_000  # a kernel shorter than this, that does
 SMALL_SHARE = 4  # less than a fourth of what the roofline allows in its time, is bound by its launch
 TOP = 8
+TENSOR_CORES = 7  # the first compute capability that has them
 SKIPPED_STEPS = 3  # from so many steps on, the first is left out
 
 Span = tuple[int, int]
@@ -39,7 +40,7 @@ class Split:
 
     `matrix_ns` is kernel time of operators that count operations (products, convolutions, attention), `tensor_core_ns`
     the part of it that tensor cores compute; `moved_ns` is the time of copies and collectives, `hidden_ns` the part of
-    it behind kernels of the same device.
+    it behind kernels of the same device; `tensor_cores` says whether the device has any.
     """
 
     device: int
@@ -49,6 +50,7 @@ class Split:
     tensor_core_ns: int = 0
     moved_ns: int = 0
     hidden_ns: int = 0
+    tensor_cores: bool = True
 
 
 @dataclass
@@ -106,6 +108,9 @@ def measure(trace: Trace) -> Timing:
     if done:
         timing.first_step_ns = done[0] - (part.began_ns or 0)
     timing.splits = [one.split(begin, done[-1] if skip else None) for _, one in sorted(part.devices.items())]
+    for one in timing.splits:
+        capability = (part.gpus[one.device].get("compute_capability") or [7]) if one.device < len(part.gpus) else [7]
+        one.tensor_cores = capability[0] >= TENSOR_CORES
     timing.operators = part.operators()
     timing.first_uses = part.first_uses
     return timing
@@ -316,7 +321,7 @@ def split_words(split: Split) -> str:
 def use_words(split: Split) -> str:
     """How well it was used: "tensor cores 96 % of matrix work, 40 % of copies and collectives hidden"."""
     words = []
-    if split.matrix_ns:
+    if split.matrix_ns and split.tensor_cores:
         words.append(f"tensor cores did {format_share(split.tensor_core_ns / split.matrix_ns)} of the matrix work")
     if split.moved_ns:
         words.append(

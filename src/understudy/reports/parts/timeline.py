@@ -41,10 +41,11 @@ class _Lane:
         }
 
 
-def timeline(trace: Trace, begin_ns: int, end_ns: int) -> Json:
+def timeline(trace: Trace, begin_ns: int, end_ns: int, step_ns: tuple[int, int] | None = None) -> Json:
     """Lanes, their packed operations and the table of what these are.
 
     What the host does after the devices' last operation is left out; without any, the host's rows are all there is.
+    `step_ns` is the steady step at which it opens.
     """
     if end_ns <= begin_ns:
         begin_ns, end_ns = _span(trace)
@@ -70,6 +71,7 @@ def timeline(trace: Trace, begin_ns: int, end_ns: int) -> Json:
     return {
         "unit_ns": unit_ns,
         "length_ns": end_ns - begin_ns,
+        "step_ns": None if step_ns is None else [max(0, step_ns[0] - begin_ns), min(end_ns, step_ns[1]) - begin_ns],
         "lanes": [lanes[key].as_dict() for key in sorted(lanes)],
         "whats": [list(what) for what in whats],
         "classes": list(CLASS_NAMES),
@@ -86,7 +88,7 @@ def _span(trace: Trace) -> tuple[int, int]:
 def _lane(lanes: dict[tuple[int, int, int], _Lane], record: Record) -> _Lane:
     device, stream, thread = record.lane
     if record.kind in (Kind.SYNCHRONIZE, Kind.HOST):
-        key, label = (-1, 0, thread), f"host thread {thread}"
+        key, label = (-1, 0, thread), f"host thread {thread}" if thread else "host main thread"
     else:
         key, label = (device, stream, 0), f"cuda:{device} stream {stream}"
     if key not in lanes:

@@ -7,26 +7,7 @@
   const MEMORY_COLOURS = ["#3d7edb", "#e08a1e", "#2a9d6f", "#9b5de5", "#c9463d", "#c2a83e", "#4fb3bf", "#b5739d", "#7a8796"];
   const MOST_BARS = 2500; // more and the page becomes slow: then stretches of time are drawn instead of operations
   const STRETCHES = 500;
-  const CONFIG = {
-    displaylogo: false, responsive: true, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
-    displayModeBar: matchMedia("(max-width: 640px)").matches ? false : "hover", // it would lie on a phone's legend
-  };
-
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  // Plotly reads a little HTML in its texts; what comes from the program must stay text.
-  const plain = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-
-  function layout(more) {
-    const axis = { gridcolor: colour("--grid"), zerolinecolor: colour("--grid"), linecolor: colour("--rule") };
-    const { xaxis, yaxis, ...rest } = more;
-    return {
-      paper_bgcolor: colour("--back"), plot_bgcolor: colour("--back"),
-      font: { color: colour("--ink"), family: "system-ui, sans-serif", size: 12 },
-      hoverlabel: { align: "left" }, margin: { l: 10, r: 10, t: 30, b: 40 },
-      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
-      xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, automargin: true, ...yaxis }, ...rest,
-    };
-  }
 
   function unpack(text) {
     const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -56,7 +37,8 @@
   const MS = line.unit_ns / 1e6; // milliseconds a unit
   const LENGTH_MS = Math.max(line.length_ns / 1e6, 1e-6);
   const timelineChart = document.getElementById("timeline-chart");
-  let shown = [0, LENGTH_MS];
+  const STEP = line.step_ns ? line.step_ns.map((ns) => ns / 1e6) : [0, LENGTH_MS];
+  let shown = STEP.slice();
 
   function firstAtOrAfter(starts, unit) {
     let low = 0, high = starts.length;
@@ -74,22 +56,21 @@
 
   function emptyTraces() {
     return line.classes.map((name, number) => ({
-      type: "bar", orientation: "h", name, base: [], x: [], y: [], customdata: [], width: 0.7,
-      marker: { color: COLOURS[number], opacity: [], line: { width: 0 } }, hovertemplate: "%{customdata}<extra></extra>",
+      kind: "bar", name, colour: COLOURS[number], base: [], x: [], y: [], opacity: [], tips: [],
     }));
   }
 
-  function push(traces, kind, lane, start, length, strength, text) {
+  function push(traces, kind, lane, start, length, strength, words) {
     const trace = traces[kind];
     trace.base.push(start); trace.x.push(length); trace.y.push(lane.label);
-    trace.marker.opacity.push(strength); trace.customdata.push(text);
+    trace.opacity.push(strength); trace.tips.push(words);
   }
 
   function addOperations(traces, lane, first, last) {
     for (let i = first; i < last; i++) {
       const [kind, name, where] = line.whats[lane.whats[i]];
       const start = lane.starts[i] * MS, length = lane.durations[i] * MS;
-      const text = `${plain(name)}<br>${plain(where)}<br>at ${words(start * 1e6)}, for ${words(length * 1e6)}`;
+      const text = `${name}\n${where}\nat ${words(start * 1e6)}, for ${words(length * 1e6)}`;
       push(traces, kind, lane, start, length, 1, text);
     }
   }
@@ -116,7 +97,7 @@
       }
       if (kind < 0) continue;
       const share = Math.min(1, total / width);
-      const text = `${counts[k]} operations, busy ${(100 * share).toPrecision(2)} %<br>mostly ${line.classes[kind]}<br>at ${words((from + k * width) * 1e6)}`;
+      const text = `${counts[k]} operations, busy ${(100 * share).toPrecision(2)} %\nmostly ${line.classes[kind]}\nat ${words((from + k * width) * 1e6)}`;
       push(traces, kind, lane, from + k * width, width, 0.2 + 0.8 * share, text);
     }
   }
@@ -133,14 +114,13 @@
     return traces.filter((trace) => trace.x.length);
   }
 
-  const timelineHeight = () => 110 + 40 * Math.max(1, lanes.length);
+  const timelineHeight = () => 70 + 34 * Math.max(1, lanes.length);
 
   function drawTimeline() {
-    Plotly.react(timelineChart, timelineTraces(shown), layout({
-      barmode: "overlay", bargap: 0, showlegend: true, dragmode: "zoom", height: timelineHeight(),
-      xaxis: { title: { text: "ms" }, range: shown.slice() },
-      yaxis: { categoryorder: "array", categoryarray: lanes.map((lane) => lane.label).reverse(), fixedrange: true },
-    }), CONFIG);
+    drawChart(timelineChart, timelineTraces(shown), {
+      height: timelineHeight(), onZoom: (from, to) => (from === null ? look(0, LENGTH_MS) : look(from, to)),
+      xaxis: { title: "time since the first operation (ms)", range: shown.slice() }, yaxis: { range: [0, 1], lanes: lanes.map((lane) => lane.label) },
+    });
   }
 
   function look(from, to) {
@@ -150,15 +130,11 @@
     drawTimeline();
   }
 
-  function onZoom(change) {
-    if (change["xaxis.autorange"]) look(0, LENGTH_MS);
-    else if ("xaxis.range[0]" in change) look(change["xaxis.range[0]"], change["xaxis.range[1]"]);
-  }
-
   function onButton(event) {
     const { zoom, move } = event.target.dataset;
     const [from, to] = shown, width = to - from, middle = (from + to) / 2;
     if (zoom === "all") look(0, LENGTH_MS);
+    else if (zoom === "step") look(...STEP);
     else if (zoom) look(middle - width * zoom / 2, middle + width * zoom / 2);
     else if (move) look(from + width * move, to + width * move);
   }
@@ -172,38 +148,38 @@
     const tint = (name) => MEMORY_COLOURS.at(CATEGORIES.indexOf(name)); // the last is everything else's
     const unit = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(([size]) => device.peak_bytes >= 2 * size) || [1, "B"];
     const traces = names.map((name) => ({
-      type: "scatter", mode: "lines", name, x: device.times_ms, y: device.categories[name].map((size) => size / unit[0]),
-      stackgroup: "all", line: { shape: "hv", width: 1 }, fillcolor: tint(name), marker: { color: tint(name) },
-      text: device.categories[name].map(sizeWords), hovertemplate: `${plain(name)} %{text} at %{x:.3f} ms<extra></extra>`,
+      kind: "area", name, colour: tint(name), x: device.times, y: device.categories[name].map((size) => size / unit[0]),
+      tips: device.categories[name].map(sizeWords),
     }));
-    Plotly.react(chart, traces, layout({
-      showlegend: true, xaxis: { title: { text: "ms" }, range: [0, Math.max(LENGTH_MS, device.times_ms.at(-1))] },
-      yaxis: { title: { text: `cuda:${device.device} ${unit[1]}` }, rangemode: "tozero" },
-    }), CONFIG);
+    const marks = device.peaks.map((peak) => ({ x: peak.at, words: `${sizeWords(peak.size_bytes)} ${peak.line}` }));
+    drawChart(chart, traces, {
+      height: 300, marks,
+      xaxis: { title: device.by_time ? "host's time since the first operation (ms)" : "allocation or free, by its number", unit: device.by_time ? "ms" : "", range: [device.times[0], Math.max(device.by_time ? LENGTH_MS : 1, device.times.at(-1))] },
+      yaxis: { title: `memory of cuda:${device.device} (${unit[1]})` },
+    });
   }
 
   function drawRoofline(chart) {
     const { points, peaks, bandwidth_bytes_per_s: bandwidth, gpu } = data.roofline;
     const intensities = points.map((point) => point.intensity);
     const low = Math.min(0.05, ...intensities) / 2, high = Math.max(100, ...intensities) * 2;
-    const traces = [{
-      type: "scatter", mode: "markers", name: "kernels", x: intensities, y: points.map((point) => point.flops_per_s / 1e12),
-      marker: { color: COLOURS[0], size: points.map((point) => 7 + 16 * Math.sqrt(point.duration_ns / points[0].duration_ns)), opacity: 0.75 },
-      text: points.map((point) => `${plain(point.name)}<br>${point.times} times, ${words(point.duration_ns)}`),
-      hovertemplate: "%{text}<br>%{y:.3g} TFLOP/s at %{x:.3g} FLOP/byte<extra></extra>",
-    }];
-    Object.entries(peaks).forEach(([name, peak], number) => {
+    const traces = Object.entries(peaks).map(([name, peak], number) => {
       const ridge = bandwidth ? peak / bandwidth : low;
-      traces.push({
-        type: "scatter", mode: "lines", name: `${name} peak`, x: [low, Math.max(low, ridge), Math.max(high, ridge)],
+      return {
+        kind: "line", name: `${name} peak`, colour: MEMORY_COLOURS[number + 1], dash: "4 3", x: [low, Math.max(low, ridge), Math.max(high, ridge)],
         y: [bandwidth ? low * bandwidth / 1e12 : peak / 1e12, peak / 1e12, peak / 1e12],
-        line: { color: MEMORY_COLOURS[number + 1], width: 1.5, dash: "dot" }, hoverinfo: "name",
-      });
+      };
     });
-    Plotly.react(chart, traces, layout({
-      showlegend: true, margin: { l: 10, r: 10, t: 30, b: 50 },
-      xaxis: { type: "log", title: { text: `FLOP per byte (${plain(gpu)})` } }, yaxis: { type: "log", title: { text: "TFLOP/s" } },
-    }), CONFIG);
+    traces.push({
+      kind: "points", name: "kernels", colour: COLOURS[0], x: intensities, y: points.map((point) => point.flops_per_s / 1e12),
+      sizes: points.map((point) => 7 + 16 * Math.sqrt(point.duration_ns / points[0].duration_ns)),
+      tips: points.map((point) => `${point.name}\n${point.times} times, ${words(point.duration_ns)}\n${(point.flops_per_s / 1e12).toPrecision(3)} TFLOP/s at ${point.intensity.toPrecision(3)} FLOP per byte`),
+    });
+    const furthest = Math.max(high, ...traces.flatMap((trace) => trace.x));
+    drawChart(chart, traces, {
+      height: 360, xaxis: { type: "log", title: `arithmetic per byte on ${gpu} (FLOP per byte)`, range: [low, furthest] },
+      yaxis: { type: "log", title: "speed (TFLOP/s)" },
+    });
   }
 
   // ------------------------------------------------------------------ drawing, when a chart comes into view
@@ -214,20 +190,9 @@
   document.querySelectorAll("#roofline-chart").forEach((chart) => charts.set(chart, drawRoofline));
   const drawn = new Set();
 
-  // A third of a second of script that a reader of the findings does not need: it runs before the first chart is drawn.
-  function startPlotly() {
-    if (window.Plotly) return;
-    const script = document.createElement("script");
-    script.textContent = document.getElementById("plotly").textContent;
-    document.head.append(script);
-  }
-
   function draw(chart) {
-    if (drawn.has(chart)) return;
-    startPlotly();
     drawn.add(chart);
     charts.get(chart)(chart);
-    if (chart === timelineChart) chart.on("plotly_relayout", onZoom);
   }
 
   const watch = new IntersectionObserver((entries) => {
@@ -236,7 +201,17 @@
 
   if (timelineChart) timelineChart.style.height = timelineHeight() + "px";
   charts.forEach((_, chart) => watch.observe(chart));
-  document.querySelector(".buttons").addEventListener("click", onButton);
-  addEventListener("beforeprint", () => charts.forEach((_, chart) => draw(chart)));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((chart) => charts.get(chart)(chart)));
+  document.querySelector(".buttons")?.addEventListener("click", onButton);
+  const open = (details) => { if (details) details.open = true; };
+  addEventListener("beforeprint", () => {
+    document.querySelectorAll("main > details").forEach(open);
+    charts.forEach((_, chart) => draw(chart));
+  });
+  const unfold = () => open(location.hash.length > 1 ? document.getElementById(location.hash.slice(1))?.closest("details") : null);
+  addEventListener("hashchange", unfold);
+  unfold();
+  const again = () => drawn.forEach((chart) => charts.get(chart)(chart));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+  let width = innerWidth;
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; again(); } });
 })();
