@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reports": {"trace"},
     "seam": {"machine", "trace", "gpus", "ranks", "faults", "import_hook"},
     "analysis": {"foreign", "machine", "cost", "trace", "gpus"},
-    "measure": {"foreign", "trace", "gpus"},
+    "measure": {"foreign", "trace", "gpus", "analysis", "machine"},
     "settings": {"foreign", "faults"},
     "live": {"machine", "foreign"},
     "departure": {"trace", "seam"},

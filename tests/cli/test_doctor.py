@@ -1,4 +1,4 @@
-"""`understudy doctor`: what is there, what is missing, and the command that mends it."""
+"""`understudy doctor`: what is there, what is missing, and the command that fixes it."""
 
 import json
 

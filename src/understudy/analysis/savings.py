@@ -256,7 +256,8 @@ class FusedOptimizer(Remedy):
                 kernels = int(dict(note.detail).get("kernels", 0)) if note.code == "unfused-optimizer" else 0
                 of_step = [at for at in range(max(0, step - kernels), step) if rows[at][0] == Kind.KERNEL]
                 size = sum(rows[at][7] for at in of_step)
-                self.steps |= dict.fromkeys(of_step, (of_step[0], size))
+                if of_step:  # a step in a captured graph has none of its own
+                    self.steps |= dict.fromkeys(of_step, (of_step[0], size))
 
     def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
         """The first kernel of a step does it all, which moves half of the bytes: no result is written in between."""

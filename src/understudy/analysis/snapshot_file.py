@@ -55,10 +55,11 @@ def read(path: str | Path) -> list[Snapshot]:
         near = difflib.get_close_matches(path.name, names, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise FileFormatError(f"{path} cannot be read: {error.strerror}.{hint}") from None
-    return from_dict(_decode(data, path), path)
+    return from_dict(decode(data, path), path)
 
 
-def _decode(data: bytes, path: Path) -> object:
+def decode(data: bytes, path: str | Path) -> object:
+    """What a snapshot's bytes hold, a pickle or JSON, packed or not; raises FileFormatError for others."""
     data = foreign.unpacked(data, path)
     return foreign.from_json(data, path) if data[:1] == b"{" else foreign.from_pickle(data, path)
 

@@ -44,7 +44,18 @@ def load(path: str | Path) -> Trace:
     """
     head = foreign.read_bytes(path, 4096)
     if kineto.is_kineto(head):
-        return kineto.load(path)
+        try:
+            return kineto.load(path)
+        except FileFormatError as error:
+            return _snapshot_of(path, error)
     if head[:1] == PICKLE:
         return snapshot.load(path)
     return Trace.load(Path(path))
+
+
+def _snapshot_of(path: str | Path, error: FileFormatError) -> Trace:
+    """The memory snapshot in a JSON file that is no profile; raises `error` where it is none either."""
+    try:
+        return snapshot.load(path)
+    except FileFormatError:
+        raise error from None

@@ -10,14 +10,24 @@ from pathlib import Path
 
 import click
 
+from understudy import checks
+from understudy.analysis.remedies import SETTINGS
 from understudy.analysis.replay import ReplayResult, replay
 from understudy.analysis.what_if import WhatIf, WhatIfRow, what_if
+from understudy.cli._options import verbose_option
 from understudy.errors import UsageError
+from understudy.measure import snapshot
+from understudy.reports.parts.peak import peaks
+from understudy.reports.parts.summary import short
+from understudy.trace.finding import Finding
 from understudy.trace.plain import Json
+from understudy.trace.trace import Trace
 from understudy.trace.units import format_bytes, format_share, plural
 
 DIFFERS = 1
 MIB = 1 << 20
+HOLDERS = 4  # lines that held the peak
+WORTH = 0.03  # of the reserved memory: what a setting must save to be named
 
 
 @click.command("memory")
@@ -31,13 +41,17 @@ MIB = 1 << 20
 )
 @click.option("--memory-mib", type=click.IntRange(min=1), metavar="N", help="Memory of the GPU in the what-if, in MiB.")
 @click.option("--plot", metavar="PATH.html", help="Draw the reserved and allocated memory under each setting.")
+@verbose_option
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
-def command(path: str, confs: tuple[str, ...], memory_mib: int | None, plot: str | None, as_json: bool) -> int:
-    """Replay a memory SNAPSHOT, recorded on a real GPU or here, and say whether the allocator places all alike.
+def command(
+    path: str, confs: tuple[str, ...], memory_mib: int | None, plot: str | None, verbose: bool, as_json: bool
+) -> int:
+    """Say who held the peak of a memory SNAPSHOT, what was fragmentation, and which allocator setting would help.
 
     SNAPSHOT is a file of torch.cuda.memory._dump_snapshot or of `understudy run --report out.snapshot.pickle`. Its
     requests and frees go through understudy's allocator, which does not see the recorded addresses. The exit code is
-    0 when every placement agrees (or differs only because the driver put segments elsewhere) and 1 when not.
+    0 when every placement agrees with the recorded one (or differs only because the driver put segments elsewhere)
+    and 1 when not.
 
     \b
     understudy memory out.snapshot.pickle
@@ -46,13 +60,14 @@ def command(path: str, confs: tuple[str, ...], memory_mib: int | None, plot: str
     if plot is not None:
         _require_plotly(plot)
     results = replay(path)
-    table = what_if(path, confs, None if memory_mib is None else memory_mib * MIB) if confs or plot else None
-    if plot is not None and table is not None:
+    table = what_if(path, confs or SETTINGS, None if memory_mib is None else memory_mib * MIB)
+    asked = table if confs or plot else None
+    if plot is not None:
         Path(plot).write_text(_page(table), encoding="utf-8")
     if as_json:
-        click.echo(json.dumps(_as_dict(path, results, table), indent=1))
+        click.echo(json.dumps(_as_dict(path, results, asked), indent=1))
     else:
-        click.echo("\n".join(_lines(path, results, table)))
+        click.echo("\n".join(_lines(path, results, table, verbose or bool(confs))))
     return 0 if all(result.explained for result in results) else DIFFERS
 
 
@@ -65,25 +80,75 @@ def _as_dict(path: str, results: Sequence[ReplayResult], table: WhatIf | None) -
     }
 
 
-def _lines(path: str, results: Sequence[ReplayResult], table: WhatIf | None) -> list[str]:
+def _lines(path: str, results: Sequence[ReplayResult], table: WhatIf | None, verbose: bool) -> list[str]:
     if not results:
         return [f"{path}: no device of this snapshot holds a segment or an event"]
-    lines = [line for result in results for line in _replay_lines(result)]
-    if table is not None:
+    trace = snapshot.load(path)
+    findings = checks.run(trace)
+    rows = {(row.device, row.alloc_conf): row for row in table.rows} if table is not None else {}
+    lines = []
+    for result in results:
+        mine = [row for (device, _), row in rows.items() if device == result.device]
+        lines += _answer(result, trace, [one for one in findings if one.device == result.device], mine)
+        if verbose:
+            lines += _replay_lines(result)
+        lines.append(f"  {_agreement(result)}")
+    if table is not None and verbose:
         lines += ["", *_what_if_lines(table)]
     return lines
 
 
+def _answer(result: ReplayResult, trace: Trace, findings: list[Finding], rows: list[WhatIfRow]) -> list[str]:
+    """Who held the peak, how much was fragmentation, what would help."""
+    unused = result.peak_reserved_bytes - result.peak_allocated_bytes
+    share = unused / result.peak_reserved_bytes if result.peak_reserved_bytes else 0.0
+    lines = [
+        f"cuda:{result.device}: {format_bytes(result.peak_allocated_bytes)} allocated at the peak, "
+        f"{format_bytes(result.peak_reserved_bytes)} reserved; {format_share(share)} of that was cached or fragmented"
+    ]
+    held = peaks(trace).get(result.device)
+    if held is not None and held.allocated_bytes:
+        named = [one for one in held.holders if one.site.file]
+        words = ", ".join(f"{short(one.site)} {format_bytes(one.size_bytes)}" for one in named[:HOLDERS])
+        lines.append(f"  held by {words}" if words else "  held by lines that the snapshot does not name")
+        known = {name: size for name, size in held.categories.items() if name != "other"}
+        if known:
+            lines.append("  made of " + ", ".join(f"{name} {format_bytes(size)}" for name, size in known.items()))
+    for finding in findings:
+        if finding.code == "out-of-memory":
+            lines += [f"  ran out of memory: {finding.message}", f"  fix: {finding.advice}"]
+            return lines
+    if rows:
+        lines.append(f"  {_help(rows)}")
+    return lines
+
+
+def _help(rows: list[WhatIfRow]) -> str:
+    """Which setting needs least, by replay."""
+    own, *others = rows
+    best = min(others, key=lambda row: row.peak_reserved_bytes, default=own)
+    saved = own.peak_reserved_bytes - best.peak_reserved_bytes
+    if saved < WORTH * own.peak_reserved_bytes:
+        return f"no allocator setting saves {format_share(WORTH)} of it (replayed: {len(others)} settings)"
+    return (
+        f"PYTORCH_CUDA_ALLOC_CONF={best.alloc_conf} would reserve {format_bytes(best.peak_reserved_bytes)}, "
+        f"{format_bytes(saved)} less (replayed)"
+    )
+
+
+def _agreement(result: ReplayResult) -> str:
+    if result.agrees:
+        return f"our replay agrees with every placement ({result.placements_agree} of {result.allocations})"
+    return f"our replay {result.verdict}"
+
+
 def _replay_lines(result: ReplayResult) -> list[str]:
     lines = [
-        f"cuda:{result.device}: {result.verdict}",
         f"  settings {result.alloc_conf or 'the defaults'}; {plural(result.events, 'event')}",
         f"  placements {result.placements_agree} of {result.allocations}, "
         f"driver calls {result.driver_calls_agree} of {result.driver_calls}, "
         f"segments at the end {result.final_segments_agree} of {result.final_segments}, "
         f"blocks at the end {result.final_blocks_agree} of {result.final_blocks}",
-        f"  peak {format_bytes(result.peak_allocated_bytes)} allocated, "
-        f"{format_bytes(result.peak_reserved_bytes)} reserved",
     ]
     if result.start_segments:
         lines.append(

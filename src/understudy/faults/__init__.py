@@ -61,7 +61,7 @@ class Hands(Protocol):
         """Kill the worker process that would deliver the next batch."""
 
     def fill_disk(self) -> None:
-        """Let the file that is being saved end in the middle, for want of space."""
+        """Let the file that is being saved end in the middle, as on a full disk."""
 
 
 class Moment(NamedTuple):

@@ -6,11 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from understudy import foreign
+from understudy.analysis.remedies import SETTINGS
+from understudy.analysis.replay import Replay
+from understudy.analysis.snapshot_file import Snapshot, decode, from_dict
+from understudy.analysis.start_state import start_segments
+from understudy.analysis.what_if import outcome
 from understudy.errors import FileFormatError
+from understudy.machine.memory.settings import parse
 from understudy.measure.kineto_facts import NEEDS_MEMORY, UNDECIDABLE
-from understudy.trace.operation import UNKNOWN_SITE, Site
+from understudy.trace.operation import UNKNOWN_SITE, Note, Site
 from understudy.trace.plain import Json
-from understudy.trace.trace import MEMORY_ACTIONS, Trace, require_sound
+from understudy.trace.trace import MEMORY_ACTIONS, MEMORY_EXCESS, Trace, require_sound
 
 WITHOUT_WORK = (
     "host-sync",
@@ -21,6 +27,7 @@ WITHOUT_WORK = (
     "pageable-copy",
 )
 """What a profile tells and a snapshot alone does not."""
+ENTRY = ("action", "addr", "size", "stream")
 LIBRARY = ("/torch/", "/site-packages/", "/dist-packages/", "<frozen", "/lib/python3")
 
 
@@ -45,22 +52,115 @@ def add(trace: Trace, path: str | Path) -> None:
         FileFormatError: the file is no snapshot, or asks to run code.
         OSError: the file cannot be read.
     """
-    snapshot = foreign.from_pickle(foreign.read_bytes(path), path)
+    snapshot = decode(foreign.read_bytes(path), path)
     if not isinstance(snapshot, Mapping) or not isinstance(snapshot.get("device_traces"), Sequence):
         raise FileFormatError(f"{path} holds no device_traces, so it is no memory snapshot with a history")
     trace.memory = type(trace.memory)()
     try:
-        events = [(event, device) for device, events in enumerate(snapshot["device_traces"]) for event in events]
+        events = [(_entry(event), device) for device, found in enumerate(snapshot["device_traces"]) for event in found]
         events.sort(key=lambda pair: int(pair[0].get("time_us", 0)))
         begin_us = int(events[0][0].get("time_us", 0)) if events else 0
+        devices = from_dict(snapshot, path) if "segments" in snapshot else []
+        for one in devices:
+            _start(trace, one, _frames(dict(snapshot)))
         for event, device in events:
             _row(trace, event, device, begin_us)
+        _notes(trace)
     except foreign.UNFIT as error:
         raise FileFormatError(f"{path} has an entry that is none of an allocator's: {error!r}") from error
     require_sound(trace, path)
+    _replayed(trace, devices)
     _peaks(trace)
     known = trace.facts.get("not_decidable", [])
     trace.facts["not_decidable"] = [code for code in known if code not in NEEDS_MEMORY]
+
+
+def _entry(event: object) -> Json:
+    """An event as a dictionary; a snapshot in JSON may hold lists."""
+    if isinstance(event, Mapping):
+        return dict(event)
+    if not isinstance(event, Sequence) or len(event) < len(ENTRY):
+        raise ValueError(f"{event!r} is no event")
+    return dict(zip(ENTRY, event, strict=False))
+
+
+def _frames(snapshot: Json) -> dict[int, Sequence[Json]]:
+    """The frames of the blocks that are there at the end, by address."""
+    return {
+        block["address"]: block.get("frames") or ()
+        for segment in snapshot["segments"]
+        for block in segment.get("blocks", ())
+        if "address" in block
+    }
+
+
+def _start(trace: Trace, snapshot: Snapshot, frames: Mapping[int, Sequence[Json]]) -> None:
+    """What the allocator held when the recording began, as its first actions."""
+    device = snapshot.device
+    taken, alloc = MEMORY_ACTIONS.index("segment_alloc"), MEMORY_ACTIONS.index("alloc")
+    for segment in start_segments(snapshot):
+        stream = int(segment["stream"])
+        trace.memory.append((taken, device, stream, segment["address"], segment["total_size"], 0, 0, 0))
+        for block in segment["blocks"]:
+            if block["state"] == "inactive":
+                continue
+            asked = int(block["requested_size"])
+            site = trace.sites.number(_site(frames.get(block["address"], ())))
+            excess = max(0, int(block["size"]) - asked) << MEMORY_EXCESS
+            trace.memory.append((alloc, device, stream, block["address"], asked, 0, site, excess))
+
+
+def _notes(trace: Trace) -> None:
+    """Each request that failed, for the check `out-of-memory`."""
+    allocated: dict[int, int] = {}
+    reserved: dict[int, int] = {}
+    sizes: dict[tuple[int, int], int] = {}
+    for action in trace.memory_actions():
+        key, device = (action.device, action.address), action.device
+        if action.action == "alloc":
+            sizes[key] = action.size_bytes + action.excess_bytes
+            allocated[device] = allocated.get(device, 0) + sizes[key]
+        elif action.action == "free_completed":
+            allocated[device] = allocated.get(device, 0) - sizes.pop(key, 0)
+        elif action.action in ("segment_alloc", "segment_map"):
+            reserved[device] = reserved.get(device, 0) + action.size_bytes
+        elif action.action in ("segment_free", "segment_unmap"):
+            reserved[device] = reserved.get(device, 0) - action.size_bytes
+        elif action.action == "oom":
+            detail = {
+                "requested_bytes": action.size_bytes,
+                "device": device,
+                "free_bytes": action.address,  # torch's `device_free`
+                "memory_bytes": reserved.get(device, 0) + action.address,
+                "allocated_bytes": allocated.get(device, 0),
+                "reserved_bytes": reserved.get(device, 0),
+            }
+            trace.remark(Note("out-of-memory", action.site, tuple(detail.items())))
+
+
+def _replayed(trace: Trace, devices: Sequence[Snapshot]) -> None:
+    """Peaks as the allocator has them, which knows how it rounds, and what its settings would have made of an OOM."""
+    totals, gpus = trace.facts["devices"], trace.facts["gpus"]
+    limits = {
+        int(dict(note.detail)["device"]): int(dict(note.detail)["memory_bytes"])
+        for note in trace.notes
+        if note.code == "out-of-memory"
+    }
+    for one in devices:
+        result = Replay(one).run()
+        while len(totals) <= one.device:
+            totals.append({})
+            gpus.append({"name": "unknown GPU"})
+        totals[one.device].setdefault("peak_allocated_bytes", result.peak_allocated_bytes)
+        totals[one.device].setdefault("peak_reserved_bytes", result.peak_reserved_bytes)
+        if one.device in limits:
+            tried = [one.settings, *map(parse, SETTINGS)]
+            rows = [(setting.text, outcome(one, setting, limits[one.device])) for setting in tried]
+            trace.facts.setdefault("replays", []).extend(
+                {"device": one.device, "setting": text, "peak_reserved_bytes": row.peak_reserved_bytes,
+                 "out_of_memory": row.out_of_memory}
+                for text, row in rows
+            )  # fmt: skip
 
 
 def _row(trace: Trace, event: Json, device: int, begin_us: int) -> None:

@@ -40,7 +40,8 @@ def lines(summary: Summary, width: int) -> list[str]:
 def figures(summary: Summary) -> list[tuple[str, str]]:
     """Step, peak of memory, busy and what limits it, as far as they are known."""
     used = [device for device in summary.devices if device.used]
-    rows = [("step", step(summary)), ("memory", memory(used)), ("busy", busy(used)), ("limit", limit(summary))]
+    working = [device for device in used if device.kernels or device.copies or device.collectives]
+    rows = [("step", step(summary)), ("memory", memory(used)), ("busy", busy(working)), ("limit", limit(summary))]
     return [row for row in rows if row[1]]
 
 

@@ -334,6 +334,8 @@ def _verdict(
         worst = (errors or warnings)[0]
         at = f" ({short(worst.site)})" if worst.site.file else ""
         return f"{place}: {', '.join(counts)}", f"{worst.code}{at}: {worst.message}", worst.advice
+    if trace.facts.get("recorded_by") == "torch.cuda.memory":
+        return _of_snapshot(devices, place)
     if tests is not None:
         return f"{place}: nothing to fix", "no test's work on GPUs had an error or a warning", "nothing"
     if not any(device.used for device in devices) and not emulated:
@@ -364,6 +366,21 @@ def _verdict(
             f"run more steps: from about {SHORT:,} kernels on the time is judged",
         )
     return f"{place}: nothing to fix", _where_time_went(devices, window_ns), _next(trace, emulated)
+
+
+def _of_snapshot(devices: list[Device], place: str) -> tuple[str, str, str]:
+    """The verdict on a history of allocations alone: what was held, and by whom."""
+    device = max(devices, key=lambda one: one.peak_allocated_bytes or 0, default=None)
+    if device is None or device.peak is None:
+        return f"{place}: the snapshot holds no allocation", "it has no segment and no event", "record while it works"
+    held = ", ".join(
+        f"{short(one.site)} {format_bytes(one.size_bytes)}" for one in device.peak.holders[:3] if one.site.file
+    )
+    return (
+        f"{place}: {memory_words(device)} at the peak of cuda:{device.index}",
+        f"most of it held by {held}" if held else 'the snapshot names no lines: record it with `stacks="python"`',
+        "`understudy memory` on the same file tries other settings of the allocator",
+    )
 
 
 def _ending(code: int) -> str:

@@ -74,7 +74,7 @@ TELLING = frozenset({*NEVER, *COMPARING, *COUNTS, *CHOICES})
 
 
 GUESSED = ("count", "index")
-"""What is assumed for want of a user's own answer."""
+"""What is assumed where the user gives no answer."""
 
 
 class Assumptions:

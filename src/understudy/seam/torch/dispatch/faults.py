@@ -240,7 +240,7 @@ class Strikes:
             workers[task[0]].join(1)
 
     def fill_disk(self) -> None:
-        """Let the file that is being saved end in the middle, for want of space."""
+        """Let the file that is being saved end in the middle, as on a full disk."""
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
