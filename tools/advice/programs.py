@@ -136,8 +136,8 @@ FAULTS = {
     ),
     "goes there and back": Fault(
         "copy-back-and-forth",
-        {"loss": 'net(x).cpu().to("cuda").square().mean()'},
-        {"loss": "net(x).square().mean()"},
+        {"loss": 'net(x).square().mean() + x.cpu().to("cuda").mean()'},
+        {"loss": "net(x).square().mean() + x.mean()"},
     ),
     "small copies": Fault(
         "many-small-copies",
