@@ -102,6 +102,8 @@ def _finding(finding: Finding) -> Json:
         "count": finding.times,
         "lost_ns": finding.lost_ns,
         "size_bytes": finding.size_bytes,
+        "saved_share": None if finding.saved_share is None else round(finding.saved_share, 4),
+        "saved_of": finding.saved_of,
         "device": finding.device,
         "other": _place(finding.other),
         "allocated": _place(finding.allocated),
