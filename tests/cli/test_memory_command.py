@@ -77,7 +77,9 @@ def test_our_own_snapshot_agrees(understudy, snapshot: Path) -> None:
     assert device["final_blocks_agree"] == device["final_blocks"] > 0
     assert result["what_if"] is None
     shown = understudy("memory", snapshot.name)
-    assert shown.stdout.startswith("cuda:0: agrees on every placement\n")
+    assert shown.stdout.startswith("cuda:0: ")
+    assert "held by train.py:" in shown.stdout
+    assert "our replay agrees with every placement" in shown.stdout.splitlines()[-1]
 
 
 def test_what_died_after_the_last_operation_is_in_the_history(understudy, tmp_path: Path) -> None:

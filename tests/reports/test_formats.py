@@ -49,7 +49,7 @@ def test_no_line_begins_with_a_unit(training, width):
 def test_signs_that_a_terminal_lacks_are_spelt(training):
     terminal = io.TextIOWrapper(io.BytesIO(), "ascii")
     training.trace.facts["devices"][0] |= {"peak_band": 0.05}
-    text.show(training.trace, [], terminal)
+    text.show(training.trace, [], terminal, verbose=True)
     shown = terminal.buffer.getvalue().decode("ascii")
     assert "+-5 %" in shown
     assert "train.py:15 (10x)" in shown
@@ -111,7 +111,7 @@ def test_work_over_time_is_drawn(program):
 
 def test_a_terminal_gets_what_costs_nothing_in_one_line(training):
     rendered = text.render(training.trace, checks.run(training.trace), max_findings=5)
-    assert "costs nothing, but worth knowing: host-sync train.py:20" in rendered
+    assert "notes (no measurable cost): host-sync train.py:20" in rendered
     assert "little to gain here" not in rendered
 
 

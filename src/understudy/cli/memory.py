@@ -90,7 +90,7 @@ def _lines(path: str, results: Sequence[ReplayResult], table: WhatIf | None, ver
     for result in results:
         mine = [row for (device, _), row in rows.items() if device == result.device]
         lines += _answer(result, trace, [one for one in findings if one.device == result.device], mine)
-        if verbose:
+        if verbose or not result.explained:
             lines += _replay_lines(result)
         lines.append(f"  {_agreement(result)}")
     if table is not None and verbose:

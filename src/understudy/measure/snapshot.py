@@ -53,11 +53,17 @@ def add(trace: Trace, path: str | Path) -> None:
         OSError: the file cannot be read.
     """
     snapshot = decode(foreign.read_bytes(path), path)
-    if not isinstance(snapshot, Mapping) or not isinstance(snapshot.get("device_traces"), Sequence):
-        raise FileFormatError(f"{path} holds no device_traces, so it is no memory snapshot with a history")
+    if not isinstance(snapshot, Mapping) or not any(
+        isinstance(snapshot.get(name), Sequence) for name in ("device_traces", "segments")
+    ):
+        raise FileFormatError(f"{path} holds neither device_traces nor segments, so it is no memory snapshot")
     trace.memory = type(trace.memory)()
     try:
-        events = [(_entry(event), device) for device, found in enumerate(snapshot["device_traces"]) for event in found]
+        events = [
+            (_entry(event), device)
+            for device, found in enumerate(snapshot.get("device_traces") or ())
+            for event in found
+        ]
         events.sort(key=lambda pair: int(pair[0].get("time_us", 0)))
         begin_us = int(events[0][0].get("time_us", 0)) if events else 0
         devices = from_dict(snapshot, path) if "segments" in snapshot else []

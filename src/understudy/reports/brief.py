@@ -50,11 +50,13 @@ def step(summary: Summary) -> str:
     timing = summary.timing
     if timing.step_ns is None or timing.steps_per_s is None:
         length_ns = summary.end_ns - summary.begin_ns
-        return f"none known; {format_ns(length_ns)} from the first to the last operation" if length_ns else ""
+        return f"none known; {format_ns(length_ns)} in all ({summary.source})" if length_ns else ""
     words = format_ns(timing.step_ns)
     if summary.band is not None:
         low, high = (format_ns(round(timing.step_ns * factor)) for factor in (1 - summary.band, 1 + summary.band))
-        words += f" ({low} to {high})"
+        words += f" ({low} to {high}, {summary.source})"
+    else:
+        words += f" ({summary.source})"
     rate = timing.steps_per_s
     return f"{words}, {rate:,.0f} a second" if rate >= 100 else f"{words}, {rate:.3g} a second"
 
