@@ -19,7 +19,7 @@ DISPENSABLE = ("aliases", "generation", "SMs", "capability", "FP16")  # left out
 @click.argument("names", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 def command(names: tuple[str, ...], as_json: bool) -> None:
-    """List the GPUs that can be emulated, by memory, or all facts of the NAMES given, each with its source.
+    """List the GPUs that can be emulated, by memory, or all facts about those that are named, with sources.
 
     A name may also be the path of a `.toml` file that describes a GPU of your own; docs/gpus.md shows one.
     """
