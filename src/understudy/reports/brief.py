@@ -16,6 +16,7 @@ LINES = 15
 LABEL = 8  # columns before the words of a line
 SENTENCE = 3  # lines of `why` and of `next`
 NAMED = 4  # devices whose share is said, causes that limit the step, notes by name
+WORTH = 0.03  # of the step: what a fix must save to be worth it (`judgement`)
 MORE = "`-v` shows the whole report, `--report run.html` the timeline"
 
 
@@ -110,7 +111,8 @@ def _notes(findings: Sequence[Finding]) -> str:
     if not codes:
         return ""
     more = f" and {len(codes) - NAMED} more" if len(codes) > NAMED else ""
-    return f"{', '.join(codes[:NAMED])}{more} (no measurable cost)"
+    cheap = all((finding.saved_share or 0.0) < WORTH for finding in findings if finding.severity == "info")
+    return f"{', '.join(codes[:NAMED])}{more} ({'no measurable cost' if cheap else 'too short a run to weigh'})"
 
 
 def _labelled(label: str, words: str, width: int, most: int) -> list[str]:
