@@ -88,7 +88,7 @@ NEEDED = {
         torch._C._get_deterministic_algorithms torch._ops.OpOverload torch.ops.aten._log_softmax
         torch.ops.aten._softmax torch.ops.aten._to_copy.default._op torch.ops.aten.addmm.default._op
         torch.ops.aten.baddbmm.default._op torch.ops.aten.bmm.default._op torch.ops.aten.convolution.default._op
-        torch.ops.aten.convolution_backward.default._op torch.ops.aten.mm.default._op
+        torch.ops.aten.convolution_backward.default._op torch.ops.aten.mm.default._op torch.ops.aten.nansum.default._op
         torch.ops.aten.native_batch_norm.default._op torch.ops.aten.native_batch_norm_backward.default._op
         torch.utils.flop_counter.flop_registry
     """,
