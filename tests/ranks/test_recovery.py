@@ -70,7 +70,7 @@ def test_the_trainer_loses_nothing(server, plain, tmp_path, fault):
     assert (again["status"], weights(again)) == ([0, 0], plain[TRAINER]), again
 
 
-@pytest.mark.parametrize("fault", ["slow:rank=1", "slow-data:rank=0", "bit-flip:rank=0,step=3,operation=addmm,bit=3"])
+@pytest.mark.parametrize("fault", ["slow:rank=1", "slow-data:rank=0", "bit-flip:rank=0,step=3,operation=addmm,bit=31"])
 def test_the_trainer_goes_on(server, plain, tmp_path, fault):
     answer = run(server, TRAINER, tmp_path / "run", faults=[fault])
     assert answer["status"] == [0, 0], answer

@@ -46,7 +46,7 @@ def test_a_nan_at_a_step_and_not_before():
     plain, _ = with_faults()
     assert losses[:2] == plain[:2]
     assert losses[2] != losses[2]
-    assert injected(session) == ["the fault nan:step=3,operation=addmm happened here, as asked for"]
+    assert injected(session) == ["the fault nan:step=3,operation=addmm was injected here, as requested"]
 
 
 def test_an_element_becomes_what_was_asked_for():
@@ -78,7 +78,7 @@ def test_memory_is_refused_once():
             torch.empty(1 << 18, device="cuda")
         assert torch.empty(1 << 18, device="cuda").numel() == 1 << 18
     (finding,) = (finding for finding in session.findings() if finding.code == "out-of-memory")
-    assert "refused on purpose" in finding.advice
+    assert "refused the memory on purpose" in finding.advice
 
 
 def test_memory_is_refused_until_some_is_given_back():

@@ -138,7 +138,7 @@ class Groups:
         self.watch = Watch(state, state.stuck_after_s)
         self.lending = Lending()
         self.skew = Skew()
-        self.unwaited: list[Queued] = []  # collectives whose Work was dropped without a wait
+        self.unwaited: list[tuple[Event, int, str]] = []  # site and operation of each Work dropped without a wait
 
     def add(self, group: Group) -> None:
         """Remember a group that was just made."""
@@ -165,9 +165,9 @@ class Groups:
         state = self.state
         self.skew.tell(state.ranks.rank, state.notes.note)
         unwaited, self.unwaited = self.unwaited, []
-        for queued in unwaited:
-            if queued.event is not None and not self._is_known(queued.event):
-                state.notes.note("wait-missing", queued.site, operation=queued.name, rank=state.ranks.rank)
+        for event, site, name in unwaited:
+            if not self._is_known(event):
+                state.notes.note("wait-missing", site, operation=name, rank=state.ranks.rank)
 
     def _is_known(self, event: Event) -> bool:
         """Whether the host or the current stream is ordered after an event."""

@@ -131,9 +131,15 @@ def _new_group(groups: Groups, nccl: type[dist.ProcessGroupGloo]) -> Callable[..
     signature = inspect.signature(stock)
 
     def new_process_group_helper(*args: object, **kwargs: object) -> object:
-        given = signature.bind(*args, **kwargs).arguments
+        bound = signature.bind(*args, **kwargs)
+        given = bound.arguments
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        if attempt != "0" and not given["global_ranks_in_group"]:
+            given["store"] = torch._C._distributed_c10d.PrefixStore(
+                f"attempt_{attempt}", given["store"]
+            )  # torchrun keeps its store
         with _making(groups, given):
-            made = stock(*args, **kwargs)
+            made = stock(*bound.args, **bound.kwargs)
         group = made[0]
         if isinstance(group, dist.ProcessGroup):
             _adopt(groups, group, _members(given), nccl)

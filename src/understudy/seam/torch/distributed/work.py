@@ -225,9 +225,12 @@ def _work_class(groups: Groups) -> Callable[..., Waiting]:
             self._others = others
 
         def __del__(self) -> None:
-            if self._queued.tensors and self._queued.event is not None:
-                self._groups.shelf.append(self._queued)
-            if self._queued.name and not self._queued.waited:
-                self._groups.unwaited.append(self._queued)
+            queued = self._queued
+            if queued.event is None:
+                return
+            if queued.tensors:
+                self._groups.shelf.append(queued)
+            if queued.name and not queued.waited:
+                self._groups.unwaited.append((queued.event, queued.site, queued.name))
 
     return Work

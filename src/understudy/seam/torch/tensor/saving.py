@@ -88,6 +88,7 @@ def _checked(name: str, stock: Callable[..., object]) -> Callable[..., object]:
 
 MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {
     "safetensors.torch": _refusing("save", "save_file", "save_model"),
+    "torch.distributed.checkpoint": _refusing("save", "async_save"),
     "torch.distributed.checkpoint.state_dict_saver": _refusing("save", "async_save"),
 }
 """What is replaced when the program imports it, or has."""
