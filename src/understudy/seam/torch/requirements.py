@@ -195,7 +195,8 @@ NEEDED_BY_RANKS = {
     "torch.distributed": """
         torch._C._collect_all torch._C._construct_storage_from_data_pointer torch._C._current_autograd_node
         torch.distributed._functional_collectives.AsyncCollectiveTensor
-        torch._C._distributed_c10d.PrefixStore torch._C._distributed_c10d._create_work_from_future torch.autograd.Variable._execution_engine
+        torch._C._distributed_c10d.PrefixStore
+        torch._C._distributed_c10d._create_work_from_future torch.autograd.Variable._execution_engine
         torch.distributed.ProcessGroup._device_types torch.distributed.ProcessGroup._end_coalescing
         torch.distributed.ProcessGroup._start_coalescing torch.distributed.Reducer._run_allreduce_hook
         torch.distributed._register_comm_hook torch.distributed._verify_params_across_processes
