@@ -110,7 +110,7 @@ raise KeyboardInterrupt
 def test_a_second_ctrl_c_loses_nothing(understudy, tmp_path: Path) -> None:
     done = understudy("run", "--report", "a.json", "-c", SECOND_INTERRUPT)
     assert done.returncode == 130
-    assert "signal 2 ended the program" in done.stderr
+    assert ", interrupted" in done.stderr
     assert json.loads((tmp_path / "a.json").read_text())["findings"]
 
 

@@ -271,4 +271,4 @@ def _failures(file: str, rows: list[tuple[str, str]]) -> str:
 
 
 def _escaped(words: str) -> str:
-    return re.sub(r"([\\`*_<>\[\]|])", r"\\\1", words)
+    return re.sub(r"([\\`*_<>\[\]()|])", r"\\\1", words)
