@@ -34,6 +34,8 @@ for step in range(done, STEPS):
     dist.barrier()
 weights = net.module.weight.detach().cpu()
 print(
-    f"weights {hashlib.sha256(weights.numpy().tobytes()).hexdigest()[:16]} {bool(weights.isfinite().all())}", flush=True
+    f"weights {hashlib.sha256(weights.numpy().tobytes()).hexdigest()[:16]} {bool(weights.isfinite().all())}\n",
+    end="",
+    flush=True,
 )
 dist.destroy_process_group()
