@@ -13,13 +13,11 @@ from collections.abc import Sequence
 from understudy import checks
 from understudy.analysis.savings import WAITS, Saving, Savings
 from understudy.errors import FileFormatError
-from understudy.trace.finding import Finding
+from understudy.trace.finding import WORTH, Finding
 from understudy.trace.operation import Kind
 from understudy.trace.trace import Trace
 from understudy.trace.units import format_ns, format_share
 
-WORTH = 0.03
-"""Of the step: less is a note."""
 SHORT = 2_000
 """Kernels, about 20 ms of launching: a shorter program is over before a change would pay."""
 MOST = 8

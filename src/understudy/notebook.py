@@ -16,8 +16,8 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from importlib import import_module, util
 from pathlib import Path
@@ -39,7 +39,8 @@ from understudy.trace.finding import Finding
 from understudy.trace.trace import Trace
 
 DEFAULT = "1"
-CHANGED = (variables.OPTIONS, variables.PYTHON, variables.FOLDER, variables.MEASURE, "PYTHONPATH", "PATH")
+CHANGED = (variables.OPTIONS, variables.PYTHON, variables.FOLDER, "PYTHONPATH", "PATH")
+"""What a child process needs to emulate the same GPUs, and to say how much of them it uses."""
 
 
 class Running:
@@ -53,7 +54,8 @@ class Running:
             folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="understudy-", ignore_cleanup_errors=True))
             undo.enter_context(launch.guarded(Path(folder)))
             launch.prepare(Path(folder))
-            undo.enter_context(_environment(session_options, folder))
+            children = launch.environment(session_options, Path(folder), os.environ)
+            undo.enter_context(variables.changed({name: children[name] for name in CHANGED}))
             self.session = Session(options_of(session_options))
             undo.callback(self._end)
             with uninterrupted():
@@ -74,21 +76,6 @@ class Running:
 
 
 _RUNNING: list[Running] = []
-
-
-@contextmanager
-def _environment(options: dict[str, object], folder: str) -> Iterator[None]:
-    """What a child process needs to emulate the same GPUs, and to say how much of them it uses."""
-    before = {name: os.environ.get(name) for name in CHANGED}
-    os.environ.update(launch.environment(options, Path(folder), os.environ))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def start(gpus: str | int = "2", **options: object) -> Session:

@@ -34,7 +34,7 @@ from understudy.pytest_findings import Watch
 from understudy.seam.host_memory import parse_size
 from understudy.trace.operation import Kind
 from understudy.trace.units import plural
-from understudy.variables import FOLDER, OPTIONS, USED
+from understudy.variables import FOLDER, OPTIONS, USED, changed
 
 if TYPE_CHECKING:
     import argparse
@@ -291,18 +291,10 @@ def _fresh(options: dict[str, object]) -> Iterator[Session]:
     if outer is not None:
         outer.end()
     variables = launch.environment(options, None, os.environ)
-    before = {name: os.environ.get(name) for name in variables.keys() | {FOLDER}}
-    os.environ.update(variables)
-    os.environ.pop(FOLDER, None)
     try:
-        with emulate(**options) as session:  # type: ignore[arg-type]
+        with changed({**variables, FOLDER: None}), emulate(**options) as session:  # type: ignore[arg-type]
             yield session
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
         if outer is not None:
             outer.begin()
 

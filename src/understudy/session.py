@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -370,25 +370,16 @@ def emulate(gpus: str | int = "2", **options: object) -> Iterator[Session]:
             session.forget()
 
 
-@contextmanager
-def _inherited(options: Options) -> Iterator[None]:
+def _inherited(options: Options) -> AbstractContextManager[None]:
     """Let child processes that are not forked emulate the same GPUs: `torch.multiprocessing.spawn` and the like."""
     folder = str(Path(__file__).parent / "shim" / "python")
     path = os.environ.get("PYTHONPATH")
-    changed = {
-        variables.OPTIONS: json.dumps(asdict(options), sort_keys=True),
-        "PYTHONPATH": folder if not path else os.pathsep.join([folder, path]),
-    }
-    before = {name: os.environ.get(name) for name in changed}
-    os.environ.update(changed)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    return variables.changed(
+        {
+            variables.OPTIONS: json.dumps(asdict(options), sort_keys=True),
+            "PYTHONPATH": folder if not path else os.pathsep.join([folder, path]),
+        }
+    )
 
 
 def options_of(values: Json) -> Options:

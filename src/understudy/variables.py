@@ -3,6 +3,12 @@
 What a person sets instead (`UNDERSTUDY_GPUS` and the like) is named by the options of the commands.
 """
 
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
 OPTIONS = "UNDERSTUDY_RUN"
 """The options of the emulation, as JSON."""
 FOLDER = "UNDERSTUDY_RUN_DIR"
@@ -15,3 +21,22 @@ TRIAL = "UNDERSTUDY_TRIAL"
 """A change of the program that one rehearsal tries, by its name in `seam/torch/trials.py`."""
 MEASURE = "UNDERSTUDY_MEASURE"
 """Set where real GPUs are measured and none is emulated."""
+
+
+@contextmanager
+def changed(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Environment variables with these values (None: not set), and with those from before at the end."""
+    before = {name: os.environ.get(name) for name in values}
+    _set(values)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

@@ -18,7 +18,7 @@ from understudy.cost.model import CostModel
 from understudy.errors import FileFormatError
 from understudy.gpus.gpu import Gpu
 from understudy.trace.finding import Finding, Fix
-from understudy.trace.operation import FIRST_USE, Kind, Lane, Signature
+from understudy.trace.operation import FIRST_USE, LAUNCH_GAP_NS, Kind, Lane, Signature
 from understudy.trace.rows import Row
 from understudy.trace.trace import Trace
 
@@ -27,14 +27,10 @@ ROWS, MOST_ROWS, ENOUGH_STEPS = 5_000, 40_000, 6
 make so many steps."""
 STEPS = 4
 """From so many steps on the share is that of a step, the first left out; otherwise it is that of the run."""
-LAUNCH_GAP_NS = 100_000
-"""A longer pause of the host is no launch (`checks/_idle.py`)."""
 WORKERS = 4
 """Processes that the advice on input names: what they prepare takes a fourth of the time at least."""
 CASTS_NS = 12_000
 """Host time of the two casts that autocast adds to a product: two launches of `aten::_to_copy`."""
-TOGETHER = 1.5
-"""Waits of several lines that save so much more together than the best of them alone are named together."""
 
 Line = tuple[str, int]
 

@@ -135,25 +135,23 @@ class _Run:
 
     def malloc(self, address: int, size: int, stream: int) -> None:
         """Allocate what the recording had at `address`."""
-        try:
-            block = self.allocator.malloc(size, stream)
-        except OutOfMemory:
-            self.out_of_memory += 1
-            return
+        block = self._asked(size, stream)
         if block is not None:
             self.live[address] = block
 
     def attempt(self, size: int, stream: int) -> None:
         """Ask for memory, and give it back at once."""
-        if not 0 < size < NO_LIMIT:
-            return
-        try:
-            block = self.allocator.malloc(size, stream)
-        except OutOfMemory:
-            self.out_of_memory += 1
-            return
+        block = self._asked(size, stream) if 0 < size < NO_LIMIT else None
         if block is not None:
             self.allocator.free(block)
+
+    def _asked(self, size: int, stream: int) -> Block | None:
+        """A block of so many bytes; none where there is no room, which is counted."""
+        try:
+            return self.allocator.malloc(size, stream)
+        except OutOfMemory:
+            self.out_of_memory += 1
+            return None
 
     def act(self, event: Event) -> None:
         """Do what the program did; a free waits for its completion in the recording."""

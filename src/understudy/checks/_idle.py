@@ -10,11 +10,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from understudy.trace.operation import FIRST_USE, UNKNOWN_SITE, Kind, Site
+from understudy.trace.operation import FIRST_USE, LAUNCH_GAP_NS, UNKNOWN_SITE, Kind, Site
 from understudy.trace.trace import Record
 
-# Issuing one operation takes 2 to 30 µs in eager PyTorch; a host that takes ten times as long does something else.
-LAUNCH_GAP_NS = 100_000
 ALL = -1  # the number under which all devices together are kept
 
 

@@ -9,14 +9,13 @@ import textwrap
 from collections.abc import Sequence
 
 from understudy.reports.parts.summary import Device, Summary, short
-from understudy.trace.finding import Finding
+from understudy.trace.finding import WORTH, Finding
 from understudy.trace.units import format_bytes, format_ns, format_share, plural
 
 LINES = 15
 LABEL = 8  # columns before the words of a line
 SENTENCE = 3  # lines of `why` and of `next`
 NAMED = 4  # devices whose share is said, causes that limit the step, notes by name
-WORTH = 0.03  # of the step: what a fix must save to be worth it (`judgement`)
 MORE = "`-v` shows the whole report, `--report run.html` the timeline"
 
 

@@ -6,6 +6,9 @@ from typing import Literal, NamedTuple
 
 from understudy.trace.operation import UNKNOWN_SITE, Site
 
+WORTH = 0.03
+"""Of the step: a fix that saves less makes its finding a note."""
+
 Fix = Literal[
     "", "no wait", "pin", "copy once", "no copy", "one copy", "half precision", "aligned", "fused optimizer", "graphs",
     "workers", "one GPU",

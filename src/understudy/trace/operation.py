@@ -50,6 +50,9 @@ CELL = "Cell In["
 """How the name of a notebook's cell begins where a file's name would stand."""
 UNKNOWN_SITE = Site("", 0)
 
+LAUNCH_GAP_NS = 100_000
+"""A longer pause of the host is no launch: issuing one operation takes 2 to 30 µs in eager PyTorch."""
+
 FIRST_USE = "first use: "
 """How the name of a row of the host's work begins that happens once a process and device."""
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from statistics import median
 
 from understudy.trace import roofline
-from understudy.trace.operation import FIRST_USE, Kind, Signature
+from understudy.trace.operation import FIRST_USE, LAUNCH_GAP_NS, Kind, Signature
 from understudy.trace.plain import Json
 from understudy.trace.trace import Trace
 from understudy.trace.units import format_ns, format_share, plural
@@ -24,7 +24,6 @@ CAUSES = ("compute", "memory", "launch", "communication", "copy", "wait", "first
 
 `launch` are short gaps between launches, and kernels too small for either bound; `wait` are gaps after the host had
 waited; `input` are gaps in which the host did something else."""
-LAUNCH_GAP_NS = 100_000  # as checks/_idle.py has it: a longer gap is no launch
 SMALL_NS = 20_000  # a kernel shorter than this, that does
 SMALL_SHARE = 4  # less than a fourth of what the roofline allows in its time, is bound by its launch
 TOP = 8

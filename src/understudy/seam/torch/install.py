@@ -22,7 +22,6 @@ from understudy.seam.torch.dispatch.host_time import MeasuredDispatch
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.nodata import DatalessDispatch
 from understudy.seam.torch.dispatch.stale import StaleMode
-from understudy.seam.torch.distributed import nodata
 from understudy.seam.torch.kernels import composites
 from understudy.seam.torch.state.state import State
 
@@ -32,6 +31,8 @@ PATCHING = registry.registering("patches", *ROOMS)
 """Their order has no meaning: all are asked before the first name is replaced, and no two replace one name."""
 LATE = registry.merged("MODULES", [(file.__name__, file.MODULES) for file in registry.registering("MODULES", *ROOMS)])
 """What is replaced in modules that the program may import later, by their names."""
+DEPENDING = registry.registering("modules", *ROOMS)
+"""The same, where it depends on how the GPUs are emulated."""
 COMPOSITES = kernels.table("COMPOSITES")
 """Functions of C++ that are taken apart as on CUDA, by overload."""
 
@@ -120,7 +121,7 @@ class Installation:
         undo.append(state.groups.tell)
         state.notes.begin()
         undo.append(self._unhook)
-        self.late = {**LATE, **nodata.modules(state)}
+        self.late = LATE | registry.merged("modules", [(file.__name__, file.modules(state)) for file in DEPENDING])
         if self.compilers is not None:
             undo.append(self.compilers.end)
             self.compilers.begin()

@@ -1,8 +1,9 @@
 """What the files of the seam register, found by listing its rooms: a new file is all that a new entry needs.
 
 A file registers an entry under a name that all agree on: `patches` (names of PyTorch that it replaces), `MODULES` (the
-same in modules that the program may import later), and the tables of `kernels`. Two files with an entry for one key
-are an error, so the order in which they are found has no meaning.
+same in modules that the program may import later), `modules` (those, where they depend on the emulation), and the
+tables of `kernels`. Two files with an entry for one key are an error, so the order in which they are found has no
+meaning.
 """
 
 from __future__ import annotations

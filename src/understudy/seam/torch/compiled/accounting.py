@@ -15,6 +15,7 @@ from torch._prims_common import suggest_memory_format
 from understudy.seam.torch.dispatch import fake
 from understudy.seam.torch.dispatch.mode import FAKE, PLAIN, Dispatch, get_mode
 from understudy.seam.torch.dispatch.moves import transfer
+from understudy.seam.torch.dispatch.nodata import to_meta
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
 from understudy.seam.torch.operators.plan import Plan, signature, tensors_in
 from understudy.seam.torch.state.state import VIEW_NS
@@ -89,7 +90,7 @@ class Accounting(Dispatch):
         """What an operator gives: shapes alone."""
         if "device" in kwargs:
             kwargs = {**kwargs, "device": META}
-        out = func(*map(_to_meta, args), **{name: _to_meta(value) for name, value in kwargs.items()})
+        out = func(*map(to_meta, args), **{name: to_meta(value) for name, value in kwargs.items()})
         place = CONVOLUTIONS.get(plan.name)
         return out if place is None else _laid_out(out, args[place : place + 2])
 
@@ -189,11 +190,3 @@ def _laid_out(out: object, operands: Iterable[object]) -> object:
 
 def _size(values: Iterable[object]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(values))
-
-
-def _to_meta(value: object) -> object:
-    if isinstance(value, Tensor):
-        return value if is_physically_meta(value) else value.to(META)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_to_meta(item) for item in value)
-    return None if isinstance(value, torch.Generator) else value

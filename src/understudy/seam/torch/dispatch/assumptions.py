@@ -66,13 +66,10 @@ The whole batch is then computed, as without padding: the most that the step tak
 GIVE_A_VALUE = "give the value to use with --assume VALUE (assume=VALUE in Python) where one will do"
 KEEP_SHAPES = "keep the shape (torch.where and masked_fill do, nonzero_static and `output_size` say how many)"
 
-
 Number = bool | int | float
 UNARY = frozenset(f"aten::{name}" for name in ("logical_not", "bitwise_not", "any", "all", "_to_copy", "clone", "mean"))
 TELLING = frozenset({*NEVER, *COMPARING, *COUNTS, *CHOICES})
 """Operators whose results tell something where nothing is known of their arguments."""
-
-
 GUESSED = ("count", "index")
 """What is assumed where the user gives no answer."""
 

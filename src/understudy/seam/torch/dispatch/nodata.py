@@ -140,7 +140,7 @@ class DatalessDispatch(Dispatch):
                     return picked
                 if _masked(plan.name, args):
                     args = (args[0], self.state.assumptions.unmasked(plan.name, args[1]), *args[2:])
-                out = func(*map(_to_meta, args), **{name: _to_meta(value) for name, value in kwargs.items()})
+                out = func(*map(to_meta, args), **{name: to_meta(value) for name, value in kwargs.items()})
                 return _within(out, args) if plan.name in REDUCED_IN_PLACE and isinstance(out, Tensor) else out
         except NotImplementedError as error:
             if isinstance(func, OpOverload) and not func._schema.returns:
@@ -227,9 +227,10 @@ def _within(loss: Tensor, args: Arguments) -> Tensor:
     return torch.empty(whole, dtype=loss.dtype, device=META).as_strided(loss.shape, loss.stride())
 
 
-def _to_meta(value: object) -> object:
+def to_meta(value: object) -> object:
+    """An argument whose tensors have shapes alone; no generator draws on shapes."""
     if isinstance(value, Tensor):
         return value.to(META) if value.device.type == "cpu" else value
     if isinstance(value, (list, tuple)):
-        return type(value)(_to_meta(item) for item in value)
+        return type(value)(to_meta(item) for item in value)
     return None if isinstance(value, torch.Generator) else value

@@ -86,9 +86,12 @@ def _checked(name: str, stock: Callable[..., object]) -> Callable[..., object]:
     return save
 
 
-MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {
-    "safetensors.torch": _refusing("save", "save_file", "save_model"),
-    "torch.distributed.checkpoint": _refusing("save", "async_save"),
-    "torch.distributed.checkpoint.state_dict_saver": _refusing("save", "async_save"),
-}
-"""What is replaced when the program imports it, or has."""
+def modules(state: State) -> dict[str, Callable[[ModuleType], list[Patch]]]:
+    """The same in modules that the program may import later, by their names."""
+    if not state.no_data:
+        return {}
+    return {
+        "safetensors.torch": _refusing("save", "save_file", "save_model"),
+        "torch.distributed.checkpoint": _refusing("save", "async_save"),
+        "torch.distributed.checkpoint.state_dict_saver": _refusing("save", "async_save"),
+    }
