@@ -189,6 +189,21 @@ def test_a_search_makes_do_with_less_memory() -> None:
         assert out.shape == (16, 64, 100, 100)
 
 
+def test_a_search_gives_cached_memory_back(dataless: Session) -> None:
+    """run_single_conv of Conv_v8.cpp empties the cache after it tried algorithms, and only then."""
+    layer = nn.Conv2d(64, 64, 1).cuda()
+    images = torch.empty(4, 64, 56, 56, device="cuda")
+    cached = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+        del cached
+        layer(images)
+        assert torch.cuda.memory_reserved() < 64 << 20
+        cached = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+        del cached
+        layer(images)
+        assert torch.cuda.memory_reserved() > 64 << 20
+
+
 def test_rows_name_operators_that_exist() -> None:
     aten = torch.ops.aten
     unknown = {name for name in kernels.deviations().rows if not (hasattr(aten, name) or hasattr(aten, f"{name}_"))}

@@ -101,7 +101,7 @@ def _convolution(call: Call, images: torch.Tensor, weight: torch.Tensor, result:
     everything = size_of(images) + size_of(weight) + size_of(result)
     half = images.dtype in (torch.float16, torch.bfloat16)
     lasts = images.dim() == 4 and images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
-    search = (_search(images, weight, result, call),) if torch._C._get_cudnn_benchmark() else ()
+    search = _search(images, weight, result, call) if torch._C._get_cudnn_benchmark() else 0
     if half and call.gpu.has_tensor_cores and not lasts and max(kernel, default=1) > 1:
         return Need((everything,), everything, search, spare=True)
     dense = set(_pair(call, "stride")) == set(_pair(call, "dilation")) == {1}

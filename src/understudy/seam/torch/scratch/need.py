@@ -19,14 +19,14 @@ from understudy.seam.torch.operators.plan import Plan, tensors_in
 class Need(NamedTuple):
     """What one call of a kernel takes besides its results, in bytes.
 
-    `sizes` are the buffers that are alive together when most is. `first` replaces them in the first call with these
-    shapes (an algorithm's search). `unsure` is how much more it may be: above zero where `sizes` are assumed.
-    `spare` buffers are done without when memory is short.
+    `sizes` are the buffers that are alive together when most is. `search` is the workspace in which the first call with
+    these shapes tries algorithms (`cudnn.benchmark`), before it runs. `unsure` is how much more it may be: above zero
+    where `sizes` are assumed. `spare` buffers are done without when memory is short.
     """
 
     sizes: tuple[int, ...] = ()
     unsure: int = 0
-    first: tuple[int, ...] = ()
+    search: int = 0
     spare: bool = False
 
 

@@ -51,9 +51,8 @@ class KernelBuffers:
         if need is None:
             call = Call(plan, args, kwargs, out, device.gpu)
             need = self._needs[key] = row.need(call) if isinstance(row, Row) else unknown(call)
-            if need.first:
-                self.take(device, stream, need.first, need.spare)
-                return
+            if need.search:
+                _search(device, stream, need.search)
         if need.sizes:
             self.take(device, stream, need.sizes, need.spare)
         if need.unsure:
@@ -73,6 +72,26 @@ class KernelBuffers:
             for block in reversed(blocks):
                 if block is not None:
                     free(block)
+
+
+def _search(device: Device, stream: Stream, size: int) -> None:
+    """What `cudnn.benchmark` does to memory before the first convolution of its shapes.
+
+    Algorithms are tried in a workspace, half as large each time that there is no memory for it. Then PyTorch gives all
+    cached memory back to the driver (aten/src/ATen/native/cudnn/Conv_v8.cpp, generate_and_filter_plans and
+    run_single_conv).
+    """
+    allocator = device.allocator
+    while size:
+        try:
+            block = allocator.malloc(size, stream.index)
+        except OutOfMemory:
+            size //= 2
+            continue
+        if block is not None:
+            allocator.free(block)
+        break
+    allocator.empty_cache()
 
 
 def _numbers(values: Arguments) -> list[Hashable]:
