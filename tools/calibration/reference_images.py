@@ -4,9 +4,9 @@ The programs are those of timm's `benchmark.py`: AMP in float16, `cudnn.benchmar
 training. timm is in an environment of its own (`make accuracy-images`); of torchvision, whose builds do not load beside
 a CPU build of torch, only Python is needed, so its operators are declared here.
 
-The rows do not say whether `--fast-norm` was given (timm's own layer and group norms in 16 bits instead of FP32). It is
-taken as given from torch 2 on: in FP32, davit_huge_fl and resnetv2_101x3_bit do not fit a 24 GB card at the batches that
-were published, in 16 bits they do and the benchmark's next larger batches do not.
+The rows do not say whether `--fast-norm` was given (timm's own layer and group norms in 16 bits, not FP32). It is taken
+as given from torch 2 on: in FP32, davit_huge_fl and resnetv2_101x3_bit do not fit a 24 GB card at the batches that were
+published; in 16 bits they do, and the benchmark's next larger batches do not.
 """
 
 from __future__ import annotations
