@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -146,3 +148,47 @@ def test_one_emulation_leaves_nothing_to_the_next() -> None:
         with understudy.emulate(gpus):
             assert increase(torch.zeros(2, device="cuda")).is_cuda
     assert not increase(torch.zeros(2)).is_cuda
+
+
+def _kernel_bytes(session: Session, function: Callable[..., Tensor], *args: Tensor) -> tuple[int, int, int]:
+    """(bytes read, written, read again) of the one kernel that a function compiles to."""
+    compiled = torch.compile(function)
+    compiled(*args)
+    before = len(session.trace)
+    compiled(*args)
+    (kernel,) = [record for record in list(session.trace)[before:] if record.kind == Kind.KERNEL]
+    again = dict(kernel.signature.detail)["again"]
+    assert isinstance(again, int)
+    return kernel.signature.read_bytes, kernel.signature.written_bytes, again
+
+
+def test_a_slice_costs_the_sectors_that_it_touches(session: Session) -> None:
+    x, y = torch.randn(1024, 64, device="cuda"), torch.randn(1024, 64, device="cuda")
+    assert _kernel_bytes(session, lambda x, y: x[:, 3:4] + y, x, y) == (1024 * 32 + 4 * y.numel(), 4 * y.numel(), 0)
+    assert _kernel_bytes(session, lambda x, y: x[:, :8] + y[:, 8:16], x, y) == (2 * 1024 * 32, 1024 * 32, 0)
+
+
+def test_overlapping_windows_are_read_once(session: Session) -> None:
+    x = torch.randn(1 << 16, device="cuda")
+    read, written, _ = _kernel_bytes(session, lambda x: x[:-2] + x[1:-1] + x[2:], x)
+    assert 4 * x.numel() <= read <= 4 * x.numel() + 64
+    assert written == 4 * (x.numel() - 2)
+
+
+def test_a_value_that_a_dimension_repeats_is_read_once(session: Session) -> None:
+    x, row = torch.randn(512, 256, device="cuda"), torch.randn(256, device="cuda")
+    assert _kernel_bytes(session, lambda x, row: x * row, x, row) == (4 * (x.numel() + 256), 4 * x.numel(), 0)
+
+
+def test_long_rows_are_read_again_in_the_second_loop(session: Session) -> None:
+    short, long = torch.randn(256, 512, device="cuda"), torch.randn(1024, 8192, device="cuda")
+    norm = partial(F.layer_norm, normalized_shape=(8192,))
+    assert _kernel_bytes(session, partial(F.softmax, dim=-1), short) == (4 * short.numel(), 4 * short.numel(), 0)
+    assert _kernel_bytes(session, norm, long) == (4 * long.numel(), 4 * long.numel(), 4 * long.numel())
+
+
+def test_without_data_a_graph_may_make_tensors_itself() -> None:
+    with understudy.emulate("A100", no_data=True):
+        compiled = torch.compile(lambda x: x * torch.arange(8, device="cuda").cos())
+        y = compiled(torch.randn(4, 8, device="cuda"))
+        assert (y.device.type, y.shape) == ("cuda", (4, 8))

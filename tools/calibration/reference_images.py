@@ -112,22 +112,29 @@ def create(timm: Any, row: Row) -> Any:
     return timm.create_model(row.model)
 
 
+def made(timm: Any, row: Row) -> tuple[nn.Module, Tensor]:
+    """A row's model and its batch of images, on the GPU, with timm's settings of its time."""
+    recent = row.torch >= "2"
+    timm.layers.set_fused_attn(recent)  # timm of torch 1.12 had attention written out
+    timm.layers.set_fast_norm(recent)
+    with torch.device("cuda"):
+        model = create(timm, row).to(memory_format=FORMATS[row.layout])
+        images = torch.zeros(row.batch, 3, row.size, row.size).to(memory_format=FORMATS[row.layout])
+    return model, images
+
+
 def run(timm: Any, row: Row) -> tuple[float, float | None, Trace, int]:
     """Run two steps on the row's GPU.
 
     Returns the milliseconds of the second as the program's own clock says, the run's band, its trace, and the row of
     the trace at which the second step begins.
     """
-    recent = row.torch >= "2"
-    timm.layers.set_fused_attn(recent)  # timm of torch 1.12 had attention written out
-    timm.layers.set_fast_norm(recent)
     with (
         emulate(row.gpu, no_data=True, assume=1.0, cuda_version=row.cuda) as session,
         torch.backends.cudnn.flags(enabled=True, benchmark=True),
     ):
+        model, images = made(timm, row)
         with torch.device("cuda"):
-            model = create(timm, row).to(memory_format=FORMATS[row.layout])
-            images = torch.zeros(row.batch, 3, row.size, row.size).to(memory_format=FORMATS[row.layout])
             step = step_of(model, row, images)
             step()
             torch.cuda.synchronize()

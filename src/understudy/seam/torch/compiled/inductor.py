@@ -181,4 +181,4 @@ def async_compile_patches(state: State, schedule: kernels.Schedule, module: Modu
 def triton_patches(schedule: kernels.Schedule, module: ModuleType) -> list[Patch]:
     """`torch._inductor.codegen.triton`: what its schedule says of each kernel."""
     owner = module.TritonScheduling
-    return [Patch(owner, "define_kernel", kernels.defining(schedule, owner.define_kernel))]
+    return [Patch(owner, "define_kernel", kernels.defining(schedule, module.V, owner.define_kernel))]

@@ -1,15 +1,14 @@
 """The Triton kernels that Inductor makes of a graph: what each one reads and writes, and what a launch of it costs.
 
-Inductor's schedule says which nodes a kernel fuses and which buffers it reads and writes
-(`get_read_write_buffer_accesses` of torch/_inductor/scheduler.py). The kernel's code is never compiled: on the emulated
-machine a launch is its price.
+Inductor's schedule says which nodes a kernel fuses, which buffers it reads and writes, and how (`accesses`). The
+kernel's code is never compiled: on the emulated machine a launch is its price.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import NamedTuple, NoReturn, Protocol, runtime_checkable
@@ -18,6 +17,7 @@ import torch
 
 from understudy.errors import InternalError
 from understudy.machine.machine import Cost
+from understudy.seam.torch.compiled import accesses
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of, storage_of
 from understudy.trace.operation import Signature
@@ -25,13 +25,22 @@ from understudy.trace.operation import Signature
 KINDS = {"poi": "pointwise", "red": "reduction", "per": "persistent reduction", "tem": "template", "for": "foreach"}
 """What Inductor's names of kernels say after "triton_" (`get_kernel_category_by_source_code`)."""
 
+LOOPS = ("pointwise", "reduction", "persistent reduction")
+"""Kinds that are loop nests alone, whose accesses say what they move."""
+
+
+class Virtual(Protocol):
+    """What Inductor's code finds through `V`."""
+
+    graph: accesses.Graph
+
 
 @runtime_checkable
 class Node(Protocol):
     """A node of Inductor's schedule, as far as it is asked."""
 
     def get_read_write_buffer_accesses(self, include_reads: bool, include_writes: bool) -> dict[str, int]:
-        """Bytes of each buffer that it reads, or writes."""
+        """Bytes of each buffer that it reads, or writes, where a kernel is no loop nest (templates)."""
 
     def estimate_flops(self) -> int | None:
         """Floating-point operations of a matrix product or a convolution."""
@@ -42,12 +51,15 @@ class Generated(Protocol):
 
     removed_buffers: Container[str]
     """Buffers that only its own nodes use, so that they never come to memory."""
+    numels: Mapping[str, object]
+    """How far it goes in each dimension of its grid ("x", "y", "z") and of its reduction ("r0_", "r1_")."""
 
 
 class KernelFacts(NamedTuple):
     """What Inductor's schedule says of one kernel, at the sizes that it was compiled for.
 
-    `nodes` is how many nodes of the schedule it fuses.
+    `nodes` is how many nodes of the schedule it fuses, `again_bytes` what further reduction loops read again, `tiled`
+    whether its grid has two dimensions, as for layouts that change.
     """
 
     name: str
@@ -56,6 +68,8 @@ class KernelFacts(NamedTuple):
     written_bytes: int
     flops: int
     nodes: int
+    again_bytes: int = 0
+    tiled: bool = False
 
 
 class Schedule(threading.local):
@@ -113,7 +127,12 @@ class Kernel:
             round(facts.flops * scale),
             round(facts.read_bytes * scale),
             round(facts.written_bytes * scale),
-            (("kind", facts.kind), ("nodes", facts.nodes)),
+            (
+                ("kind", facts.kind),
+                ("nodes", facts.nodes),
+                ("again", round(facts.again_bytes * scale)),
+                ("tiled", int(facts.tiled)),
+            ),
         )
 
 
@@ -129,22 +148,37 @@ def recorded(schedule: Schedule) -> Iterator[dict[str, KernelFacts]]:
         schedule.kernels = before
 
 
-def defining(schedule: Schedule, stock: Callable[..., str]) -> Callable[..., str]:
+def defining(schedule: Schedule, virtual: Virtual, stock: Callable[..., str]) -> Callable[..., str]:
     """`TritonScheduling.define_kernel`, which says what the kernel fuses."""
 
     @functools.wraps(stock)
     def define_kernel(self: object, src_code: str, node_schedule: Iterable[object], kernel: Generated) -> str:
         name = stock(self, src_code, node_schedule, kernel)
         if schedule.kernels is not None and name not in schedule.kernels:
-            schedule.kernels[name] = _facts(name, node_schedule, kernel)
+            schedule.kernels[name] = _facts(name, list(node_schedule), kernel, virtual.graph)
         return name
 
     return define_kernel
 
 
-def _facts(name: str, node_schedule: Iterable[object], kernel: Generated) -> KernelFacts:
-    """What a kernel reads, writes and computes, by the nodes that it fuses: each buffer that it touches once."""
+def _facts(name: str, node_schedule: Sequence[object], kernel: Generated, graph: accesses.Graph) -> KernelFacts:
+    """What a kernel reads, writes and computes, by the nodes that it fuses."""
+    parts = name.split("_")
+    kind = KINDS.get(parts[1] if len(parts) > 1 else "", "pointwise")
     nodes = [node for node in node_schedule if isinstance(node, Node)]
+    if kind in LOOPS:
+        moved = accesses.traffic(accesses.of_nodes(node_schedule, graph), kernel.removed_buffers)
+        again = moved.again_bytes if kind == "reduction" else 0
+        return KernelFacts(
+            name, kind, moved.read_bytes, moved.written_bytes, 0, len(nodes), again, "y" in kernel.numels
+        )
+    read, written = _buffers(nodes, kernel.removed_buffers)
+    flops = sum(node.estimate_flops() or 0 for node in nodes) if kind == "template" else 0
+    return KernelFacts(name, kind, read, written, flops, len(nodes))
+
+
+def _buffers(nodes: Iterable[Node], inside: Container[str]) -> tuple[int, int]:
+    """(bytes read, bytes written) by nodes that say no more than their buffers."""
     reads: dict[str, int] = {}
     writes: dict[str, int] = {}
     for node in nodes:
@@ -152,13 +186,8 @@ def _facts(name: str, node_schedule: Iterable[object], kernel: Generated) -> Ker
             reads[buffer] = max(reads.get(buffer, 0), size)
         for buffer, size in node.get_read_write_buffer_accesses(False, True).items():
             writes[buffer] = max(writes.get(buffer, 0), size)
-    inside = kernel.removed_buffers
     read = sum(size for buffer, size in reads.items() if buffer not in writes)
-    written = sum(size for buffer, size in writes.items() if buffer not in inside)
-    parts = name.split("_")
-    kind = KINDS.get(parts[1] if len(parts) > 1 else "", "pointwise")
-    flops = sum(node.estimate_flops() or 0 for node in nodes) if kind == "template" else 0
-    return KernelFacts(name, kind, read, written, flops, len(nodes))
+    return read, sum(size for buffer, size in writes.items() if buffer not in inside)
 
 
 class Foreign:

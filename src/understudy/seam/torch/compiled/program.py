@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from understudy.seam.torch.compiled import values
 from understudy.seam.torch.compiled.accounting import Accounting
 from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.tags import HOST_TAG, Storage, Tag, attach, is_physically_meta, storage_of
 
 Tensor = torch.Tensor
@@ -20,8 +21,9 @@ CPU_DEVICE = torch.device("cpu")
 class Program:
     """What `CompiledFxGraph.current_callable` is: takes a list of inputs and empties it, gives a sequence of results.
 
-    `graph` computes the values, None where a rehearsal has no data. `wrapper` is Inductor's generated function: it
-    allocates, reuses and frees buffers, and launches kernels, in the compiled program's order.
+    `graph` computes the values, unless it is None or an input has none, as in a rehearsal without data. `wrapper` is
+    Inductor's generated function: it allocates, reuses and frees buffers, and launches kernels, in the compiled
+    program's order.
     """
 
     def __init__(self, dispatch: Dispatch, graph: fx.GraphModule | None, wrapper: Callable[..., object]) -> None:
@@ -31,7 +33,9 @@ class Program:
         self.accounting = Accounting(dispatch)
 
     def __call__(self, inputs: list[object]) -> Sequence[object]:
-        computed = None if self.graph is None else values.run(self.dispatch, self.graph, tuple(inputs))
+        computed = None
+        if self.graph is not None and not any(map(is_physically_meta, tensors_in(inputs))):
+            computed = values.run(self.dispatch, self.graph, tuple(inputs))
         given = _without_values(inputs)
         inputs.clear()
         with _disable_current_modes(), torch.no_grad(), self.accounting:

@@ -252,11 +252,14 @@ def signature(func: OpOverload, plan: Plan, args: Arguments, kwargs: Keywords, o
 
 
 def channels_last(tensor: torch.Tensor) -> bool:
-    """Whether an image's or a kernel's channels lie next to each other, by its strides: 1x1 kernels are told apart."""
+    """Whether an image's or a kernel's channels lie next to each other, by its strides: 1x1 kernels are told apart.
+
+    A part of the channels of such an image counts as one.
+    """
     if tensor.dim() != 4 or tensor.layout is not torch.strided or tensor.is_nested:
         return False
     strides = tensor.stride()
-    return bool(strides[1] == 1 and strides[3] == tensor.shape[1] > 1)
+    return bool(strides[1] == 1 and strides[3] >= tensor.shape[1] > 1)
 
 
 def images_layout(args: Arguments) -> tuple[str, ...]:
