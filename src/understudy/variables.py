@@ -21,6 +21,8 @@ TRIAL = "UNDERSTUDY_TRIAL"
 """A change of the program that one rehearsal tries, by its name in `seam/torch/trials.py`."""
 MEASURE = "UNDERSTUDY_MEASURE"
 """Set where real GPUs are measured and none is emulated."""
+FORKSERVER = "UNDERSTUDY_FORKSERVER"
+"""Where a program's Python waits for requests to fork, instead of running the program (`shim/forkserver.py`)."""
 
 
 @contextmanager

@@ -4,6 +4,7 @@
     rehearsal     one rehearsal without data: a job in, a measurement out
     measurement   the numbers of a rehearsal
     cache         rehearsals that were done
+    forkservers   the program's libraries imported once for many of them
     pools         where they run: this machine, Dask, Ray
     demand        whether a candidate fits, by which rehearsal
     search        the largest value that fits
@@ -18,6 +19,7 @@ It is called `planning` because `understudy.plan` is the function.
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -152,7 +154,7 @@ def make(
         raise UsageError(f"the goal cannot be {work.chosen!r}: it is {' or '.join(GOALS)}")
     if work.chosen == "cheapest" and not work.prices:
         raise UsageError("--goal cheapest needs prices: --price H100=2.49, of one GPU and hour")
-    begun = time.monotonic()
+    begun, processor_s = time.monotonic(), _processor_s()
     cache = Cache(folder, fresh)
     pool = open_pool(backend, scheduler, jobs)
     try:
@@ -165,8 +167,15 @@ def make(
     cache.trim()
     words = " ".join([question.program.name, *question.program.arguments])
     return Plan(
-        rows, work, words, planner.rehearsals, planner.cached, time.monotonic() - begun, planner.interrupted, tips
+        rows, work, words, planner.rehearsals, planner.cached, time.monotonic() - begun,
+        _processor_s() - processor_s if backend == "local" else None, planner.interrupted, tips,
     )  # fmt: skip
+
+
+def _processor_s() -> float:
+    """Processor time of this process and of all that it has waited for."""
+    own, others = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
 
 
 def _tips(question: Question, answers: Sequence[Answer], rows: Sequence[Row], pool: Pool, cache: Cache) -> list[str]:

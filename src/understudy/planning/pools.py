@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import psutil
 
 from understudy.errors import UsageError
+from understudy.planning.forkservers import ForkServers
 from understudy.planning.rehearsal import Job, Rehearsed, interrupted, rehearse
 
 RESIDENT_BYTES = 1 << 30
@@ -46,15 +47,17 @@ def processors() -> int:
 class LocalPool:
     """Processes of this machine: at most `size` of them at once, fewer where its memory does not allow more.
 
-    A rehearsal of several ranks counts as that many; one that is larger than the pool runs alone.
+    A rehearsal of several ranks counts as that many; one that is larger than the pool runs alone. With `servers` one of
+    a single process is a fork of a Python that has imported the program's libraries.
     """
 
-    def __init__(self, size: int | None = None) -> None:
+    def __init__(self, size: int | None = None, servers: ForkServers | None = None) -> None:
         self.size = size or processors()
         self._threads = ThreadPoolExecutor(max_workers=self.size, thread_name_prefix="rehearsal")
         self._waiting: deque[tuple[int, Job]] = deque()
         self._running: dict[Future[Rehearsed], tuple[int, int]] = {}
         self._resident_bytes = RESIDENT_BYTES
+        self._servers = servers
 
     @property
     def busy(self) -> int:
@@ -83,7 +86,7 @@ class LocalPool:
             if self._running and (used + job.slots > self.size or needed > psutil.virtual_memory().available):
                 return
             self._waiting.popleft()
-            self._running[self._threads.submit(rehearse, job)] = number, job.slots
+            self._running[self._threads.submit(rehearse, job, self._servers)] = number, job.slots
 
     def close(self) -> None:
         """Forget what waits, and end the processes of what runs."""
@@ -91,6 +94,8 @@ class LocalPool:
         interrupted.set()
         self._threads.shutdown(wait=True, cancel_futures=True)
         interrupted.clear()
+        if self._servers is not None:
+            self._servers.close()
 
 
 class JoblibPool:
@@ -167,5 +172,5 @@ def open_pool(backend: str = "local", address: str | None = None, size: int | No
     if backend == "local":
         if address is not None:
             raise UsageError("--scheduler is the address of a cluster: give --backend dask or --backend ray with it")
-        return LocalPool(size)
+        return LocalPool(size, ForkServers())
     return JoblibPool(backend, address, size)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,14 +13,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
-from understudy import gpus, guard, launch
+from understudy import gpus, launch
 from understudy.errors import UsageError
 from understudy.planning.cache import digest, key_of
+from understudy.planning.forkservers import ForkServers
 from understudy.planning.measurement import FAILED, NO_MEMORY, REFUSED, Measurement, measure
 from understudy.planning.space import environment_of
 from understudy.trace.units import plural
-from understudy.variables import FOLDER
 
 DOES_NOT_FIT, CANNOT_EMULATE = 65, 66
 MOST_TRACE_BYTES = 16 << 20
@@ -78,8 +78,10 @@ class Rehearsed:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def rehearse(job: Job) -> Rehearsed:
+def rehearse(job: Job, servers: ForkServers | None = None) -> Rehearsed:
     """Run a job to its end and say what it gave; a program that fails gives a measurement that says so.
+
+    With `servers` it is a fork of a Python that has imported what the program imports first, where that can be.
 
     Raises:
         UsageError: the program cannot be started.
@@ -89,48 +91,82 @@ def rehearse(job: Job) -> Rehearsed:
         folder = Path(name)
         with launch.guarded(folder):
             launch.prepare(folder)
-            code, text = _run(job, folder)
+            code, text, resident_bytes = _run(job, folder, servers)
         result = launch.collect(folder)
         found = _measured(job, code, text, result)
         trace = _saved(result, folder) if found.status == "ran" and found.processes == 1 else None
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    found = replace(found, seconds=round(time.monotonic() - begun, 3), resident_bytes=usage)
+    found = replace(found, seconds=round(time.monotonic() - begun, 3), resident_bytes=resident_bytes)
     files = {file: digest(file) for file in found.files}
     return Rehearsed(found, trace, files)
 
 
-def _run(job: Job, folder: Path) -> tuple[int | None, str]:
-    """The program's exit code and what it wrote on stderr; None when its time was over."""
-    variables = launch.environment({**job.options, "gpus": job.spec}, folder, environment_of(job.variables, os.environ))
-    variables.setdefault("OMP_NUM_THREADS", "1")
-    program = _with_files(job, folder)
-    if job.processes is None:
-        command = program.command()
-    else:
-        command = program.elastic_command([f"--nproc-per-node={job.processes}", "--standalone"])
-    errors = folder / "stderr.txt"
-    with open(errors, "wb") as stderr, open(os.devnull, "r+b") as null:
-        try:
-            child = subprocess.Popen(
-                command, env=variables, cwd=job.folder, stdin=null, stdout=null, stderr=stderr, start_new_session=True
-            )
-        except OSError as error:
-            raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from error
-        until = time.monotonic() + job.timeout_s
-        try:
-            while (code := child.poll()) is None and time.monotonic() < until and not interrupted.is_set():
-                time.sleep(POLL_S)
-        finally:
-            end(folder)
-            child.wait()
-    return code, errors.read_text(encoding="utf-8", errors="replace")
+class Process(Protocol):
+    """The process of a rehearsal."""
+
+    def poll(self) -> int | None:
+        """Its exit code, None while it runs."""
+
+    def kill(self) -> None:
+        """End it, whatever it has started, and wait for that."""
+
+    @property
+    def resident_bytes(self) -> int:
+        """What it, or the largest process so far, has taken of this machine's memory, once it has ended."""
 
 
-def end(folder: Path) -> None:
-    """End every process of the rehearsal in `folder` that still runs."""
-    for process in guard.processes(f"{FOLDER}={folder}".encode()):
+class Started:
+    """A process of a Python of its own."""
+
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str], cwd: str, errors: Path) -> None:
+        with open(errors, "wb") as stderr, open(os.devnull, "r+b") as null:
+            try:
+                self._child = subprocess.Popen(
+                    command, env=variables, cwd=cwd, stdin=null, stdout=null, stderr=stderr, start_new_session=True
+                )
+            except OSError as error:
+                raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from error
+        self.poll = self._child.poll
+
+    def kill(self) -> None:
+        """End it; what it has started is found by its environment."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
+            self._child.kill()
+        self._child.wait()
+
+    @property
+    def resident_bytes(self) -> int:
+        """What the largest process that was ever waited for has taken."""
+        return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _run(job: Job, folder: Path, servers: ForkServers | None) -> tuple[int | None, str, int]:
+    """The program's exit code, None when its time was over, what it wrote on stderr, and the memory that it took."""
+    options = {**job.options, "gpus": job.spec}
+    base = environment_of(job.variables, os.environ)
+    base.setdefault("OMP_NUM_THREADS", "1")
+    variables = launch.environment(options, folder, base)
+    program = _with_files(job, folder)
+    errors = folder / "stderr.txt"
+    until = time.monotonic() + job.timeout_s
+
+    def over() -> bool:
+        return time.monotonic() >= until or interrupted.is_set()
+
+    child: Process | None = None
+    if servers is not None and job.processes is None:
+        child = servers.fork(program, options, base, variables, job.folder, errors, over)
+    if child is None:
+        agent = [f"--nproc-per-node={job.processes}", "--standalone"]
+        command = program.command() if job.processes is None else program.elastic_command(agent)
+        child = Started(command, variables, job.folder, errors)
+    try:
+        while (code := child.poll()) is None and not over():
+            time.sleep(POLL_S)
+    finally:
+        launch.end(folder)
+        child.kill()
+    text = errors.read_text(encoding="utf-8", errors="replace") if errors.exists() else ""
+    return code, text, child.resident_bytes
 
 
 def _with_files(job: Job, folder: Path) -> launch.Program:

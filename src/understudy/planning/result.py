@@ -17,7 +17,10 @@ MOST_NAMES = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """What `understudy plan` says. `rows` are sorted, the best first; `rehearsals` ran now, `cached` had run before."""
+    """What `understudy plan` says. `rows` are sorted, the best first; `rehearsals` ran now, `cached` had run before.
+
+    `seconds` passed meanwhile; `processor_s` is the processor time of this machine's processes, None of a cluster's.
+    """
 
     rows: list[Row]
     work: Work
@@ -25,6 +28,7 @@ class Plan:
     rehearsals: int = 0
     cached: int = 0
     seconds: float = 0.0
+    processor_s: float | None = None
     interrupted: bool = False
     suggestions: list[str] = field(default_factory=list)
 
@@ -154,9 +158,9 @@ class Plan:
         if self.work.chosen == CHEAPEST and any(row.price_per_hour is None for row in ran):
             notes.append("candidates without a --price come last")
         retimed = sum(row.how.startswith(RETIMED) for row in self.rows)
-        done = f"{plural(self.rehearsals, 'rehearsal')} in {self.seconds:.0f} s" + (
-            f", {self.cached} more from the cache" if self.cached else ""
-        )
+        done = f"{plural(self.rehearsals, 'rehearsal')} in {self.seconds:.0f} s"
+        done += "" if self.processor_s is None else f", {self.processor_s:.0f} s of processor time"
+        done += f", {self.cached} more from the cache" if self.cached else ""
         done += f", {plural(retimed, 'row')} retimed: only the speed of the GPU differs" if retimed else ""
         notes.append(done)
         notes += self._without_effect()
@@ -198,6 +202,8 @@ class Plan:
             "suggestions": self.suggestions,
             "rehearsals": self.rehearsals,
             "cached": self.cached,
+            "seconds": round(self.seconds, 1),
+            "processor_seconds": None if self.processor_s is None else round(self.processor_s, 1),
             "interrupted": self.interrupted,
         }
 

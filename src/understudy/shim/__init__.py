@@ -14,7 +14,7 @@ from functools import partial
 from types import TracebackType
 
 from understudy.import_hook import FRAMEWORKS, hook
-from understudy.variables import FOLDER, MEASURE
+from understudy.variables import FOLDER, FORKSERVER, MEASURE
 
 DOES_NOT_FIT = 65
 REFUSED = 66
@@ -23,6 +23,10 @@ REFUSALS = ("understudy.errors.UnsupportedError", "understudy.errors.HostMemoryE
 
 def begin() -> None:
     """Arrange that this Python emulates GPUs as soon as it has a framework for them, or that it measures real ones."""
+    if address := os.environ.pop(FORKSERVER, None):
+        from understudy.shim import forkserver
+
+        forkserver.serve(address)
     atexit.register(_note_uncaught)
     if MEASURE in os.environ:
         hook({"torch": measure})
