@@ -17,6 +17,33 @@ from typing import Any
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--force-color-profile=srgb")
 
+UNNAMED = """
+[...document.querySelectorAll('button, a, [role=img], [role=region], nav')]
+  .filter((one) => !(one.getAttribute('aria-label') || one.textContent).trim())
+  .map((one) => one.outerHTML.slice(0, 80))
+"""
+# WCAG 2.1, 1.4.3: the contrast of text is at least 4.5 to 1 (AA).
+FAINT = """(() => {
+  const parts = (text) => text.match(/[0-9.]+/g).map(Number);
+  const linear = (value) => value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const light = (rgb) => [0.2126, 0.7152, 0.0722].reduce((sum, weight, i) => sum + weight * linear(rgb[i] / 255), 0);
+  const back = (one) => {
+    for (; one; one = one.parentElement) {
+      const colour = parts(getComputedStyle(one).backgroundColor);
+      if (colour.length < 4 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const worded = (one) => [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+  const ratio = (one) => {
+    const [low, high] = [light(parts(getComputedStyle(one).color)), light(back(one))].sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+  };
+  return [...document.querySelectorAll('header *, main *, footer')]
+    .filter((one) => worded(one) && !one.closest('svg') && ratio(one) < 4.5)
+    .map((one) => [ratio(one), one.outerHTML.slice(0, 90)]);
+})()"""
+
 
 class Browser:
     """One Chromium with one page. `folder` holds its profile."""

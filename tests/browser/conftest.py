@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from chromium import CHROMIUM
 
-collect_ignore = [] if CHROMIUM else ["test_html_page.py", "test_plan_page.py"]
+collect_ignore = [] if CHROMIUM else ["test_experiment_page.py", "test_html_page.py", "test_plan_page.py"]

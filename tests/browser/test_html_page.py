@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from chromium import Browser
+from chromium import FAINT, UNNAMED, Browser
 
 from understudy import checks
 from understudy.reports import html
@@ -19,32 +19,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "checks"))
 from traces import HTOD, Program
 
 HOSTILE = "<img src=x onerror='window.hacked=1'><a href='javascript:window.hacked=1'>x</a>"
-UNNAMED = """
-[...document.querySelectorAll('button, a, [role=img], [role=region], nav')]
-  .filter((one) => !(one.getAttribute('aria-label') || one.textContent).trim())
-  .map((one) => one.outerHTML.slice(0, 80))
-"""
-# WCAG 2.1, 1.4.3: the contrast of text is at least 4.5 to 1 (AA).
-FAINT = """(() => {
-  const parts = (text) => text.match(/[0-9.]+/g).map(Number);
-  const linear = (value) => value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
-  const light = (rgb) => [0.2126, 0.7152, 0.0722].reduce((sum, weight, i) => sum + weight * linear(rgb[i] / 255), 0);
-  const back = (one) => {
-    for (; one; one = one.parentElement) {
-      const colour = parts(getComputedStyle(one).backgroundColor);
-      if (colour.length < 4 || colour[3] === 1) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const worded = (one) => [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
-  const ratio = (one) => {
-    const [low, high] = [light(parts(getComputedStyle(one).color)), light(back(one))].sort((a, b) => a - b);
-    return (high + 0.05) / (low + 0.05);
-  };
-  return [...document.querySelectorAll('header *, main *, footer')]
-    .filter((one) => worded(one) && !one.closest('svg') && ratio(one) < 4.5)
-    .map((one) => [ratio(one), one.outerHTML.slice(0, 90)]);
-})()"""
 CHART = "document.getElementById('timeline-chart')"
 
 

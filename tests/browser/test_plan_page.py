@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from chromium import Browser
+from chromium import FAINT, UNNAMED, Browser
 
 from helpers.planning_rows import row
 from understudy.planning import formats
@@ -31,9 +31,15 @@ def test_a_plan_is_drawn_and_fits(browser, tmp_path, width) -> None:
     browser.settle()
     assert browser.problems() == []
     assert browser.requests() == []
-    assert browser.run(f"{CHART}.data.map((one) => one.text)") == [
+    assert browser.run(f"{CHART}.data.filter((one) => one.labels).map((one) => one.labels)") == [
         ["T4 with --batch=8"], ["A100 with --batch=8", "L4 with --batch=8"],
     ]  # fmt: skip
-    labels = browser.run(f"[...{CHART}.querySelectorAll('.xtick text')].map((one) => Number(one.textContent))")
-    assert set(labels) >= {0.05, 0.1}
+    words = browser.run(f"[...{CHART}.querySelectorAll('text')].map((one) => one.textContent)")
+    assert {"0.05", "0.1", "hours of the whole run", "cost of the whole run"} <= set(words)
+    assert ("A100 with --batch=8" in words) == (width > 390)  # a phone shows it on touch
     assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run(UNNAMED) == []
+    for scheme in ("dark", "light"):
+        browser.prefer(scheme)
+        assert browser.run(FAINT) == []
+    assert page.stat().st_size < 100_000

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from understudy import experiments
 from understudy.cli.experiment import perform
-from understudy.experiments import Result, _plotly, _text
+from understudy.experiments import Result, _charts, _text
 from understudy.experiments._result import Axis, Plot, Timeline
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,9 +126,9 @@ def _scale(axes: Axes, which: str, axis: Axis, numbers: list[float]) -> None:
     positive = [number for number in numbers if number > 0]
     if axis.log and positive:
         axes.set(**{f"{which}scale": "log"})
-        values, texts = _plotly.ticks(axis, min(positive), max(positive))
+        values, texts = _charts.ticks(axis, min(positive), max(positive))
     elif axis.unit and positive:
-        values, texts = _plotly.even_ticks(max(positive), axis.unit)
+        values, texts = _charts.even_ticks(max(positive), axis.unit)
     else:
         return
     getattr(axes, f"set_{which}ticks")(values, texts)
@@ -145,7 +145,7 @@ def _draw_timeline(axes: Axes, plot: Timeline) -> None:
             label = name if row == len(lanes) - 1 else None
             axes.broken_barh(spans, (row - 0.35, 0.7), color=COLOURS[number], label=label)
     axes.set_yticks(range(len(lanes)), lanes)
-    values, texts = _plotly.even_ticks(max(bar.end_s for bar in plot.bars) - start, "s")
+    values, texts = _charts.even_ticks(max(bar.end_s for bar in plot.bars) - start, "s")
     axes.set_xticks(values, texts)
 
 

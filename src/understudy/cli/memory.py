@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from html import escape
-from importlib import util
 from pathlib import Path
 
 import click
@@ -17,6 +15,8 @@ from understudy.analysis.what_if import WhatIf, WhatIfRow, what_if
 from understudy.cli._options import verbose_option
 from understudy.errors import UsageError
 from understudy.measure import snapshot
+from understudy.reports.parts import figures, page
+from understudy.reports.parts.figures import Figure
 from understudy.reports.parts.peak import peaks
 from understudy.reports.parts.summary import short
 from understudy.trace.finding import Finding
@@ -58,7 +58,7 @@ def command(
     understudy memory out.snapshot.pickle --alloc-conf expandable_segments:True --plot what-if.html
     """
     if plot is not None:
-        _require_plotly(plot)
+        _require_html(plot)
     results = replay(path)
     table = what_if(path, confs or SETTINGS, None if memory_mib is None else memory_mib * MIB)
     asked = table if confs or plot else None
@@ -197,38 +197,48 @@ def _what_if_lines(table: WhatIf) -> list[str]:
     return lines
 
 
-def _require_plotly(path: str) -> None:
+def _require_html(path: str) -> None:
     if not path.endswith(".html"):
         raise UsageError(f"--plot writes an HTML page, so {path!r} should end in .html")
-    if util.find_spec("plotly") is None:
-        raise UsageError("--plot is drawn with plotly, which is not installed: pip install 'understudy[report]'")
+    page.require()
 
 
 def _page(table: WhatIf) -> str:
-    """The timelines as one page that needs no network."""
-    from plotly.graph_objects import Figure, Scatter
-
-    figure = Figure()
-    seen: set[int] = set()
+    """The timelines as one page that needs no network: a figure a device, a colour for each setting."""
+    devices: dict[int, list[WhatIfRow]] = {}
     for row in table.rows:
-        recorded = row.device not in seen
-        seen.add(row.device)
-        events = [event for event, _, _ in row.timeline]
-        name = f"cuda:{row.device} {_name(row, recorded)}"
-        values = {
-            "reserved": [reserved / MIB for _, _, reserved in row.timeline],
-            "allocated": [allocated / MIB for _, allocated, _ in row.timeline],
-        }
-        for what, sizes in values.items():
-            dash = "solid" if what == "reserved" else "dot"
-            figure.add_trace(
-                Scatter(
-                    x=events, y=sizes, name=f"{escape(name)}: {what}", mode="lines", line={"dash": dash, "shape": "hv"}
-                )
-            )
-    figure.update_layout(
-        title=f"{escape(Path(table.path).name)} under other allocator settings (replayed)",
-        xaxis_title="event of the recording",
-        yaxis_title="MiB",
+        devices.setdefault(row.device, []).append(row)
+    return figures.render(
+        f"{Path(table.path).name} under other allocator settings",
+        [_figure(device, rows) for device, rows in devices.items()],
+        ["Replayed. Lines are what the allocator reserves, dashed lines what is allocated."],
     )
-    return str(figure.to_html(include_plotlyjs=True, full_html=True))
+
+
+def _figure(device: int, rows: list[WhatIfRow]) -> Figure:
+    traces: list[Json] = []
+    most: list[str] = []
+    for number, row in enumerate(rows):
+        name = _name(row, number == 0)
+        events = [event for event, _, _ in row.timeline]
+        reserved, allocated = ([sizes[index] for sizes in row.timeline] for index in (2, 1))
+        most.append(f"{name}: {format_bytes(max(reserved, default=0))}")
+        for what, sizes, dash in (("reserved", reserved, ""), ("allocated", allocated, figures.DASHED)):
+            traces.append(
+                {
+                    "kind": "line",
+                    "name": f"{name}: {what}",
+                    "colour": figures.ORDER[number % len(figures.ORDER)],
+                    "dash": dash,
+                    "stepped": True,
+                    "x": events,
+                    "y": [size / MIB for size in sizes],
+                }
+            )
+    layout = {
+        "height": figures.HEIGHT,
+        "xaxis": figures.axis("event of the recording, by its number", [x for trace in traces for x in trace["x"]]),
+        "yaxis": figures.axis("memory (MiB)", [y for trace in traces for y in trace["y"]]),
+    }
+    spoken = f"Most that is reserved on cuda:{device}: {'; '.join(most)}."
+    return Figure(f"cuda:{device}", spoken, {"traces": traces, "layout": layout})

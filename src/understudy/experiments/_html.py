@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from importlib import resources
 
-from understudy.experiments import _plotly, _text
+from understudy.experiments import _charts, _text
 from understudy.experiments._result import Result, Table
 from understudy.reports.html import code
-from understudy.reports.parts import page
+from understudy.reports.parts import figures, page
 from understudy.trace.plain import Json
 from understudy.version import __version__
 
@@ -16,26 +16,23 @@ def render(result: Result, documentation: str) -> str:
     """The page of a result, below it the experiment's own `documentation`.
 
     Raises:
-        UsageError: jinja2 or plotly is not installed.
+        UsageError: jinja2 is not installed.
     """
     page.require()
     templates = resources.files(__package__) / "templates"
     environment = page.environment()
     environment.filters["code"] = code
     title, _, about = documentation.partition("\n")
-    figures = [_plotly.figure(result, plot) for plot in result.plots]
-    words = [_text.spoken(result, plot) for plot in result.plots]
+    plots = [_charts.figure(result, plot) for plot in result.plots]
     return environment.from_string((templates / "experiment.html.j2").read_text("utf-8")).render(
         title=title,
         result=result,
-        plots=[{"figure": figure, "spoken": spoken} for figure, spoken in zip(figures, words, strict=True)],
+        plots=plots,
         tables=[_table(result, table.told()) for table in result.tables],
         paragraphs=[part for part in about.split("\n\n") if part.strip()],
         version=__version__,
         style=page.stylesheet(),
-        plotly=page.plotly(),
-        script=(templates / "experiment.js").read_text("utf-8"),
-        data_json=page.embedded(figures),
+        scripts=figures.scripts(plots),
     )
 
 

@@ -101,12 +101,17 @@ class Axis:
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a plot. A y of None is a gap."""
+    """One line of a plot. A y of None is a gap. Lines of one `group` (a type of numbers) have one colour.
+
+    What tells them apart is whether they are `dashed`; where there are both, those of the CPU are.
+    """
 
     name: str
     xs: tuple[float | str, ...]
     ys: tuple[float | None, ...]
     of: tuple[Origin, ...] = ()
+    group: str = ""
+    dashed: bool = False
 
 
 @dataclass(frozen=True)

@@ -122,8 +122,8 @@ def _plot(rows: list[Row]) -> Plot:
     for dtype in PRECISIONS:
         mine = [row for row in rows if row.dtype == dtype]
         xs = tuple(float(row.n) for row in mine)
-        series.append(Series(f"CPU {dtype}", xs, tuple(row.cpu_s for row in mine), ("cpu",)))
-        series.append(Series(f"GPU {dtype}", xs, tuple(row.gpu_s for row in mine), ("gpu",)))
+        series.append(Series(f"CPU {dtype}", xs, tuple(row.cpu_s for row in mine), ("cpu",), dtype))
+        series.append(Series(f"GPU {dtype}", xs, tuple(row.gpu_s for row in mine), ("gpu",), dtype))
     kept = tuple(one for one in series if any(y is not None for y in one.ys))
     return Plot("Time of one product", Axis("n", log=True), Axis("time", "s", log=True), kept)
 

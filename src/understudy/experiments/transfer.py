@@ -265,16 +265,23 @@ def _feed_table(sizes: Sizes, feeds: list[Feed]) -> Table:
 
 def _plot(rows: list[Row]) -> Plot:
     xs = tuple(float(row.size_bytes) for row in rows)
-    lines: dict[str, list[float] | list[float | None]] = {
-        "to the GPU, pageable": [row.pageable_s for row in rows],
-        "to the GPU, pinned": [row.pinned_s for row in rows],
-        "to the host, pageable": [row.back_s for row in rows],
-        "to the host, pinned": [row.back_pinned_s for row in rows],
-        "to another GPU": [row.peer_s for row in rows],
-    }
+    lines: tuple[tuple[str, str, list[float] | list[float | None]], ...] = (
+        ("to the GPU", "pageable", [row.pageable_s for row in rows]),
+        ("to the GPU", "pinned", [row.pinned_s for row in rows]),
+        ("to the host", "pageable", [row.back_s for row in rows]),
+        ("to the host", "pinned", [row.back_pinned_s for row in rows]),
+        ("to another GPU", "", [row.peer_s for row in rows]),
+    )
     series = tuple(
-        Series(name, xs, tuple(None if t is None else x / t for x, t in zip(xs, times, strict=True)), ("gpu",))
-        for name, times in lines.items()
+        Series(
+            f"{way}, {memory}" if memory else way,
+            xs,
+            tuple(None if t is None else x / t for x, t in zip(xs, times, strict=True)),
+            ("gpu",),
+            group=memory,
+            dashed=way == "to the host",  # where it is as fast as the other way, it lies on its line
+        )
+        for way, memory, times in lines
         if times[0] is not None
     )
     return Plot("Bandwidth of a copy", Axis("size", "B", log=True), Axis("bandwidth", "B/s", log=True), series)

@@ -33,8 +33,9 @@ PER_RUN_OPTIONS = ("gpus", "overcommit")
 class Fork:
     """A rehearsal's process; what `subprocess.Popen` would say of it."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, ended: Callable[[], None]) -> None:
         self._connection = connection
+        self._ended = ended
         self._text = b""
         self.code: int | None = None
         self.resident_bytes = 0
@@ -56,6 +57,7 @@ class Fork:
         while self.code is None:
             self._read()
         self._connection.close()
+        self._ended()
 
     def _read(self) -> None:
         answer = self._answer()
@@ -78,7 +80,8 @@ class ForkServer:
     """One Python that has imported a program's libraries."""
 
     def __init__(self, program: Program, options: Mapping[str, object], variables: Mapping[str, str], cwd: str) -> None:
-        self.active = 0
+        self._lock = threading.Lock()
+        self._users = 0
         self._ends = ExitStack()
         self.folder = Path(tempfile.mkdtemp(prefix="understudy-"))
         self._ends.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -93,14 +96,34 @@ class ForkServer:
         self._ends.callback(self._process.wait)
         self._ends.callback(launch.end, self.folder)
 
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for it, and all its forks have ended."""
+        return not self._users
+
+    def take(self) -> None:
+        """Let it not be idle until `fork` gave nothing, or what it gave has been killed."""
+        with self._lock:
+            self._users += 1
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+
     def fork(self, request: Json, stop: Callable[[], bool]) -> Fork | None:
         """A fork for this request, as soon as the server is ready; None where it cannot serve, or `stop` says so."""
+        fork = self._fork(request, stop)
+        if fork is None:
+            self._leave()
+        return fork
+
+    def _fork(self, request: Json, stop: Callable[[], bool]) -> Fork | None:
         while self._process.poll() is None and not stop():
             connection = socket.socket(socket.AF_UNIX)
             try:
                 connection.connect(self._address)
                 connection.sendall(json.dumps(request).encode() + b"\n")
-                fork = Fork(connection)
+                fork = Fork(connection, self._leave)
             except OSError:  # not yet there, or its folder's name is too long for an address
                 connection.close()
                 time.sleep(POLL_S)
@@ -150,18 +173,14 @@ class ForkServers:
                 self._make_room()
                 server = ForkServer(program, options, shared, cwd)
             self._servers[key] = server  # the last is the one used last
-            server.active += 1
-        try:
-            request = {"arguments": program.arguments, "variables": dict(variables), "stderr": str(stderr)}
-            fork = server.fork(request, stop)
-        finally:
-            with self._lock:
-                server.active -= 1
+            server.take()
+        request = {"arguments": program.arguments, "variables": dict(variables), "stderr": str(stderr)}
+        fork = server.fork(request, stop)
         self.forks += fork is not None
         return fork
 
     def _make_room(self) -> None:
-        idle = [key for key, server in self._servers.items() if not server.active]
+        idle = [key for key, server in self._servers.items() if server.idle]
         while len(self._servers) >= MOST and idle:
             self._servers.pop(idle.pop(0)).close()
 

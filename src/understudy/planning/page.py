@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from importlib import resources
 
-from understudy.planning.result import Plan, named
+from understudy.planning.result import Plan, named, number
 from understudy.planning.rows import Row
 from understudy.planning.table import cells
 from understudy.reports.html import code
-from understudy.reports.parts import page
+from understudy.reports.parts import figures, page
+from understudy.reports.parts.figures import Figure
 from understudy.trace.plain import Json
 from understudy.version import __version__
 
@@ -19,25 +20,23 @@ def render(plan: Plan) -> str:
     """The page.
 
     Raises:
-        UsageError: jinja2 or plotly is not installed.
+        UsageError: jinja2 is not installed.
     """
     require()
     templates = resources.files(__package__) / "templates"
     environment = page.environment()
     environment.filters["code"] = code
     titles, rows = cells(plan)
-    words = plan.verdict.partition(": ")[2]
+    words, drawn = plan.verdict.partition(": ")[2], figure(plan)
     return environment.from_string((templates / "plan.html.j2").read_text("utf-8")).render(
         plan=plan,
         verdict=words[:1].upper() + words[1:],
         titles=titles,
         rows=list(zip(plan.rows, rows, strict=True)),
-        chart=chart(plan),
+        figure=drawn,
         version=__version__,
         style=page.stylesheet(),
-        plotly=page.plotly(),
-        script=(templates / "plan.js").read_text("utf-8"),
-        data_json=page.embedded(chart(plan)),
+        scripts=figures.scripts([drawn]) if drawn else "",
     )
 
 
@@ -85,3 +84,41 @@ def chart(plan: Plan) -> Json | None:
         "x": "hours of the whole run" if whole else f"seconds of one {unit}",
         "y": "cost of the whole run" if whole else f"cost of a million {unit}s",
     }
+
+
+def figure(plan: Plan) -> Figure | None:
+    """Time against cost as a figure; None without prices."""
+    data = chart(plan)
+    if data is None:
+        return None
+    points = data["points"]
+    traces = []
+    for name, colour, shown in (
+        ("other candidates", "reference", [point for point in points if not point["frontier"]]),
+        ("no other is both faster and cheaper", "best", [point for point in points if point["frontier"]]),
+    ):
+        if not shown:
+            continue
+        xs, ys = ([point[axis][1] for point in shown] for axis in ("x", "y"))
+        tips = [
+            f"{point['name']}\n{data['x']}: {number(x)}\n{data['y']}: {number(y)}"
+            for point, x, y in zip(shown, xs, ys, strict=True)
+        ]
+        spans = {f"span{axis.upper()}": [[point[axis][0], point[axis][2]] for point in shown] for axis in ("x", "y")}
+        if colour == "best" and len(shown) > 1:
+            traces.append({"kind": "line", "name": "", "colour": colour, "dash": "2 4", "x": xs, "y": ys})
+        names = [point["name"] for point in shown]
+        traces.append(
+            {"kind": "points", "name": name, "colour": colour, "x": xs, "y": ys, "tips": tips, "labels": names, **spans}
+        )
+    axes = {f"{axis}axis": figures.axis(data[axis], [end for point in points for end in point[axis]], log=True)
+            for axis in ("x", "y")}  # fmt: skip
+    return Figure("Time against cost", spoken(data), {"traces": traces, "layout": {"height": 420, **axes}})
+
+
+def spoken(data: Json) -> str:
+    """The frontier in words, the fastest first."""
+    best = [point for point in data["points"] if point["frontier"]]
+    told = "; ".join(f"{point['name']}: {number(point['x'][1])}, {number(point['y'][1])}" for point in best)
+    axes = f"{data['x']} against {data['y']}"
+    return f"{axes[:1].upper()}{axes[1:]}. No other candidate is both faster and cheaper than {told}."

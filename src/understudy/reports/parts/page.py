@@ -1,4 +1,4 @@
-"""What pages of HTML share: one file that needs no network, with Jinja2's escaping and plotly's script in it."""
+"""What pages of HTML share: one file that needs no network, with Jinja2's escaping and charts of our own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from understudy.trace.units import join_units
 if TYPE_CHECKING:
     import jinja2
 
-PACKAGES = ("jinja2", "plotly")
+PACKAGES = ("jinja2",)
 
 
 def require(packages: Sequence[str] = PACKAGES) -> None:
@@ -40,14 +40,12 @@ def environment() -> jinja2.Environment:
 
 def stylesheet() -> str:
     """The style of every page, for light and dark screens."""
-    return (resources.files("understudy.reports") / "templates" / "report.css").read_text("utf-8")
+    return script("report.css")
 
 
-def plotly() -> str:
-    """plotly.js, whole."""
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
+def script(name: str) -> str:
+    """One of the files that pages are made of."""
+    return (resources.files("understudy.reports") / "templates" / name).read_text("utf-8")
 
 
 def embedded(data: object) -> str:

@@ -1,10 +1,20 @@
 "use strict";
-// A few hundred lines instead of a library of megabytes: bars on lanes, stacked areas, lines and points, as SVG.
+// A few hundred lines instead of a library of megabytes: bars on lanes or beside names, stacked areas, lines and points,
+// as SVG. A colour is a CSS colour or one of TINTS, which mean the same on every page.
 // drawChart(element, traces, layout) draws anew; element.data and element.layout hold what is shown.
 const drawChart = (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const LETTER = 6.6; // pixels of a letter at 12 px, on average
+  const WIDE = 560; // pixels from which on points have their names beside them
+  const TINTS = {
+    kernel: "#3d7edb", copy: "#e08a1e", collective: "#9b5de5", wait: "#c9463d", host: "#7a8796", gpu: "#3d7edb", cpu: "#7a8796",
+    fp64: "#c9463d", fp32: "#2a9d6f", tf32: "#9b5de5", fp16: "#e08a1e", bf16: "#4fb3bf", fp8: "#b5739d",
+    first: "#3d7edb", second: "#e08a1e", third: "#2a9d6f", fourth: "#9b5de5", fifth: "#c9463d", sixth: "#c2a83e", seventh: "#4fb3bf", eighth: "#b5739d",
+  };
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  // "reference" is what is compared with, "best" what is recommended; both follow the reader's theme.
+  const tint = (name) => TINTS[name] || (name === "reference" ? css("--dim") : name === "best" ? css("--accent") : name);
 
   function make(name, attributes, parent) {
     const element = document.createElementNS(SVG, name);
@@ -32,9 +42,25 @@ const drawChart = (() => {
   function logTicks(from, to, most) {
     const low = Math.ceil(Math.log10(from) - 1e-9), high = Math.floor(Math.log10(to) + 1e-9);
     const each = Math.max(1, Math.ceil((high - low + 1) / most));
-    const ticks = [];
-    for (let power = low; power <= high; power += each) ticks.push([10 ** power, Number(`1e${power}`).toLocaleString("en", { maximumSignificantDigits: 3, maximumFractionDigits: 9 })]);
+    const ticks = [], words = (value) => value.toLocaleString("en", { maximumSignificantDigits: 3, maximumFractionDigits: 9 });
+    if (high - low < 2) {
+      for (let power = low - 1; power <= high; power++)
+        for (const digit of [1, 2, 5]) ticks.push(Number(`${digit}e${power}`));
+      return thinned(ticks.filter((value) => value >= from && value <= to), most).map((value) => [value, words(value)]);
+    }
+    for (let power = low; power <= high; power += each) ticks.push([10 ** power, words(Number(`1e${power}`))]);
     return ticks;
+  }
+
+  const thinned = (ticks, most) => {
+    const each = Math.max(1, Math.ceil(ticks.length / Math.max(1, most)));
+    return ticks.filter((_, i) => i % each === 0);
+  };
+
+  function ticksOf(axis, most) {
+    if (!axis.ticks) return (axis.type === "log" ? logTicks : niceTicks)(...axis.range, most);
+    const [from, to] = axis.range, slack = axis.type === "log" ? 0 : 1e-9 * (to - from);
+    return thinned(axis.ticks.filter(([value]) => value >= from - slack && value <= to + slack), most);
   }
 
   function scale(axis, low, high) {
@@ -49,7 +75,7 @@ const drawChart = (() => {
     const sums = stacked.length ? stacked[0].y.map((_, i) => stacked.reduce((sum, trace) => sum + trace.y[i], 0)) : [];
     const others = traces.filter((trace) => trace.kind !== "area" && trace.kind !== "bar").flatMap((trace) => trace.y);
     let high = 0, low = Infinity;
-    for (const value of [...sums, ...others]) { high = Math.max(high, value); low = Math.min(low, value); }
+    for (const value of [...sums, ...others]) if (value !== null) { high = Math.max(high, value); low = Math.min(low, value); }
     return layout.yaxis.type === "log" ? [low / 2, high * 2] : [0, 1.08 * high || 1];
   };
 
@@ -59,7 +85,12 @@ const drawChart = (() => {
     for (const trace of traces) {
       if (!trace.name) continue;
       const item = document.createElement("li"), swatch = document.createElement("span");
-      swatch.style.background = trace.colour;
+      swatch.style.background = tint(trace.colour);
+      if (trace.kind === "line") {
+        swatch.className = "stroke";
+        swatch.style.background = "none";
+        swatch.style.borderTop = `2px ${trace.dash ? "dashed" : "solid"} ${tint(trace.colour)}`;
+      }
       item.append(swatch, trace.name);
       list.append(item);
     }
@@ -71,7 +102,7 @@ const drawChart = (() => {
       const left = x(Math.max(from, trace.base[i])), right = x(Math.min(to, trace.base[i] + length));
       const attributes = {
         x: left, y: top + each * lanes.indexOf(trace.y[i]) + 0.15 * each, width: Math.max(0.5, right - left),
-        height: 0.7 * each, fill: trace.colour, "fill-opacity": trace.opacity[i], "data-tip": trace.tips[i],
+        height: 0.7 * each, fill: tint(trace.colour), "fill-opacity": trace.opacity?.[i] ?? 1, "data-tip": trace.tips[i],
       };
       if (right >= left) make("rect", attributes, plot);
     });
@@ -84,26 +115,88 @@ const drawChart = (() => {
       const path = (values) => values.map((value, i) => `${i ? `H${x(trace.x[i]).toFixed(1)}V` : `M${x(trace.x[0]).toFixed(1)},`}${y(value).toFixed(1)}`).join("");
       const back = below.map((value, i) => [x(trace.x[i]).toFixed(1), y(value).toFixed(1)]).reverse();
       const floor = back.map(([at, height], i) => `${i ? `H${at}` : `L${at},${height}`}${i + 1 < back.length ? `V${back[i + 1][1]}` : ""}`).join("");
-      make("path", { d: `${path(above)}${floor}Z`, fill: trace.colour, "fill-opacity": 0.85, class: "area" }, plot);
+      make("path", { d: `${path(above)}${floor}Z`, fill: tint(trace.colour), "fill-opacity": 0.85, class: "area" }, plot);
       above.forEach((value, i) => { below[i] = value; });
     }
   }
 
   function others(plot, trace, x, y) {
+    const colour = tint(trace.colour), there = trace.x.map((_, i) => i).filter((i) => trace.y[i] !== null);
     if (trace.kind === "line") {
-      const d = trace.x.map((value, i) => `${i ? "L" : "M"}${x(value).toFixed(1)},${y(trace.y[i]).toFixed(1)}`).join("");
-      make("path", { d, fill: "none", stroke: trace.colour, "stroke-width": 1.5, "stroke-dasharray": trace.dash || "none" }, plot);
-      return;
+      const d = there.map((i, k) => {
+        const [left, height] = [x(trace.x[i]).toFixed(1), y(trace.y[i]).toFixed(1)];
+        if (!k || there[k - 1] !== i - 1) return `M${left},${height}`; // a gap is not drawn over
+        return trace.stepped ? `H${left}V${height}` : `L${left},${height}`;
+      }).join("");
+      make("path", { d, fill: "none", stroke: colour, "stroke-width": 1.8, "stroke-dasharray": trace.dash || "none" }, plot);
+      if (!trace.marks) return;
     }
-    trace.x.forEach((value, i) => make("circle", {
-      cx: x(value), cy: y(trace.y[i]), r: (trace.sizes?.[i] ?? 8) / 2, fill: trace.colour, "fill-opacity": 0.75, "data-tip": trace.tips?.[i] ?? "",
-    }, plot));
+    for (const i of there) {
+      errors(plot, trace, i, x, y);
+      make("circle", {
+        cx: x(trace.x[i]), cy: y(trace.y[i]), r: (trace.sizes?.[i] ?? (trace.marks ? 7 : 8)) / 2, fill: colour,
+        "fill-opacity": trace.marks ? 1 : 0.75, "data-tip": trace.tips?.[i] ?? "",
+      }, plot);
+    }
+  }
+
+  // Bands, given as [from, to] along each axis.
+  function errors(plot, trace, i, x, y) {
+    const line = (x1, x2, y1, y2) => make("line", { x1, x2, y1, y2, stroke: tint(trace.colour), "stroke-opacity": 0.55, "stroke-width": 1.2 }, plot);
+    if (trace.spanX) line(...trace.spanX[i].map(x), y(trace.y[i]), y(trace.y[i]));
+    if (trace.spanY) line(x(trace.x[i]), x(trace.x[i]), ...trace.spanY[i].map(y));
+  }
+
+  // Names of points, those of the later traces first, where they cover neither one another nor other points.
+  function nameThem(plot, traces, x, y, box) {
+    const taken = [], points = traces.filter((trace) => trace.labels);
+    const free = (area) => taken.every(([l, r, t, b]) => area[1] < l || area[0] > r || area[3] < t || area[2] > b);
+    for (const trace of points) trace.x.forEach((value, i) => taken.push([x(value) - 4, x(value) + 4, y(trace.y[i]) - 4, y(trace.y[i]) + 4]));
+    for (const trace of [...points].reverse())
+      trace.labels.forEach((words, i) => {
+        const at = x(trace.x[i]), height = y(trace.y[i]), length = words.length * LETTER;
+        for (const [left, anchor] of [[at + 8, "start"], [at - 8 - length, "end"]])
+          for (const lift of [-6, 14]) {
+            const area = [left, left + length, height + lift - 11, height + lift + 3];
+            if (left < box.left || left + length > box.right || area[2] < box.top || area[3] > box.bottom || !free(area)) continue;
+            taken.push(area);
+            text(plot, words, anchor === "start" ? left : at - 8, height + lift, { "text-anchor": anchor, fill: css("--ink"), class: "label" });
+            return;
+          }
+      });
+  }
+
+  // Bars beside names: the name on a line of its own above them, so that a phone has room for both.
+  const NAME = 20, BAR = 16, BETWEEN = 10;
+
+  function named(element, traces, layout) {
+    const width = Math.max(240, element.clientWidth), each = NAME + BAR * traces.length + BETWEEN;
+    const height = each * layout.names.length + 46, axis = layout.xaxis;
+    const svg = make("svg", { width, height, class: "plot-container", "aria-hidden": "true" }, element);
+    const box = { left: 2, right: width - 74, top: 2, bottom: height - 46 };
+    const x = scale(axis, box.left, box.right);
+    for (const [value, words] of ticksOf(axis, (box.right - box.left) / 80)) {
+      make("line", { x1: x(value), x2: x(value), y1: box.top, y2: box.bottom, stroke: css("--grid") }, svg);
+      text(svg, words, x(value), box.bottom + 16, { "text-anchor": x(value) < 20 ? "start" : "middle" });
+    }
+    text(svg, axis.title, (box.left + box.right) / 2, box.bottom + 36, { "text-anchor": "middle", class: "axis-title" });
+    layout.names.forEach((name, row) => {
+      const top = box.top + each * row;
+      text(svg, name, box.left, top + 15, { fill: css("--ink") });
+      traces.forEach((trace, number) => {
+        const value = trace.values[row];
+        if (value === null) return;
+        const end = Math.max(box.left + 1, x(value)), from = top + NAME + BAR * number;
+        make("rect", { x: box.left, y: from, width: end - box.left, height: BAR - 3, fill: tint(trace.colour), "data-tip": trace.tips[row] }, svg);
+        text(svg, trace.texts[row], end + 6, from + 11, { fill: css("--ink"), class: "label" });
+      });
+    });
+    tips(element, svg, layout, box, [], 0, 1);
   }
 
   function frame(svg, layout, box, x, y, lanes) {
     const grid = css("--grid"), { left, right, top, bottom } = box;
-    const across = (right - left) / 90, log = layout.xaxis.type === "log";
-    for (const [value, words] of (log ? logTicks : niceTicks)(...layout.xaxis.range, across)) {
+    for (const [value, words] of ticksOf(layout.xaxis, (right - left) / 90)) {
       make("line", { x1: x(value), x2: x(value), y1: top, y2: bottom, stroke: grid }, svg);
       text(svg, words, x(value), bottom + 16, { "text-anchor": "middle" });
     }
@@ -112,15 +205,13 @@ const drawChart = (() => {
       const each = (bottom - top) / lanes.length;
       lanes.forEach((name, i) => text(svg, name, left - 8, top + each * (i + 0.5) + 4, { "text-anchor": "end" }));
     } else {
-      for (const [value, words] of ticksOf(layout.yaxis, bottom - top)) {
+      for (const [value, words] of ticksOf(layout.yaxis, (bottom - top) / 44)) {
         make("line", { x1: left, x2: right, y1: y(value), y2: y(value), stroke: grid }, svg);
         text(svg, words, left - 8, y(value) + 4, { "text-anchor": "end" });
       }
       text(svg, layout.yaxis.title, 0, 0, { "text-anchor": "middle", class: "axis-title", transform: `translate(12 ${(top + bottom) / 2}) rotate(-90)` });
     }
   }
-
-  const ticksOf = (axis, height) => (axis.type === "log" ? logTicks : niceTicks)(...axis.range, height / 44);
 
   function marks(svg, layout, box, x, y) {
     for (const mark of layout.marks || []) {
@@ -136,7 +227,7 @@ const drawChart = (() => {
     tip.hidden = true;
     element.append(tip);
     const stacked = traces.filter((trace) => trace.kind === "area");
-    svg.addEventListener("pointermove", (event) => {
+    const show = (event) => {
       const place = element.getBoundingClientRect(), left = event.clientX - place.left;
       let words = event.target.dataset?.tip || "";
       if (!words && stacked.length && left >= box.left && left <= box.right) {
@@ -149,7 +240,9 @@ const drawChart = (() => {
       tip.textContent = words;
       tip.style.left = `${Math.min(left + 12, place.width - tip.offsetWidth - 4)}px`;
       tip.style.top = `${event.clientY - place.top + 14}px`;
-    });
+    };
+    svg.addEventListener("pointermove", show);
+    svg.addEventListener("pointerdown", show); // a finger touches, and does not move
     svg.addEventListener("pointerleave", () => { tip.hidden = true; });
   }
 
@@ -179,15 +272,16 @@ const drawChart = (() => {
     svg.addEventListener("dblclick", () => layout.onZoom(null));
   }
 
-  return (element, traces, layout) => {
+  const draw = (element, traces, layout) => {
     element.data = traces;
     element.layout = layout;
     element.replaceChildren();
-    legend(element, traces);
+    if (traces.length > 1) legend(element, traces);
+    if (layout.names) return named(element, traces, layout);
     const width = Math.max(240, element.clientWidth), height = layout.height;
     layout.yaxis.range = yRange(traces, layout);
     const lanes = layout.yaxis.lanes;
-    const labels = lanes || ticksOf(layout.yaxis, height - 60).map(([, words]) => words);
+    const labels = lanes || ticksOf(layout.yaxis, (height - 60) / 44).map(([, words]) => words);
     const left = Math.max(...labels.map((words) => words.length), 2) * LETTER + (lanes ? 14 : 34);
     const box = { left, right: width - 14, top: 10, bottom: height - 46 };
     const svg = make("svg", { width, height, class: "plot-container", "aria-hidden": "true" }, element);
@@ -200,8 +294,11 @@ const drawChart = (() => {
     for (const trace of traces)
       if (trace.kind === "bar") bars(svg, trace, x, lanes, box.top, each, from, to);
       else if (trace.kind !== "area") others(svg, trace, x, y);
+    if (width >= WIDE) nameThem(svg, traces, x, y, box);
     marks(svg, layout, box, x, y);
     tips(element, svg, layout, box, traces, from, to);
     zooming(element, svg, layout, box, from, to);
   };
+  draw.tint = tint;
+  return draw;
 })();

@@ -1,7 +1,7 @@
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const COLOURS = ["#3d7edb", "#e08a1e", "#9b5de5", "#c9463d", "#7a8796"];
+  const COLOURS = ["kernel", "copy", "collective", "wait", "host"];
   // From what stays to what comes and goes: the outline of a short peak has the colour of what made it.
   const CATEGORIES = ["parameter", "optimizer", "workspace", "autocast", "input", "gradient", "activation", "temporary"];
   const MEMORY_COLOURS = ["#3d7edb", "#e08a1e", "#2a9d6f", "#9b5de5", "#c9463d", "#c2a83e", "#4fb3bf", "#b5739d", "#7a8796"];
@@ -163,15 +163,15 @@
     const { points, peaks, bandwidth_bytes_per_s: bandwidth, gpu } = data.roofline;
     const intensities = points.map((point) => point.intensity);
     const low = Math.min(0.05, ...intensities) / 2, high = Math.max(100, ...intensities) * 2;
-    const traces = Object.entries(peaks).map(([name, peak], number) => {
+    const traces = Object.entries(peaks).map(([name, peak]) => {
       const ridge = bandwidth ? peak / bandwidth : low;
       return {
-        kind: "line", name: `${name} peak`, colour: MEMORY_COLOURS[number + 1], dash: "4 3", x: [low, Math.max(low, ridge), Math.max(high, ridge)],
+        kind: "line", name: `${name} peak`, colour: name, dash: "4 3", x: [low, Math.max(low, ridge), Math.max(high, ridge)],
         y: [bandwidth ? low * bandwidth / 1e12 : peak / 1e12, peak / 1e12, peak / 1e12],
       };
     });
     traces.push({
-      kind: "points", name: "kernels", colour: COLOURS[0], x: intensities, y: points.map((point) => point.flops_per_s / 1e12),
+      kind: "points", name: "kernels", colour: "kernel", x: intensities, y: points.map((point) => point.flops_per_s / 1e12),
       sizes: points.map((point) => 7 + 16 * Math.sqrt(point.duration_ns / points[0].duration_ns)),
       tips: points.map((point) => `${point.name}\n${point.times} times, ${words(point.duration_ns)}\n${(point.flops_per_s / 1e12).toPrecision(3)} TFLOP/s at ${point.intensity.toPrecision(3)} FLOP per byte`),
     });
