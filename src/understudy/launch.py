@@ -14,7 +14,7 @@ from importlib import util
 from pathlib import Path
 from typing import IO
 
-from understudy import checks, departure, foreign, guard
+from understudy import checks, departure, foreign
 from understudy.errors import FileFormatError, UsageError, torch_is_missing
 from understudy.import_hook import FRAMEWORKS
 from understudy.measure import kineto, record, snapshot
@@ -161,7 +161,7 @@ def guarded(folder: Path) -> Iterator[None]:
     reading, writing = map(_above_standard, os.pipe())
     script = Path(__file__).with_name("guard.py")
     with open(os.devnull, "r+b") as null:
-        watcher = subprocess.Popen(
+        guard = subprocess.Popen(
             [sys.executable, "-I", "-S", str(script), str(reading), FOLDER, str(folder)],
             stdin=null, stdout=null, stderr=null, cwd=os.sep, env={}, start_new_session=True, pass_fds=[reading],
         )  # fmt: skip
@@ -171,14 +171,7 @@ def guarded(folder: Path) -> Iterator[None]:
     finally:
         os.write(writing, b".")
         os.close(writing)
-        watcher.wait()
-
-
-def end(folder: Path) -> None:
-    """End every process of the run in `folder` that still runs."""
-    for process in guard.processes(f"{FOLDER}={folder}".encode()):
-        with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
+        guard.wait()
 
 
 def _above_standard(end: int) -> int:

@@ -22,7 +22,7 @@ TRIAL = "UNDERSTUDY_TRIAL"
 MEASURE = "UNDERSTUDY_MEASURE"
 """Set where real GPUs are measured and none is emulated."""
 FORKSERVER = "UNDERSTUDY_FORKSERVER"
-"""Where a program's Python waits for requests to fork, instead of running the program (`shim/forkserver.py`)."""
+"""Where a program's Python waits for requests to fork, instead of running the program (`forkserver.py`)."""
 
 
 @contextmanager

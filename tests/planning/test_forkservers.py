@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from understudy.forkserver import Arguments, first_imports
 from understudy.launch import Program
 from understudy.planning.cache import Cache
 from understudy.planning.forkservers import ForkServers
@@ -17,7 +18,6 @@ from understudy.planning.pools import LocalPool
 from understudy.planning.rehearsal import Job, Rehearsed, rehearse
 from understudy.planning.rows import Row, Work, rows_of
 from understudy.planning.space import parse_axis
-from understudy.shim.forkserver import Arguments, first_imports
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process with PyTorch in it fork")
 

@@ -1,4 +1,4 @@
-"""Rehearsals as forks of a Python that has imported the program's libraries (`shim/forkserver.py`): the side that asks.
+"""Rehearsals as forks of a Python that has imported the program's libraries (`forkserver.py`): the side that asks.
 
 Linux alone is known to let a process fork that has PyTorch in it. What cannot be served (several ranks, a module, a
 script that does not begin with imports) is started anew for each rehearsal.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -19,15 +20,22 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from understudy import gpus, launch
+from understudy import gpus, guard, launch
 from understudy.launch import Program
 from understudy.trace.plain import Json
-from understudy.variables import FORKSERVER, TRIAL
+from understudy.variables import FOLDER, FORKSERVER, TRIAL
 
 MOST = 4
 """How many are kept at once: each holds the program's libraries in memory."""
 POLL_S = 0.05
 PER_RUN_OPTIONS = ("gpus", "overcommit")
+
+
+def end(folder: Path) -> None:
+    """End every process of the run in `folder` that still runs."""
+    for process in guard.processes(f"{FOLDER}={folder}".encode()):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 class Fork:
@@ -53,7 +61,7 @@ class Fork:
     def kill(self) -> None:
         """End it, and what it has started, and wait for that."""
         with suppress(ProcessLookupError):
-            os.killpg(self.process, 9)
+            os.killpg(self.process, signal.SIGKILL)
         while self.code is None:
             self._read()
         self._connection.close()
@@ -69,7 +77,7 @@ class Fork:
         while b"\n" not in self._text:
             read = self._connection.recv(1 << 16)
             if not read:
-                return {"process": 0, "code": -9, "resident_bytes": 0}
+                return {"process": 0, "code": -signal.SIGKILL, "resident_bytes": 0}
             self._text += read
         line, _, self._text = self._text.partition(b"\n")
         answer: Json = json.loads(line)
@@ -94,7 +102,7 @@ class ForkServer:
                 start_new_session=True,
             )  # fmt: skip
         self._ends.callback(self._process.wait)
-        self._ends.callback(launch.end, self.folder)
+        self._ends.callback(end, self.folder)
 
     @property
     def idle(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Protocol
 from understudy import gpus, launch
 from understudy.errors import UsageError
 from understudy.planning.cache import digest, key_of
-from understudy.planning.forkservers import ForkServers
+from understudy.planning.forkservers import ForkServers, end
 from understudy.planning.measurement import FAILED, NO_MEMORY, REFUSED, Measurement, measure
 from understudy.planning.space import environment_of
 from understudy.trace.units import plural
@@ -163,7 +163,7 @@ def _run(job: Job, folder: Path, servers: ForkServers | None) -> tuple[int | Non
         while (code := child.poll()) is None and not over():
             time.sleep(POLL_S)
     finally:
-        launch.end(folder)
+        end(folder)
         child.kill()
     text = errors.read_text(encoding="utf-8", errors="replace") if errors.exists() else ""
     return code, text, child.resident_bytes

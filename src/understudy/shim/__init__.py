@@ -24,7 +24,7 @@ REFUSALS = ("understudy.errors.UnsupportedError", "understudy.errors.HostMemoryE
 def begin() -> None:
     """Arrange that this Python emulates GPUs as soon as it has a framework for them, or that it measures real ones."""
     if address := os.environ.pop(FORKSERVER, None):
-        from understudy.shim import forkserver
+        from understudy import forkserver
 
         forkserver.serve(address)
     atexit.register(_note_uncaught)

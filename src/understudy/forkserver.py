@@ -26,6 +26,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from understudy.import_hook import hook
+from understudy.seam.patching import Patch, Patches
 from understudy.trace.plain import Json
 from understudy.variables import FOLDER, OPTIONS
 
@@ -88,9 +89,9 @@ def _prepare(script: str) -> str:
 
     finder = hook({"torch": begin})
     main, folder = sys.modules["__main__"], os.path.dirname(os.path.realpath(script))
-    arguments = sys.argv
-    sys.argv = watched = Arguments(arguments)
-    main.__file__ = script
+    watched = Arguments(sys.argv)
+    patches = Patches()
+    patches.apply([Patch(sys, "argv", watched), Patch(main, "__file__", script)])
     sys.path.insert(0, folder)
     whole = False
     try:
@@ -102,8 +103,7 @@ def _prepare(script: str) -> str:
         if not whole:  # whatever it is, the program will meet it itself, and its own Python says it better
             os._exit(CANNOT)
     sys.path.remove(folder)
-    del main.__file__
-    sys.argv = arguments
+    patches.restore()
     sys.meta_path[:] = [other for other in sys.meta_path if other is not finder]
     if not sessions:
         return f"{script} does not begin with an import of torch"
