@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -192,3 +194,19 @@ def test_without_data_a_graph_may_make_tensors_itself() -> None:
         compiled = torch.compile(lambda x: x * torch.arange(8, device="cuda").cos())
         y = compiled(torch.randn(4, 8, device="cuda"))
         assert (y.device.type, y.shape) == ("cuda", (4, 8))
+
+
+def test_a_program_that_never_imported_inductor_ends_with_complete_records(tmp_path: Path) -> None:
+    """Dynamo is emptied when the process ends, and Python imports nothing of threads by then."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, torch\n"
+        "one = torch.ones(2, device='cuda')\n"
+        "print(torch.cond(one.sum() > 0, lambda x: x + 1, lambda x: x - 1, (one,)).tolist())\n"
+        "print('torch._inductor.compile_fx' in sys.modules)\n"
+    )
+    command = [sys.executable, "-m", "understudy", "run", "--gpus", "A100", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[2.0, 2.0]", "False"]
+    assert "INCOMPLETE" not in done.stderr
+    assert "Traceback" not in done.stderr

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import understudy
+from understudy.errors import UnsupportedError
 from understudy.seam.torch.compiled import compilers
 from understudy.session import Session
 
@@ -95,6 +96,12 @@ def test_scripted_and_traced_models(session: Session) -> None:
     for compiled in (torch.jit.script(eager), torch.jit.trace(eager, x), torch.jit.freeze(torch.jit.script(eager))):
         assert torch.equal(compiled(x), eager(x))
         assert compiled(x).is_cuda
+
+
+def test_a_library_of_gpu_code_is_refused(session: Session) -> None:
+    exported = torch.export.export(nn.Linear(2, 2).cuda(), (torch.ones(1, 2, device="cuda"),))
+    with pytest.raises(UnsupportedError, match=r"aoti_compile_and_package compiles a library of GPU code"):
+        torch._inductor.aoti_compile_and_package(exported)
 
 
 def test_a_saved_script_remembers_its_devices(session: Session) -> None:

@@ -39,3 +39,6 @@ def _tensors(model: object, given: Iterable[object]) -> Iterable[torch.Tensor]:
     state = getattr(model, "state_dict", {})
     held = state() if callable(state) else state
     return tensors_in((*held.values(), *getattr(model, "constants", {}).values(), *given))
+
+
+MODULES = {"torch._inductor": aot_patches}

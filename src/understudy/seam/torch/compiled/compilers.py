@@ -15,8 +15,10 @@ from functools import partial
 from importlib.util import find_spec
 from types import ModuleType
 
-from understudy.seam.patching import Patch
-from understudy.seam.torch.compiled import ahead, autotuning, diagnosis, guards, inductor
+import torch
+
+from understudy.seam.patching import Patch, Patches
+from understudy.seam.torch.compiled import autotuning, diagnosis, guards, inductor
 from understudy.seam.torch.compiled.kernels import Schedule
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.tags import VERSION
@@ -63,7 +65,6 @@ class Compilers:
         """What is replaced when the program imports a compiler, or has."""
         state, schedule = self.dispatch.state, self.schedule
         return {
-            "torch._inductor": ahead.aot_patches,
             "torch._inductor.config": self._configured,
             "torch._functorch.config": self._uncached,
             "torch._dynamo.guards": guards.guards_patches,
@@ -115,7 +116,18 @@ def _forget() -> None:
         if hasattr(value, "cache_clear"):
             value.cache_clear()
     if "torch._dynamo.eval_frame" in sys.modules:
+        _reset_dynamo()
+
+
+def _reset_dynamo() -> None:
+    """`torch._dynamo.reset`, which imports Inductor's graph trees to empty them: a process that ends cannot import."""
+    patches = Patches()
+    try:
+        if "torch._inductor.cudagraph_trees" not in sys.modules:
+            patches.apply([Patch(torch.cuda, "is_available", lambda: False)])
         sys.modules["torch._dynamo"].reset()
+    finally:
+        patches.restore()
 
 
 DEVICE_FACTS = (
