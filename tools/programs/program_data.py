@@ -62,5 +62,24 @@ def c4(folder: Path) -> None:
     made.joinpath("data.json").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-MAKERS = {maker.__name__: maker for maker in (text, characters, fashion_mnist, c4)}
+def stories(folder: Path) -> None:
+    """`data/TinyStories_all_data/data00.bin` and `data01.bin`: tokens, as llama2.c has them."""
+    draw = random.Random(0)
+    made = folder / "data" / "TinyStories_all_data"
+    made.mkdir(parents=True)
+    for name in ("data00", "data01"):
+        tokens = draw.choices(range(3, 300), k=4000)
+        made.joinpath(f"{name}.bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
+
+
+def shakespeare(folder: Path) -> None:
+    """`tokens.bin` in the format of llm.c, and a `tiktoken` without the vocabulary that the real one downloads."""
+    draw = random.Random(0)
+    tokens = draw.choices(range(1000), k=4000)
+    header = struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
+    folder.joinpath("tokens.bin").write_bytes(header + struct.pack(f"<{len(tokens)}H", *tokens))
+    folder.joinpath("tiktoken.py").write_text("def get_encoding(name):\n    return None\n", encoding="utf-8")
+
+
+MAKERS = {maker.__name__: maker for maker in (text, characters, fashion_mnist, c4, stories, shakespeare)}
 """The functions that a row of programs.toml may name."""

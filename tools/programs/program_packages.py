@@ -15,10 +15,19 @@ UNREACHABLE = re.compile(r"connection broken by '(\w+)", re.IGNORECASE)
 NO_INDEX = "pip reaches no package index"
 CPU_BUILD = "{name} is published for CUDA builds of torch, and this is a CPU build: make programs TORCH=2.14.1"
 OF_CUDA_BUILDS = ("torchvision", "triton")
+PARTS = Path(sys.prefix) / "parts"
+"""Packages of which only the Python files are used: beside the others, libraries that look for them would break."""
+PYTHON_PART = "torchvision-python"
+"""torchvision without its operators, which its builds for CUDA do not load beside a CPU build of torch."""
+ALONE = ("denoising-diffusion-pytorch", "open-clip-torch", "segmentation-models-pytorch", "ultralytics", "vit-pytorch")
+"""Packages that need torchvision's Python part: they are installed without what they depend on, which rows name."""
 
 
 def version_of(name: str) -> str | None:
     """The version of an installed package, None when it is missing."""
+    if name == PYTHON_PART:
+        found = importlib.metadata.distributions(name="torchvision", path=[str(PARTS)])
+        return next((one.version for one in found), None)
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -60,7 +69,7 @@ def _provide(name: str, version: str) -> str:
         problem = _pip(name, version)
         if problem:
             return problem
-    problem = _import_problem(name)
+    problem = "" if name in (PYTHON_PART, *ALONE) else _import_problem(name)
     if problem:
         command = [sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", name]
         subprocess.run(command, capture_output=True, check=False)
@@ -74,11 +83,18 @@ def _cpu_build() -> bool:
 def _pip(name: str, version: str) -> str:
     """Install one package; why it is not there, "" where it is."""
     wanted = f"{name}=={version}" if version and name != "torchvision" else name
-    pin = f"torch=={importlib.metadata.version('torch')}"
+    torch = importlib.metadata.version("torch")
+    pin = f"torch=={torch}"
+    own = []
+    if name == PYTHON_PART:  # torch 2.N goes with torchvision 0.(N + 15)
+        wanted = f"torchvision==0.{int(torch.split('.')[1]) + 15}.*"
+        own = ["--no-deps", "--target", str(PARTS)]
+    elif name in ALONE:
+        own = ["--no-deps"]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
         constraints.write(pin)
         constraints.flush()
-        options = ["--quiet", "--disable-pip-version-check", "--retries", "1", "--constraint", constraints.name]
+        options = ["--quiet", "--disable-pip-version-check", "--retries", "1", "--constraint", constraints.name, *own]
         command = [sys.executable, "-m", "pip", "install", *options, wanted]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.returncode:

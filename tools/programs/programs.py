@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import math
 import os
 import re
 import shutil
@@ -38,7 +39,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
 from program_data import MAKERS  # noqa: E402
-from program_packages import clone, commit_of, install, version_of  # noqa: E402
+from program_packages import PARTS, PYTHON_PART, clone, commit_of, install, version_of  # noqa: E402
 
 TABLE = HERE / "programs.toml"
 SCRIPTS = HERE / "scripts"
@@ -85,6 +86,8 @@ class Row:
     until: str = ""
     tests: bool = False
     minutes: float = 5
+    cpu: tuple[str, ...] = ()
+    losses: str = ""
     variables: dict[str, str] = field(default_factory=dict)
 
 
@@ -141,15 +144,35 @@ def run(row: Row, sources: Path | None, log: Path, patience: float) -> Outcome:
         if code is None:
             return Outcome("fails", f"not done after {row.minutes * patience:g} minutes")
         outcome = _judge_tests(output) if row.tests else _judge(row, code, output)
+        if row.cpu and outcome.good:
+            outcome = _beside_cpu(row, output, folder, log, patience)
         if report.exists():
             _read(json.loads(report.read_text(encoding="utf-8")), outcome)
         return outcome
 
 
+def _beside_cpu(row: Row, output: str, folder: Path, log: Path, patience: float) -> Outcome:
+    """Run the same program on the CPU, without understudy: the losses that both print must be equal."""
+    command = [sys.executable, *_words(row.cpu, row, folder)]
+    code, plain = _execute(command, _variables(row, folder), folder, row, log.with_suffix(".cpu.log"), patience)
+    ours, theirs = ([float(value) for value in re.findall(row.losses, text)] for text in (output, plain))
+    if code != 0 or not theirs:
+        return Outcome("fails", f"on the CPU it ended with exit code {code} and {len(theirs)} losses")
+    equal = len(ours) == len(theirs) and all(
+        math.isclose(one, other, rel_tol=1e-3) for one, other in zip(ours, theirs, strict=True)
+    )
+    if not equal:
+        return Outcome("fails", f"its losses {ours} are not the CPU's {theirs}")
+    return Outcome("runs", f"{len(ours)} losses equal to the CPU's")
+
+
+def _words(words: tuple[str, ...], row: Row, folder: Path) -> list[str]:
+    script = [str(SCRIPTS / row.script)] if row.script else []
+    return script + [f"{folder}/{word[2:]}" if word.startswith("@/") else word for word in words]
+
+
 def _command(row: Row, folder: Path, report: Path) -> list[str]:
-    words = [f"{folder}/{word[2:]}" if word.startswith("@/") else word for word in row.command]
-    if row.script:
-        words.insert(0, str(SCRIPTS / row.script))
+    words = _words(row.command, row, folder)
     run = [sys.executable, "-m", "understudy", "run", "--gpus", row.gpus, *row.options]
     if row.tests:
         return [*run, "-q", "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
@@ -159,7 +182,8 @@ def _command(row: Row, folder: Path, report: Path) -> list[str]:
 def _variables(row: Row, folder: Path) -> dict[str, str]:
     own = {name: f"{folder}/{value[2:]}" if value.startswith("@/") else value for name, value in row.variables.items()}
     # This checkout is what is tried, also where the environment has another one installed.
-    own["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT / "src"), own.get("PYTHONPATH"))))
+    parts = str(PARTS) if PYTHON_PART in row.packages else None
+    own["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT / "src"), own.get("PYTHONPATH"), parts)))
     # Nothing is to be downloaded; one thread a process, as torchrun sets it.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))  # for `accelerate launch`
     fixed = {"PATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
