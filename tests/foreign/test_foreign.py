@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from understudy import cli, foreign
-from understudy.analysis import snapshot_file
+from understudy import cli, foreign, gpus
+from understudy.analysis import compare, snapshot_file
+from understudy.analysis.retime import retime
 from understudy.errors import FileFormatError
 from understudy.trace.operation import Hazard, Kind, Lane, Note, Signature, Site
 from understudy.trace.trace import Trace
@@ -66,6 +67,21 @@ def test_segments_beyond_any_gpu_are_refused() -> None:
     data = {"segments": [segment(number << 40, 1 << 40) for number in range(1, 21)], "device_traces": [[]]}
     with pytest.raises(FileFormatError, match="20,480 GiB on one device"):
         snapshot_file.from_dict(data)
+
+
+def test_histories_of_more_devices_than_there_can_be_are_refused() -> None:
+    data = json.dumps({"segments": [], "device_traces": [[]] * 5000}).encode()
+    with pytest.raises(FileFormatError, match="histories of 5,000 devices"):
+        snapshot_file.decode(data, "x.snapshot.json")
+
+
+def test_a_report_with_a_number_that_is_infinite_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    names = ("kernels", "kernel_ns", "copies", "copied_bytes", "collectives", "synchronizations", "wait_ns")
+    device = {"name": "V100", "busy_share": 0.5, **dict.fromkeys(names, 1), "kernels": float("inf")}
+    path.write_text(json.dumps({"devices": [device], "duration_ns": 1, "steps": []}))
+    with pytest.raises(FileFormatError, match=r"is no report of understudy \(cannot convert float infinity"):
+        compare.load(path)
 
 
 def test_packed_data_unpacks_within_bounds() -> None:
@@ -177,6 +193,13 @@ DAMAGE: dict[str, Callable[[dict[str, Any], array[int]], None]] = {
     "no tables": lambda header, rows: header.pop("lanes"),
     "fewer rows": lambda header, rows: rows.pop(),
 }
+
+
+def test_a_copy_that_names_no_direction_is_timed(trace: Trace) -> None:
+    lane, name = trace.lanes.number(Lane(0, 0)), trace.signatures.number(Signature("copy"))
+    trace.rows.append((Kind.COPY, lane, name, 0, 400, 400, 405, 12))
+    trace.facts["gpus"] = [gpus.describe(gpus.find("V100"))]
+    assert len(retime(trace, gpus.parse("A100"))) == len(trace)
 
 
 @pytest.mark.parametrize("name", DAMAGE)

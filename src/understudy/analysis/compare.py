@@ -88,7 +88,7 @@ def load(path: str | Path) -> Numbers:
         return measure(Trace.load(path))
     try:
         return _of_report(foreign.from_json(foreign.read_bytes(path), path, "a report of understudy"))
-    except (KeyError, TypeError, ValueError) as error:
+    except foreign.UNFIT as error:
         raise FileFormatError(
             f"{path} is no report of understudy ({error}): write one with `understudy run --report out.json`"
         ) from error

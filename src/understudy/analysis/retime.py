@@ -253,7 +253,8 @@ class Retiming:
         if issued == line.issued_ns and start > line.before_ns:
             begin += start - line.before_ns  # a node of a graph: the gap before it is the graph's own
             earliest = start
-        engine = (lane.device, signature.name.split()[1]) if kind == Kind.COPY else None
+        direction = signature.name.split()[1:2] if kind == Kind.COPY else []
+        engine = (lane.device, direction[0]) if direction else None
         if engine is not None:
             engine_before, engine_now = self.engines.get(engine, (0, 0))
             earliest, begin = max(earliest, engine_before), max(begin, engine_now)

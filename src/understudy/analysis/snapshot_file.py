@@ -20,6 +20,8 @@ from understudy.trace.plain import Json
 
 MOST_MEMORY = 1 << 40
 """More than any GPU has: a size beyond it is a mistake of the file."""
+MOST_DEVICES = 120
+"""How many GPUs PyTorch can have (`C10_COMPILE_TIME_MAX_GPUS`)."""
 
 
 class Event(NamedTuple):
@@ -61,7 +63,11 @@ def read(path: str | Path) -> list[Snapshot]:
 def decode(data: bytes, path: str | Path) -> object:
     """What a snapshot's bytes hold, a pickle or JSON, packed or not; raises FileFormatError for others."""
     data = foreign.unpacked(data, path)
-    return foreign.from_json(data, path) if data[:1] == b"{" else foreign.from_pickle(data, path)
+    found = foreign.from_json(data, path) if data[:1] == b"{" else foreign.from_pickle(data, path)
+    traces = found.get("device_traces") if isinstance(found, Mapping) else None
+    if isinstance(traces, Sequence) and len(traces) > MOST_DEVICES:
+        raise FileFormatError(f"{path} has the histories of {len(traces):,} devices, more than PyTorch can have.")
+    return found
 
 
 def from_dict(data: object, path: str | Path = "the snapshot") -> list[Snapshot]:
