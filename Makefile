@@ -38,6 +38,7 @@ help:
 	@echo "make accuracy         predicted against published training throughput"
 	@echo "make accuracy-plan    plans against published runs: whether their batches fit, and the ranking of GPUs; takes long"
 	@echo "make accuracy-transformers, make accuracy-images: the same of models that others timed whole, in FP32 and of timm"
+	@echo "make accuracy-compiled: timm's models eager and compiled, throughput and speed-up"
 	@echo "make differential     the Trainer against a hand-written loop on 1,000 random configurations; a quarter of an hour"
 	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
 	@echo "make programs         other people's programs (Hugging Face, accelerate, Lightning, timm, ...) on emulated GPUs; a quarter of an hour, 2 GB"
@@ -161,6 +162,12 @@ accuracy-images:
 	@PYTHON="$(PYTHON)" tools/environment .venv-images torch,report
 	.venv-images/bin/python -m pip install --quiet --no-deps timm==1.0.31 torchvision==0.28.0 huggingface_hub==0.36.0 safetensors pyyaml tqdm packaging pillow
 	.venv-images/bin/python tools/calibration/accuracy_models.py images $(ARGS)
+
+# Inductor's kernels need Triton, too. ARGS="--most 0" prices the recorded rows alone, --dashboard runs training steps.
+accuracy-compiled:
+	@PYTHON="$(PYTHON)" tools/environment .venv-compiled-images torch,report,compile
+	.venv-compiled-images/bin/python -m pip install --quiet --no-deps timm==1.0.31 torchvision==0.28.0 huggingface_hub==0.36.0 safetensors pyyaml tqdm packaging pillow
+	.venv-compiled-images/bin/python tools/calibration/accuracy_models.py compiled $(ARGS)
 
 bench-memory: environment
 	$(RUN) benchmarks/bench_memory.py $(ARGS)

@@ -210,3 +210,17 @@ def test_a_program_that_never_imported_inductor_ends_with_complete_records(tmp_p
     assert done.stdout.splitlines() == ["[2.0, 2.0]", "False"]
     assert "INCOMPLETE" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_autocast_s_state_ends_no_graph(session: Session) -> None:
+    """Programs ask for it in their forward pass, as timm's and transformers' do: a constant to Dynamo."""
+
+    def forward(x: Tensor) -> Tensor:
+        y = x * 2
+        return y.half() if torch.is_autocast_enabled("cuda") else y
+
+    compiled = torch.compile(forward, fullgraph=True)
+    x = torch.ones(8, device="cuda")
+    assert compiled(x).dtype == torch.float32
+    with torch.autocast("cuda", torch.float16):
+        assert compiled(x).dtype == torch.float16

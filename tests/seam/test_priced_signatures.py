@@ -61,6 +61,18 @@ def test_a_product_says_how_its_operands_lie(make, expected):
     assert details == [expected]
 
 
+def test_a_batch_of_products_says_which_operand_it_shares():
+    with emulate("A100", no_data=True) as session:
+        a, weight = torch.ones(64, 32, 128, device="cuda"), torch.ones(128, 256, device="cuda")
+        torch.bmm(a, weight.expand(64, 128, 256))
+        torch.bmm(a, weight.repeat(64, 1, 1))
+        shared, own = priced(session, "aten::bmm")
+        lengths = [session.machine.devices[0].cost.kernel(one).duration_ns for one in (shared, own)]
+    assert ("shared_b", 1) in shared.detail
+    assert ("shared_b", 1) not in own.detail
+    assert lengths[0] < lengths[1]
+
+
 def test_products_of_one_shape_and_two_layouts_are_two():
     with emulate("A100", no_data=True) as session:
         a = torch.ones(32, 32, device="cuda")

@@ -2,9 +2,13 @@
 
     python tools/calibration/accuracy_models.py transformers            # FP32 transformers that NeuSight timed
     python tools/calibration/accuracy_models.py images [--most 100] [--unseen]    # timm (make accuracy-images)
+    python tools/calibration/accuracy_models.py compiled [--most 10]    # timm, compiled (make accuracy-compiled)
 
 For each GPU, mode and layout: the median and the 90th percentile of the error, the bias (of times: + is too slow),
-Kendall's tau of the ranking of models, and how many rows lay inside the printed band.
+Kendall's tau of the ranking of models, and how many rows lay inside the printed band. Of compiled models, those that
+shares were fitted on are priced from their recordings, and others run, eagerly and compiled: so many of timm's results
+(`--most`), or with `--dashboard` the training steps on an A100 that TorchInductor's dashboard reported, of which
+excerpts sorted by speed-up were published.
 """
 
 from __future__ import annotations
@@ -54,20 +58,22 @@ def tau(pairs: list[tuple[float, float]]) -> float:
 
 
 def summarize(outcomes: list[Outcome]) -> None:
-    """A line for each group, and one for all."""
+    """A line for each group, and one for all that are times."""
     groups: dict[str, list[Outcome]] = defaultdict(list)
     for one in outcomes:
         groups[one.group].append(one)
-        groups["all"].append(one)
+        if one.band is not None:
+            groups["all"].append(one)
     for name, some in sorted(groups.items()):
         errors = sorted(abs(one.ratio - 1.0) for one in some)
         worst = errors[int(0.9 * (len(errors) - 1))]
         bias = median(one.ratio for one in some) - 1.0
         ranking = tau([(one.predicted, one.published) for one in some])
-        inside = sum(one.inside for one in some) / len(some)
+        banded = [one for one in some if one.band is not None]
+        inside = f"{sum(one.inside for one in banded) / len(banded):.0%} inside their band" if banded else "no band"
         print(
             f"{name}: {len(some)} rows, median error {median(errors):.1%}, p90 {worst:.1%}, bias {bias:+.1%}, "
-            f"tau {ranking:.2f}, {inside:.0%} inside their band"
+            f"tau {ranking:.2f}, {inside}"
         )
 
 
@@ -115,6 +121,79 @@ def images(only: str, most: int, unseen: bool) -> list[Outcome]:
     return found
 
 
+def compiled(only: str, most: int) -> list[Outcome]:
+    """timm's compiled results: those that shares were fitted on, from their recordings, and others."""
+    import calibrate_bands
+    import calibrate_compiled
+
+    from understudy.cost import bands
+
+    pairs = calibrate_compiled.pairs()
+    found = []
+    for kind, some in (("eager", pairs.eager), ("compiled", pairs.compiled)):
+        predicted = calibrate_compiled.step_ms(some)
+        for one, ms in zip(some, predicted.tolist(), strict=True):
+            band = bands.of_step(calibrate_bands.mean_band(one))
+            found.append(Outcome(one.model, f"fitted {kind}", ms, one.ms, band))
+    known = {(one.model, one.cuda) for one in pairs.compiled}
+    return found + unseen(only, most, known)
+
+
+def unseen(only: str, most: int, known: set[tuple[str, tuple[int, int]]]) -> list[Outcome]:
+    """Rows of timm's compiled results that are not `known`, in an order that a seed gives."""
+    if not most:
+        return []
+    import reference_compiled as of
+    import reference_images
+
+    timm = reference_images.import_timm()
+    found: list[Outcome] = []
+    for row in of.chosen(len(of.rows())):
+        major, _, minor = row.cuda.partition(".")
+        if (row.model, (int(major), int(minor))) in known or not row.model.startswith(only):
+            continue
+        try:
+            run = of.run(timm, row)
+        except RuntimeError as error:
+            print(f"{row.model:32} left out: {str(error).partition('. GPU')[0].splitlines()[0][:120]}")
+            continue
+        for kind, step, images_per_s in (("eager", run.eager, row.eager), ("compiled", run.compiled, row.compiled)):
+            published = 1000.0 * row.batch / images_per_s
+            found.append(Outcome(row.model, f"unseen {kind}", step.ms, published, run.band))
+            show(found[-1])
+        if len(found) >= 2 * most:
+            break
+    return found
+
+
+def speedups(outcomes: list[Outcome]) -> list[Outcome]:
+    """Of models that ran both ways, eager over compiled time."""
+    eager = {(one.model, one.group.split()[0]): one for one in outcomes if one.group.endswith("eager")}
+    found = []
+    for one in outcomes:
+        set_name, _, kind = one.group.partition(" ")
+        if kind == "compiled":
+            other = eager[one.model, set_name]
+            predicted, published = other.predicted / one.predicted, other.published / one.published
+            found.append(Outcome(one.model, f"{set_name} speed-up", predicted, published, None))
+    return found
+
+
+def dashboard(only: str) -> list[Outcome]:
+    """Speed-ups of training steps that TorchInductor's dashboard reported of an A100."""
+    import reference_compiled as of
+    import reference_images
+
+    timm = reference_images.import_timm()
+    found = []
+    for row in of.dashboard_rows():
+        if row.model.startswith(only):
+            predicted = of.train(timm, row)
+            found.append(Outcome(row.model, f"dashboard {row.kind}", predicted, row.speedup, None))
+            print(f"{row.model:32} {row.kind:24} {predicted:.2f} of {row.speedup:.2f}", flush=True)
+    return found
+
+
 def group_of(row: Any) -> str:
     """The group of a row of timm's."""
     return f"{row.gpu} {row.mode} {row.layout}"
@@ -135,15 +214,23 @@ def layouts(outcomes: list[Outcome]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("transformers", "images"))
+    parser.add_argument("what", choices=("transformers", "images", "compiled"))
     parser.add_argument("--only", default="", help="models whose names begin so")
-    parser.add_argument("--most", type=int, default=60, help="how many rows of images")
+    parser.add_argument("--most", type=int, help="how many rows of images (60), or of compiled models to run (10)")
+    parser.add_argument("--dashboard", action="store_true", help="of compiled models, the dashboard's training steps")
     parser.add_argument("--unseen", action="store_true", help="rows of images that nothing was fitted on")
     options = parser.parse_args()
     if options.what == "transformers":
         summarize(transformers(options.only))
         return
-    outcomes = images(options.only, options.most, options.unseen)
+    if options.what == "compiled":
+        if options.dashboard:
+            summarize(dashboard(options.only))
+            return
+        outcomes = compiled(options.only, 10 if options.most is None else options.most)
+        summarize([*outcomes, *speedups(outcomes)])
+        return
+    outcomes = images(options.only, options.most or 60, options.unseen)
     summarize(outcomes)
     layouts(outcomes)
 

@@ -16,6 +16,7 @@ import argparse
 import sys
 import zlib
 from collections import defaultdict
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -33,7 +34,7 @@ from record_steps import IMAGES, Recording  # noqa: E402
 
 from understudy import gpus  # noqa: E402
 from understudy.cost import CostModel, bands, curves, operators  # noqa: E402
-from understudy.cost.families import attention, direct_convolutions, products, streams  # noqa: E402
+from understudy.cost.families import attention, direct_convolutions, generated, products, streams  # noqa: E402
 from understudy.cost.operators import classify, plain  # noqa: E402
 from understudy.trace.operation import Signature  # noqa: E402
 
@@ -51,6 +52,7 @@ class Share(NamedTuple):
     row: tuple[tuple[str, str], ...]
     begin: float
     most: float = 1.6
+    source: str = IMAGES
 
     def value(self, level: int) -> float:
         """The share that so many steps are from where the search begins."""
@@ -63,7 +65,7 @@ class Share(NamedTuple):
         if row is None:
             row = dict(self.row) | ({"generation": gpus.find(row_gpu).generation} if (row_gpu := self.gpu) else {})
             rows.append(row)
-        row |= {"share": value, "source": IMAGES}
+        row |= {"share": value, "source": self.source}
 
     def now(self) -> float:
         """The value that the cost model takes."""
@@ -120,6 +122,7 @@ def clear() -> None:
         streams.generation_share,
         streams.class_share,
         direct_convolutions.fitted_share,
+        generated.fitted_share,
         curves.share_of,
         products.scales,
     ):
@@ -167,11 +170,20 @@ def shares_of(recording: Recording, signature: Signature) -> tuple[str, ...]:
     return (own, rate) if own in SHARES else (rate,)
 
 
-class Steps:
-    """The recorded steps, with the time of their kernels by the shares that decide it."""
+Deciding = Callable[[Recording, Signature], tuple[str, ...]]
 
-    def __init__(self, recordings: list[Recording]) -> None:
+
+class Steps:
+    """The recorded steps, with the time of their kernels by the shares that decide it.
+
+    `shares` are those to fit, and `deciding` says which of them decide a kernel's price.
+    """
+
+    def __init__(
+        self, recordings: list[Recording], shares: dict[str, Share] = SHARES, deciding: Deciding = shares_of
+    ) -> None:
         self.recordings = recordings
+        self.shares = shares
         self.ms = np.array([one.ms for one in recordings])
         counts = defaultdict(int)
         for one in recordings:
@@ -183,14 +195,14 @@ class Steps:
         for index, one in enumerate(recordings):
             launched = np.bincount([at for at in one.order if at >= 0], minlength=len(one.signatures))
             for signature, times in zip(one.signatures, launched, strict=True):
-                self.groups[shares_of(one, signature)].append((index, signature, int(times)))
+                self.groups[deciding(one, signature)].append((index, signature, int(times)))
                 self.host_ms[index] += times * self.models[index].dispatch_ns(signature.name) / 1e6
         self.times = cache(self._times)
 
     def _times(self, group: tuple[str, ...], levels: Levels) -> Array:
         """Milliseconds that each step spends in the kernels of a group, with its shares at these levels."""
         for name, level in zip(group, levels, strict=True):
-            SHARES[name].set(SHARES[name].value(level))
+            self.shares[name].set(self.shares[name].value(level))
         clear()
         total = np.zeros(len(self.recordings))
         for index, signature, times in self.groups[group]:
@@ -210,16 +222,16 @@ class Steps:
 
     def fit(self, chosen: Array, begin: dict[str, int] | None = None) -> dict[str, int]:
         """The levels at which the chosen rows are met best, by steps that grow where they help and shrink where not."""
-        levels = dict(begin or dict.fromkeys(NAMES, 0))
+        levels = dict(begin or dict.fromkeys(self.shares, 0))
         best = self.loss(levels, chosen)
-        stride = dict.fromkeys(NAMES, 8)
+        stride = dict.fromkeys(self.shares, 8)
         while any(stride.values()):
-            for name in NAMES:
+            for name in self.shares:
                 if not stride[name]:
                     continue
                 for change in (stride[name], -stride[name]):
                     tried = levels | {name: levels[name] + change}
-                    if SHARES[name].value(tried[name]) > SHARES[name].most:
+                    if self.shares[name].value(tried[name]) > self.shares[name].most:
                         continue
                     error = self.loss(tried, chosen)
                     if error < best - 1e-6:

@@ -3,10 +3,12 @@
     python tools/calibration/record_steps.py images [--most 130]    # needs timm: in make accuracy-images's environment
     python tools/calibration/record_steps.py transformers           # FP32 transformers
     python tools/calibration/record_steps.py throughputs            # the training programs of make accuracy
+    python tools/calibration/record_steps.py compiled [--most 40]   # timm, eager and compiled: make accuracy-compiled
 
 What a step launches depends on the model, the batch and the layout and not on a constant of the cost model, so the
-recordings (`image_steps.json.gz`, `transformer_steps.json.gz`, `throughput_steps.json.gz`) are made once and kept. Each
-is a published row, the signatures of its step's kernels and their order, in which -1 stands for a wait of the host.
+recordings (`image_steps.json.gz`, `transformer_steps.json.gz`, `throughput_steps.json.gz`, `compiled_steps.json.gz`)
+are made once and kept. Each is a published row, the signatures of its step's kernels and their order, in which -1
+stands for a wait of the host.
 """
 
 from __future__ import annotations
@@ -81,11 +83,11 @@ def signature(of: list[Any]) -> Signature:
     return Signature(name, tuple(map(tuple, shapes)), tuple(dtypes), *numbers, pairs)
 
 
-def work(trace: Trace, begin: int) -> tuple[list[Signature], list[int]]:
-    """The signatures of the trace's kernels from row `begin` on, each once, and their order."""
+def work(trace: Trace, begin: int, end: int | None = None) -> tuple[list[Signature], list[int]]:
+    """The signatures of the trace's kernels from row `begin` to `end`, each once, and their order."""
     numbers: dict[Signature, int] = {}
     order = []
-    for row in list(trace.rows)[begin:]:
+    for row in list(trace.rows)[begin:end]:
         if row[0] == Kind.KERNEL:
             order.append(numbers.setdefault(trace.signatures[row[2]], len(numbers)))
         elif row[0] == Kind.SYNCHRONIZE:
@@ -140,13 +142,38 @@ def images(most: int) -> Iterator[dict[str, Any]]:
                "signatures": signatures, "order": order}  # fmt: skip
 
 
+def compiled(most: int) -> Iterator[dict[str, Any]]:
+    """timm's compiled results, chosen by a seed: for each row the eager and the compiled step of the model."""
+    import reference_compiled as of
+    import reference_images
+
+    timm = reference_images.import_timm()
+    for row in of.chosen(most):
+        try:
+            run = of.run(timm, row)
+        except RuntimeError as error:  # it does not fit, or needs data
+            print(f"{row.model:32} left out, {str(error).partition('. GPU')[0].splitlines()[0]}")
+            continue
+        major, _, minor = row.cuda.partition(".")
+        for group, step, images_per_s in (("eager", run.eager, row.eager), ("compiled", run.compiled, row.compiled)):
+            signatures, order = work(run.trace, step.begin, step.end)
+            signatures = [one._replace(name=named(one.name)) for one in signatures]
+            yield {"model": row.model, "gpu": of.GPU, "group": group, "cuda": (int(major), int(minor)),
+                   "ms": 1000.0 * row.batch / images_per_s, "signatures": signatures, "order": order}  # fmt: skip
+
+
+def named(name: str) -> str:
+    """A generated kernel's name by its kind alone: what it fuses, and its number, decide no price."""
+    return name[: len("triton_poi")] if name.startswith("triton_") else name
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("transformers", "images", "throughputs"))
+    parser.add_argument("what", choices=("transformers", "images", "throughputs", "compiled"))
     parser.add_argument("--most", type=int, default=118, help="rows of GPUs with hundreds of them")
     options = parser.parse_args()
-    if options.what == "images":
-        found = images(options.most)
+    if options.what in ("images", "compiled"):
+        found = images(options.most) if options.what == "images" else compiled(options.most)
     else:
         found = transformers() if options.what == "transformers" else throughputs()
     out = FOLDER / f"{options.what.removesuffix('s')}_steps.json.gz"

@@ -7,6 +7,7 @@ The programs are those of timm's `benchmark.py --torchcompile inductor`: AMP in 
 from __future__ import annotations
 
 import gc
+import random
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from typing import Any, NamedTuple
 import reference_images
 import tables
 import torch
+from record_steps import SEED
+from torch import Tensor, nn
 
 from understudy import emulate
 from understudy.trace.trace import Trace
@@ -38,6 +41,15 @@ class Row(NamedTuple):
         return reference_images.Row(
             self.model, GPU, "infer", "nchw", self.batch, self.size, self.torch, self.cuda, self.eager
         )
+
+
+class DashboardRow(NamedTuple):
+    """A training step of TorchInductor's dashboard: its model in timm, `reduce-overhead` or not, and the speed-up."""
+
+    model: str
+    kind: str
+    batch: int
+    speedup: float
 
 
 class Step(NamedTuple):
@@ -75,6 +87,70 @@ def rows() -> list[Row]:
                 )
             )
     return found
+
+
+DASHBOARD = {
+    "timm_vision_transformer": "vit_small_patch16_224",
+    "densenet121": "densenet121",
+    "mobilenet_v3_large": "mobilenetv3_large_100",
+    "regnety_002": "regnety_002",
+    "ghostnet_100": "ghostnet_100",
+    "lcnet_050": "lcnet_050",
+    "twins_pcpvt_base": "twins_pcpvt_base",
+}
+"""Models of the dashboard that timm has, or has the like of."""
+
+
+def dashboard_rows() -> list[DashboardRow]:
+    """The dashboard's speed-ups that programs here can be compared with."""
+    return [
+        DashboardRow(
+            DASHBOARD[row["model"]],
+            "reduce-overhead" if "(cudagraphs)" in row["mode"] else "default",
+            int(row["batch"]),
+            float(row["speedup"]),
+        )
+        for row in tables.read("compiled_models.csv")
+        if row["model"] in DASHBOARD and row["mode"].startswith("training")
+    ]
+
+
+def train(timm: Any, row: DashboardRow) -> float:
+    """The speed-up of a training step, forward and backward with AMP, on an emulated A100."""
+    with emulate("A100-SXM4-40GB", no_data=True, assume=1.0, cuda_version="11.8") as session:
+        with torch.device("cuda"):
+            model = timm.create_model(row.model).train()
+            images = torch.zeros(row.batch, 3, 224, 224)
+        compiled = torch.compile(model, mode=None if row.kind == "default" else row.kind)
+        lengths = []
+        for run in (model, compiled):
+            step = training_step(run, images)
+            step()  # a CUDA graph is recorded at the second call
+            lengths.append(timed(step, session.trace).ms)
+            del step, run
+            gc.collect()
+        del model, compiled
+        gc.collect()
+    return lengths[0] / lengths[1]
+
+
+def training_step(run: nn.Module, images: Tensor) -> Callable[[], None]:
+    """Forward and backward with AMP, without an optimizer."""
+
+    def step() -> None:
+        run.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            loss = run(images).sum()
+        loss.backward()
+
+    return step
+
+
+def chosen(most: int, begin: int = 0) -> list[Row]:
+    """So many rows from number `begin` on, in an order that a seed gives."""
+    found = rows()
+    random.Random(SEED).shuffle(found)
+    return found[begin : begin + most]
 
 
 def run(timm: Any, row: Row) -> Run:

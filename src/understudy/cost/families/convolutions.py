@@ -18,7 +18,9 @@ layouts are converted by kernels of their own, which read and write both tensors
 of CUDA 12 the forward pass is not converted: timm's eager results on RTX 3090 and 4090 (torch 2.4 and 2.9) leave no
 time for it, those of torch 1.12 do. `data/convolutions.toml` has, fitted on timm's results: what both gradients reach
 of the forward pass's rate ("backward"), the forward pass of channels first as they are ("channels first"), and
-conversions of layout of the bandwidth of additions ("conversion").
+conversions of layout of the bandwidth of additions ("conversion"). Compiled models have channels last: what
+their convolutions reach of the rate that the products' constants give is fitted on timm's results of those ("channels
+last", apart for 1x1 kernels and for groups).
 
 In FP32, 3x3 kernels of stride 1 go by the efficiency curve instead, which was fitted on 24,662 of them: cuDNN took
 Winograd's transforms for 81 % of those on A100, 76 % on V100 and 67 % on T4 (the kernels' names in NeuSight's tables).
@@ -124,13 +126,24 @@ def price(problem: Problem) -> Price | None:
     first = tensor_cores and problem.precision != "tf32" and ("channels_last", 1) not in problem.signature.detail
     for kind in kinds:
         part = reached * (1.0 if kind == "forward" else fitted_share("backward")) / row[0].scale
-        if first and kind == "forward" and problem.cuda_version >= NO_CONVERSION:
-            part *= fitted_share("channels first")
+        slower = 1.0
+        if kind == "forward" and tensor_cores and problem.cuda_version >= NO_CONVERSION:
+            if first:
+                part *= fitted_share("channels first")
+            elif problem.precision != "tf32":
+                slower = 1.0 / fitted_share(last_name(of))
         elif first:
             total += _conversion_ns(of, problem)
         least_us, time_us = products.length_us(product_of(kind, of, item, tensor_cores), problem, row[0], part)
-        total += 1000.0 * (least_us + time_us)
+        total += 1000.0 * (least_us + slower * time_us)
     return Price(max(total, floor), floor, band("convolutions", "own generation" if fitted else "borrowed"))
+
+
+def last_name(of: Sizes) -> str:
+    """The share of the rate above that the forward pass reaches with channels last: with groups, 1x1, or others."""
+    if of.groups > 1:
+        return "grouped channels last"
+    return "pointwise channels last" if of.kernel == 1 else "channels last"
 
 
 def _conversion_ns(of: Sizes, problem: Problem) -> float:

@@ -20,6 +20,8 @@ CLASSES = ("convolution",)
 MOST_CHANNELS = 4
 """Input channels a group up to which a grouped convolution is a direct one; assumed."""
 COMPUTE_SHARE = 0.5
+CHANNELS_LAST_SINCE = (12, 0)
+"""From this version of CUDA on there are results of compiled models, which have channels last."""
 FITTED_ON = ("ampere-86", "ada")
 """Generations of the cards whose results the shares were fitted on."""
 
@@ -43,6 +45,14 @@ def is_direct(problem: Problem) -> bool:
     return x[1] > weight[1] and weight[1] <= MOST_CHANNELS
 
 
+def share_name(problem: Problem) -> str:
+    """Which share of the bandwidth it reaches: cuDNN's kernels of channels last are others than PyTorch's of first."""
+    if problem.name.endswith("_backward"):
+        return "direct backward"
+    last = ("channels_last", 1) in problem.signature.detail and problem.cuda_version >= CHANNELS_LAST_SINCE
+    return "direct channels last" if last else "direct"
+
+
 def price(problem: Problem) -> Price | None:
     """The time of a direct convolution; None for all others."""
     if not is_direct(problem):
@@ -52,7 +62,7 @@ def price(problem: Problem) -> Price | None:
     floor_ns = operator.floor_ns(gpu.generation)
     work = flops.count(problem.signature, problem.name, operator.name)
     compute_ns = 1e9 * work / (COMPUTE_SHARE * gpu.peak_flops["fp32"])
-    share = fitted_share("direct backward" if problem.name.endswith("_backward") else "direct")
+    share = fitted_share(share_name(problem))
     memory_ns = 1e9 * flops.bytes_moved(problem.signature) / (share * gpu.memory_bandwidth_bytes_per_s)
     distance = "own generation" if gpu.generation in FITTED_ON else "borrowed"
     return Price(floor_ns + max(compute_ns, memory_ns), floor_ns, band("direct convolutions", distance))

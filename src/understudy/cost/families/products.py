@@ -322,6 +322,11 @@ def price(problem: Problem) -> Price | None:
         return None
     if not all(sizes):
         return None
+    batch, m, n, k = sizes
+    if flops.is_set(problem.signature, "shared_b"):  # one matrix for all of the batch: its other operands lie in line
+        sizes = (1, batch * m, n, k)
+    elif flops.is_set(problem.signature, "shared_a"):
+        sizes = (1, m, batch * n, k)
     floor_us, length = length_us(Product(*sizes, problem.item_bytes), problem, row, problem.aligned_share)
     distance = "own GPU" if exact and problem.gpu.key == row.gpu else "own generation" if exact else "borrowed"
     family = "products fp32" if problem.precision == "fp32" else "products"

@@ -30,7 +30,7 @@ from understudy.trace.operation import Signature
 
 CLASSES = (
     "elementwise", "activation", "softmax", "norm", "reduction", "scan", "index", "embedding", "random", "fill", "copy",
-    "foreach", "optimizer", "pool", "generated_pointwise", "generated_reduction",
+    "foreach", "optimizer", "pool",
 )  # fmt: skip
 L2_SHARE = 0.25
 """Working sets up to this part of the L2 cache are taken to be there since the kernel before wrote them; assumed."""
@@ -130,17 +130,17 @@ def further_bytes(problem: Problem, operator: OperatorClass) -> float:
     if operator.name == "softmax":
         row = x[-1]
         times = 0 if row <= IN_REGISTERS else 1 if row <= IN_SHARED_MEMORY or backward else 2
-        return times * passed * _lost(item * row, problem.gpu)
+        return times * passed * lost(item * row, problem.gpu)
     if "batch_norm" in name:
         if not backward and not _in_training(problem):
             return 0.0
         return passed * _outgrown(passed, problem.gpu)
     row_bytes = item * _row(problem)
     weights = passed if backward and _has_weights(problem) else 0.0
-    return passed * _lost(row_bytes, problem.gpu) + weights * _outgrown(passed, problem.gpu)
+    return passed * lost(row_bytes, problem.gpu) + weights * _outgrown(passed, problem.gpu)
 
 
-def _lost(row_bytes: float, gpu: Gpu) -> float:
+def lost(row_bytes: float, gpu: Gpu) -> float:
     """The part of a second pass over rows that comes from memory, since the rows in flight outgrow L2."""
     return _outgrown(row_bytes * gpu.sm_count * BLOCKS_PER_SM, gpu)
 

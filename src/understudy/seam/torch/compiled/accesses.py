@@ -46,17 +46,17 @@ class Traffic(NamedTuple):
     again_bytes: int
 
 
-class _Expression(Protocol):
+class Expression(Protocol):
     """An expression of SymPy's, as far as it is asked."""
 
     is_Integer: bool  # noqa: N815
     free_symbols: set[object]
 
-    def subs(self, values: Mapping[object, int]) -> _Expression: ...
+    def subs(self, values: Mapping[object, int]) -> Expression: ...
 
-    def expand(self) -> _Expression: ...
+    def expand(self) -> Expression: ...
 
-    def __sub__(self, other: object) -> _Expression: ...
+    def __sub__(self, other: object) -> Expression: ...
 
     def __int__(self) -> int: ...
 
@@ -70,9 +70,9 @@ class Dependency(Protocol):
     """A load or a store as Inductor's scheduler keeps it (`MemoryDep`)."""
 
     name: str
-    index: _Expression
+    index: Expression
     var_names: tuple[_Symbol, ...]
-    size: tuple[_Expression, ...]
+    size: tuple[Expression, ...]
 
 
 class _ReadWrites(Protocol):
@@ -86,9 +86,9 @@ class _Node(Protocol):
 
 
 class _Sizes(Protocol):
-    def optimization_hint(self, expr: _Expression, fallback: int) -> int: ...
+    def optimization_hint(self, expr: Expression, fallback: int) -> int: ...
 
-    def stride_hints(self, index: _Expression, var_names: Sequence[_Symbol]) -> list[int]: ...
+    def stride_hints(self, index: Expression, var_names: Sequence[_Symbol]) -> list[int]: ...
 
 
 class Graph(Protocol):
@@ -99,7 +99,7 @@ class Graph(Protocol):
     def get_dtype(self, name: str) -> torch.dtype:
         """The type of a buffer."""
 
-    def get_numel(self, name: str) -> _Expression:
+    def get_numel(self, name: str) -> Expression:
         """The elements of a buffer."""
 
 
@@ -147,6 +147,12 @@ def traffic(accesses: Iterable[Access], inside: Container[str]) -> Traffic:
         again += size * max(0, len({one.loop for one in some} - {_OUTSIDE}) - 1)
     written = sum(moved(some) for buffer, some in writes.items() if buffer not in inside)
     return Traffic(read, written, again)
+
+
+def rows(numels: Mapping[str, Expression], graph: Graph) -> int:
+    """How many reductions a kernel makes: its grid's dimensions, without those that it reduces ("r0_", "r1_")."""
+    hint = graph.sizevars.optimization_hint
+    return prod(hint(size, fallback=0) for name, size in numels.items() if not name.startswith("r"))
 
 
 def moved(accesses: Sequence[Access]) -> int:

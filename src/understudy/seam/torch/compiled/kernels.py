@@ -51,15 +51,16 @@ class Generated(Protocol):
 
     removed_buffers: Container[str]
     """Buffers that only its own nodes use, so that they never come to memory."""
-    numels: Mapping[str, object]
+    numels: Mapping[str, accesses.Expression]
     """How far it goes in each dimension of its grid ("x", "y", "z") and of its reduction ("r0_", "r1_")."""
 
 
 class KernelFacts(NamedTuple):
     """What Inductor's schedule says of one kernel, at the sizes that it was compiled for.
 
-    `nodes` is how many nodes of the schedule it fuses, `again_bytes` what further reduction loops read again, `tiled`
-    whether its grid has two dimensions, as for layouts that change.
+    `nodes` is how many nodes of the schedule it fuses, `rows` how many reductions it makes (none if it is pointwise),
+    `again_bytes` what further reduction loops read again, `tiled` whether its grid has two dimensions, as for layouts
+    that change.
     """
 
     name: str
@@ -68,6 +69,7 @@ class KernelFacts(NamedTuple):
     written_bytes: int
     flops: int
     nodes: int
+    rows: int = 0
     again_bytes: int = 0
     tiled: bool = False
 
@@ -130,6 +132,7 @@ class Kernel:
             (
                 ("kind", facts.kind),
                 ("nodes", facts.nodes),
+                ("rows", round(facts.rows * scale)),
                 ("again", round(facts.again_bytes * scale)),
                 ("tiled", int(facts.tiled)),
             ),
@@ -169,9 +172,9 @@ def _facts(name: str, node_schedule: Sequence[object], kernel: Generated, graph:
     if kind in LOOPS:
         moved = accesses.traffic(accesses.of_nodes(node_schedule, graph), kernel.removed_buffers)
         again = moved.again_bytes if kind == "reduction" else 0
-        return KernelFacts(
-            name, kind, moved.read_bytes, moved.written_bytes, 0, len(nodes), again, "y" in kernel.numels
-        )
+        rows = 0 if kind == "pointwise" else accesses.rows(kernel.numels, graph)
+        tiled = "y" in kernel.numels
+        return KernelFacts(name, kind, moved.read_bytes, moved.written_bytes, 0, len(nodes), rows, again, tiled)
     read, written = _buffers(nodes, kernel.removed_buffers)
     flops = sum(node.estimate_flops() or 0 for node in nodes) if kind == "template" else 0
     return KernelFacts(name, kind, read, written, flops, len(nodes))

@@ -268,12 +268,18 @@ def images_layout(args: Arguments) -> tuple[str, ...]:
 
 
 def operands_layout(first: int, args: Arguments) -> tuple[str, ...]:
-    """Which operands of a matrix product lie transposed in memory: their rows, not their columns, are contiguous."""
-    return tuple(
-        name
-        for name, tensor in zip(("transposed_a", "transposed_b"), args[first : first + 2], strict=False)
-        if tensor.dim() > 1 and tensor.layout is torch.strided and tensor.stride(-1) != 1 == tensor.stride(-2)
-    )
+    """Which operands of a matrix product lie transposed in memory, and which are the same matrix for a whole batch.
+
+    The rows of a transposed one, not its columns, are contiguous.
+    """
+    found = []
+    for which, tensor in zip("ab", args[first : first + 2], strict=False):
+        if tensor.dim() > 1 and tensor.layout is torch.strided:
+            if tensor.stride(-1) != 1 == tensor.stride(-2):
+                found.append(f"transposed_{which}")
+            if tensor.dim() == 3 and tensor.stride(0) == 0 and len(tensor) > 1:
+                found.append(f"shared_{which}")
+    return tuple(found)
 
 
 def _plain(value: object) -> str | int:
