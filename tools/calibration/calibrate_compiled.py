@@ -42,7 +42,7 @@ COMPILED, EAGER = "compiled", "eager"
 
 
 def _generated(name: str) -> Share:
-    return Share("generated", "share", (("name", name),), 0.9, 1.1, SOURCE)
+    return Share("generated", "share", (("name", name),), 0.9, 1.3, SOURCE)
 
 
 def _convolutions(name: str, begin: float) -> Share:
