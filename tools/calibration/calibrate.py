@@ -20,6 +20,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
 import calibrate_attention  # noqa: E402
 import calibrate_bands  # noqa: E402
 import calibrate_collectives  # noqa: E402
+import calibrate_compiled  # noqa: E402
 import calibrate_cost  # noqa: E402
 import calibrate_images  # noqa: E402
 import calibrate_products  # noqa: E402
@@ -36,8 +37,10 @@ def begin() -> None:
     calibrate_cost.Fit([], {}).write()
     calibrate_products.write("bands", calibrate_products.BANDS_HEAD, [("step", {"share": 1.0})])
     calibrate_products.write("convolutions", calibrate_images.HEAD, [])
+    calibrate_products.write("generated", calibrate_compiled.HEAD, [])
     forget()
     calibrate_images.save(dict.fromkeys(calibrate_images.NAMES, 0))
+    calibrate_compiled.begin()
 
 
 def forget() -> None:
@@ -51,6 +54,7 @@ def forget() -> None:
 def main() -> None:
     started = time.monotonic()
     found: list[calibrate_images.Found] = []
+    compiled: list[calibrate_compiled.Found] = []
     stages: dict[str, Callable[[], None]] = {
         "nothing fitted": begin,
         "matrix products": calibrate_products.calibrate_all,
@@ -60,7 +64,8 @@ def main() -> None:
         "shares of image models": lambda: found.append(calibrate_images.calibrate()),
         "curves and shares of whole models again": calibrate_cost.calibrate,
         "memory-bound kernels, left out": calibrate_streams.validate,
-        "bands": lambda: calibrate_bands.calibrate(found[0]),
+        "shares of compiled image models": lambda: compiled.append(calibrate_compiled.calibrate()),
+        "bands": lambda: calibrate_bands.calibrate(found[0], compiled[0]),
         "collectives": calibrate_collectives.calibrate,
     }
     for name, stage in stages.items():

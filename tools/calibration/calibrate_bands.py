@@ -21,6 +21,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
 
+import calibrate_compiled  # noqa: E402
 import calibrate_cost  # noqa: E402
 import calibrate_images  # noqa: E402
 import record_steps  # noqa: E402
@@ -36,6 +37,8 @@ FROM_STEPS = {
     "direct convolutions": ("direct", 0.1),
 }
 """Families whose bands are those of steps: how the names of their shares begin, and the least part of a step."""
+GENERATED_PART = 0.2
+"""The same of kernels that Inductor generates."""
 MARGIN = 0.8
 
 
@@ -73,6 +76,20 @@ def convolution_bands(found: calibrate_images.Found) -> None:
             row = {"family": family, "distance": distance, "width": residuals.width(), "n": int(some.sum())}
             rows.append(("band", row | {"source": source}))
     update_bands(tuple(FROM_STEPS), rows)
+
+
+def generated_bands(found: calibrate_compiled.Found) -> None:
+    """Write the bands of the kernels that Inductor generates: only whole compiled steps of one card tell of them."""
+    some = part_of(found.steps, "generated ", found.levels) >= GENERATED_PART
+    residuals = Residuals("own generation", "", found.left_out[some])
+    own = residuals.width()
+    said = f"whole steps of timm's compiled models with {GENERATED_PART:.0%} of their time in them"
+    near = {"width": own, "n": int(some.sum()), "source": f"{said}, the model's family left out"}
+    far = {"width": max(own, bands.band("streams", "borrowed")), "n": 0, "source": "assumed: that of other kernels"}
+    rows: list[tuple[str, dict[str, Any]]] = []
+    for distance, row in (("own generation", near), ("borrowed", far)):
+        rows.append(("band", {"family": "generated", "distance": distance} | row))
+    update_bands(("generated",), rows)
 
 
 def others() -> dict[str, tuple[list[Recording], Array]]:
@@ -127,9 +144,10 @@ def show(name: str, some: list[Recording], ratios: Array) -> None:
     )
 
 
-def calibrate(found: calibrate_images.Found) -> None:
+def calibrate(found: calibrate_images.Found, compiled: calibrate_compiled.Found) -> None:
     """Write the bands that whole steps give."""
     convolution_bands(found)
+    generated_bands(compiled)
     operators.read.cache_clear()
     bands.band.cache_clear()
     step_band(found)

@@ -116,15 +116,32 @@ def cross_validate(steps: Steps, begin: dict[str, int]) -> Array:
     return left_out
 
 
-def calibrate() -> tuple[Steps, Array]:
-    """Fit, cross-validate and write the shares.
+class Found(NamedTuple):
+    """The compiled steps, the levels that were fitted, and published over predicted times with families left out."""
 
-    Returns the steps, and published over predicted times with families left out.
-    """
-    of = pairs()
+    steps: Steps
+    levels: dict[str, int]
+    left_out: Array
+
+
+def begin() -> None:
+    """Shares before anything is fitted."""
     for share in SHARES.values():
         share.set(share.begin)
     calibrate_images.clear()
+    save()
+
+
+def save() -> None:
+    """Write the shares as they are into their files."""
+    for file, head in {"generated": HEAD, "convolutions": calibrate_images.HEAD}.items():
+        write(file, head, [(kind, row) for kind, rows in operators.read(file).items() for row in rows])
+
+
+def calibrate() -> Found:
+    """Fit, cross-validate and write the shares."""
+    of = pairs()
+    begin()
     steps = Steps(of.compiled, SHARES, shares_of)
     levels = steps.fit(np.ones(len(steps.ms)))
     for name, share in SHARES.items():
@@ -134,9 +151,8 @@ def calibrate() -> tuple[Steps, Array]:
         share.set(share.value(levels[name]))
     calibrate_images.clear()
     show("families of models left out", left_out, of)
-    for file, head in {"generated": HEAD, "convolutions": calibrate_images.HEAD}.items():
-        write(file, head, [(kind, row) for kind, rows in operators.read(file).items() for row in rows])
-    return steps, steps.ms / left_out
+    save()
+    return Found(steps, levels, steps.ms / left_out)
 
 
 def main() -> None:

@@ -251,6 +251,11 @@ class CostModel:
         own = {} if self.measured is None else self.measured.dispatch_us
         return round(1000.0 * own.get(operator.name, operator.dispatch_us))
 
+    def compiled_call_ns(self, guarded: int) -> int:
+        """Host time of one call of a compiled graph, beside its launches, with so many inputs that guards look at."""
+        of: dict[str, float] = read("host")["compiled"]
+        return round(1000.0 * (of["call_us"] + of["input_us"] * guarded))
+
     def host_operator_ns(self, size_bytes: int, flops: int = 0, random: bool = False) -> int:
         """Host time of one framework operator on host tensors, which reads and writes so many bytes."""
         rate = self._cpu["random_bytes_per_s" if random else "bytes_per_s"]

@@ -125,7 +125,8 @@ def _compiling(dispatch: Dispatch, schedule: kernels.Schedule, stock: Compile) -
             state.notes.note("not-modelled", state.site(), what="graph", name=refused)
             compiled.current_callable = _eager(eager)
         else:
-            compiled.current_callable = Program(dispatch, graph, compiled.current_callable)
+            backward = bool(kwargs.get("is_backward"))
+            compiled.current_callable = Program(dispatch, graph, compiled.current_callable, backward)
         return compiled
 
     return fx_codegen_and_compile

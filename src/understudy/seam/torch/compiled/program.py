@@ -23,16 +23,25 @@ class Program:
 
     `graph` computes the values, unless it is None or an input has none, as in a rehearsal without data. `wrapper` is
     Inductor's generated function: it allocates, reuses and frees buffers, and launches kernels, in the compiled
-    program's order.
+    program's order. Autograd calls a backward graph, whose inputs no guard looks at.
     """
 
-    def __init__(self, dispatch: Dispatch, graph: fx.GraphModule | None, wrapper: Callable[..., object]) -> None:
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        graph: fx.GraphModule | None,
+        wrapper: Callable[..., object],
+        is_backward: bool = False,
+    ) -> None:
         self.dispatch = dispatch
         self.graph = graph
         self.wrapper = wrapper
+        self.is_backward = is_backward
         self.accounting = Accounting(dispatch)
 
     def __call__(self, inputs: list[object]) -> Sequence[object]:
+        cost = self.accounting.machine.installed[0].cost
+        self.accounting.local.host.now_ns += cost.compiled_call_ns(0 if self.is_backward else len(inputs))
         computed = None
         if self.graph is not None and not any(map(is_physically_meta, tensors_in(inputs))):
             computed = values.run(self.dispatch, self.graph, tuple(inputs))
