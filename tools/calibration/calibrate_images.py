@@ -176,14 +176,20 @@ Deciding = Callable[[Recording, Signature], tuple[str, ...]]
 class Steps:
     """The recorded steps, with the time of their kernels by the shares that decide it.
 
-    `shares` are those to fit, and `deciding` says which of them decide a kernel's price.
+    `shares` are those to fit, and `deciding` says which of them decide a kernel's price. `pull`, times the square of a
+    share's logarithm over where it begins, is what it costs in the search: few rows shall not move it far.
     """
 
     def __init__(
-        self, recordings: list[Recording], shares: dict[str, Share] = SHARES, deciding: Deciding = shares_of
+        self,
+        recordings: list[Recording],
+        shares: dict[str, Share] = SHARES,
+        deciding: Deciding = shares_of,
+        pull: float = 0.0,
     ) -> None:
         self.recordings = recordings
         self.shares = shares
+        self.pull = pull
         self.ms = np.array([one.ms for one in recordings])
         counts = defaultdict(int)
         for one in recordings:
@@ -218,7 +224,8 @@ class Steps:
         """The mean of the chosen rows' logarithmic errors, cut, by their weights."""
         errors = np.minimum(np.abs(np.log(self.predict(levels) / self.ms)), CLIP)
         weights = self.weights * chosen
-        return float(np.sum(errors * weights) / np.sum(weights))
+        pulled = self.pull * sum((level * np.log(STEP)) ** 2 for level in levels.values())
+        return float(np.sum(errors * weights) / np.sum(weights) + pulled)
 
     def fit(self, chosen: Array, begin: dict[str, int] | None = None) -> dict[str, int]:
         """The levels at which the chosen rows are met best, by steps that grow where they help and shrink where not."""
