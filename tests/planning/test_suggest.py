@@ -16,7 +16,8 @@ from understudy.planning.demand import FITS, Verdict
 from understudy.planning.measurement import FAILED, RAN, DeviceNeed, Measurement
 from understudy.planning.planner import Answer, Candidate, Question
 from understudy.planning.rehearsal import Job, Rehearsed
-from understudy.planning.suggest import NOT_TRIED, suggestions
+from understudy.planning.space import Choice
+from understudy.planning.suggest import NOT_ACCUMULATED, NOT_TRIED, suggestions
 from understudy.variables import TRIAL
 
 GIB = 1 << 30
@@ -39,8 +40,10 @@ class Pool:
         number, job = self.waiting.pop()
         reserved = 20 if "PYTORCH_CUDA_ALLOC_CONF" in job.variables else 25
         trial = job.variables.get(TRIAL)
-        need = DeviceNeed(24 * GIB, GIB, 18 * GIB, reserved * GIB, 18 * GIB, 0.05)
-        found = Measurement(RAN, "", (need,), 1, 3, 80_000_000 if trial == "fused" else 100_000_000)
+        half = "--batch=4" in job.program.arguments
+        need = DeviceNeed(24 * GIB, GIB, (10 if half else 18) * GIB, reserved * GIB, 18 * GIB, 0.05)
+        step_ns = 80_000_000 if trial == "fused" else 60_000_000 if half else 100_000_000
+        found = Measurement(RAN, "", (need,), 1, 3, step_ns)
         yield number, Rehearsed(Measurement(FAILED, "no") if trial == "checkpointing" else found)
 
     def close(self) -> None:
@@ -50,7 +53,8 @@ class Pool:
 def test_a_trial_that_helps_says_by_how_much_and_what_it_asks() -> None:
     question = Question(Program("script", "train.py"), ("RTX4090",))
     answer = Answer(Candidate("RTX4090"), Verdict(FITS))
-    expandable, fused, rest = suggestions(question, answer, Pool(), Cache(None))
+    expandable, fused, unnamed, rest = suggestions(question, answer, Pool(), Cache(None))
+    assert unnamed == NOT_ACCUMULATED
     assert "no change of the program" in expandable
     assert "reserved 26.0 GiB to 21.0 GiB (-19 %)" in expandable
     assert "`fused=True`" in fused
@@ -59,17 +63,38 @@ def test_a_trial_that_helps_says_by_how_much_and_what_it_asks() -> None:
     assert rest == NOT_TRIED
 
 
+def test_half_the_batch_twice_is_tried_where_something_is_the_batch() -> None:
+    question = Question(Program("script", "train.py"), ("RTX4090",))
+    for choice, tried in ((Choice("option", "--batch", "8"), True), (Choice("option", "--batch", "7"), False)):
+        *_, accumulated, _ = suggestions(
+            question, Answer(Candidate("RTX4090", (choice,)), Verdict(FITS)), Pool(), Cache(None)
+        )
+        if tried:
+            assert "two of --batch=4 a step" in accumulated
+            assert "peak 19.0 GiB to 11.0 GiB (-42 %)" in accumulated
+            assert "step 100 ms to 120 ms (+20 %)" in accumulated
+        else:
+            assert accumulated == NOT_ACCUMULATED
+
+
 PROGRAM = """
 import torch
 model = torch.nn.Linear(64, 64, device="cuda")
 optimizer = torch.optim.AdamW(model.parameters())
 plain = torch.optim.AdamW(model.parameters(), foreach=True)
-print(optimizer.defaults["fused"], plain.defaults["fused"], torch.get_float32_matmul_precision())
+made = torch.nn.Sequential(model)(torch.zeros(8, 64, device="cuda")).dtype
+print(optimizer.defaults["fused"], plain.defaults["fused"], torch.get_float32_matmul_precision(), made)
 """
 
 
 @pytest.mark.parametrize(
-    ("trial", "printed"), [("fused", "True None highest"), ("tf32", "None None high"), ("", "None None highest")]
+    ("trial", "printed"),
+    [
+        ("fused", "True None highest torch.float32"),
+        ("tf32", "None None high torch.float32"),
+        ("autocast", "None None highest torch.bfloat16"),
+        ("", "None None highest torch.float32"),
+    ],
 )
 def test_a_change_is_made_in_memory_for_one_process(tmp_path: Path, trial: str, printed: str) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)

@@ -16,10 +16,13 @@ import argparse
 import os
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
+
+from rich.console import Console
+from rich.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
@@ -89,10 +92,11 @@ def main() -> int:
 
 def run_all(runner: Runner, journals: Path, files: list[str], kind: str, options: argparse.Namespace) -> bool:
     """Bring the journals of all files to their end, several at a time; False when interrupted."""
-    with ThreadPoolExecutor(options.jobs) as pool:
+    shown = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    with shown, ThreadPoolExecutor(options.jobs) as pool:
         work = [pool.submit(run, runner, journals, file, kind, options) for file in files]
         try:
-            for one in work:
+            for one in shown.track(as_completed(work), total=len(work), description=f"files, {kind}"):
                 one.result()
         except KeyboardInterrupt:
             runner.stopping = True

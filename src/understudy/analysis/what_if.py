@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -68,12 +68,18 @@ class WhatIf:
         }
 
 
-def what_if(path: str | Path, confs: Iterable[str], memory_bytes: int | None = None) -> WhatIf:
+def what_if(
+    path: str | Path,
+    confs: Iterable[str],
+    memory_bytes: int | None = None,
+    tell: Callable[[str], None] = lambda conf: None,
+) -> WhatIf:
     """The recorded events under each of `confs` (texts of PYTORCH_CUDA_ALLOC_CONF), beside the recorded settings.
 
     Blocks that were there before the recording are allocated first, in order of address, because how they came about
     is not known; `start_blocks` counts them. `memory_bytes` limits the device; a request that does not fit is counted
-    and left out. Raises FileFormatError for a file that is no snapshot, UsageError for a setting that PyTorch refuses.
+    and left out. `tell` hears the settings that come next. Raises FileFormatError for a file that is no snapshot,
+    UsageError for a setting that PyTorch refuses.
     """
     texts = list(confs)
     settings = []
@@ -93,7 +99,8 @@ def what_if(path: str | Path, confs: Iterable[str], memory_bytes: int | None = N
     snapshots = read(path)
     rows = []
     for snapshot in snapshots:
-        for chosen in (snapshot.settings, *settings):
+        for text, chosen in (("the recorded settings", snapshot.settings), *zip(texts, settings, strict=True)):
+            tell(text)
             rows.append(outcome(snapshot, chosen, memory_bytes))
     start_blocks = sum(
         block["state"] != "inactive"

@@ -1,8 +1,10 @@
-"""How far a plan is: a bar on a terminal with the best so far, a line a rehearsal elsewhere; on stderr."""
+"""How far long work is, on stderr: a bar on a terminal; elsewhere nothing, and of a plan a line a rehearsal."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 import click
@@ -15,6 +17,31 @@ from understudy.planning.planner import Planner, Question
 from understudy.planning.result import named
 from understudy.planning.rows import Work, rows_of
 from understudy.reports.text import is_coloured
+
+
+@contextmanager
+def progress_of(what: str, total: int | None = None) -> Iterator[Callable[[str], None]]:
+    """A bar of so many parts while the block lasts; what is yielded is called with the name of each that begins.
+
+    It is drawn when it is told something and by no thread, so that it may stand around an emulation: one thread more
+    would be one of the emulated program's.
+    """
+    if not is_coloured(sys.stderr):
+        yield lambda part: None
+        return
+    console = Console(file=sys.stderr)
+    bar = Bar(TextColumn("{task.description}"), BarColumn(), console=console, transient=True, auto_refresh=False)
+    begun = -1
+    with bar:
+        task = bar.add_task(what, total=total)
+
+        def tell(part: str) -> None:
+            nonlocal begun
+            begun += 1
+            bar.update(task, description=f"{what}: {part}", completed=begun, refresh=True)
+
+        bar.refresh()
+        yield tell
 
 
 class Progress:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from understudy import variables
+from understudy.cli._progress import progress_of
 from understudy.errors import UsageError
 from understudy.trace.plain import Json
 
@@ -31,9 +32,9 @@ def command(path: str) -> int:
     from understudy.measure import curves
 
     gpu = curves.this_gpu()
-    click.echo(f"measuring {gpu.name}", err=True)
     how = "EMULATED" if variables.OPTIONS in os.environ else "measured"
-    found = curves.measure(gpu, lambda words: click.echo(f"  {words}", err=True), how)
+    with progress_of(f"measuring {gpu.name}", len(curves.plans(gpu)) + 2) as tell:
+        found = curves.measure(gpu, tell, how)
     Path(path).write_text(text(found), encoding="utf-8")
     click.echo(f"wrote {path}: use it with `understudy run --gpus {gpu.key} --curves {path} ...`", err=True)
     return 0

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ import click
 from understudy import experiments, session, variables
 from understudy.cli._options import experiment_gpus_option
 from understudy.cli._paths import require_writable
+from understudy.cli._progress import progress_of
 from understudy.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +64,13 @@ def command(
     experiments.find(name)
     if report is not None:
         _check_report(report)
-    result = perform(name, gpus, small=small, sizes=None if sizes is None else _numbers(sizes))
+    with progress_of(f"experiment {name}") as tell:
+        numbers, listeners = count(1), import_module("understudy.experiments._measure").LISTENERS
+        listeners.append(lambda: tell(plural(next(numbers), "measurement")))
+        try:
+            result = perform(name, gpus, small=small, sizes=None if sizes is None else _numbers(sizes))
+        finally:
+            listeners.clear()
     title = experiments.title(name)
     if report is not None:
         Path(report).write_text(_html.render(result, experiments.documentation(name)), encoding="utf-8")

@@ -13,6 +13,7 @@ from understudy.analysis.remedies import SETTINGS
 from understudy.analysis.replay import ReplayResult, replay
 from understudy.analysis.what_if import WhatIf, WhatIfRow, what_if
 from understudy.cli._options import verbose_option
+from understudy.cli._progress import progress_of
 from understudy.errors import UsageError
 from understudy.measure import snapshot
 from understudy.reports.parts import figures, page
@@ -59,8 +60,10 @@ def command(
     """
     if plot is not None:
         _require_html(plot)
-    results = replay(path)
-    table = what_if(path, confs or SETTINGS, None if memory_mib is None else memory_mib * MIB)
+    with progress_of("replaying", 1 + 1 + len(confs or SETTINGS)) as tell:
+        tell("the recording")
+        results = replay(path)
+        table = what_if(path, confs or SETTINGS, None if memory_mib is None else memory_mib * MIB, tell)
     asked = table if confs or plot else None
     if plot is not None:
         Path(plot).write_text(_page(table), encoding="utf-8")

@@ -16,6 +16,8 @@ from understudy.experiments._result import Origin
 
 LONGEST_MEASUREMENT_S = 0.5
 MOST_REPEATS = 100
+LISTENERS: list[Callable[[], None]] = []
+"""Who is told each time that something is going to be measured."""
 
 
 def devices() -> dict[Origin, str]:
@@ -41,6 +43,8 @@ def cpu_name() -> str:
 
 def wall_s(work: Callable[[], object], warmup: int = 1, repeats: int = 1) -> float:
     """The median time of `work` on host and GPUs together, in seconds: from an idle machine to an idle machine."""
+    for listener in LISTENERS:
+        listener()
     times = []
     for _ in range(warmup):
         work()
@@ -59,6 +63,8 @@ def cpu_s(work: Callable[[], object]) -> float:
     What else the machine does can only slow a run down, so the quickest is the nearest to what the work takes (the
     documentation of Python's `timeit` says why).
     """
+    for listener in LISTENERS:
+        listener()
     timer = us.timer(us.cpu())
     once = timer.measure(work, warmup=0, repeats=1).median_s
     again = min(MOST_REPEATS, int(LONGEST_MEASUREMENT_S / max(once, 1e-9)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from understudy.planning import demand
@@ -11,6 +11,7 @@ from understudy.planning.measurement import RAN, DeviceNeed, Measurement
 from understudy.planning.planner import Answer, Question
 from understudy.planning.pools import Pool
 from understudy.planning.rehearsal import Job
+from understudy.planning.space import Choice
 from understudy.trace.units import format_bytes, format_ns, format_share
 from understudy.variables import TRIAL
 
@@ -33,10 +34,11 @@ TRIALS = (
     Trial("`torch.set_float32_matmul_precision('high')`", {TRIAL: "tf32"}),
     Trial("`fused=True` in Adam, AdamW or SGD", {TRIAL: "fused"}),
     Trial("`gradient_checkpointing_enable()` of transformers' models", {TRIAL: "checkpointing"}),
+    Trial("`torch.autocast('cuda', torch.bfloat16)` around the model (float16 before Ampere)", {TRIAL: "autocast"}),
 )
-NOT_TRIED = (
-    "not tried, since they are the program's own: gradient accumulation over a smaller batch (less memory for the same "
-    "number of samples a step), bfloat16 autocast, torch.compile"
+NOT_TRIED = "not tried: torch.compile, where the program does not use it"
+NOT_ACCUMULATED = (
+    "not tried: gradient accumulation, since nothing says which option is the batch (--largest or --vary name it)"
 )
 
 
@@ -49,6 +51,10 @@ def suggestions(question: Question, answer: Answer, pool: Pool, cache: Cache) ->
     spec, choices = answer.candidate.spec, answer.candidate.choices
     plain = question.job(spec, choices, True)
     jobs = [plain, *(_with(plain, trial) for trial in TRIALS)]
+    batch = _batch(question, choices)
+    if batch is not None:
+        half = replace(batch, value=str(int(str(batch.value)) // 2))
+        jobs.append(question.job(spec, [half if choice == batch else choice for choice in choices], True))
     found = _rehearsed(jobs, pool, cache)
     before = found.get(0)
     if before is None or before.status != RAN:
@@ -58,7 +64,25 @@ def suggestions(question: Question, answer: Answer, pool: Pool, cache: Cache) ->
         if after is not None and after.status == RAN and (words := _compared(before, after, spec)):
             how = "a change of the program, tried in memory" if trial.of_program else "no change of the program"
             yield f"{trial.what} ({how}): {words}"
+    if batch is None:
+        yield NOT_ACCUMULATED
+    else:
+        after = found.get(len(TRIALS) + 1)
+        if after is not None and after.status == RAN:
+            twice = replace(after, step_ns=None if after.step_ns is None else 2 * after.step_ns)
+            words = _compared(before, twice, spec)
+            yield f"gradient accumulation, two of {half} a step (a change of the program): {words or 'no difference'}"
     yield NOT_TRIED
+
+
+def _batch(question: Question, choices: Sequence[Choice]) -> Choice | None:
+    """The choice that is the batch: what `--largest` counts, or what has that name; None where it cannot be halved."""
+    largest = None if question.largest is None else question.largest.name
+    for choice in choices:
+        named = choice.name == largest or "batch" in choice.name.lower()
+        if named and (choice.value or "").isdecimal() and int(str(choice.value)) % 2 == 0 and choice.value != "0":
+            return choice
+    return None
 
 
 def _with(job: Job, trial: Trial) -> Job:

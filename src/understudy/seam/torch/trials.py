@@ -69,4 +69,27 @@ def _checkpointing(replace: Replace) -> None:
     hook({"transformers.modeling_utils": imported})
 
 
-TRIALS: dict[str, Callable[[Replace], None]] = {"fused": _fused, "tf32": _tf32, "checkpointing": _checkpointing}
+def _autocast(replace: Replace) -> None:
+    """Autocast around each call of a whole model, in bfloat16 where the GPU has it; its own autocast goes before."""
+    stock = torch.nn.Module.__call__
+    inside = False
+
+    @wraps(stock)
+    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        nonlocal inside
+        if inside or torch.is_autocast_enabled("cuda"):
+            return stock(self, *args, **kwargs)
+        new = torch.cuda.get_device_capability() >= (8, 0)
+        inside = True
+        try:
+            with torch.autocast("cuda", torch.bfloat16 if new else torch.float16):
+                return stock(self, *args, **kwargs)
+        finally:
+            inside = False
+
+    replace([Patch(torch.nn.Module, "__call__", call)])
+
+
+TRIALS: dict[str, Callable[[Replace], None]] = {
+    "fused": _fused, "tf32": _tf32, "checkpointing": _checkpointing, "autocast": _autocast,
+}  # fmt: skip
