@@ -29,7 +29,7 @@ help:
 	@echo "make test-compile     Triton kernels and compiled programs, in an environment with Triton (1 GB)"
 	@echo "make test-xla         jitted JAX functions compiled by XLA for emulated GPUs, in an environment with that compiler"
 	@echo "make test-together    PyTorch, JAX and TensorFlow in one process (3 GB)"
-	@echo "make bench            what emulation costs, as ratios to plain CPU"
+	@echo "make bench            what emulation costs, as ratios to plain CPU, and what the comparison of ranks costs"
 	@echo "make bench-operators  operators emulated a second, and predicted time by their number"
 	@echo "make bench-report     size of the HTML report of 100,000 operations, and how long it takes to open"
 	@echo "make bench-memory     peak memory of ResNet-50, bert-large and GPT-2, with what it is made of"
@@ -133,6 +133,7 @@ differential: environment
 
 bench: environment
 	$(RUN) benchmarks/bench_overhead.py $(ARGS)
+	$(RUN) -W ignore benchmarks/bench_ranks.py
 
 bench-train:
 	@PYTHON="$(PYTHON)" tools/environment .venv-bench torch,report,bench $(TORCH)

@@ -70,7 +70,7 @@ def _status(rank: Rank, group: str) -> dict[str, int]:
 def _entry(rank: Rank, call: Call, number: int) -> dict[str, Any]:
     group = rank.groups[call.channel.group]
     message = call.channel.kind != "collective"
-    inputs, outputs = _sizes(call.operation, group)
+    inputs, outputs = sizes(call.operation, group)
     dtypes = [DTYPES.get(name, name.capitalize()) for name in call.operation.dtypes]
     site = call.site
     done = call.state is State.DONE
@@ -106,7 +106,7 @@ def _name(rank: Rank, call: Call, group: Group) -> str:
     return f"send {me}->{other}" if call.channel.kind == "send" else f"recv {me}<-{other}"
 
 
-def _sizes(operation: Operation, group: Group) -> tuple[list[list[int]], list[list[int]]]:
+def sizes(operation: Operation, group: Group) -> tuple[list[list[int]], list[list[int]]]:
     """The shapes of inputs and outputs; those of lists as numbers of elements."""
     ranks = len(group.ranks)
     shapes = [list(shape) for shape in operation.shapes]

@@ -231,6 +231,23 @@ def _circle(job: Job, start: int, stuck: set[int]) -> list[int]:
         path.append(following)
 
 
+def late(job: Job, calls: Mapping[int, Call], waited_ms: Mapping[int, int], limit_ms: int) -> Note:
+    """A call in which ranks waited longer than their group's timeout; `waited_ms` is each one's wait for the last."""
+    first = max(waited_ms, key=lambda rank: (waited_ms[rank], -rank))
+    last = min(waited_ms, key=lambda rank: (waited_ms[rank], rank))
+    some = next(iter(calls.values()))
+    detail: Detail = [
+        ("rank", first),
+        ("group", _group(job, some.channel)),
+        ("number", some.number),
+        ("waited_ms", waited_ms[first]),
+        ("limit_ms", limit_ms),
+        *_lines({rank: f"{call.operation} at {call.site}" for rank, call in calls.items()}),
+    ]
+    nearest = calls.get(last, some)
+    return _note("collective-timeout", calls.get(first, some).site, nearest.site, detail)
+
+
 # ---------------------------------------------------------------------------------------------- notes
 
 

@@ -62,10 +62,18 @@ def _deadlock(detail: Detail) -> str:
     return f"each of these ranks waits for another, so none can go on: {lines(detail)}"
 
 
+def _timeout(detail: Detail) -> str:
+    return (
+        f"rank {detail['rank']} waited {int(detail['waited_ms']) / 1000:g} s in call {detail['number']} of "
+        f"{detail['group']}, whose timeout is {int(detail['limit_ms']) / 1000:g} s; {lines(detail)}"
+    )
+
+
 MESSAGES: dict[str, Callable[[Detail], str]] = {
     "collective-mismatch": _mismatch,
     "collective-missing": _missing,
     "collective-deadlock": _deadlock,
+    "collective-timeout": _timeout,
     "rank-ended": _ended,
     "rank-stuck": _stuck,
 }

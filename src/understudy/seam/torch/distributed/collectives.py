@@ -12,6 +12,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from understudy.machine.stream import Event, Stream
 from understudy.ranks.calls import Channel
+from understudy.seam.torch.dispatch.asserts import Failure
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.distributed.described import Described, message, reduction_of
 from understudy.seam.torch.distributed.groups import Group, Groups, Queued
@@ -71,6 +72,9 @@ COLLECTIVES = {
 FLAT = frozenset({"c10d::_allgather_base_", "c10d::_reduce_scatter_base_"})
 """Collectives of which NCCL compares the number of elements, gloo the shapes as well."""
 
+FROM_ROOT = frozenset({"c10d::broadcast_", "c10d::scatter_"})
+NAN = "understudy: TORCH_NCCL_NAN_CHECK found a NaN in what this rank gave to {name}"
+
 FUNCTIONAL = (
     "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "all_gather_into_tensor",
     "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced", "reduce_scatter_tensor",
@@ -112,11 +116,27 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
         if CALLS.depth:
             CALLS.queued = Queued(None)
         return out
-    submit(dispatch, group, stream, (plan.name, 0 if plan.name == "c10d::barrier" else size), (reads, writes), site)
-    _hand_over(dispatch, stream, asynchronous, host=plan.name == "c10d::barrier", tensors=(*reads, *writes))
+    barrier = plan.name == "c10d::barrier"
+    began_ns = stream.ready_ns
+    submit(dispatch, group, stream, (plan.name, 0 if barrier else size), (reads, writes), site)
+    if group.settings.check_nan and not barrier and not lacks_values(args):
+        _check_nan(dispatch, group, stream, (plan.name, int(named.get("root_rank", -1))), reads)
+    _hand_over(dispatch, stream, asynchronous, barrier or group.settings.blocking, (*reads, *writes))
     if CALLS.queued is not None:
-        CALLS.queued.site, CALLS.queued.name = site, call.operation.name
+        CALLS.queued.site, CALLS.queued.call = site, call.operation
+        CALLS.queued.group, CALLS.queued.began_ns = group, began_ns
     return out
+
+
+def _check_nan(dispatch: Dispatch, group: Group, stream: Stream, what: tuple[str, int], sent: Sequence[Tensor]) -> None:
+    """TORCH_NCCL_NAN_CHECK: a kernel that traps where what this rank sends holds a NaN; only its root broadcasts."""
+    name, root = what
+    if dispatch.state.failure is not None or (name in FROM_ROOT and root != group.rank):
+        return
+    with torch._C._DisableTorchDispatch():
+        found = any(tensor.is_floating_point() and bool(tensor.detach().isnan().any()) for tensor in sent)
+    if found:
+        dispatch.state.failure = Failure(dispatch, stream, stream.epoch, note=NAN.format(name=name))
 
 
 def _stream(dispatch: Dispatch, group: Group, device: int, asynchronous: bool) -> Stream | None:
@@ -299,6 +319,7 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         return dispatch.call(plan, func, args, kwargs, CPU)
     device = place(dispatch, group, tensors)
     entry = _posted(dispatch, group, plan.name, tensors, (args[2] if len(args) > 3 else -1, args[-1]))
+    posted_ns = dispatch.local.host.now_ns
     out = _message(dispatch, plan, func, args, kwargs, device)
     work = dist.Work.unbox(out)
     stream, _ = _ready(dispatch, group, device)
@@ -315,6 +336,11 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         if stream is None:
             dispatch.local.host.wait_until(sent)
             return None
+        if group.limit_ms and sent - posted_ns > group.limit_ms * 1_000_000:
+            sender = group.ranks[args[2] if len(args) > 3 else work._source_rank()]
+            waited = {group.ranks[group.rank]: (sent - posted_ns) // 1_000_000, sender: 0}
+            channel = Channel(group.name, "recv", sender if len(args) > 3 else -1, args[-1])
+            raise groups.late(group, channel, message(plan.name, tensors), waited)
         stream.ready_ns = max(stream.ready_ns, sent)
         site = dispatch.state.site()
         dispatch.machine.collective(dispatch.local.host, stream, "nccl:recv", size, 2, site)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Iterator, Sequence
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,11 +15,12 @@ import torch.distributed as dist
 from understudy.gpus import versions
 from understudy.machine.order import knows
 from understudy.machine.stream import Event, Stream
-from understudy.ranks.calls import Channel
+from understudy.ranks.calls import Channel, Operation
 from understudy.seam.cuda_driver import FIRST_PCI_BUS
 from understudy.seam.torch.distributed.described import MASK, Described, Descriptions
 from understudy.seam.torch.distributed.lending import Lender, Lending
 from understudy.seam.torch.distributed.nccl import NCCL_VERSION
+from understudy.seam.torch.distributed.nccl_settings import DEFAULTS, Settings
 from understudy.seam.torch.distributed.skew import Skew
 from understudy.seam.torch.distributed.watch import Watch
 
@@ -37,6 +40,11 @@ its place on the PCI bus."""
 SHARING = "understudy: give each rank a GPU of its own, or run with --share-gpus (share_gpus=True in Python)"
 
 
+MILLISECOND = timedelta(milliseconds=1)
+ABORTED = "NCCL communicator was aborted on rank {rank}. "
+"""What `NCCLComm::getNcclComm` says (torch/csrc/distributed/c10d/NCCLUtils.cpp)."""
+
+
 class Group:
     """A process group: `carrier` is the gloo backend that moves its values, `streams` its own stream a device.
 
@@ -44,6 +52,7 @@ class Group:
 
     `nccl` tells whether emulated tensors go to NCCL, `takes_cpu` whether CPU tensors have a backend at all, `alone`
     whether this process only plays one of the ranks: the others, in PyTorch's backend "fake", are always ready.
+    `settings` are what NCCL's environment variables said when it was made.
     """
 
     def __init__(
@@ -54,6 +63,7 @@ class Group:
         nccl: bool,
         takes_cpu: bool,
         alone: bool = False,
+        settings: Settings = DEFAULTS,
     ) -> None:
         self.name: str = process_group.group_name
         self.ranks = tuple(ranks)
@@ -65,23 +75,55 @@ class Group:
         self.nccl = nccl
         self.takes_cpu = takes_cpu
         self.alone = alone
+        self.settings = settings
         self.streams: dict[int, Stream] = {}
         self.connected: dict[int, int] = {}  # a device -> the bytes of the communicator there
         self.met = False
+        self._slates: list[Slate] = []  # those that no thread is using
 
     @property
     def single(self) -> bool:
         """Whether there is nobody to meet."""
         return self.size == 1 or self.alone
 
-    def meet(self, time_ns: int, call: Described, host_ns: int) -> list[list[int]]:
-        """Each rank's time, the numbers by which calls are compared, and its host's time: one exchange of all ranks."""
+    def is_aborted(self) -> bool:
+        """Whether NCCL's communicators of it were given up."""
+        return bool(getattr(self.lender.inner, "_us_aborted", False))
+
+    @property
+    def limit_ms(self) -> int:
+        """How long NCCL lets a call of it take, 0 for ever."""
+        options = getattr(self.lender.inner, "_us_options", None)
+        if options is None or not self.settings.times_out:
+            return 0
+        return int(options._timeout / MILLISECOND)
+
+    def meet(self, mine: Sequence[int]) -> list[tuple[int, ...]]:
+        """Each rank's numbers: one exchange of all ranks, which bring equally many."""
+        slate = self._slates.pop() if self._slates else Slate(self.size, len(mine))
         with torch._C._DisableTorchDispatch():
-            mine = torch.tensor([time_ns, *call[1:], host_ns], device="cpu")
-            found = torch.empty((self.size, len(mine)), dtype=torch.int64, device="cpu")
-            self.lender.whole(found.view(-1), mine).wait()
-            rows: list[list[int]] = found.tolist()
-            return rows
+            slate.pack_into(slate.mine, 0, *mine)
+            self.lender.inner._allgather_base(slate.found_tensor, slate.mine_tensor).wait()
+            found = list(slate.iter_unpack(slate.found))
+        self._slates.append(slate)  # not where it failed: gloo may still write into it
+        return found
+
+    def release(self) -> None:
+        """Let go of what is kept for the next meeting; gloo may have it for a moment longer."""
+        for slate in self._slates:
+            self.lender.remember(slate.mine_tensor, slate.found_tensor)
+        self._slates.clear()
+
+
+class Slate(struct.Struct):
+    """Memory for numbers of this rank and of all ranks, as tensors and as bytes: neither is made for each meeting."""
+
+    def __init__(self, ranks: int, width: int) -> None:
+        super().__init__(f"={width}q")
+        self.mine, self.found = bytearray(self.size), bytearray(ranks * self.size)
+        with torch._C._DisableTorchDispatch():
+            self.mine_tensor = torch.frombuffer(self.mine, dtype=torch.int64)
+            self.found_tensor = torch.frombuffer(self.found, dtype=torch.int64)
 
 
 class Queued:
@@ -89,8 +131,9 @@ class Queued:
 
     `tensors` are kept until somebody waits, as ProcessGroupNCCL's TensorShelf does: memory that a collective is still
     at work on goes to nobody else. `entry` is a message's in the ledger of this rank's calls, `message` its tensors,
-    which the Work keeps for its own life (`outputs_` of ProcessGroupNCCL::pointToPoint). `site` and `name` are the line
-    and the operation, `waited` whether somebody waited or took its future.
+    which the Work keeps for its own life (`outputs_` of ProcessGroupNCCL::pointToPoint). `site` and `call` are the line
+    and the operation, `group` whose it is, `began_ns` when it begins on the device, `waited` whether somebody waited or
+    took its future.
     """
 
     def __init__(
@@ -106,7 +149,9 @@ class Queued:
         self.tensors = tensors
         self.entry = entry
         self.message = message
-        self.site, self.name = 0, ""
+        self.site, self.began_ns = 0, 0
+        self.call: Operation | None = None
+        self.group: Group | None = None
         self.waited = False
         self.host = False
 
@@ -143,17 +188,28 @@ class Groups:
     def add(self, group: Group) -> None:
         """Remember a group that was just made."""
         if not self.by_name:
-            atexit.register(self.lending.settle)
+            atexit.register(self.settle)
         self.by_name[group.name] = group
+        self.watch.lenient |= group.nccl and not group.settings.tears_down
         self.state.ranks.joined(group)
+
+    def settle(self, name: str | None = None) -> None:
+        """Wait until gloo's threads hold nothing of a group, or of all of them."""
+        for group in self._named(name):
+            group.release()
+        self.lending.settle()
+
+    def _named(self, name: str | None) -> list[Group]:
+        """A group that is there still, or all of them."""
+        return list(self.by_name.values()) if name is None else list(filter(None, [self.by_name.get(name)]))
 
     def close(self, name: str | None) -> None:
         """A group, or all of them, was destroyed: the memory of its communicators comes back."""
-        self.lending.settle()
+        self.settle(name)
         if name is None:
             self.tell()
             self.watch.close()
-        for group in list(self.by_name.values()) if name is None else filter(None, [self.by_name.get(name)]):
+        for group in self._named(name):
             for device, size in group.connected.items():
                 self.state.device(device).driver.occupied_bytes -= size
             group.connected.clear()
@@ -225,21 +281,50 @@ class Groups:
         Raises:
             DistBackendError: the ranks' calls differ, or one of them has ended.
         """
+        if group.is_aborted():
+            raise dist.DistBackendError(ABORTED.format(rank=group.rank))
         if group.single:
             yield ready_ns
             return
         try:
             with self.watch.inside(group.channel, call.operation, site):
-                rows = group.meet(ready_ns, call, self.state.local.host.now_ns)
+                rows = group.meet((ready_ns, *call[1:], self.state.local.host.now_ns))
                 first = rows[0][1]
                 if any(row[1] != first for row in rows) or _sum(rows, 2) != _sum(rows, 3):
                     raise self.watch.differing(group.name, call.operation, site)
                 times = [(row[0], row[4]) for row in rows]
+                if group.limit_ms:
+                    self._in_time(group, call, times)
                 self.skew.met(site, call.operation.name, group.ranks, ready_ns, times)
                 yield max(times)[0]
-        except BaseException:
+        except BaseException as error:
             self.lending.forget()
+            if group.is_aborted() and not isinstance(error, dist.DistBackendError):
+                raise dist.DistBackendError(ABORTED.format(rank=group.rank)) from error
             raise
+
+    def _in_time(self, group: Group, call: Described, times: Sequence[tuple[int, int]]) -> None:
+        """End what NCCL's watchdog ends: it counts from when a rank's host makes a call until the last rank is ready.
+
+        Raises:
+            DistBackendError: a rank waited for longer than the group's timeout.
+        """
+        last_ns = max(times)[0]
+        if last_ns - min(host_ns for _, host_ns in times) > group.limit_ms * 1_000_000:
+            waited = {
+                rank: (last_ns - host_ns) // 1_000_000 for rank, (_, host_ns) in zip(group.ranks, times, strict=True)
+            }
+            raise self.late(group, group.channel, call.operation, waited)
+
+    def late(
+        self, group: Group, channel: Channel, operation: Operation, waited_ms: Mapping[int, int]
+    ) -> dist.DistBackendError:
+        """The error of a call for which some rank waited longer than its group's timeout."""
+        return self.watch.late(channel, operation, waited_ms, group.limit_ms, group.settings.tears_down)
+
+    def named_of(self, backend: object) -> list[str]:
+        """The names of the groups that a backend belongs to: one, once it is made."""
+        return [name for name, group in self.by_name.items() if group.lender.inner is backend]
 
     def introduce(self, group: Group, device: int) -> None:
         """The first collective of a group makes its communicators, for which its ranks learn of one another.

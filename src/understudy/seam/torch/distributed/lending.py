@@ -81,6 +81,11 @@ class Lender:
         self.inner = carrier
         self._lending = lending
 
+    def remember(self, *tensors: Tensor) -> None:
+        """Tensors that gloo has got and that nobody else keeps from now on."""
+        for tensor in tensors:
+            self._lending.remember(tensor)
+
     def _all(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [self._lending.lend(tensor) for tensor in tensors]
 
@@ -95,10 +100,6 @@ class Lender:
     def _allgather_base(self, output: Tensor, input: Tensor, /) -> Work:
         """Gather a tensor from all ranks into one."""
         return self.inner._allgather_base(*self._all([output, input]))
-
-    def whole(self, output: Tensor, input: Tensor) -> Work:
-        """The same, of tensors that nobody else has: they are lent themselves."""
-        return self.inner._allgather_base(self._lending.remember(output), self._lending.remember(input))
 
     def alltoall_base(
         self, output: Tensor, input: Tensor, sizes: list[int], parts: list[int], options: AllToAllOptions, /

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
@@ -20,21 +18,21 @@ import torch.distributed as dist
 
 from understudy.ranks.calls import Channel, Operation
 from understudy.seam.patching import Patch
-from understudy.seam.torch.distributed import futures, nodata, splitting, unused
+from understudy.seam.torch.distributed import futures, nccl_settings, nodata, shrinking, splitting, unused
+from understudy.seam.torch.distributed.backend import NCCL_TIMEOUT, backend_class
 from understudy.seam.torch.distributed.futures import future_class
 from understudy.seam.torch.distributed.groups import Group, Groups
 from understudy.seam.torch.distributed.lending import Lender
+from understudy.seam.torch.distributed.watch import is_detailed
 from understudy.seam.torch.distributed.work import methods
 from understudy.seam.torch.state.ranks import Carrier
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU, device_of, is_physically_meta
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Logger, Store
+    from torch._C._distributed_c10d import Logger
 
 CPU_DEVICE = torch.device("cpu")
-NCCL_TIMEOUT = timedelta(minutes=10)
-"""What `init_process_group` takes for NCCL when the program gives none (torch/distributed/constants.py)."""
 
 
 def patches(state: State) -> list[Patch]:
@@ -44,7 +42,7 @@ def patches(state: State) -> list[Patch]:
     if not dist.is_available() or not dist.is_gloo_available():
         return []
     c10d = dist.distributed_c10d
-    nccl = _backend_class(groups)
+    nccl = backend_class(groups)
     group_class = dist.ProcessGroup
     found = [Patch(owner, "ProcessGroupNCCL", nccl) for owner in (dist, c10d, torch._C._distributed_c10d)]
     return [
@@ -53,76 +51,19 @@ def patches(state: State) -> list[Patch]:
         Patch(c10d, "default_pg_nccl_timeout", NCCL_TIMEOUT),
         Patch(c10d, "_new_process_group_helper", _new_group(groups, nccl)),
         *(Patch(owner, "destroy_process_group", _destroying(groups)) for owner in (dist, c10d)),
+        Patch(c10d, "_abort_process_group", _ending(groups, c10d._abort_process_group)),
+        Patch(c10d, "_create_process_group_wrapper", _wrapping(groups, c10d._create_process_group_wrapper)),
         Patch(os, "_exit", _leaving(state.groups)),
         Patch(torch._C._distributed_c10d, "_dump_nccl_trace", _dumping(state.groups)),
         Patch(dist, "_verify_params_across_processes", _verifying(state)),
         Patch(group_class, "_device_types", _device_types(groups)),
         *(Patch(group_class, name, method) for name, method in methods(groups).items()),
         *splitting.functions(state.groups),
+        *shrinking.functions(state.groups, lambda group, ranks: _adopt(groups, group, ranks, nccl)),
         *unused.functions(state),
         *futures.functions(groups),
         *nodata.functions(state),
     ]
-
-
-class Options:
-    """`ProcessGroupNCCL.Options`: what a program may set on a group, of which only the timeout has a meaning here."""
-
-    def __init__(self, is_high_priority_stream: bool = False) -> None:
-        self.is_high_priority_stream = is_high_priority_stream
-        self.backend = "nccl"
-        self.config: object = None
-        self.split_from: object = None
-        self.split_color = 0
-        self.global_ranks_in_group: list[int] = []
-        self.group_name = ""
-        self._timeout = NCCL_TIMEOUT
-
-
-def _backend_class(groups: Groups) -> type[dist.ProcessGroupGloo]:
-    numbers = itertools.count()
-
-    class ProcessGroupNCCL(dist.ProcessGroupGloo):
-        """NCCL's backend of a process group, over gloo."""
-
-        def __init__(self, store: Store, rank: int, size: int, options: Options | None = None) -> None:
-            options = options or Options()
-            super().__init__(store, rank, size, timeout=options._timeout)
-            self._us_options = options
-            self._us_number = next(numbers)
-            groups.backends.append(self)  # C++ keeps the gloo object, only this keeps the Python one
-
-        @property
-        def options(self) -> Options:  # type: ignore[override]
-            return self._us_options
-
-        @property
-        def uid(self) -> int:
-            return self._us_number
-
-        def name(self) -> str:
-            return "nccl"
-
-        def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
-            pass
-
-        def _shutdown(self) -> None:
-            """Give the group's resources back (called so before torch 2.7); gloo has nothing to give."""
-
-        def _group_start(self) -> None:
-            pass
-
-        def _group_end(self) -> None:
-            pass
-
-        def perform_nocolor_split(self, device: torch.device) -> None:
-            pass
-
-    # PyTorch tests for the class with `isinstance`, and names it in messages.
-    ProcessGroupNCCL.Options = Options  # type: ignore[misc, assignment]
-    ProcessGroupNCCL.__module__ = "torch.distributed.distributed_c10d"
-    ProcessGroupNCCL.__qualname__ = "ProcessGroupNCCL"
-    return ProcessGroupNCCL
 
 
 def _new_group(groups: Groups, nccl: type[dist.ProcessGroupGloo]) -> Callable[..., object]:
@@ -194,16 +135,31 @@ def _leaving(groups: Groups) -> Callable[..., object]:
 
 
 def _destroying(groups: Groups) -> Callable[..., object]:
-    stock = dist.distributed_c10d.destroy_process_group
+    return _ending(groups, dist.distributed_c10d.destroy_process_group)
+
+
+def _ending(groups: Groups, stock: Callable[..., object]) -> Callable[..., object]:
+    """What destroys a group, or all of them, or aborts them."""
 
     @functools.wraps(stock)
-    def destroy_process_group(group: dist.ProcessGroup | None = None) -> object:
+    def end(group: dist.ProcessGroup | None = None) -> object:
         name = None if group is None or group is dist.group.WORLD else getattr(group, "group_name", None)
         done = stock(group)
         groups.close(name)
         return done
 
-    return destroy_process_group
+    return end
+
+
+def _wrapping(groups: Groups, stock: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(stock)
+    def create_process_group_wrapper(wrapped_pg: object, *args: object, **kwargs: object) -> object:
+        """TORCH_DISTRIBUTED_DEBUG=DETAIL compares the calls of ranks: which are compared here in any case."""
+        if any(wrapped_pg is backend for backend in groups.backends):
+            return wrapped_pg
+        return stock(wrapped_pg, *args, **kwargs)
+
+    return create_process_group_wrapper
 
 
 def _adopt(groups: Groups, group: dist.ProcessGroup, ranks: Sequence[int], nccl: type[dist.ProcessGroupGloo]) -> None:
@@ -217,7 +173,8 @@ def _adopt(groups: Groups, group: dist.ProcessGroup, ranks: Sequence[int], nccl:
     carrier = of_cuda if is_nccl or is_fake else of_cpu
     if carrier is not None:
         moves = Lender(cast(Carrier, carrier), groups.lending)
-        groups.add(Group(group, ranks, moves, is_nccl or is_fake, takes_cpu=of_cpu is not None, alone=is_fake))
+        settings = nccl_settings.read(is_detailed()) if is_nccl else nccl_settings.DEFAULTS
+        groups.add(Group(group, ranks, moves, is_nccl or is_fake, of_cpu is not None, is_fake, settings))
 
 
 def _connect_eagerly(groups: Groups, group: dist.ProcessGroup) -> None:

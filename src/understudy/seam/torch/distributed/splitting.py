@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from itertools import count
 
 import torch.distributed as dist
 from torch.distributed import device_mesh
@@ -28,8 +27,6 @@ def functions(groups: Groups) -> list[Patch]:
 
 
 def _splitting(groups: Groups, stock: Callable[..., object]) -> Callable[..., object]:
-    numbers = count()
-
     @functools.wraps(stock)
     def split_group(
         parent_pg: dist.ProcessGroup | None = None,
@@ -44,15 +41,29 @@ def _splitting(groups: Groups, stock: Callable[..., object]) -> Callable[..., ob
         if not split_ranks or known is None or not known.nccl or _default_device() is None:
             return stock(parent_pg, split_ranks, timeout, pg_options, group_desc, **more)  # which says what is wrong
         assert parent is not None
-        described = group_desc or f"{parent.group_desc}:split:{next(numbers)}"
-        me = known.ranks[known.rank]
+        backend = known.lender.inner
+        described = group_desc or f"{parent.group_desc}:split:{backend.comm_split_count()}"  # type: ignore[attr-defined]
+        backend._us_splits += 1  # type: ignore[attr-defined]
         for part in split_ranks:
-            ranks = sorted(known.ranks[rank] for rank in part)
-            if me in ranks:
+            _check(part, dist.get_world_size(), known.size)
+            if known.rank in part:
+                ranks = sorted(known.ranks[rank] for rank in part)
                 return dist.new_group(ranks, timeout=timeout, use_local_synchronization=True, group_desc=described)
         return None
 
     return split_group
+
+
+def _check(part: Sequence[int], world: int, size: int) -> None:
+    """Refuse what PyTorch refuses, in its words (`split_group` of torch/distributed/distributed_c10d.py)."""
+    if not part:
+        raise ValueError("the split group cannot be empty")
+    if len(part) > world:
+        raise ValueError("the split group's size should be less or equal to the world_size set by init_process_group")
+    if len(part) != len(set(part)):
+        raise ValueError("the split group cannot have duplicate ranks")
+    if not all(0 <= rank < size for rank in part):
+        raise ValueError(f"the split group {list(part)} has a rank that its parent, of {size} ranks, has not")
 
 
 def _default_device() -> object:

@@ -14,12 +14,13 @@ import json
 import multiprocessing.util
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from time import monotonic_ns, sleep, time_ns
 from types import FrameType
@@ -29,9 +30,9 @@ import torch.distributed as dist
 
 from understudy import variables
 from understudy.errors import FileFormatError
-from understudy.ranks import flight_recorder, words
+from understudy.ranks import flight_recorder, watchdog, words
 from understudy.ranks.calls import Channel, Ending, Group, Operation, Rank, State
-from understudy.ranks.judge import judge, mismatches
+from understudy.ranks.judge import judge, late, mismatches
 from understudy.ranks.ledger import (
     MOVED_AT,
     PROGRESS_AT,
@@ -43,6 +44,7 @@ from understudy.ranks.ledger import (
     alive,
     read,
 )
+from understudy.seam.torch.distributed import nccl_settings
 from understudy.trace.operation import UNKNOWN_SITE, Note, Site
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ DUMPS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Where Flight Recorder writes to, the rank added; the second is its name before PyTorch 2.9."""
 LOST_S = 3.0
 """How long a rank that lost a connection looks for the rank that ended."""
+DETECTED = "Detected mismatch between collectives on ranks."
+"""How the error of TORCH_DISTRIBUTED_DEBUG=DETAIL begins (torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp)."""
 OURS = str(Path(__file__).parents[3]) + os.sep
 
 
@@ -79,6 +83,7 @@ class Watch:
         self.core = core
         self.stuck_after_ns = round(min(stuck_after_s, 1e9) * 1e9)
         self.ledger: Ledger | None = None
+        self.lenient = False  # NCCL's watchdog is told to take no process down
         self.job = ""
         self._folder = ""
         self._own_folder = False
@@ -93,7 +98,7 @@ class Watch:
         self._before: object = None
         self._progress = 0
         self._moved_ns = monotonic_ns()
-        self._told = 0
+        self._stuck_ns = 0
         self._verdict_ns = 0
 
     # ------------------------------------------------------------------ begin and end
@@ -110,7 +115,7 @@ class Watch:
             job = f"{os.getpid()}-{monotonic_ns()}"
             store.set(KEY, json.dumps([folder, host, job]))
         else:
-            folder, there, job = json.loads(store.get(KEY))
+            folder, there, job = _said_by_first(rank, store)
             if there != host:  # on another machine: what it calls is compared, what it waits for is not seen
                 self._own_folder = True
                 folder = os.environ.get(variables.FOLDER) or tempfile.mkdtemp(prefix="understudy-ranks-")
@@ -173,11 +178,9 @@ class Watch:
             self._waits[entry] = monotonic_ns()
         return entry
 
-    @contextmanager
-    def inside(self, channel: Channel, operation: Operation, site: int) -> Iterator[None]:
+    def inside(self, channel: Channel, operation: Operation, site: int) -> AbstractContextManager[None]:
         """A call in which the rank waits for the others."""
-        with self.waiting(self.called(channel, operation, site, State.WAITING)):
-            yield
+        return self.waiting(self.called(channel, operation, site, State.WAITING))
 
     @contextmanager
     def waiting(self, entry: int) -> Iterator[None]:
@@ -231,7 +234,47 @@ class Watch:
                 (f"rank {os.environ.get('RANK', '?')}", f"{operation} at {place}"),
             )  # fmt: skip
             notes = [Note("collective-mismatch", place, mine)]
-        return self.failure(notes)
+        error = self.failure(notes)
+        if is_detailed():
+            rank = os.environ.get("RANK", "?")
+            return dist.DistBackendError(f"{DETECTED} Rank {rank} is running collective: {operation}.\n{error}")
+        return error
+
+    def late(
+        self, channel: Channel, operation: Operation, waited_ms: Mapping[int, int], limit_ms: int, tears_down: bool
+    ) -> dist.DistBackendError:
+        """The error of a call that took longer than its group's timeout, by each rank's wait.
+
+        Where NCCL's watchdog `tears_down`, a rank that waited too long ends here, as it does there.
+        """
+        entries = {entry.rank.rank: entry.rank for entry in self._entries()}
+        me = -1 if self.ledger is None else self.ledger.rank
+        number = 0 if self.ledger is None else self.ledger.counts.get(channel, 0)
+        calls = {rank: call for rank in waited_ms if rank in entries and (call := entries[rank].call(channel, number))}
+        if channel.peer in entries:  # whose part of a message has a channel of its own
+            calls = {rank: call for rank, call in calls.items() if rank != channel.peer}
+        notes = [late(entries, calls, waited_ms, limit_ms)] if calls else []
+        error = self.failure(notes)
+        if waited_ms.get(me, 0) <= limit_ms:
+            return error
+        group = entries[me].groups[channel.group]
+        times = limit_ms, waited_ms[me]
+        rank = group.ranks.index(me)
+        said = watchdog.timeout(rank, number, operation, group, times)
+        if tears_down:
+            lines = [said, f"[Rank {rank}] {watchdog.FAILED}", f"[Rank {rank}] {watchdog.TAKEN_DOWN}"]
+            print("\n".join(f"[rank{me}]: {line}" for line in lines), file=sys.stderr)
+            self._go(notes, lambda: os.kill(os.getpid(), signal.SIGABRT))
+        return dist.DistBackendError(f"{said}\n{error}")
+
+    def overdue(self, channel: Channel, operation: Operation, limit_ms: int) -> dist.DistBackendError:
+        """The error of a `wait` that was given a time."""
+        ledger = self.ledger
+        if ledger is None:
+            return dist.DistBackendError(f"{operation.name} took longer than {limit_ms} ms")
+        group = read(ledger.path).rank.groups[channel.group]
+        rank, number = group.ranks.index(ledger.rank), ledger.counts.get(channel, 0)
+        return dist.DistBackendError(watchdog.timeout(rank, number, operation, group, (limit_ms, limit_ms)))
 
     # ------------------------------------------------------------------ the watcher
 
@@ -245,8 +288,8 @@ class Watch:
         progress = len(self.core.machine.trace.rows)
         if progress != self._progress:
             self._progress, self._moved_ns = progress, now
-        if self._told and self._moved_ns > self._told:
-            self._told = 0
+        if self._stuck_ns and self._moved_ns > self._stuck_ns:
+            self._stuck_ns = 0
             ledger.say("stuck", [])
         ledger.put(PROGRESS_AT, progress)
         ledger.put(MOVED_AT, self._moved_ns)
@@ -256,13 +299,13 @@ class Watch:
             return
         if os.path.exists(self._verdict()):
             self._verdict_ns = self._verdict_ns or now
-            if now - self._verdict_ns > PATIENCE_NS:
+            if now - self._verdict_ns > PATIENCE_NS and (self._waits or not self.lenient):
                 self._end(self._said())
             return
         since = min(self._waits.values(), default=now)
         if now - since > PATIENCE_NS:
             self._look()
-        elif now - self._moved_ns > self.stuck_after_ns and not self._waits and not self._told:
+        elif now - self._moved_ns > self.stuck_after_ns and not self._waits and not self._stuck_ns:
             self._tell_where(ledger)
 
     def _busy_threads(self) -> int:
@@ -297,7 +340,7 @@ class Watch:
         """This rank makes no progress: write down its stack once others wait for it."""
         if any(call.state is State.WAITING for entry in self._entries() for call in entry.rank.calls):
             ledger.say("stuck", stack(sys._current_frames().get(self._main), self._is_program))
-            self._told = monotonic_ns()
+            self._stuck_ns = monotonic_ns()
 
     def _is_program(self, frame: FrameType) -> bool:
         return self.core.sites.is_program(frame)
@@ -324,22 +367,27 @@ class Watch:
         """End this process, as NCCL's watchdog does: its threads wait in C++ for what never comes."""
         self._over = True
         self._dump()
+        self._go(notes, lambda: os._exit(EXIT_CODE))
+
+    def _go(self, notes: Sequence[Note], end: Callable[[], None]) -> None:
+        """End this process after the last words of it."""
         if variables.FOLDER not in os.environ:
             print("\n".join(f"understudy: {words.sentence(note)}" for note in notes), file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(EXIT_CODE)
+        self.core.machine.trace.hand_on()
+        end()
 
     def dump(self) -> bytes:
         """What this rank has called, as Flight Recorder dumps it."""
-        if self.ledger is None:
+        if self.ledger is None or not nccl_settings.records():
             return flight_recorder.dump(Rank(0, {}, [], {}))
         return flight_recorder.dump(read(self.ledger.path).rank)
 
     def _dump(self) -> None:
         """Write the dump that NCCL's watchdog writes, where the program says where to."""
         prefix = next((os.environ[name] for name in DUMPS if name in os.environ), None)
-        if prefix is not None and self.ledger is not None:
+        if prefix is not None and self.ledger is not None and nccl_settings.dumps():
             with suppress(OSError):  # what PyTorch logs and goes on from
                 Path(f"{prefix}{self.ledger.rank}").write_bytes(self.dump())
 
@@ -360,6 +408,20 @@ class Watch:
                 entry = entry._replace(rank=entry.rank._replace(ending=Ending("killed")))
             found.append(entry)
         return found
+
+
+def _said_by_first(rank: int, store: Store) -> tuple[str, str, str]:
+    """What rank 0 says to this one; a store that has served before may still hold what it said then."""
+    while True:
+        folder, host, job = json.loads(store.get(KEY))
+        if not os.path.exists(os.path.join(folder, f"{job}-{rank}{SUFFIX}")):
+            return folder, host, job
+        sleep(TICK_S)
+
+
+def is_detailed() -> bool:
+    """Whether TORCH_DISTRIBUTED_DEBUG asks for everything."""
+    return dist.distributed_c10d.get_debug_level() == dist.distributed_c10d.DebugLevel.DETAIL
 
 
 def stack(frame: FrameType | None, is_program: Callable[[FrameType], bool]) -> list[str]:

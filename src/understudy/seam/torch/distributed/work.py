@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, TypeGuard
 import torch
 import torch.distributed as dist
 
-from understudy.seam.torch.distributed.groups import Groups, Queued
+from understudy.machine.stream import Event
+from understudy.seam.torch.distributed.groups import MILLISECOND, Groups, Queued
 from understudy.seam.torch.distributed.values import factor_of
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ METHODS = (
     "barrier", "send", "recv", "recv_anysource",
 )  # fmt: skip
 """Methods of `ProcessGroup` that return a Work, in one version of PyTorch or another."""
+
+
+SUCCESS = 0
+"""`WorkResult::SUCCESS` (torch/csrc/distributed/c10d/Work.hpp)."""
 
 
 class Calls(threading.local):
@@ -153,11 +158,24 @@ class Waiting:
         if queued.event is not None:
             self._groups.wait(queued.event)
             queued.tensors = ()
-            if queued.host:
-                self._groups.state.machine.synchronize_event(
-                    self._groups.state.local.host, queued.event, self._groups.state.site()
-                )
+            if queued.host or timeout is not None:
+                self._host_waits(queued.event, timeout)
         return True
+
+    def _host_waits(self, event: Event, timeout: timedelta | None) -> None:
+        """Let the host wait, for so long at most.
+
+        Raises:
+            DistBackendError: the collective takes longer than `timeout`.
+        """
+        groups, group, call = self._groups, self._queued.group, self._queued.call
+        machine, host = groups.state.machine, groups.state.local.host
+        left_ns = (event.time_ns or 0) - host.now_ns
+        limit_ms = -1 if timeout is None else int(timeout / MILLISECOND)
+        if group is not None and call is not None and 0 <= limit_ms * 1_000_000 < left_ns:
+            host.advance(limit_ms * 1_000_000)
+            raise groups.watch.overdue(group.channel, call, limit_ms)
+        machine.synchronize_event(host, event, groups.state.site())
 
     def synchronize(self) -> None:
         """The same as `wait`."""
@@ -208,9 +226,18 @@ class Waiting:
         return self._groups.future(self._inner.get_future().value(), self._queued.event)
 
     def get_future_result(self) -> object:
-        """A future of the outcome."""
+        """A future of the outcome: `WorkResult.SUCCESS`, since errors are raised where the collective is called."""
         self.wait()
-        return self._inner.get_future_result()  # type: ignore[attr-defined]  # the stub lacks it
+        found: torch.futures.Future[object] = torch.futures.Future()
+        found.set_result(SUCCESS)
+        return found
+
+    def _get_duration(self) -> float:
+        """How long it takes on the device, in milliseconds, where collectives are timed."""
+        queued = self._queued
+        if queued.group is None or not queued.group.settings.timing or queued.event is None:
+            raise RuntimeError("getDuration only works if timing was enabled")
+        return ((queued.event.time_ns or 0) - queued.began_ns) / 1e6
 
 
 def _work_class(groups: Groups) -> Callable[..., Waiting]:
@@ -230,7 +257,7 @@ def _work_class(groups: Groups) -> Callable[..., Waiting]:
                 return
             if queued.tensors:
                 self._groups.shelf.append(queued)
-            if queued.name and not queued.waited:
-                self._groups.unwaited.append((queued.event, queued.site, queued.name))
+            if queued.call is not None and not queued.waited:
+                self._groups.unwaited.append((queued.event, queued.site, queued.call.name))
 
     return Work
