@@ -201,6 +201,7 @@ NEEDED_BY_RANKS = {
         torch.distributed.ProcessGroup._start_coalescing torch.distributed.Reducer._run_allreduce_hook
         torch.distributed._register_comm_hook torch.distributed._verify_params_across_processes
         torch.distributed.distributed_c10d._NCCL_AVAILABLE
+        torch.distributed.ProcessGroupGloo._set_default_timeout
         torch.distributed.distributed_c10d._abort_process_group
         torch.distributed.distributed_c10d._create_process_group_wrapper
         torch.distributed.distributed_c10d._new_process_group_helper

@@ -44,156 +44,174 @@ class Options:
         self._timeout = NCCL_TIMEOUT
 
 
+class Nccl:
+    """What `ProcessGroupNCCL` does differently from the gloo under it."""
+
+    _us_groups: Groups
+    _us_options: Options
+    _us_store: Store
+    _us_number: int
+    _us_splits = 0
+    _us_aborted = False
+
+    if TYPE_CHECKING:  # of the gloo under it
+
+        def __init__(self, store: Store, rank: int, size: int, options: Options | None = None) -> None: ...
+        def rank(self) -> int: ...
+        def size(self) -> int: ...
+
+    def _us_wake(self) -> None:
+        """Let what waits in gloo raise."""
+
+    @property
+    def options(self) -> Options:
+        return self._us_options
+
+    @property
+    def uid(self) -> int:
+        return self._us_number
+
+    def name(self) -> str:
+        return "nccl"
+
+    # -------------------------------------------------------------- timeouts
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self._us_options._timeout = timeout
+
+    def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
+        pass
+
+    def _verify_work_timeout(self, work: object, timeout: timedelta) -> bool:
+        """Whether a Work's timeout is this one (`verifyWorkTimeoutForTest`)."""
+        return self._us_options._timeout == timeout
+
+    # -------------------------------------------------------------- the communicator
+
+    def _connected(self) -> bool:
+        return any(self._us_groups.by_name[name].connected for name in self._us_groups.named_of(self))
+
+    def _is_initialized(self) -> bool:
+        """Whether its communicators are made: at the first collective, or when the group was given its device."""
+        return self._connected()
+
+    def eager_connect_single_device(self, device: torch.device | None = None) -> None:
+        """Make the communicator of a device now."""
+        for name in self._us_groups.named_of(self):
+            self._us_groups.connect(self._us_groups.by_name[name], self._us_groups.state.index(device))
+
+    def get_error(self) -> ErrorType:
+        """What has gone wrong asynchronously: nothing, since errors are raised where a collective is called."""
+        kinds: type[ErrorType] = importlib.import_module("torch._C._distributed_c10d").ErrorType
+        return kinds.SUCCESS
+
+    def abort(self) -> None:
+        """Give up the communicators: what waits in them, and what is called from now on, raises."""
+        self._us_aborted = True
+        self._us_wake()
+
+    def _abort(self) -> None:
+        """The same, before torch 2.6."""
+        self.abort()
+
+    def shutdown(self) -> None:
+        """Give the group's resources back; gloo has nothing to give."""
+
+    def _shutdown(self) -> None:
+        """The same (called so before torch 2.7)."""
+
+    def _wait_for_pending_works(self) -> None:
+        """Nothing is pending: a hook is called when its collective is."""
+
+    def _group_start(self) -> None:
+        pass
+
+    def _group_end(self) -> None:
+        pass
+
+    # -------------------------------------------------------------- parts of it
+
+    def comm_split_count(self) -> int:
+        """How many groups were split off."""
+        return self._us_splits
+
+    def perform_nocolor_split(self, device: torch.device) -> None:
+        pass
+
+    @property
+    def supports_shrinking(self) -> bool:
+        """Whether ranks can be left out: NCCL can since 2.27."""
+        return True
+
+    def shrink(self, ranks_to_exclude: Sequence[int], shrink_flags: int = 0, opts: Options | None = None) -> object:
+        """A backend of the other ranks, in the same order."""
+        left = [rank for rank in range(self.size()) if rank not in ranks_to_exclude]
+        group = self._us_groups.by_name[self._us_groups.named_of(self)[0]]
+        name = f"{group.name} without {'_'.join(map(str, sorted(ranks_to_exclude)))}"
+        made = Options(self._us_options.is_high_priority_stream)
+        made._timeout = (opts or self._us_options)._timeout
+        members = [group.ranks[rank] for rank in left]
+        self._us_groups.watch.joined(name, "", members)
+        operation = Operation("shrink_group", elements=tuple(members))
+        with self._us_groups.watch.inside(Channel(name, "create"), operation, self._us_groups.state.site()):
+            return type(self)(
+                dist.distributed_c10d.PrefixStore(name, self._us_store), left.index(self.rank()), len(left), made
+            )
+
+    # -------------------------------------------------------------- memory
+
+    def register_mem_pool(self, pool: object, symm: bool = False) -> None:
+        """Let NCCL use a pool's memory as it is, which changes no value.
+
+        Raises:
+            DistBackendError: there is no communicator yet.
+        """
+        if not self._connected():
+            raise dist.DistBackendError(UNINITIALIZED)
+
+    deregister_mem_pool = register_mem_pool
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Whether `allocate_tensor` is for this device."""
+        return False
+
+    @property
+    def mem_allocator(self) -> NoReturn:
+        raise UnsupportedError("understudy has no ncclMemAlloc (mem_allocator of ProcessGroupNCCL): use torch.empty")
+
+    def allocate_tensor(self, *args: object, **kwargs: object) -> NoReturn:
+        """Memory of ncclMemAlloc: refused."""
+        raise UnsupportedError("understudy has no ncclMemAlloc (allocate_tensor of ProcessGroupNCCL): use torch.empty")
+
+    def suspend(self) -> NoReturn:
+        """Give up the communicators' memory for a while: refused."""
+        raise UnsupportedError(
+            "understudy cannot suspend NCCL's communicators (ProcessGroupNCCL.suspend): destroy the group, and "
+            "make it again"
+        )
+
+    resume = memory_stats = suspend
+
+
 def backend_class(groups: Groups) -> type[dist.ProcessGroupGloo]:
     """The class of an emulation's backends."""
     numbers = itertools.count()
 
-    class ProcessGroupNCCL(dist.ProcessGroupGloo):
+    class ProcessGroupNCCL(Nccl, dist.ProcessGroupGloo):  # type: ignore[misc]  # properties that gloo has as well
         """NCCL's backend of a process group, over gloo."""
 
         def __init__(self, store: Store, rank: int, size: int, options: Options | None = None) -> None:
             options = options or Options()
-            super().__init__(store, rank, size, timeout=options._timeout)
+            dist.ProcessGroupGloo.__init__(self, store, rank, size, timeout=options._timeout)
             if not _several_machines():
-                super()._set_default_timeout(PATIENCE)
-            self._us_options = options
+                dist.ProcessGroupGloo._set_default_timeout(self, PATIENCE)
+            self._us_groups, self._us_options, self._us_store = groups, options, store
             self._us_number = next(numbers)
-            self._us_store, self._us_splits, self._us_aborted = store, 0, False
             groups.backends.append(self)  # C++ keeps the gloo object, only this keeps the Python one
 
-        @property
-        def options(self) -> Options:  # type: ignore[override]
-            return self._us_options
-
-        @property
-        def uid(self) -> int:
-            return self._us_number
-
-        def name(self) -> str:
-            return "nccl"
-
-        # -------------------------------------------------------------- timeouts
-
-        def _set_default_timeout(self, timeout: timedelta) -> None:
-            self._us_options._timeout = timeout
-
-        def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
-            pass
-
-        def _verify_work_timeout(self, work: object, timeout: timedelta) -> bool:
-            """Whether a Work's timeout is this one (`verifyWorkTimeoutForTest`)."""
-            return self._us_options._timeout == timeout
-
-        # -------------------------------------------------------------- the communicator
-
-        def _connected(self) -> bool:
-            return any(groups.by_name[name].connected for name in groups.named_of(self))
-
-        def _is_initialized(self) -> bool:
-            """Whether its communicators are made: at the first collective, or when the group was given its device."""
-            return self._connected()
-
-        def eager_connect_single_device(self, device: torch.device | None = None) -> None:
-            """Make the communicator of a device now."""
-            for name in groups.named_of(self):
-                groups.connect(groups.by_name[name], groups.state.index(device))
-
-        def get_error(self) -> ErrorType:
-            """What has gone wrong asynchronously: nothing, since errors are raised where a collective is called."""
-            kinds: type[ErrorType] = importlib.import_module("torch._C._distributed_c10d").ErrorType
-            return kinds.SUCCESS
-
-        def abort(self) -> None:
-            """Give up the communicators: what waits in them, and what is called from now on, raises."""
-            self._us_aborted = True
-            if hasattr(dist.ProcessGroupGloo, "abort"):
-                super().abort()
-
-        def _abort(self) -> None:
-            """The same, before torch 2.6."""
-            self.abort()
-
-        def shutdown(self) -> None:
-            """Give the group's resources back; gloo has nothing to give."""
-
-        def _shutdown(self) -> None:
-            """The same (called so before torch 2.7)."""
-
-        def _wait_for_pending_works(self) -> None:
-            """Nothing is pending: a hook is called when its collective is."""
-
-        def _group_start(self) -> None:
-            pass
-
-        def _group_end(self) -> None:
-            pass
-
-        # -------------------------------------------------------------- parts of it
-
-        def comm_split_count(self) -> int:
-            """How many groups were split off."""
-            return self._us_splits
-
-        def perform_nocolor_split(self, device: torch.device) -> None:
-            pass
-
-        @property
-        def supports_shrinking(self) -> bool:
-            """Whether ranks can be left out: NCCL can since 2.27."""
-            return True
-
-        def shrink(self, ranks_to_exclude: Sequence[int], shrink_flags: int = 0, opts: Options | None = None) -> object:
-            """A backend of the other ranks, in the same order."""
-            left = [rank for rank in range(self.size()) if rank not in ranks_to_exclude]
-            group = groups.by_name[groups.named_of(self)[0]]
-            name = f"{group.name} without {'_'.join(map(str, sorted(ranks_to_exclude)))}"
-            made = Options(self._us_options.is_high_priority_stream)
-            made._timeout = (opts or self._us_options)._timeout
-            members = [group.ranks[rank] for rank in left]
-            groups.watch.joined(name, "", members)
-            operation = Operation("shrink_group", elements=tuple(members))
-            with groups.watch.inside(Channel(name, "create"), operation, groups.state.site()):
-                return ProcessGroupNCCL(
-                    dist.distributed_c10d.PrefixStore(name, self._us_store), left.index(self.rank()), len(left), made
-                )
-
-        # -------------------------------------------------------------- memory
-
-        def register_mem_pool(self, pool: object, symm: bool = False) -> None:
-            """Let NCCL use a pool's memory as it is, which changes no value.
-
-            Raises:
-                DistBackendError: there is no communicator yet.
-            """
-            if not self._connected():
-                raise dist.DistBackendError(UNINITIALIZED)
-
-        deregister_mem_pool = register_mem_pool
-
-        def supports_tensor_alloc(self, device: torch.device) -> bool:
-            """Whether `allocate_tensor` is for this device."""
-            return False
-
-        @property
-        def mem_allocator(self) -> NoReturn:
-            raise UnsupportedError(
-                "understudy has no ncclMemAlloc (mem_allocator of ProcessGroupNCCL): use torch.empty"
-            )
-
-        def allocate_tensor(self, *args: object, **kwargs: object) -> NoReturn:
-            """Memory of ncclMemAlloc: refused."""
-            raise UnsupportedError(
-                "understudy has no ncclMemAlloc (allocate_tensor of ProcessGroupNCCL): use torch.empty"
-            )
-
-        def suspend(self) -> NoReturn:
-            """Give up the communicators' memory for a while: refused."""
-            raise UnsupportedError(
-                "understudy cannot suspend NCCL's communicators (ProcessGroupNCCL.suspend): destroy the group, and "
-                "make it again"
-            )
-
-        resume = memory_stats = suspend
+        def _us_wake(self) -> None:
+            if hasattr(dist.ProcessGroupGloo, "abort"):  # newer than torch 2.6
+                dist.ProcessGroupGloo.abort(self)
 
     # PyTorch tests for the class with `isinstance`, and names it in messages.
     ProcessGroupNCCL.Options = Options  # type: ignore[misc, assignment]
