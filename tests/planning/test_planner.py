@@ -14,10 +14,10 @@ from understudy.errors import UsageError
 from understudy.launch import Program
 from understudy.planning import ranks_of, specs_of
 from understudy.planning.cache import Cache
-from understudy.planning.demand import DOES_NOT_FIT, FAILED, FITS, NOT_TRIED, PRUNED
+from understudy.planning.demand import DOES_NOT_FIT, FAILED, FITS, NOT_TRIED, PRUNED, Verdict
 from understudy.planning.measurement import FAILED as BROKEN
 from understudy.planning.measurement import NO_MEMORY, RAN, DeviceNeed, Measurement
-from understudy.planning.planner import Planner, Question
+from understudy.planning.planner import Answer, Candidate, Planner, Question
 from understudy.planning.rehearsal import Job, Rehearsed
 from understudy.planning.result import Plan
 from understudy.planning.rows import Work, parse_prices, rows_of
@@ -102,6 +102,15 @@ def test_each_gpu_gets_its_largest_batch_and_the_next_one_is_shown_not_to_fit() 
         assert row.status == FITS
         assert CONTEXT + (2 + batch) * GIB <= row.memory_bytes < CONTEXT + (3 + batch) * GIB
         assert re.match(rf"{batch + 1} (needs|does not fit)", row.next_larger)
+
+
+def test_the_next_larger_value_says_what_found_no_room() -> None:
+    found = Measurement(NO_MEMORY, "CUDA out of memory. Tried to allocate 3.45 GiB. GPU 0 has 22 GiB")
+    beyond = Verdict(DOES_NOT_FIT, None, found, "rehearsed", found.message)
+    candidate = Candidate("L4", (parse_largest("--batch").choice(17),), True)
+    asked = question("L4", largest="--batch")
+    ran = Answer(candidate, Verdict(FITS, measurement=Measurement(RAN)), (18, beyond))
+    assert rows_of([ran], asked, Work())[0].next_larger == "18 finds no room for 3.45 GiB in one piece"
 
 
 def test_a_search_stays_within_its_range() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -26,6 +27,9 @@ from understudy.trace.units import plural
 DOES_NOT_FIT, CANNOT_EMULATE = 65, 66
 MOST_TRACE_BYTES = 16 << 20
 POLL_S = 0.05
+RANK = re.compile(r"^\[rank\d+\]: ?")
+AGENT = "ChildFailedError"
+"""What torchrun's agent raises when a rank has failed, whatever its reason."""
 interrupted = threading.Event()
 """Set where what runs in this process's threads is to end at once."""
 
@@ -219,9 +223,10 @@ def _note(notes: Sequence[str], text: str) -> str:
 
 
 def _last(text: str) -> str:
-    """The last line that a failing program wrote, which names the exception as a rule."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    """The last line that a failing program wrote which names an exception; that of a rank goes before its agent's."""
+    lines = [RANK.sub("", line).strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception", "Exit", "Interrupt"))]
+    errors = [line for line in errors if AGENT not in line] or errors
     return (errors or lines or ["it wrote nothing on stderr"])[-1][:300]
 
 

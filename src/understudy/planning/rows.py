@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +24,7 @@ UNITS = (TOKEN, SAMPLE)
 """What work is counted in, the finest that is known first."""
 NO_BAND = 0.5
 """The relative band that is assumed where the model gives none."""
+_REQUEST = re.compile(r"Tried to allocate ([\d.]+ \w+)")
 HOUR_NS = 3_600_000_000_000
 
 
@@ -250,7 +252,10 @@ def _beyond(answer: Answer) -> str:
     if verdict.status == demand.TIGHT:
         return f"{value} fits only without the band's margin"
     excess = excess_bytes(verdict)
-    return f"{value} needs {format_bytes(excess)} more than there is" if excess else f"{value} does not fit"
+    if excess:
+        return f"{value} needs {format_bytes(excess)} more than there is"
+    request = _REQUEST.search(verdict.why)
+    return f"{value} finds no room for {request[1]} in one piece" if request else f"{value} does not fit"
 
 
 def _command(program: Program, variables: Mapping[str, str | None], ranks: int | None) -> str:
