@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import util
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from understudy import checks, departure, foreign
 from understudy.errors import FileFormatError, UsageError, torch_is_missing
@@ -115,13 +115,20 @@ class Program:
         return [*agent, *flag, self.name, *self.arguments]
 
 
+class Ended(NamedTuple):
+    """How a command ended: its exit code, 128+N when signal N ended it, and whether it failed after a Ctrl-C."""
+
+    code: int
+    interrupted: bool = False
+
+
 def run(
     command: Sequence[str],
     variables: Mapping[str, str],
     stdout: IO[bytes] | None = None,
     stderr: IO[bytes] | None = None,
-) -> int:
-    """Run a command to its end and return its exit code, 128+N when signal N ended it.
+) -> Ended:
+    """Run a command to its end.
 
     The command has this process's terminal and stdin, and its stdout and stderr unless files are given. Signals that
     someone sends to this process go on to the command; those of the terminal (Ctrl-C) have reached it already.
@@ -134,6 +141,7 @@ def run(
     before = signal.signal(signal.SIGCHLD, lambda *_: None)
     # Blocked before the child exists, so that none is lost; the child begins with the mask that this process had.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*passed_on, signal.SIGCHLD])
+    interrupted = False
     try:
         try:
             child = subprocess.Popen(
@@ -147,12 +155,13 @@ def run(
             raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from error
         while (code := child.poll()) is None:
             number, from_terminal = _next_signal([*passed_on, signal.SIGCHLD])
+            interrupted = interrupted or number == signal.SIGINT
             if number != signal.SIGCHLD and not from_terminal:
                 child.send_signal(number)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGCHLD, before)
-    return code if code >= 0 else 128 - code
+    return Ended(code if code >= 0 else 128 - code, interrupted and code != 0)
 
 
 @contextmanager
@@ -214,10 +223,11 @@ def prepare(folder: Path) -> None:
     (folder / MARK).touch()
 
 
-def collect(folder: Path, failed: bool = False) -> Result:
+def collect(folder: Path, failed: bool = False, interrupted: bool = False) -> Result:
     """Read what the processes of a run left in its folder; processes that used no GPU are left out.
 
-    `failed` says that the program did, so that ranks which still waited when it ended did so in vain.
+    `failed` says that the program did, so that ranks which still waited when it ended did so in vain; `interrupted`
+    that Ctrl-C ended it, so that ranks which ended before others did no harm.
     """
     result = Result()
     if not (folder / MARK).exists():
@@ -243,7 +253,7 @@ def collect(folder: Path, failed: bool = False) -> Result:
     result.outcome = outcome(folder)
     result.shadows = sorted({f"`import {name}` found {file}" for name, file in _notes(folder, "shadow")})
     result.notes = [why for code, why in _outcomes(folder) if code == result.outcome]
-    wrong = after.wrong(folder, failed)
+    wrong = after.wrong(folder, failed, interrupted)
     if wrong:
         if not result.traces:
             result.traces.append(Trace())

@@ -51,6 +51,14 @@ def test_an_optimizer_that_loops_over_tensors(program):
     assert finding.message == "Adam updated 60 tensors one by one with 480 kernels in each of 20 steps"
 
 
+def test_an_optimizer_over_all_tensors_is_only_a_candidate(program):
+    for _ in range(20):
+        program.note("unfused-optimizer", 9, optimizer="Adam", parameters=60, kernels=7, foreach=1)
+    ((run, findings),) = checks.examine([program.trace])
+    assert findings == []
+    assert [one.fix for one in run.candidates(program.trace)] == ["fused optimizer"]
+
+
 def test_a_few_tensors_are_info(program):
     program.note("unfused-optimizer", 9, optimizer="SGD", parameters=4)
     assert one(program).severity == "info"

@@ -117,3 +117,36 @@ def test_nothing_is_left_behind(understudy, tmp_path: Path) -> None:
     done = understudy("run", "-c", "import os; print(os.environ['UNDERSTUDY_RUN_DIR'])", env={"TMPDIR": str(folder)})
     assert done.stdout.startswith(str(folder))
     assert list(folder.iterdir()) == []
+
+
+RANKS = """
+import pathlib, sys, torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+x = torch.ones(4, device="cuda")
+while True:
+    dist.all_reduce(x)
+    pathlib.Path(sys.argv[1] + str(dist.get_rank())).touch()
+"""
+
+
+@pytest.mark.long
+def test_an_interrupt_of_ranks_is_no_failure_of_theirs(tmp_path: Path) -> None:
+    options = ["--gpus", "2xV100", "--nproc-per-node", "2", "-c", RANKS, str(tmp_path / "rank")]
+    with subprocess.Popen(
+        [*RUN, *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        for rank in range(2):
+            wait_for(tmp_path / f"rank{rank}")
+        os.killpg(process.pid, signal.SIGINT)
+        _, report = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in report
+    assert "rank-ended" not in report

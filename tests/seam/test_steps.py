@@ -23,7 +23,15 @@ def test_each_step_is_a_row_at_its_line():
     steps = [record for record in session.trace if record.kind == Kind.STEP]
     assert [record.value for record in steps] == [1, 2, 3]
     assert {record.site.function for record in steps} == {"train"}
-    assert session.trace.notes == []
+
+
+def test_a_step_over_all_tensors_at_once_says_what_a_fused_one_would_move():
+    with emulate("1xV100") as session:
+        train("cuda", 2)
+    detail = dict(session.trace.notes[-1].detail)
+    parameters = sum(weight.numel() for weight in torch.nn.Linear(4, 4).parameters())
+    assert detail["foreach"] == 1
+    assert detail["fused_bytes"] == 2 * 4 * 4 * parameters  # parameter, gradient, two moments: read and written
 
 
 class Container(torch.optim.Optimizer):

@@ -29,6 +29,7 @@ STEPS = 4
 """From so many steps on the share is that of a step, the first left out; otherwise it is that of the run."""
 WORKERS = 4
 """Processes that the advice on input names: what they prepare takes a fourth of the time at least."""
+NUMBER_BYTES = 16
 CASTS_NS = 12_000
 """Host time of the two casts that autocast adds to a product: two launches of `aten::_to_copy`."""
 
@@ -93,12 +94,23 @@ class Remedy:
 
 
 class NoWait(Remedy):
-    """The host does not wait at these lines; the copies stay."""
+    """The host does not wait at these lines; copies stay, but those of a number that is only kept."""
+
+    def prepare(self) -> None:
+        """Find the lines whose number needs no copy: `total += loss.item()` adds on the device instead."""
+        lines = {site: self.trace.line(self.trace.sites[site]).split("#")[0].strip() for site in self.sites}
+        self.kept = {
+            site
+            for site, line in lines.items()
+            if ".item()" in line and "+=" not in line and not line.startswith(("if ", "elif ", "while ", "assert "))
+        }
 
     def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
-        """Leave waits out, and the copies of single numbers that they are for."""
+        """Leave waits out, and the copies of single numbers that nothing takes the place of."""
         if row[3] not in self.sites:
             return AS_IT_WAS
+        if row[0] == Kind.COPY and row[3] in self.kept and row[7] <= NUMBER_BYTES and "DtoH" in self.name(row):
+            return Change(keep=False, gap_ns=0)
         return GONE if row[0] == Kind.SYNCHRONIZE else AS_IT_WAS
 
 
@@ -236,11 +248,11 @@ class Aligned(Repriced):
 
 
 class FusedOptimizer(Remedy):
-    """All parameters of a step in one kernel."""
+    """All parameters of a step in one kernel, beside one that counts the steps."""
 
     def prepare(self) -> None:
         """Find the rows of the steps of these lines: the seam notes right after a step how many kernels it took."""
-        self.steps: dict[int, tuple[int, int]] = {}  # row -> (first row of its step, bytes of all)
+        self.steps: dict[int, tuple[int, int, int]] = {}  # row -> (first, last row of its step, bytes of the fused one)
         self.first: set[int] = set()
         rows = list(rows_of(self.trace))
         step = -1
@@ -249,22 +261,29 @@ class FusedOptimizer(Remedy):
                 step = index
             elif row[0] == Kind.NOTE and row[3] in self.sites and step >= 0:
                 note = self.trace.notes[row[7]]
-                kernels = int(dict(note.detail).get("kernels", 0)) if note.code == "unfused-optimizer" else 0
+                detail = dict(note.detail)
+                kernels = int(detail.get("kernels", 0)) if note.code == "unfused-optimizer" else 0
                 of_step = [at for at in range(max(0, step - kernels), step) if rows[at][0] == Kind.KERNEL]
-                size = sum(rows[at][7] for at in of_step)
+                # Half of the bytes where nothing more is known: no result is written in between.
+                size = int(detail.get("fused_bytes", sum(rows[at][7] for at in of_step) // 2))
                 if of_step:  # a step in a captured graph has none of its own
-                    self.steps |= dict.fromkeys(of_step, (of_step[0], size))
+                    self.steps |= dict.fromkeys(of_step, (of_step[0], of_step[-1], size))
 
     def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
-        """The first kernel of a step does it all, which moves half of the bytes: no result is written in between."""
+        """The first kernel of a step counts its steps, the last one does the rest, those between are gone."""
         found = self.steps.get(index)
         if found is None:
             return AS_IT_WAS
-        if index != found[0]:
+        first, last, size = found
+        if index not in (first, last):
             return Change(keep=False, gap_ns=0)
         model = self.old[lane.device]
-        fused_ns = 5_000 + 0.5e9 * found[1] / model.gpu.memory_bandwidth_bytes_per_s
-        return Change(scale=fused_ns / max(1, row[6] - row[5]))
+        if index == first != last:
+            return Change(gap_ns=min(gap_ns, model.dispatch_ns("aten::_foreach_add_")), scale=0.0)
+        fused = Signature("aten::_fused_adam_", dtypes=("float32",), read_bytes=size // 2, written_bytes=size // 2)
+        on_host = model.dispatch_ns(fused.name)
+        fused_ns = model.kernel(fused).duration_ns
+        return Change(gap_ns=on_host if first != last else None, scale=fused_ns / max(1, row[6] - row[5]))
 
 
 class Graphs(Remedy):

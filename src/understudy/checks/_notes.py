@@ -50,20 +50,21 @@ class NoteCheck(Check):
 
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding a line."""
-        return [
-            Finding(
-                self.code,
-                self.judge(line),
-                self.message(line),
-                self.advice(line),
-                line.site,
-                times=line.times,
-                size_bytes=line.number("size_bytes"),
-                device=line.number("device") if any("device" in note for note in line.notes) else -1,
-                fix=self.fix,
-            )
-            for line in self.lines.values()
-        ]
+        return [self.finding(line) for line in self.lines.values()]
+
+    def finding(self, line: Line) -> Finding:
+        """The finding of one line."""
+        return Finding(
+            self.code,
+            self.judge(line),
+            self.message(line),
+            self.advice(line),
+            line.site,
+            times=line.times,
+            size_bytes=line.number("size_bytes"),
+            device=line.number("device") if any("device" in note for note in line.notes) else -1,
+            fix=self.fix,
+        )
 
     def group(self, note: Note) -> str:
         """What keeps notes of one line apart; nothing by default."""

@@ -22,14 +22,14 @@ SENTENCES = {
 
 
 class AssumedValue(NoteCheck):
-    """What a rehearsal without data took for values that it has not.
+    """Values that a rehearsal without data had to assume.
 
     ## What it does
-    Lists where a run with `--no-data` needed values of the device, and what they were taken for: gradients do not
-    overflow, losses and other numbers are finite, masks select everything, and the rest is what `--assume` says.
+    Lists where a run with `--no-data` needed values from a device, and what was assumed: gradients do not overflow,
+    losses and other numbers are finite, masks select everything, and the rest is what `--assume` says.
 
     ## Why it is bad
-    It is not, as long as the program would go the same way with data. A mask that selects half of a batch makes less
+    It is not, as long as the program would take the same path with data. A mask that selects half of a batch makes less
     work and takes less memory than one that selects all of it.
 
     ## Example

@@ -12,12 +12,12 @@ class CollectiveDeadlock(RankCheck):
     """Ranks wait for one another in a circle.
 
     ## What it does
-    Reports ranks of which each waits in a call that another of them has not made and cannot make, because it waits
-    itself: collectives of two groups in different order, two ranks that both send first, a receive without its send.
-    It shows where each waits and for whom, and the run ends there.
+    Reports ranks that each wait for a call that another of them has not made and cannot make, because it is waiting
+    too: collectives of two groups in different order, two ranks that both send first, a receive without its send. It
+    shows where each waits and for whom, and the run ends there.
 
     ## Why it is bad
-    No rank ever goes on. NCCL requires that all ranks use their groups in the same order, and a send that is larger
+    No rank ever continues. NCCL requires that all ranks use their groups in the same order, and a send that is larger
     than NCCL's buffers ends only when its receive has begun; small messages may pass on one machine and hang on
     another.
 

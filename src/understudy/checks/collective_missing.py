@@ -9,10 +9,10 @@ from understudy.checks._ranks import RankCheck
 
 
 class CollectiveMissing(RankCheck):
-    """A rank came to its end without a call that other ranks wait in.
+    """A rank ended without making a call that other ranks wait in.
 
     ## What it does
-    Reports a rank whose program ended in order while others wait for it in a collective, or for a message. It shows
+    Reports a rank whose program ended normally while others wait for it in a collective, or for a message. It shows
     where they wait and which call of the group was that rank's last, and the run ends there.
 
     ## Why it is bad

@@ -11,11 +11,11 @@ class ContextOnOtherGpu(NoteCheck):
     """A rank that takes memory of a GPU where another rank works.
 
     ## What it does
-    Reports ranks that open a CUDA context on a GPU where another rank works: on cuda:0, mostly.
+    Reports ranks that open a CUDA context on a GPU where another rank works, usually cuda:0.
 
     ## Why it is bad
-    A context takes hundreds of megabytes for as long as the process lives. Of eight ranks that all open one on cuda:0,
-    that GPU has seven contexts more than it needs, and runs out of memory first.
+    A context takes hundreds of megabytes for as long as the process lives. When eight ranks all open one on cuda:0,
+    that GPU holds seven contexts that it does not need, and runs out of memory first.
 
     ## Example
     ```python

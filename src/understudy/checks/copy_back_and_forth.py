@@ -34,11 +34,11 @@ class CopyBackAndForth(Check):
 
     ## What it does
     Looks for tensors that were copied from a device to the host and, within the next four kernels, from there to a
-    device again, three times or more. Activations and states that are offloaded to save memory mostly stay on the host
-    for longer; a line that does that is not reported.
+    device again, three times or more. Activations and states that are offloaded to save memory usually stay on the host
+    for longer; such lines are not reported.
 
     ## Why it is bad
-    Both ways cross the slow link, and the way out makes the host wait for all work queued before it.
+    Both copies cross the slow link, and the first one makes the host wait for all work queued before it.
 
     ## Example
     ```python

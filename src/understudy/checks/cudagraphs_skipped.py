@@ -9,14 +9,14 @@ from understudy.trace.finding import Severity
 
 
 class CudagraphsSkipped(NoteCheck):
-    """A compiled graph that was to be a CUDA graph and is none.
+    """A compiled graph that should run as a CUDA graph and does not.
 
     ## What it does
     Reports compiled graphs that run without CUDA graphs although `mode="reduce-overhead"` or `mode="max-autotune"` asks
     for them, with Inductor's own reason.
 
     ## Why it is bad
-    Each kernel is launched by the host, which is what the mode was to avoid.
+    Each kernel is launched by the host, which is what the mode is meant to avoid.
 
     ## Example
     ```python

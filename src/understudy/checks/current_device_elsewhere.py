@@ -9,11 +9,11 @@ from understudy.trace.finding import Severity
 
 
 class CurrentDeviceElsewhere(NoteCheck):
-    """A rank that works on another device than its current one.
+    """A rank that works on a device other than its current one.
 
     ## What it does
-    Reports `DistributedDataParallel` of a model on another GPU than the first in a process whose current device is
-    cuda:0.
+    Reports `DistributedDataParallel` of a model that is on a GPU other than the first, in a process whose current
+    device is cuda:0.
 
     ## Why it is bad
     `.cuda()` without a number, `torch.cuda.synchronize()` and collectives of objects go to the current device, which is

@@ -12,10 +12,10 @@ MIN_CHUNK = 8  # examples a device: with fewer, copying the model's parameters o
 
 
 class DataParallel(NoteCheck):
-    """One process for several GPUs, which help each other less than they could.
+    """One process that drives several GPUs, with less speed-up than they could give.
 
     ## What it does
-    Reports `nn.DataParallel`: as `info` where it serves, as a warning where a batch gives fewer chunks than there are
+    Reports `nn.DataParallel`: as `info` where it helps, as a warning where a batch gives fewer chunks than there are
     devices or fewer than eight examples a device.
 
     ## Why it is bad

@@ -9,15 +9,15 @@ from understudy.trace.operation import Hazard
 
 
 class EarlyOverwrite(HazardCheck):
-    """The host changes what a copy has not yet taken.
+    """The host overwrites memory that a copy has not read yet.
 
     ## What it does
     Reports a write, on the host, to pinned memory from which a `non_blocking=True` copy to a device was started, when
-    nothing has made the host wait for that copy; and a write to pinned memory that such a copy is still to fill.
+    nothing has made the host wait for that copy; and a write to pinned memory that such a copy has yet to fill.
 
     ## Why it is bad
-    The device gets a mixture of the old bytes and the new ones. A buffer that a loop reuses for the next batch spoils
-    the batch before.
+    The device gets a mixture of the old bytes and the new ones. A buffer that a loop reuses for the next batch corrupts
+    the previous one.
 
     ## Example
     ```python

@@ -14,12 +14,12 @@ MIN_SHARE = 0.2  # of the device's memory, reserved at the peak and not in use: 
 
 
 class Fragmentation(Check):
-    """Memory that the allocator holds in pieces which nothing fits into.
+    """Memory that the allocator holds in pieces too small to use.
 
     ## What it does
     Compares the peak of the memory that the caching allocator took from the driver with the peak of what the program
     used of it, and reports a difference of more than a fifth of the device's memory. Where the history of allocations
-    was replayed with other settings, it names the one that needed least.
+    was replayed with other settings, the finding names the one that needed least.
 
     ## Why it is bad
     The difference is memory that the card has and the program cannot use. It ends in an out-of-memory error that says

@@ -16,8 +16,8 @@ class FreedInUse(HazardCheck):
     may still be using it, and whose memory was then given to a new tensor.
 
     ## Why it is bad
-    The caching allocator orders memory by the stream on which it was allocated and knows of no other. The new owner
-    writes while the old reader still reads: the values are wrong at times.
+    The caching allocator orders memory by the stream on which it was allocated and does not know about other streams.
+    The new owner writes while the old reader still reads: the values are sometimes wrong.
 
     ## Example
     ```python

@@ -9,7 +9,7 @@ from understudy.trace.finding import Severity
 
 
 class GraphBreak(NoteCheck):
-    """A compiled program that its compiler cannot follow in one piece.
+    """A program that `torch.compile` cannot compile in one piece.
 
     ## What it does
     Reports each line at which `torch.compile` ends a graph and goes on with another one, with Dynamo's own reason.

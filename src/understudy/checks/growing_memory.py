@@ -32,15 +32,15 @@ class Growth(NamedTuple):
 
 
 class GrowingMemory(Check):
-    """Memory that every step leaves behind.
+    """Memory that grows with every step.
 
     ## What it does
     Looks at the memory in use at the end of each optimizer step, and reports growth by more than 4 KiB in every step
     but the first two, over eight steps or more. In a loop without an optimizer it looks at what a line allocates in
-    each iteration and nothing gives back, up to the program's last kernels. It needs the history of allocations.
+    each iteration and nothing frees, up to the program's last kernels. It needs the history of allocations.
 
     ## Why it is bad
-    Something keeps a reference across steps, and sooner or later memory is full. Mostly it is a loss that is added up
+    Something keeps a reference across steps, and sooner or later memory is full. Usually it is a loss that is added up
     together with the graph that computed it.
 
     ## Example

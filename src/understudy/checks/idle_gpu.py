@@ -21,11 +21,11 @@ class IdleGpu(Check):
 
     ## What it does
     Adds up the long gaps (over 100 µs) in which no device has anything to do and that no host synchronization
-    explains, and reports more than 30 % of the time, if they come to 10 ms or more. The longest gap is left out: it
-    may be set-up.
+    explains, and reports them where they add up to more than 30 % of the time and to 10 ms or more. The longest gap is
+    left out: it may be set-up.
 
     ## Why it is bad
-    A device is paid for while it waits. Usually it waits for data: reading, decoding, augmenting in the main process.
+    You pay for a device while it waits. Usually it waits for data: reading, decoding, augmenting in the main process.
 
     ## Example
     ```python

@@ -22,7 +22,8 @@ class Imbalance(NoteCheck):
     host came late.
 
     ## Why it is bad
-    All ranks go as fast as the slowest. It is information: the program is right, and one slow rank may be wanted.
+    All ranks are as slow as the slowest one. It is information only: the program is correct, and one slow rank may be
+    intended.
 
     ## Example
     ```python

@@ -10,13 +10,13 @@ from understudy.trace.operation import Note
 
 
 class InjectedFault(NoteCheck):
-    """A fault that the run was asked for.
+    """A fault that the run was asked to inject.
 
     ## What it does
     Says where each fault of `--fault` happened. It is a remark: nothing is wrong with the program.
 
     ## Why it is bad
-    It is not. What follows from it (an error, a finding, wrong values) is what the fault was asked for to show.
+    It is not: what follows from it (an error, a finding, wrong values) is what the fault was injected to show.
 
     ## Example
     ```console

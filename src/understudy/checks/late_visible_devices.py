@@ -1,4 +1,4 @@
-"""The check `late-visible-devices`: CUDA_VISIBLE_DEVICES set when it no longer counts."""
+"""The check `late-visible-devices`: CUDA_VISIBLE_DEVICES set too late to have an effect."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Line:
 
 
 class ManySmallCopies(Check):
-    """Data that travels to a device in crumbs.
+    """Data copied to a device in many small pieces.
 
     ## What it does
     Looks for source lines that copy at least 16 small pieces (64 KiB or less each) to a device between one kernel and

@@ -15,7 +15,7 @@ NEAR = 0.92  # of the memory: the rest is less than what another driver, library
 
 
 class NearFullMemory(Check):
-    """A peak that leaves next to nothing of a device's memory.
+    """A peak that leaves almost none of a device's memory free.
 
     ## What it does
     Compares the peak of the allocated memory, together with the CUDA context, with the device's memory, and reports

@@ -25,11 +25,11 @@ class OutOfMemory(NoteCheck):
 
     ## What it does
     Explains an out-of-memory error: how much was asked for, how much was free, and which lines held the most, when the
-    history of allocations was kept. A program that caught the error and went on, with kernels after it, is told so
-    without a severity above "info".
+    history of allocations was kept. Where the program caught the error and went on, with kernels after it, the severity
+    is `info`.
 
     ## Why it is bad
-    The program ends there, after the time that it took to get there.
+    The program ends there, and the time that it took to get there is lost.
 
     ## Example
     ```python

@@ -22,8 +22,8 @@ class PageableCopy(Check):
     ## What it does
     Groups copies from pageable host memory to a device by source line, and copies with `non_blocking=True` whose host
     side is pageable, in either direction. A line outside of a loop (a model that is moved once) is not reported, nor
-    is one that moves at most 64 KiB at a time and costs no time that one would notice; with `non_blocking=True`,
-    which promises something that it does not keep, both are `info`.
+    is one that moves at most 64 KiB at a time and costs no noticeable time; with `non_blocking=True`, which has no
+    effect there, both are `info`.
 
     ## Why it is bad
     The hardware can only copy from pinned (page-locked) memory by itself. From pageable memory the driver first copies

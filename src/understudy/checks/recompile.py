@@ -20,7 +20,7 @@ class Recompile(NoteCheck):
     third time on.
 
     ## Why it is bad
-    Compiling takes seconds to minutes, in which the GPU waits. After eight times, the limit that
+    Compiling takes seconds to minutes, during which the GPU waits. After eight compilations, the limit that
     `torch._dynamo.config.recompile_limit` sets, PyTorch gives up and runs the function uncompiled.
 
     ## Example

@@ -34,8 +34,8 @@ class RepeatedCopy(Check):
     ## What it does
     Looks for source lines that copy the same bytes of the same host tensor, not written to in between, to one device
     three times or more. A line that moves more than four different tensors in turn (a data set, epoch after epoch) is
-    left alone: the data may not fit on the device. So is what a side stream brings from pinned memory without
-    blocking: weights that are streamed in for each use, so that they need no place on the device between.
+    left alone: the data may not fit on the device. So are non-blocking copies from pinned memory on a side stream:
+    weights that are streamed in for each use, and take no memory on the device in between.
 
     ## Why it is bad
     The link to the host is slow, ten to fifty times slower than the device's own memory, and each copy costs the host

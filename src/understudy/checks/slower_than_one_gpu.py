@@ -22,7 +22,7 @@ class SlowerThanOneGpu(Check):
     [data-parallel](data-parallel.md).
 
     ## Why it is bad
-    Gradients cross a link in every step, whatever the model computes. With little work between two of them the link,
+    Gradients cross a link in every step, whatever the model computes. With little work between two exchanges the link,
     or the host that drives it, is what the ranks wait for, and further GPUs make the training slower.
 
     ## Example

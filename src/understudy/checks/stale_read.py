@@ -9,7 +9,7 @@ from understudy.trace.operation import Hazard
 
 
 class StaleRead(HazardCheck):
-    """The host reads what a copy has not yet brought.
+    """The host reads memory that a copy has not filled yet.
 
     ## What it does
     Reports a read, on the host, of memory that a `non_blocking=True` copy from a device fills, when nothing has made

@@ -14,9 +14,9 @@ class TritonOutOfBounds(KernelMemoryCheck):
 
     ## What it does
     Reports the line of a kernel whose load, store or atomic reaches beyond the allocation that its pointer argument
-    points into, with the argument's name and the byte. That other memory lies there is no excuse: an access
-    belongs to the argument from which its address was computed. Here such a load gives the mask's `other` or zero, and
-    such a store writes nothing.
+    points into, with the argument's name and the byte. It does not matter that other memory lies there: an access
+    belongs to the argument from which its address was computed. In the emulation, such a load returns the mask's
+    `other` or zero, and such a store writes nothing.
 
     ## Why it is bad
     The GPU notices only where no memory is mapped: "CUDA error: an illegal memory access was encountered" comes up at a

@@ -18,8 +18,8 @@ class TritonUninitialized(KernelMemoryCheck):
     PyTorch's that writes a part of a tensor counts as having written all of it.
 
     ## Why it is bad
-    What stands there is what was there before: zeros on a fresh GPU, so that a test passes, and another tensor's
-    numbers later in a run.
+    Such bytes hold whatever was there before: zeros on a fresh GPU, so that a test passes, and another tensor's numbers
+    later in a run.
 
     ## Example
     ```python

@@ -14,13 +14,13 @@ class TritonWriteConflict(KernelMemoryCheck):
 
     ## What it does
     Reports the line of a kernel whose store writes what another program of the same launch has written, without an
-    atomic and without an order between the two. An order is there where one program releases and the other acquires the
-    same place by an atomic: a lock of `tl.atomic_cas` and `tl.atomic_xchg`, or a counter. It is a warning where both
-    write the same value.
+    atomic and without an order between the two. Two programs are ordered where one releases and the other acquires the
+    same address with an atomic: a lock of `tl.atomic_cas` and `tl.atomic_xchg`, or a counter. It is a warning where
+    both write the same value.
 
     ## Why it is bad
-    The programs of a grid run in any order, and at once. Which value is left is decided by chance, another time on
-    another GPU; of sums that are read, added to and stored, some parts get lost.
+    The programs of a grid run in any order, and at once. Which value remains is a matter of chance, and may differ on
+    another GPU; in sums that are read, added to and stored, some contributions are lost.
 
     ## Example
     ```python

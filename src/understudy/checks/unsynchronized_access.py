@@ -18,7 +18,7 @@ class UnsynchronizedAccess(HazardCheck):
     streams for itself, it is a remark (`info`) that names the library's line.
 
     ## Why it is bad
-    The second access may run before, during or after the first. The values are wrong at times: on another card, at
+    The second access may run before, during or after the first. The values are sometimes wrong: on another card, at
     another size, under another load.
 
     ## Example

@@ -9,7 +9,7 @@ from understudy.trace.finding import Severity
 
 
 class UnusedParameters(NoteCheck):
-    """Parameters of a DistributedDataParallel model that took no part in the loss.
+    """Parameters of a DistributedDataParallel model that did not contribute to the loss.
 
     ## What it does
     Reports a forward that `DistributedDataParallel` refuses since parameters had no gradient in the step before, with

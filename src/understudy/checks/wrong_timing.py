@@ -49,14 +49,14 @@ class Measured:
 
 
 class WrongTiming(Check):
-    """A clock read while the device is still at the work that is being timed.
+    """A clock read while the device is still busy with the work being timed.
 
     ## What it does
     Looks at two readings of the same clock in one thread with device work issued in between, and reports the second
     when a tenth of the measured time or more of that work was still to come. In a loop that times each step, what the
     first reading left behind is waited for in the measured time, and balances what the second leaves. Readings inside
-    libraries do not count, and `time.time() - start` begins no measurement. Where a rank's measurement between two
-    lines is right, that of another rank there, which does not read its loss and prints no time, is not reported.
+    libraries do not count, and `time.time() - start` begins no measurement. Where one rank measures correctly between
+    two lines, another rank that neither reads its loss there nor prints a time is not reported.
 
     ## Why it is bad
     A call returns as soon as the work is queued. What is measured is the time to queue it: the result looks ten or a

@@ -29,6 +29,7 @@ from understudy.trace.units import plural
 FINDING = 64
 REFUSED = 66
 NO_EVIDENCE = 67
+INTERRUPTED = 130
 UNDECIDABLE = (*NEEDS_ACCESSES, *NEEDS_CONTENTS, *NEEDS_PROGRAM)  # in what is recorded on real GPUs
 
 # torchrun's options, which go to torchrun's own elastic agent as they are.
@@ -157,12 +158,20 @@ def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> 
             variables.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, which also warns of it
         output = click.get_current_context().obj
         file = output.file if isinstance(output, Output) else None
-        code = launch.run(line, variables, file, file)
+        code, interrupted = launch.run(line, variables, file, file)
+        if interrupted and torchrun is not None:
+            code = INTERRUPTED  # the elastic agent ends with 1, which says nothing
         if isinstance(output, Output):
             output.ended()
         wanted = gates or outputs or not options["quiet"]
-        failed = 0 < code <= 128
-        result = launch.collect(folder, failed) if wanted else launch.Result(outcome=launch.outcome(folder))
+        failed = 0 < code <= 128 and not interrupted
+        if wanted:
+            result = launch.collect(folder, failed, interrupted)
+        else:
+            result = launch.Result(outcome=launch.outcome(folder))
+        if interrupted:
+            for trace in result.traces:
+                trace.facts["interrupted"] = True
         return _finish(code, result, gates, outputs, options)
 
 

@@ -102,7 +102,7 @@ def _run(target: launch.Program, emulation: Json | None, version: str | None) ->
             else:
                 chosen = emulation | ({"cuda_version": version} if version else {})
                 variables = launch.environment(chosen, records, os.environ)
-            code = launch.run(target.command(), variables, out, err)
+            code = launch.run(target.command(), variables, out, err).code
             result = launch.collect(records)
         printed, errors = ((folder / file).read_text(encoding="utf-8", errors="replace") for file in ("out", "err"))
         trace = result.traces[0] if result.traces else None

@@ -12,8 +12,11 @@ from understudy.ranks.ledger import SUFFIX, Entry, read
 from understudy.trace.operation import Note
 
 
-def wrong(folder: Path, failed: bool) -> list[Note]:
-    """What the ranks of each job in a run's folder found wrong; of a run that `failed`, what is wrong by its end."""
+def wrong(folder: Path, failed: bool, interrupted: bool = False) -> list[Note]:
+    """What the ranks of each job in a run's folder found wrong; of a run that `failed`, what is wrong by its end.
+
+    Ctrl-C ends one rank after the other: that a rank of an `interrupted` run ended while others waited is not wrong.
+    """
     jobs: dict[str, list[Entry]] = {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
@@ -24,10 +27,18 @@ def wrong(folder: Path, failed: bool) -> list[Note]:
     found: list[Note] = []
     for entries in jobs.values():
         said = [note for entry in entries for note in entry.notes]
-        if not said and failed:
+        if interrupted:
+            said = [note for note in said if not _by_interrupt(note)]
+        elif not said and failed:
             said = judge([entry.rank for entry in map(_ended, entries)])
         found += [note for note in said if note not in found]
     return _latest(found)
+
+
+def _by_interrupt(note: Note) -> bool:
+    detail = dict(note.detail)
+    by = str(detail.get("text", "")).startswith("KeyboardInterrupt") or detail.get("how") in ("killed", "absent")
+    return note.code in ("rank-ended", "collective-missing") and by
 
 
 def _ended(entry: Entry) -> Entry:

@@ -106,7 +106,7 @@ def _tiles(summary: Summary) -> list[Json]:
     fullest = max(used, key=lambda one: one.peak_allocated_bytes or 0, default=None)
     peak = None if fullest is None else fullest.peak_allocated_bytes
     total = None if fullest is None else fullest.memory_bytes
-    step, _, rate = brief.step(summary).partition(", ")
+    step, _, rate = brief.step(summary).rpartition(", ")
     graver = sum(finding.severity != "info" for finding in summary.findings)
     notes = len(summary.findings) - graver
     length, _, band = step.partition(" (")

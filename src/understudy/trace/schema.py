@@ -65,6 +65,7 @@ class Facts(TypedDict, total=False):
     world_size: Annotated[int, Meta(ge=0)] | None
     cuda_version: tuple[int, int] | None
     exit_code: int
+    interrupted: bool
     frameworks: list[str]
     incomplete: bool
     processes: Annotated[int, Meta(ge=1)]

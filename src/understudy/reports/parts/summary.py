@@ -317,15 +317,16 @@ def _verdict(
     if tests is not None:
         place = f"{'EMULATED' if emulated else 'MEASURED'}, {plural(tests, 'test')} on GPUs"
     code = trace.facts.get("exit_code", 0)
+    interrupted = code in INTERRUPTED or trace.facts.get("interrupted", False)
     incomplete = trace.facts.get("incomplete", False)
     if incomplete:
         place += ", INCOMPLETE records"
     if code:
-        place += _ending(code)
+        place += ", interrupted" if interrupted else _ending(code)
     refusal = trace.facts.get("refusal")
     if refusal:
         return f"{place}: the emulation refused to go on", str(refusal), "see docs/coverage.md for what is emulated"
-    if code in INTERRUPTED and not any(finding.severity == "error" for finding in findings):
+    if interrupted and not any(finding.severity == "error" for finding in findings):
         return f"{place}: no verdict on a part of a run", _where_time_went(devices, window_ns), "run it to its end"
     errors = [finding for finding in findings if finding.severity == "error"]
     warnings = [finding for finding in findings if finding.severity == "warning"]
@@ -384,8 +385,6 @@ def _of_snapshot(devices: list[Device], place: str) -> tuple[str, str, str]:
 
 
 def _ending(code: int) -> str:
-    if code in INTERRUPTED:
-        return ", interrupted"
     return f", signal {code - 128} ended the program" if code > 128 else f", the program failed (exit code {code})"
 
 

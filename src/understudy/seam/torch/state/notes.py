@@ -9,6 +9,7 @@ import linecache
 import os
 import re
 import sys
+import weakref
 from types import FrameType
 
 import torch
@@ -21,6 +22,9 @@ from understudy.trace.operation import Kind, Note
 
 NUMBERED = re.compile(r"cuda:[1-9]|\.cuda\([1-9]|\.to\([1-9]|device=[1-9]")
 """A device other than the first, written out in a line of source."""
+
+FUSED = ("Adam", "AdamW", "SGD")
+"""Optimizers of torch.optim that have a fused implementation on CUDA."""
 
 
 class Notes:
@@ -35,6 +39,7 @@ class Notes:
         self.captured_steps = 0
         self.stop_after: int | None = None
         self._hooks: list[RemovableHandle] = []
+        self._moved_by_fused: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
 
     def begin(self) -> None:
         """Listen to the steps of optimizers."""
@@ -72,11 +77,30 @@ class Notes:
             self.stepped(site)
         else:
             self.captured_steps += 1
-        if not any(_multi_tensor(group) for group in optimizer.param_groups):
+        foreach = any(_multi_tensor(group) for group in optimizer.param_groups)
+        fused = any(group.get("fused") for group in optimizer.param_groups)
+        if not foreach or (not fused and type(optimizer).__name__ in FUSED):
             kernels = len(machine.trace.rows) - self._rows_before_step - 1
+            detail: dict[str, int] = {"foreach": 1} if foreach else {}
+            if type(optimizer).__name__ in FUSED:
+                detail["fused_bytes"] = self._fused_bytes(optimizer, parameters)
             self.note("unfused-optimizer", site, optimizer=type(optimizer).__name__,
-                      parameters=len(parameters), kernels=kernels)  # fmt: skip
+                      parameters=len(parameters), kernels=kernels, **detail)  # fmt: skip
         self._rows_after_step = len(machine.trace.rows)
+
+    def _fused_bytes(self, optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> int:
+        """What a fused step reads and writes: parameters, gradients, and the states of their size."""
+        known = self._moved_by_fused.get(optimizer)
+        if known is None:
+            first = next((p for p in parameters if p in optimizer.state), None)
+            of_its_size = 0
+            if first is not None:
+                state = optimizer.state[first].values()
+                of_its_size = sum(isinstance(one, torch.Tensor) and one.shape == first.shape for one in state)
+            own = [getattr(p, "_local_tensor", p) for p in parameters]  # of a DTensor, this rank's part
+            size = sum(p.numel() * p.element_size() for p in own)
+            known = self._moved_by_fused[optimizer] = 2 * (2 + of_its_size) * size
+        return known
 
     def stepped(self, site: int) -> None:
         """An optimizer's step was taken: by a call, or by the replay of a graph that holds one."""
