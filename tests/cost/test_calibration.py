@@ -82,3 +82,25 @@ def test_the_step_share_narrows_wide_bands_alone():
     assert bands.of_step(0.03) == 0.03
     assert bands.of_step(0.3) == pytest.approx(0.3 * bands.step_share())
     assert 0.05 <= bands.of_step(0.06) <= 0.06
+
+
+@pytest.fixture
+def calibrate_compiled(calibrate_images):
+    return __import__("calibrate_compiled")
+
+
+def test_recorded_compiled_steps_meet_what_was_published(calibrate_compiled):
+    """# issue 19: 15 % for the compiled step, 10 % for the speed-up over eager; these are the rows that were fitted."""
+    of = calibrate_compiled.pairs()
+    eager, compiled = calibrate_compiled.step_ms(of.eager), calibrate_compiled.step_ms(of.compiled)
+    published = [one.ms / other.ms for one, other in zip(of.eager, of.compiled, strict=True)]
+    assert median(abs(ms / one.ms - 1) for ms, one in zip(compiled, of.compiled, strict=True)) <= 0.15
+    assert median(abs(a / b / c - 1) for a, b, c in zip(eager, compiled, published, strict=True)) <= 0.10
+
+
+def test_every_kernel_of_a_compiled_step_is_priced_by_the_shares_that_it_names(calibrate_compiled):
+    of = calibrate_compiled.pairs()
+    named = {
+        share for one in of.compiled for kernel in one.signatures for share in calibrate_compiled.shares_of(one, kernel)
+    }
+    assert named == set(calibrate_compiled.SHARES)

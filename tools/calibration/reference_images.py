@@ -4,9 +4,7 @@ The programs are those of timm's `benchmark.py`: AMP in float16, `cudnn.benchmar
 training. timm is in an environment of its own (`make accuracy-images`); of torchvision, whose builds do not load beside
 a CPU build of torch, only Python is needed, so its operators are declared here.
 
-The rows do not say whether `--fast-norm` was given (timm's own layer and group norms in 16 bits, not FP32). It is taken
-as given from torch 2 on: in FP32, davit_huge_fl and resnetv2_101x3_bit do not fit a 24 GB card at the batches that were
-published; in 16 bits they do, and the benchmark's next larger batches do not.
+Layer and group norms run in FP32, as autocast has them: the rows do not say whether `--fast-norm` (16 bits) was given.
 """
 
 from __future__ import annotations
@@ -114,9 +112,7 @@ def create(timm: Any, row: Row) -> Any:
 
 def made(timm: Any, row: Row) -> tuple[nn.Module, Tensor]:
     """A row's model and its batch of images, on the GPU, with timm's settings of its time."""
-    recent = row.torch >= "2"
-    timm.layers.set_fused_attn(recent)  # timm of torch 1.12 had attention written out
-    timm.layers.set_fast_norm(recent)
+    timm.layers.set_fused_attn(row.torch >= "2")  # timm of torch 1.12 had attention written out
     with torch.device("cuda"):
         model = create(timm, row).to(memory_format=FORMATS[row.layout])
         images = torch.zeros(row.batch, 3, row.size, row.size).to(memory_format=FORMATS[row.layout])
