@@ -79,10 +79,11 @@ class Notes:
             self.captured_steps += 1
         foreach = any(_multi_tensor(group) for group in optimizer.param_groups)
         fused = any(group.get("fused") for group in optimizer.param_groups)
-        if not foreach or (not fused and type(optimizer).__name__ in FUSED):
+        fusible = type(optimizer).__name__ in FUSED and all("fused" in group for group in optimizer.param_groups)
+        if not foreach or (fusible and not fused):
             kernels = len(machine.trace.rows) - self._rows_before_step - 1
             detail: dict[str, int] = {"foreach": 1} if foreach else {}
-            if type(optimizer).__name__ in FUSED:
+            if fusible:
                 detail["fused_bytes"] = self._fused_bytes(optimizer, parameters)
             self.note("unfused-optimizer", site, optimizer=type(optimizer).__name__,
                       parameters=len(parameters), kernels=kernels, **detail)  # fmt: skip
