@@ -31,6 +31,25 @@ def test_a_row_names_what_exists(row):
     assert bool(row.checkout) == bool(row.folder)
 
 
+def test_each_package_has_a_module_that_can_be_imported():
+    alone = {program_packages.PYTHON_PART, *program_packages.ALONE}
+    assert all(program_packages.MODULES.get(name, name).isidentifier() for name in set(VERSIONS) - alone)
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "on_cpu", "told"),
+    [
+        ("loss 1.5000\nloss 0.7500\n", "loss 1.5001\nloss 0.7500\n", "runs: 2 losses equal to the CPU's"),
+        ("loss 1.5\n", "loss 1.6\n", "fails: its losses [1.5] are not the CPU's [1.6]"),
+        ("loss 1.5\n", "loss 1.5\nloss 0.7\n", "fails: its losses [1.5] are not the CPU's [1.5, 0.7]"),
+        ("loss 1.5\n", "none\n", "fails: on the CPU it ended with exit code 0 and 0 losses"),
+    ],
+)
+def test_losses_are_held_to_those_of_the_program_on_the_cpu(tmp_path, on_gpu, on_cpu, told):
+    row = programs.Row("some", "trains", "V100", cpu=("-c", f"print({on_cpu!r})"), losses="loss ([0-9.]+)")
+    assert str(programs._beside_cpu(row, on_gpu, tmp_path, tmp_path / "some.log", 1)) == told
+
+
 def test_names_are_unique():
     names = [row.name for row in ROWS]
     assert len(set(names)) == len(names)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 from torch.sparse import to_sparse_semi_structured
@@ -32,3 +34,10 @@ def test_the_cpu_has_no_kernel_of_them(name: str) -> None:
     for overload in packet.overloads() if packet is not None else []:
         full = name if overload == "default" else f"{name}.{overload}"
         assert not torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU")
+
+
+def test_symmetric_memory_is_refused_in_one_sentence() -> None:
+    with understudy.emulate("2xA100"):
+        symmetric = importlib.import_module("torch.distributed._symmetric_memory")
+        with pytest.raises(UnsupportedError, match=r"has no symmetric memory.*use the collectives"):
+            symmetric.empty(8, device="cuda")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import as_tensor, ones, tensor, zeros_like
+from torch._higher_order_ops import scan
 from torch.overrides import TorchFunctionMode, get_testing_overrides
 
 import understudy
@@ -242,3 +243,9 @@ def test_cond(session: Session, device: str) -> None:
     x = torch.ones(2, device=device)
     out = torch.cond(torch.tensor(True, device=device), lambda x: x + 1, lambda x: x - 1, (x,))
     assert (out.device, out.tolist()) == (x.device, [2, 2])
+
+
+def test_scan(session: Session) -> None:
+    start, ones = torch.zeros(2, device="cuda"), torch.ones(3, 2, device="cuda")
+    last, sums = scan(lambda carry, x: (carry + x, carry + x), start, ones)
+    assert (last.device, last.tolist(), sums.tolist()) == (start.device, [3, 3], [[1, 1], [2, 2], [3, 3]])

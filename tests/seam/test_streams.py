@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import queue
 import sys
+import threading
 import time
 import warnings
 
@@ -408,3 +410,50 @@ def test_what_an_operator_gives_back_of_its_argument_is_not_written(session: Ses
     with torch.cuda.stream(torch.cuda.Stream()):
         x.sum()
     assert races(session) == []
+
+
+def test_two_threads_wait_for_two_devices_at_once(session: Session) -> None:
+    """PyTorch's own `test_stream_event_nogil`: what both wait together is little more than what one waits."""
+    cycles = 50_000_000
+
+    def wait() -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        torch.cuda._sleep(cycles)
+        end.record()
+        torch.cuda.current_stream().synchronize()
+        return begin.elapsed_time(end)
+
+    ready, go, waited = (queue.Queue[float]() for _ in range(3))
+
+    def child() -> None:
+        with torch.cuda.device(1):
+            ready.put(0)
+            go.get()
+            waited.put(wait())
+
+    thread = threading.Thread(target=child)
+    thread.start()
+    ready.get()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    go.put(0)
+    times = [wait(), waited.get()]
+    end.record()
+    end.synchronize()
+    thread.join()
+    assert max(times) <= begin.elapsed_time(end) < 1.05 * max(times)
+
+
+def test_small_copies_cost_the_host_less_where_it_does_not_wait_for_each(session: Session) -> None:
+    tensors = [torch.ones(1000) for _ in range(200)]
+    [tensor.to("cuda") for tensor in tensors]
+    seconds = []
+    for late in (False, True):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        [tensor.to("cuda", non_blocking=late) for tensor in tensors]
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    blocking, late_copies = seconds
+    assert late_copies < 0.8 * blocking

@@ -10,7 +10,16 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-MODULES = {"scikit-learn": "sklearn", "ipython": "IPython"}
+MODULES = {
+    "ema-pytorch": "ema_pytorch",
+    "huggingface-hub": "huggingface_hub",
+    "ipython": "IPython",
+    "opencv-python-headless": "cv2",
+    "pyro-ppl": "pyro",
+    "pytorch-ignite": "ignite",
+    "pyyaml": "yaml",
+    "scikit-learn": "sklearn",
+}
 UNREACHABLE = re.compile(r"connection broken by '(\w+)", re.IGNORECASE)
 NO_INDEX = "pip reaches no package index"
 CPU_BUILD = "{name} is published for CUDA builds of torch, and this is a CPU build: make programs TORCH=2.14.1"
@@ -19,8 +28,16 @@ PARTS = Path(sys.prefix) / "parts"
 """Packages of which only the Python files are used: beside the others, libraries that look for them would break."""
 PYTHON_PART = "torchvision-python"
 """torchvision without its operators, which its builds for CUDA do not load beside a CPU build of torch."""
-ALONE = ("denoising-diffusion-pytorch", "open-clip-torch", "segmentation-models-pytorch", "ultralytics", "vit-pytorch")
-"""Packages that need torchvision's Python part: they are installed without what they depend on, which rows name."""
+ALONE = (
+    "denoising-diffusion-pytorch",
+    "open-clip-torch",
+    "pytorch-fid",
+    "segmentation-models-pytorch",
+    "timm",
+    "ultralytics",
+    "vit-pytorch",
+)
+"""Packages that need torchvision: they are installed without what they depend on, which rows name."""
 
 
 def version_of(name: str) -> str | None:
