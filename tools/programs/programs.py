@@ -61,7 +61,7 @@ has the command of each, and how its success is judged: it must succeed and prin
 Step time (the median of the optimizer's steps after the first) and peak memory (of the fullest GPU) are modelled.
 Findings are what the checks say beyond notes that cost nothing. `torch` is the version that the row ran on: torchvision
 is published for CUDA builds of torch, so what needs it runs with `make programs TORCH=2.14.1`; where its Python part is
-enough (`torchvision-python`), that is installed in a folder of its own. Rows that say "equal to the CPU's" compare their
+enough (`torchvision-python`), that is installed in a folder of its own. Rows that say "equal to the CPU's" compare
 losses with a run on the CPU.
 Programs of `tools/programs/programs.toml` that are missing below have not been run with this version.
 
