@@ -212,12 +212,31 @@ def test_what_breaks_a_graph_and_compiles_it_again_is_found(session: Session) ->
     assert "size mismatch at index 0" in found["recompile"].message
 
 
-def test_a_graph_that_is_not_followed_runs_operator_by_operator(session: Session) -> None:
-    @torch.compile(fullgraph=True)
-    def choose(x: Tensor) -> Tensor:
-        return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,))
+def test_numbers_of_the_host_in_a_graph(session: Session) -> None:
+    scale = torch.compile(lambda x, s, y: (x * s, (x.cpu() + y).cos(), x * y.sum()))
+    x, y = torch.randn(4, device="cuda"), torch.randn(4)
+    for number in (3.0, 4.0):
+        scaled, on_host, summed = scale(x, torch.tensor(number), y)
+        torch.testing.assert_close(scaled, x * number)
+        assert not on_host.is_cuda
+        torch.testing.assert_close(on_host, (x.cpu() + y).cos())
+        torch.testing.assert_close(summed, x * y.sum().item())
 
-    assert choose(torch.ones(2, device="cuda")).tolist() == [2.0, 2.0]
-    assert choose(-torch.ones(2, device="cuda")).tolist() == [-2.0, -2.0]
-    found = [finding for finding in session.findings() if finding.code == "not-modelled"]
-    assert "cond" in found[0].message
+
+def test_layers_of_the_same_sizes_that_padding_is_tried_for(session: Session) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).cuda()
+    x = torch.randn(3, 4, device="cuda")
+    wanted, found = trained(module, module, x), trained(module, torch.compile(module), x)
+    for first, second in zip(wanted, found, strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_embeddings(session: Session, mode: str) -> None:
+    module = nn.EmbeddingBag(10, 4, mode=mode).cuda()
+    words, bags = torch.tensor([1, 2, 4, 5, 4, 3], device="cuda"), torch.tensor([0, 2], device="cuda")
+    compiled = torch.compile(module)
+    wanted = trained(module, lambda x: module(x, bags), words)
+    found = trained(module, lambda x: compiled(x, bags), words)
+    for first, second in zip(wanted, found, strict=True):
+        torch.testing.assert_close(first, second)

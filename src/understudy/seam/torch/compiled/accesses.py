@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from math import ceil, prod
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import torch
 
@@ -110,12 +110,17 @@ def of_nodes(node_schedule: Iterable[object], graph: Graph) -> list[Access]:
     for node in node_schedule:
         if isinstance(node, _Node):
             for writes, some in ((False, node.read_writes.reads), (True, node.read_writes.writes)):
-                found += [_access(one, writes, loop, graph) for one in some if isinstance(one, Dependency)]
+                found += [_access(one, writes, loop, graph) for one in some if _is_access(one)]
         elif loop == _OUTSIDE:
             loop = loops = loops + 1
         else:
             loop = _OUTSIDE
     return found
+
+
+def _is_access(one: object) -> TypeGuard[Dependency]:
+    """Whether a dependency says where it is; others (`StarDep`) raise where they are asked for it."""
+    return hasattr(one, "var_names") and isinstance(one, Dependency)
 
 
 def _access(of: Dependency, writes: bool, loop: int, graph: Graph) -> Access:

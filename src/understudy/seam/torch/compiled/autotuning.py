@@ -53,7 +53,27 @@ def padding_patches(dispatch: Dispatch, module: ModuleType) -> list[Patch]:
         with _disable_current_modes(), mode:
             yield
 
-    return [Patch(module, "no_dispatch", no_dispatch)]
+    verdicts = Verdicts()
+    return [Patch(module, "no_dispatch", no_dispatch), Patch(module, "get_pad_cache", lambda: verdicts)]
+
+
+class Verdicts:
+    """What was found worth padding, for one emulation; PyTorch keeps it in a file, for all later processes.
+
+    Times without padding are asked of the cost model each time: where PyTorch knows one already, it goes on with a fake
+    tensor in the place of the bias, and stops.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, object] = {}
+
+    def lookup(self, key: str) -> object:
+        """What is known of a product's shapes, None where nothing is."""
+        return None if key.startswith("base mm time") else self.known.get(key)
+
+    def set_value(self, key: str, *, value: object) -> None:
+        """Remember it."""
+        self.known[key] = value
 
 
 def selection_patches(dispatch: Dispatch, module: ModuleType) -> list[Patch]:

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes as torch_modes_o
 from understudy.seam.patching import Patch
 from understudy.seam.torch.compiled import kernels, replays, values
 from understudy.seam.torch.compiled.accounting import Folding, Pricing
+from understudy.seam.torch.compiled.answers import Answers
 from understudy.seam.torch.compiled.program import Program
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.state.state import State
@@ -113,20 +114,21 @@ def _compiling(dispatch: Dispatch, schedule: kernels.Schedule, stock: Compile) -
         if not on_device(module):
             return stock(module, *args, **kwargs)
         graph: fx.GraphModule | None = None
+        answers = Answers(state)
         eager = fx.GraphModule(module, _copied(module))  # Inductor's passes change the graph that it is given
         refused = ""
         try:
-            graph = values.computed_from(dispatch, module)
+            graph = values.computed_from(dispatch, answers, module)
         except values.UnsupportedGraph as found:
             refused = str(found)
-        with kernels.recorded(schedule):
+        with kernels.recorded(schedule, answers):
             compiled = stock(module, *args, **kwargs)
-        if refused:
+        if graph is None:
             state.notes.note("not-modelled", state.site(), what="graph", name=refused)
             compiled.current_callable = _eager(eager)
         else:
             backward = bool(kwargs.get("is_backward"))
-            compiled.current_callable = Program(dispatch, graph, compiled.current_callable, backward)
+            compiled.current_callable = Program(dispatch, graph, compiled.current_callable, answers, backward)
         return compiled
 
     return fx_codegen_and_compile
@@ -158,6 +160,21 @@ def on_device(module: fx.GraphModule) -> bool:
         return any(isinstance(value, torch.Tensor) and value.device.type == "cuda" for value in found)
 
 
+def higher_order_patches(dispatch: Dispatch, module: ModuleType) -> list[Patch]:
+    """`torch._higher_order_ops.utils`, which makes examples of tensors on the device with modes turned off."""
+    mode = Folding(dispatch)
+    stock: Callable[[object], object] = module._from_fun
+
+    @functools.wraps(stock)
+    def _from_fun(tensor: object) -> object:
+        if torch._C._len_torch_dispatch_stack():
+            return stock(tensor)
+        with mode:
+            return stock(tensor)
+
+    return [Patch(module, "_from_fun", _from_fun)]
+
+
 def async_compile_patches(state: State, schedule: kernels.Schedule, module: ModuleType) -> list[Patch]:
     """`torch._inductor.async_compile`: what the generated code makes of its kernels' sources."""
     owner = module.AsyncCompile
@@ -167,8 +184,11 @@ def async_compile_patches(state: State, schedule: kernels.Schedule, module: Modu
     def triton(self: object, kernel_name: str, source_code: str, *args: object, **kwargs: object) -> object:
         if schedule.kernels is None:
             return stock_triton(self, kernel_name, source_code, *args, **kwargs)
-        facts = schedule.kernels.get(kernel_name)
-        return kernels.Foreign(kernel_name) if facts is None else kernels.Kernel(state, kernel_name, facts)
+        facts, answers = schedule.kernels.get(kernel_name), schedule.answers
+        assert answers is not None
+        if facts is None:
+            return kernels.Own(state, kernel_name, answers)
+        return kernels.Kernel(state, kernel_name, facts, answers)
 
     @functools.wraps(stock_cpp)
     def cpp_pybinding(self: object, argtypes: object, source_code: str) -> object:

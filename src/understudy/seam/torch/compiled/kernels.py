@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import NamedTuple, NoReturn, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from understudy.errors import InternalError
 from understudy.machine.machine import Cost
 from understudy.seam.torch.compiled import accesses
+from understudy.seam.torch.compiled.answers import Answers, about
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of, storage_of
 from understudy.trace.operation import Signature
@@ -60,7 +60,7 @@ class KernelFacts(NamedTuple):
 
     `nodes` is how many nodes of the schedule it fuses, `rows` how many reductions it makes (none if it is pointwise),
     `again_bytes` what further reduction loops read again, `tiled` whether its grid has two dimensions, as for layouts
-    that change.
+    that change, `operator` the one of `ATTENTION` whose work a template does.
     """
 
     name: str
@@ -72,24 +72,27 @@ class KernelFacts(NamedTuple):
     rows: int = 0
     again_bytes: int = 0
     tiled: bool = False
+    operator: str = ""
 
 
 class Schedule(threading.local):
     """What this thread compiles at the moment: the kernels of a graph, and whether Inductor works on one at all."""
 
     kernels: dict[str, KernelFacts] | None = None
+    answers: Answers | None = None
     works = False
 
 
 class Kernel:
     """What stands in the generated code for a compiled Triton kernel: it is launched, and computes nothing."""
 
-    def __init__(self, state: State, name: str, facts: KernelFacts) -> None:
+    def __init__(self, state: State, name: str, facts: KernelFacts, answers: Answers) -> None:
         self.state = state
         self.name = name
         self.facts = facts
+        self.answers = answers
         self.size: int | None = None  # of the first launch, whose sizes are those that it was compiled for
-        self.costs: dict[tuple[int, int], Cost] = {}
+        self.costs: dict[tuple[int, int, int | None], Cost] = {}
 
     def run(self, *args: object, stream: object = None, **kwargs: object) -> None:
         """Launch the kernel on the current stream of the device that its tensors lie on."""
@@ -100,25 +103,21 @@ class Kernel:
         numbers = prod(value for value in args if type(value) is int and value > 0)
         if self.size is None:
             self.size = numbers
-        key = device, numbers
+        flops = self.answers.take(about(self.facts.operator)) if self.facts.operator else None
+        assert flops is None or isinstance(flops, int)
+        key = device, numbers, flops
         cost = self.costs.get(key)
         if cost is None:
             scale = numbers / self.size if self.size else 1.0
-            cost = self.costs[key] = machine.price(machine.devices[device], self.signature(scale, tensors))
-        place = local.streams[device]
-        if machine.watching:
-            if machine.concurrent:
-                place = state.order.stream_of(device, place)
-            site = state.site()
-            machine.launch(local.host, place, cost, site if machine.concurrent else 0)
-            state.order.touched(tensors, tensors[-1:], place, site)
-        else:
-            machine.launch(local.host, place, cost)
-            for tensor in tensors:
-                storage_of(tensor)._us.epoch = place.epoch
+            cost = self.costs[key] = machine.price(machine.devices[device], self.signature(scale, flops, tensors))
+        on_device = [tensor for tensor in tensors if device_of(tensor) >= 0]
+        launched(state, device, cost, on_device, on_device[-1:])
 
-    def signature(self, scale: float, tensors: Iterable[torch.Tensor]) -> Signature:
-        """What the cost model needs to know of a launch at `scale` times the sizes that it was compiled for."""
+    def signature(self, scale: float, flops: int | None, tensors: Iterable[torch.Tensor]) -> Signature:
+        """What the cost model needs to know of a launch at `scale` times the sizes that it was compiled for.
+
+        `flops` are the operations of this launch where values decide how many they are.
+        """
         facts = self.facts
         given = list(tensors)
         return Signature(
@@ -126,7 +125,7 @@ class Kernel:
             tuple(tuple(map(int, tensor.shape)) for tensor in given),
             tuple(str(tensor.dtype)[6:] for tensor in given),
             len(given),
-            round(facts.flops * scale),
+            round(facts.flops * scale) if flops is None else flops,
             round(facts.read_bytes * scale),
             round(facts.written_bytes * scale),
             (
@@ -139,16 +138,36 @@ class Kernel:
         )
 
 
+ATTENTION = ("flex_attention_backward", "flex_attention")
+"""Operators of templates whose masks leave whole blocks of the work out."""
+
+
+def launched(state: State, device: int, cost: Cost, tensors: list[torch.Tensor], written: list[torch.Tensor]) -> None:
+    """Launch a kernel of a compiled graph on the current stream of a device."""
+    machine, local = state.machine, state.local
+    place = local.streams[device]
+    if machine.watching:
+        if machine.concurrent:
+            place = state.order.stream_of(device, place)
+        site = state.site()
+        machine.launch(local.host, place, cost, site if machine.concurrent else 0)
+        state.order.touched(tensors, written, place, site)
+    else:
+        machine.launch(local.host, place, cost)
+        for tensor in tensors:
+            storage_of(tensor)._us.epoch = place.epoch
+
+
 @contextmanager
-def recorded(schedule: Schedule) -> Iterator[dict[str, KernelFacts]]:
+def recorded(schedule: Schedule, answers: Answers) -> Iterator[dict[str, KernelFacts]]:
     """The kernels that this thread's compilation of one graph defines."""
-    before = schedule.kernels
+    before = schedule.kernels, schedule.answers
     found: dict[str, KernelFacts] = {}
-    schedule.kernels = found
+    schedule.kernels, schedule.answers = found, answers
     try:
         yield found
     finally:
-        schedule.kernels = before
+        schedule.kernels, schedule.answers = before
 
 
 def defining(schedule: Schedule, virtual: Virtual, stock: Callable[..., str]) -> Callable[..., str]:
@@ -176,8 +195,12 @@ def _facts(name: str, node_schedule: Sequence[object], kernel: Generated, graph:
         tiled = "y" in kernel.numels
         return KernelFacts(name, kind, moved.read_bytes, moved.written_bytes, 0, len(nodes), rows, again, tiled)
     read, written = _buffers(nodes, kernel.removed_buffers)
-    flops = sum(node.estimate_flops() or 0 for node in nodes) if kind == "template" else 0
-    return KernelFacts(name, kind, read, written, flops, len(nodes))
+    if kind != "template":
+        return KernelFacts(name, kind, read, written, 0, len(nodes))
+    flops = sum(node.estimate_flops() or 0 for node in nodes)
+    sources = {str(origin.target) for node in nodes for origin in getattr(getattr(node, "node", None), "origins", ())}
+    operator = next((name for name in ATTENTION if name in sources), "")
+    return KernelFacts(name, kind, read, written, flops, len(nodes), operator=operator)
 
 
 def _buffers(nodes: Iterable[Node], inside: Container[str]) -> tuple[int, int]:
@@ -193,15 +216,21 @@ def _buffers(nodes: Iterable[Node], inside: Container[str]) -> tuple[int, int]:
     return read, sum(size for buffer, size in writes.items() if buffer not in inside)
 
 
-class Foreign:
-    """A kernel of the program's own, in a graph that runs operator by operator: generated code never launches it."""
+class Own:
+    """A Triton kernel of the program's own: the graph has computed it, and says what a launch costs."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, state: State, name: str, answers: Answers) -> None:
+        self.state = state
         self.name = name
+        self.answers = answers
 
-    def run(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refused."""
-        raise InternalError(f"generated code launched {self.name}, which is no kernel of Inductor's")
+    def run(self, *args: object, **kwargs: object) -> None:
+        """Launch it as often as the program does here: once, but for what its hooks launch."""
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        device = max(map(device_of, tensors), default=self.state.local.device)
+        for kernel in self.answers.kernels(about(self.name)):
+            written = [tensor for at, tensor in enumerate(tensors) if at in kernel.written]
+            launched(self.state, device, kernel.cost, tensors, written)
 
 
 class HostKernel:

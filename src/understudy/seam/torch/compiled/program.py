@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from understudy.seam.torch.compiled import values
 from understudy.seam.torch.compiled.accounting import Accounting
+from understudy.seam.torch.compiled.answers import ANSWER, Answers
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.tags import HOST_TAG, Storage, Tag, attach, is_physically_meta, storage_of
@@ -21,29 +22,36 @@ CPU_DEVICE = torch.device("cpu")
 class Program:
     """What `CompiledFxGraph.current_callable` is: takes a list of inputs and empties it, gives a sequence of results.
 
-    `graph` computes the values, unless it is None or an input has none, as in a rehearsal without data. `wrapper` is
-    Inductor's generated function: it allocates, reuses and frees buffers, and launches kernels, in the compiled
-    program's order. Autograd calls a backward graph, whose inputs no guard looks at.
+    `graph` computes the values, and tells `answers` what the wrapper will ask for; where an input has none, as in a
+    rehearsal without data, it is left out unless there are such answers. `wrapper` is Inductor's generated function: it
+    allocates, reuses and frees buffers, and launches kernels, in the compiled program's order. Autograd calls a backward
+    graph, whose inputs no guard looks at.
     """
 
     def __init__(
         self,
         dispatch: Dispatch,
-        graph: fx.GraphModule | None,
+        graph: fx.GraphModule,
         wrapper: Callable[..., object],
+        answers: Answers,
         is_backward: bool = False,
     ) -> None:
         self.dispatch = dispatch
         self.graph = graph
         self.wrapper = wrapper
+        self.answers = answers
         self.is_backward = is_backward
-        self.accounting = Accounting(dispatch)
+        self.accounting = Accounting(dispatch, answers)
+        code = getattr(wrapper, "__func__", wrapper)
+        code.__globals__[ANSWER] = answers.asked
 
     def __call__(self, inputs: list[object]) -> Sequence[object]:
         cost = self.accounting.machine.installed[0].cost
         self.accounting.local.host.now_ns += cost.compiled_call_ns(0 if self.is_backward else len(inputs))
+        answers = self.answers
+        answers.known.clear()
         computed = None
-        if self.graph is not None and not any(map(is_physically_meta, tensors_in(inputs))):
+        if answers.needed or not any(map(is_physically_meta, tensors_in(inputs))):
             computed = values.run(self.dispatch, self.graph, tuple(inputs))
         given = _without_values(inputs)
         inputs.clear()

@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import fx
+from torch._ops import HigherOrderOperator
 
+from understudy.errors import UnsupportedError
+from understudy.seam.torch.compiled.answers import Answers, about, keyed, shape_of
+from understudy.seam.torch.compiled.higher_order import EVALUATE, WITHOUT_WRAPPING, Context
+from understudy.seam.torch.dispatch.assumptions import KEEP_SHAPES, refusal
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.call import Arguments, OpOverload
 from understudy.seam.torch.operators.plan import tensors_in
-from understudy.seam.torch.tags import device_of
+from understudy.seam.torch.tags import device_of, is_physically_meta
 
 Tensor = torch.Tensor
 C = torch._C
@@ -29,39 +35,59 @@ SYMBOLIC = ("_operator", "math", "builtins", "torch", "torch.utils._sympy.functi
 """Modules of Python functions in a graph that work on sizes alone."""
 
 
+ITEM = "aten::_local_scalar_dense"
+
+
 class UnsupportedGraph(Exception):  # noqa: N818 - it is no error of the program's
     """A graph has something that is not computed here: it runs operator by operator instead."""
 
 
-def computed_from(dispatch: Dispatch, module: fx.GraphModule) -> fx.GraphModule:
+def computed_from(dispatch: Dispatch, answers: Answers, module: fx.GraphModule, plain: bool = False) -> fx.GraphModule:
     """A copy of a graph whose operators compute values on the CPU, wherever its tensors are said to lie.
 
+    `answers` hears what the wrapper will ask for when the copy runs. A `plain` copy keeps PyTorch's operators.
+
     Raises:
-        UnsupportedGraph: the graph has an operator that takes operators, or a kernel of the program's own.
+        UnsupportedGraph: the graph has an operator that takes operators, and that nothing here computes.
     """
     graph = fx.Graph()
-    found: dict[fx.Node, fx.Node] = {}
-    out = graph.graph_copy(module.graph, found)
-    graph.output(out)
-    for node in graph.nodes:
-        if node.op == "call_function":
-            node.target = _target(dispatch, node.target)
-            node.args, node.kwargs = _on_cpu(node.args), _on_cpu(node.kwargs)
-        elif node.op not in ("placeholder", "get_attr", "output"):
-            raise UnsupportedGraph(str(node.target))
-    return fx.GraphModule(module, graph)
+    graph.output(graph.graph_copy(module.graph, {}))
+    parts: dict[str, bool] = {}
+    for node, copy in zip(module.graph.nodes, graph.nodes, strict=True):
+        if copy.op == "call_function":
+            if _name(node.target) in WITHOUT_WRAPPING:
+                parts.update(dict.fromkeys(_subgraphs(node), True))
+            if not (plain and isinstance(node.target, OpOverload)):
+                copy.target = _target(dispatch, answers, node)
+            copy.args, copy.kwargs = _on_cpu(copy.args), _on_cpu(copy.kwargs)
+        elif copy.op not in ("placeholder", "get_attr", "output"):
+            raise UnsupportedGraph(str(copy.target))
+    made = fx.GraphModule(module, graph)
+    for name, part in list(made.named_children()):
+        if isinstance(part, fx.GraphModule):
+            setattr(made, name, computed_from(dispatch, answers, part, plain or parts.get(name, False)))
+    return made
+
+
+def _name(target: object) -> str:
+    return str(target) if isinstance(target, HigherOrderOperator) else ""
+
+
+def _subgraphs(node: fx.Node) -> list[str]:
+    return [str(used.target) for used in node.all_input_nodes if used.op == "get_attr"]
 
 
 def run(dispatch: Dispatch, module: fx.GraphModule, inputs: Arguments) -> list[object]:
     """The results of such a graph."""
     local = dispatch.local
     inner, local.inner = local.inner, True
+    apart, local.apart = local.apart, []
     autocast = C._DisableAutocast()
     try:
         with torch.no_grad(), C._DisableTorchDispatch(), C.DisableTorchFunctionSubclass():
             results: list[object] = list(module.forward(*inputs))
     finally:
-        local.inner = inner
+        local.inner, local.apart = inner, apart
         del autocast  # its end is the end of the guard
     return results
 
@@ -77,16 +103,89 @@ def _on_cpu(value: object) -> object:
     return value
 
 
-def _target(dispatch: Dispatch, target: object) -> object:
+def _target(dispatch: Dispatch, answers: Answers, node: fx.Node) -> Callable[..., object]:
     """What computes an operator of a graph."""
+    target = node.target
+    if isinstance(target, HigherOrderOperator):
+        evaluate = EVALUATE.get(target.name())
+        if evaluate is None:
+            raise UnsupportedGraph(target.name())
+        answers.needed = True
+        context = Context(dispatch, answers, keyed(node), partial(_operator, dispatch))
+        return _named(partial(evaluate, context), target.name())
     if isinstance(target, OpOverload):
         special = RANDOM.get(target.name())
         if special is not None:
             return _named(special(dispatch), target.name())
-        return _operator(dispatch, RESHAPED.get(target.name(), target))
-    if getattr(target, "__module__", "") in SYMBOLIC:
+        compute = _operator(dispatch, RESHAPED.get(target.name(), target))
+        answers.needed |= bool(node.meta.get("unbacked_bindings"))
+        if not (dispatch.plans.get(id(target)) or dispatch.plan(target)).builtin:
+            answers.needed = True
+            compute = _named(_own(dispatch, answers, target, compute), target.name())
+        if node.meta.get("unbacked_bindings"):
+            return _named(_telling(dispatch, answers, node, target, compute), target.name())
+        return compute
+    if callable(target) and getattr(target, "__module__", "") in SYMBOLIC:
         return target
     raise UnsupportedGraph(getattr(target, "__name__", str(target)))
+
+
+def _own(
+    dispatch: Dispatch, answers: Answers, target: OpOverload, compute: Callable[..., object]
+) -> Callable[..., object]:
+    """An operator of the program's own, which may launch kernels of Triton's."""
+
+    def own(*args: object, **kwargs: object) -> object:
+        apart = dispatch.local.apart
+        assert apart is not None
+        before = len(apart)
+        out = compute(*args, **kwargs)
+        if len(apart) > before:
+            answers.learn(about(target, kernels=True), apart[before:])
+        return out
+
+    return own
+
+
+def _telling(
+    dispatch: Dispatch, answers: Answers, node: fx.Node, target: OpOverload, compute: Callable[..., object]
+) -> Callable[..., object]:
+    """An operator whose result, or its size, the wrapper will ask for."""
+    if target.name().startswith(ITEM):
+        key = keyed(node)
+
+        def item(tensor: Tensor) -> object:
+            value = compute(tensor) if not is_physically_meta(tensor) else _assumed(dispatch, tensor)
+            answers.learn(key, value)
+            return value
+
+        return item
+
+    def sized(*args: object, **kwargs: object) -> object:
+        unknown = any(map(is_physically_meta, tensors_in((*args, *kwargs.values()))))
+        out = _all_selected(dispatch, target, args) if unknown else compute(*args, **kwargs)
+        answers.learn(about(target, shape=True), tuple(shape_of(tensor) for tensor in tensors_in((out,))))
+        return out
+
+    return sized
+
+
+def _assumed(dispatch: Dispatch, tensor: Tensor) -> object:
+    """A value that a rehearsal without data has not."""
+    assumptions = dispatch.state.assumptions
+    assert assumptions is not None
+    value = assumptions.value(tensor)
+    return value if tensor.dtype.is_floating_point else bool(value) if tensor.dtype is torch.bool else int(value)
+
+
+def _all_selected(dispatch: Dispatch, target: OpOverload, args: Arguments) -> object:
+    """What an operator gives that picks elements by values that nobody knows: all of them, or a refusal."""
+    assumptions = dispatch.state.assumptions
+    assert assumptions is not None
+    out = assumptions.selected(target._schema.name, args)
+    if out is None:
+        raise UnsupportedError(refusal(dispatch.state, f"the size of {target}'s result depends on values", KEEP_SHAPES))
+    return out
 
 
 def _operator(dispatch: Dispatch, func: OpOverload) -> Callable[..., object]:

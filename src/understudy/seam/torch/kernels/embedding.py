@@ -1,7 +1,15 @@
-"""The gradient of an embedding: CUDA sorts the indices, and sums up the rows of each in segments."""
+"""Embeddings: what their gradients need (CUDA sorts the indices, and sums up the rows of each in segments), and bags.
+
+What `_embedding_bag` gives beside its result has other sizes on CUDA than on the CPU (aten/src/ATen/native/cuda/
+EmbeddingBag.cu): the bag of each index always, the least size for what only a maximum needs.
+"""
 
 from __future__ import annotations
 
+import torch
+
+from understudy.seam.torch.kernels.substitutes import Kernel, substituted
+from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.scratch.native import LONG, NATIVE, accumulator
 from understudy.seam.torch.scratch.need import NOTHING, Call, Need, Row
 
@@ -22,3 +30,37 @@ SCRATCH = (
         NATIVE + "Embedding.cu, EmbeddingBackwardKernel.cu"),
 )  # fmt: skip
 """Operators' names without namespace and without the underscore of an in-place form."""
+
+
+MAXIMUM = 2
+"""The mode of `embedding_bag` that takes the largest."""
+
+
+class OfBags(Kernel):
+    """`_embedding_bag` with the sizes that CUDA's has."""
+
+    def __call__(
+        self,
+        weight: torch.Tensor,
+        indices: torch.Tensor,
+        offsets: torch.Tensor,
+        scale_grad_by_freq: bool = False,
+        mode: int = 0,
+        *args: object,
+        **kwargs: object,
+    ) -> object:
+        out, bags, sizes, largest = self.func(weight, indices, offsets, scale_grad_by_freq, mode, *args, **kwargs)
+        if bags.numel() != indices.numel():
+            places = torch.arange(indices.numel())
+            bags = (torch.searchsorted(offsets.to(torch.int64), places, right=True) - 1).to(indices.dtype)
+        if sizes.numel() != offsets.numel():
+            sizes = torch.cat([sizes, sizes.new_zeros(offsets.numel() - sizes.numel())])
+        return out, bags, sizes, largest if mode == MAXIMUM else largest.new_empty(0)
+
+
+def _bags(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+    return func if args[0].is_meta else OfBags(func)
+
+
+HANDLERS, VALUES = substituted(["aten::_embedding_bag", "aten::_embedding_bag_forward_only"], _bags)
+"""Operators with handlers of their own, and what computes them in a replay."""

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import threading
 from time import thread_time_ns
+from typing import NamedTuple
 
 import torch
 
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
-from understudy.machine.machine import Machine
+from understudy.machine.machine import Cost, Machine
 from understudy.machine.stream import Stream
 from understudy.seam.sites import Sites
 from understudy.seam.torch.tags import HOST_TAG, Tag
+
+
+class Apart(NamedTuple):
+    """A kernel that was computed apart from the machine: what a launch of it costs, and which of its tensors it writes.
+
+    `written` are positions among the tensors of its arguments.
+    """
+
+    name: str
+    cost: Cost
+    written: frozenset[int]
 
 
 class Local(threading.local):
@@ -25,6 +37,7 @@ class Local(threading.local):
     half = False
     valued = False  # in a rehearsal without data: whether device tensors are made with values
     marked = False
+    apart: list[Apart] | None = None  # while a compiled graph's values are computed, the program's kernels in it
     reason = ""
     operators = 0  # how many are running, one in another; with `left_ns` and `covered_ns` for a `Meter`
     covered_ns = 0

@@ -20,6 +20,7 @@ from understudy.seam.torch.dispatch import asserts
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.call import Arguments
 from understudy.seam.torch.operators.plan import Plan
+from understudy.seam.torch.state.core import Apart
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import BLANK, HOST_TAG, Storage, Tag, device_of, is_physically_meta, storage_of
 from understudy.seam.torch.triton.base import Kernel, Work
@@ -127,6 +128,7 @@ class Launch:
         if self.state.visible is None:
             torch.cuda._lazy_init()
         self.device = self.state.local.device
+        self.apart = self.state.local.apart
         named = {parameter.name for parameter in kernel.params}
         for name in kwargs:
             if name not in named and name not in _compiler_options():
@@ -154,7 +156,7 @@ class Launch:
                 continue
             for name, tensor in tensors_of(parameter.name, self.arguments[parameter.name]):
                 device = device_of(tensor)
-                if device != self.device and not (device < 0 and storage_of(tensor)._us.pinned):
+                if device != self.device and self.apart is None and not (device < 0 and storage_of(tensor)._us.pinned):
                     raise ValueError(f"Pointer argument (at {position}) cannot be accessed from Triton (cpu tensor?)")
                 self.tensors.append((name, tensor))
 
@@ -165,12 +167,22 @@ class Launch:
         if self.state.failure is not None and getattr(self.state.failure, "surfaced", False):
             self.state.failure.surface()
         recorder = self.dispatch.recorder
-        if recorder is not None and not self.state.no_data:
+        if self.apart is not None:
+            self.apart.append(self._apart([tensor for _, tensor in self.tensors]))
+        elif recorder is not None and not self.state.no_data:
             again = Again(f"triton::{self.kernel.__name__}", self._again)
             capturing: Capturing = recorder  # type: ignore[assignment]
             capturing.launched(LaunchPlan(again), self._submit, tuple(tensor for _, tensor in self.tensors))
         else:
             self._submit(*(tensor for _, tensor in self.tensors))
+
+    def _apart(self, tensors: Sequence[Tensor]) -> Apart:
+        """Compute a kernel of a compiled graph, whose launch comes later (`compiled.program`)."""
+        memory, work, programs = self._compute(tensors, SAMPLED_WITHOUT_DATA if self.state.no_data else 0)
+        self._judge(memory)
+        written = {id(region.storage) for region in memory.regions.values() if region.writes}
+        places = frozenset(at for at, tensor in enumerate(tensors) if id(storage_of(tensor)) in written)
+        return Apart(self.kernel.__name__, self._cost(memory, work, programs), places)
 
     def price(self) -> Cost:
         """What the launch would cost; nothing is written."""
@@ -280,6 +292,8 @@ class Launch:
 
     def _mapped(self, address: int) -> bool:
         segments = self.state.device(self.device).allocator.segments.values()
+        if self.apart is not None and address >= SYNTHETIC:
+            return True
         return any(segment.address <= address < segment.address + segment.size for segment in segments)
 
     # ------------------------------------------------------------------ the machine
