@@ -24,8 +24,8 @@ class Program:
 
     `graph` computes the values, and tells `answers` what the wrapper will ask for; where an input has none, as in a
     rehearsal without data, it is left out unless there are such answers. `wrapper` is Inductor's generated function: it
-    allocates, reuses and frees buffers, and launches kernels, in the compiled program's order. Autograd calls a backward
-    graph, whose inputs no guard looks at.
+    allocates, reuses and frees buffers, and launches kernels, in the compiled program's order. Autograd calls a
+    backward graph, whose inputs no guard looks at.
     """
 
     def __init__(

@@ -23,14 +23,17 @@ from understudy.seam.torch.dispatch.assumptions import KEEP_SHAPES, refusal
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.call import Arguments, OpOverload
 from understudy.seam.torch.operators.plan import tensors_in
+from understudy.seam.torch.operators.tables import BUILT_IN
 from understudy.seam.torch.tags import device_of, is_physically_meta
 
 Tensor = torch.Tensor
 C = torch._C
 aten = torch.ops.aten
-CPU_DEVICE = torch.device("cpu")
+CPU_DEVICE, META = torch.device("cpu"), torch.device("meta")
 SEED_END = 2**63 - 1
 """The seeds that `inductor_seeds` draws lie below it (torch/_inductor/inductor_prims.py)."""
+PYTORCHS = (*BUILT_IN, "prims", "inductor", "inductor_prims")
+"""Namespaces of operators that PyTorch brings: all others are the program's."""
 SYMBOLIC = ("_operator", "math", "builtins", "torch", "torch.utils._sympy.functions")
 """Modules of Python functions in a graph that work on sizes alone."""
 
@@ -52,6 +55,7 @@ def computed_from(dispatch: Dispatch, answers: Answers, module: fx.GraphModule, 
     """
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
+    moved = partial(_placed, META if dispatch.state.no_data else CPU_DEVICE)
     parts: dict[str, bool] = {}
     for node, copy in zip(module.graph.nodes, graph.nodes, strict=True):
         if copy.op == "call_function":
@@ -59,7 +63,7 @@ def computed_from(dispatch: Dispatch, answers: Answers, module: fx.GraphModule, 
                 parts.update(dict.fromkeys(_subgraphs(node), True))
             if not (plain and isinstance(node.target, OpOverload)):
                 copy.target = _target(dispatch, answers, node)
-            copy.args, copy.kwargs = _on_cpu(copy.args), _on_cpu(copy.kwargs)
+            copy.args, copy.kwargs = moved(copy.args), moved(copy.kwargs)
         elif copy.op not in ("placeholder", "get_attr", "output"):
             raise UnsupportedGraph(str(copy.target))
     made = fx.GraphModule(module, graph)
@@ -92,14 +96,14 @@ def run(dispatch: Dispatch, module: fx.GraphModule, inputs: Arguments) -> list[o
     return results
 
 
-def _on_cpu(value: object) -> object:
-    """The arguments of a node with the CPU in the place of every device."""
+def _placed(place: torch.device, value: object) -> object:
+    """The arguments of a node with a place for values, or for shapes alone, instead of every GPU."""
     if isinstance(value, torch.device):
-        return CPU_DEVICE
+        return CPU_DEVICE if value.type == "cpu" else place
     if isinstance(value, dict):
-        return {key: _on_cpu(part) for key, part in value.items() if key != "pin_memory"}
+        return {key: _placed(place, part) for key, part in value.items() if key != "pin_memory"}
     if isinstance(value, (list, tuple)):
-        return type(value)(_on_cpu(part) for part in value)
+        return type(value)(_placed(place, part) for part in value)
     return value
 
 
@@ -119,7 +123,7 @@ def _target(dispatch: Dispatch, answers: Answers, node: fx.Node) -> Callable[...
             return _named(special(dispatch), target.name())
         compute = _operator(dispatch, RESHAPED.get(target.name(), target))
         answers.needed |= bool(node.meta.get("unbacked_bindings"))
-        if not (dispatch.plans.get(id(target)) or dispatch.plan(target)).builtin:
+        if target.namespace not in PYTORCHS:
             answers.needed = True
             compute = _named(_own(dispatch, answers, target, compute), target.name())
         if node.meta.get("unbacked_bindings"):
