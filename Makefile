@@ -43,7 +43,7 @@ help:
 	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
 	@echo "make programs         other people's programs (Hugging Face, accelerate, Lightning, timm, ...) on emulated GPUs; a quarter of an hour, 2 GB"
 	@echo "make conformance      PyTorch $(OLDEST_TORCH)'s own CUDA tests on two emulated GPUs; takes half an hour to an hour; fetches them first"
-	@echo "make advice           every advice that a patch can follow is followed, and held to what was promised; half an hour"
+	@echo "make advice           every advice that a patch can follow is followed, and held to what was promised; an hour or more"
 	@echo "make behaviour        what thirty programs do, recorded before a change of structure and compared after it (ARGS)"
 	@echo "make hardware         what a real NVIDIA GPU says to what is emulated: 40 minutes; HARDWARE_PYTHON=a Python with CUDA's torch"
 	@echo "make faults           random faults in a training of two ranks, beside an oracle; a quarter of an hour (ARGS=\"--seed 7\")"
@@ -193,11 +193,12 @@ conformance:
 determinism: environment
 	$(RUN) tools/behaviour twice $(ARGS)
 
-# ARGS="record FOLDER" before, ARGS="compare FOLDER" after.
-# ARGS="--only encoder" takes the programs whose names hold that.
-advice: environment
-	$(RUN) tools/advice $(ARGS)
+# ARGS="--only encoder" takes the programs whose names hold that. Programs of others need what `make programs` installs.
+advice:
+	@PYTHON="$(PYTHON)" tools/environment .venv-programs torch,report
+	.venv-programs/bin/python tools/advice $(ARGS)
 
+# ARGS="record FOLDER" before, ARGS="compare FOLDER" after.
 behaviour: environment
 	$(RUN) tools/behaviour $(ARGS)
 
