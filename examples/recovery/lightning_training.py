@@ -1,8 +1,9 @@
-"""Lightning on two GPUs, with a checkpoint every step; started again it goes on from the last one.
+"""Lightning on two GPUs, with a checkpoint every epoch, of one step; started again it goes on from the last one.
 
     CHECKPOINTS=run understudy run --gpus 2xA100 --nproc-per-node 2 examples/recovery/lightning_training.py
 
-`CHECKPOINTS` names the folder. At the end each rank prints a hash of its weights.
+`CHECKPOINTS` names the folder. At the end each rank prints a hash of its weights. A checkpoint within an epoch would
+not do: Lightning goes on from it with the epoch's first batches, unless the loader keeps its place (`state_dict`).
 """
 
 import hashlib
@@ -40,17 +41,19 @@ if __name__ == "__main__":
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
     L.seed_everything(1, verbose=False)
-    inputs = torch.randn(8 * STEPS, 8)
+    inputs = torch.randn(8, 8)
     data = DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=4)
     trainer = L.Trainer(
         accelerator="cuda",
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", "2")),
         strategy="ddp",
-        max_steps=STEPS,
+        max_epochs=STEPS,
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[ModelCheckpoint(FOLDER, filename="last", every_n_train_steps=1, enable_version_counter=False)],
+        callbacks=[
+            ModelCheckpoint(FOLDER, filename="last", save_on_train_epoch_end=True, enable_version_counter=False)
+        ],
     )
     last = FOLDER / "last.ckpt"
     model = Model()

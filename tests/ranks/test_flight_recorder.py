@@ -222,3 +222,65 @@ def test_the_command_shows_the_finding(tmp_path):
     shown = CliRunner().invoke(report.command, list(map(str, paths)), standalone_mode=False)
     assert shown.exception is None
     assert "collective-mismatch" in shown.output
+
+
+def bare(number, name, sizes=((4, 4),), out=None, group=("0", "default"), dtype="float32", state="completed"):
+    """An entry as PyTorch's own tests of its analysis make them: numbers of calls as text, types without a list."""
+    return {
+        "record_id": number, "process_group": group, "collective_seq_id": "0", "p2p_seq_id": "0", "is_p2p": False,
+        "profiling_name": f"nccl:{name}", "time_created_ns": 0, "input_sizes": [list(size) for size in sizes],
+        "output_sizes": [list(size) for size in (sizes if out is None else out)], "input_dtypes": "float32",
+        "output_dtypes": dtype, "state": state, "frames": [],
+    }  # fmt: skip
+
+
+SUB = ("1", "sub_pg")
+DATABASES = {
+    "reduced in two groups": [[("all_reduce", {}), ("all_reduce", {"sizes": ((5, 5),), "group": SUB})]] * 2,
+    "coalesced": [[("allreduce_coalesced", {})]] * 2,
+    "two broadcasts together": [[("broadcast", {}), ("broadcast", {}), ("coalesced", {"sizes": ((),)})]] * 2,
+    "gathered unevenly, differing": [
+        [("_broadcast_oop", {}), ("_broadcast_oop", {"sizes": (size,)}), ("ALLGATHER_coalesced", {"sizes": ((),)})]
+        for size in ((5, 5), (4, 4))
+    ],
+    "gathered unevenly, the first differs": [
+        [("_broadcast_oop", {"sizes": (size,)}), ("_broadcast_oop", {}), ("ALLGATHER_coalesced", {"sizes": ((),)})]
+        for size in ((5, 5), (4, 4))
+    ],
+    "scattered unevenly": [
+        [("_reduce_oop", {}), ("_reduce_oop", {}), ("REDUCE_SCATTER_coalesced", {"sizes": ((),)})]
+    ] * 2,
+    "nothing together on one rank": [
+        [("all_reduce", {})],
+        [("all_reduce", {}), ("_reduce_oop", {}), ("_reduce_oop", {}), ("REDUCE_SCATTER_coalesced", {"sizes": ((),)})],
+    ],
+    "results of different types": [[("all_reduce", {"dtype": dtype})] for dtype in ("float32", "float16")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DATABASES)
+def test_the_databases_of_pytorchs_own_tests_have_its_verdicts(tmp_path, name):
+    paths = []
+    for rank_, calls in enumerate(DATABASES[name]):
+        configured = {
+            "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"},
+            "1": {"name": "1", "desc": "sub_pg", "ranks": f"[{rank_}]"},
+        }
+        entries = [bare(number, called, **more) for number, (called, more) in enumerate(calls)]
+        path = tmp_path / f"nccl_trace_rank_{rank_}"
+        path.write_bytes(pickle.dumps({"version": "2.9", "pg_config": configured, "entries": entries}, 2))
+        paths.append(path)
+    assert bool(flight_recorder.wrong(flight_recorder.load(paths))) == bool(verdict_of_pytorch(paths))
+
+
+def test_every_collective_of_pytorchs_analysis_is_read(tmp_path):
+    from torch.distributed.flight_recorder.components.types import COLLECTIVES
+
+    for number, name in enumerate(sorted(COLLECTIVES)):
+        gathers, scatters = "gather" in name and name != "gather", "reduce_scatter" in name
+        out = ((32,),) if gathers else ((2, 4),) if scatters else ((4, 4),)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        entries = [entry(1, f"nccl:{name}", sizes=((4, 4),), out=out)] * 2
+        paths = [real(folder, rank_, one) for rank_, one in enumerate(entries)]
+        assert codes(flight_recorder.load(paths)) == [], name

@@ -41,6 +41,8 @@ TYPES = {name: dtype for dtype, name in DTYPES.items()}
 STATES = {State.ISSUED: "scheduled", State.WAITING: "started", State.DONE: "completed"}
 UNEVEN = frozenset({"all_to_all", "scatter"})
 """Collectives to which ranks bring different sizes as a rule."""
+TOGETHER = frozenset({"coalesced", "ALLGATHER_coalesced", "REDUCE_SCATTER_coalesced"})
+"""Entries that end calls which are put together."""
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/", "<")
 
 
@@ -210,7 +212,7 @@ def _ranks(text: object) -> tuple[int, ...]:
 
 def _call(entry: Mapping[str, Any], groups: Mapping[str, Group], counts: Mapping[Channel, int]) -> Call | None:
     name, _, pair = str(entry["profiling_name"]).partition(":")[2].partition(" ")
-    if name == "coalesced":
+    if name in TOGETHER:
         return None
     group = str(entry["process_group"][0])
     operation = _operation(CALLED.get(name, name), entry)
@@ -225,7 +227,12 @@ def _call(entry: Mapping[str, Any], groups: Mapping[str, Group], counts: Mapping
 
 def _operation(name: str, entry: Mapping[str, Any]) -> Operation:
     inputs, outputs = ([tuple(map(int, shape)) for shape in entry[side]] for side in ("input_sizes", "output_sizes"))
-    dtypes = tuple(TYPES.get(str(dtype), str(dtype)) for dtype in entry.get("input_dtypes") or ())
+    dtypes, results = (
+        tuple(TYPES.get(str(dtype), str(dtype)) for dtype in entry.get(f"{side}_dtypes") or ())
+        for side in ("input", "output")
+    )
+    if name not in MOVING and any(inputs[:1]) and any(outputs[:1]):
+        dtypes += tuple(dtype for dtype in results if dtype not in dtypes)
     elements = tuple(map(math.prod, inputs))
     if name in UNEVEN:
         return Operation(name, tuple(inputs), dtypes, sent=elements, received=tuple(map(math.prod, outputs)))
@@ -289,6 +296,8 @@ def _unsound(job: Mapping[int, Rank]) -> list[Note]:
 
 
 GATHERING = frozenset({"all_gather", "all_gather_into_tensor_coalesced"})
+MOVING = frozenset({"scatter", "gather", "broadcast"})
+"""Collectives whose results PyTorch's analysis lets have other types."""
 SCATTERING = frozenset({"reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"})
 REDUCING = frozenset({"all_reduce", "all_reduce_coalesced"})
 """What fr_trace holds against one another of a call's own sizes (`Op.match` of its components/types.py)."""
