@@ -246,6 +246,11 @@ class Machine:
         dispatch = self.devices[stream.device].cost.dispatch_ns("spin_kernel")
         return self.launch(host, stream, Cost(number, dispatch, duration_ns, 1, 0, 0.0), site)
 
+    def sleep(self, host: HostThread, duration_ns: int, site: int = 0) -> None:
+        """The host does nothing for so long."""
+        host.sleep(duration_ns)
+        self.mark(host, Kind.HOST, "time.sleep", duration_ns, site, duration_ns)
+
     # ------------------------------------------------------------------ events
 
     def event(self, host: HostThread | None = None) -> Event:

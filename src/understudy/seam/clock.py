@@ -97,9 +97,6 @@ def _sleep(machine: Machine, host: Callable[[], HostThread], sites: Sites) -> Ca
             return
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
-        thread = host()
-        duration = round(seconds * SECOND_NS)
-        thread.sleep(duration)
-        machine.mark(thread, Kind.HOST, "time.sleep", duration, sites.number(2), duration)
+        machine.sleep(host(), round(seconds * SECOND_NS), sites.number(2))
 
     return sleep

@@ -25,6 +25,13 @@ RUNTIME = {
     Kind.EVENT_RECORD: "cudaEventRecord",
     Kind.EVENT_WAIT: "cudaStreamWaitEvent",
 }
+SYNCHRONIZATIONS = frozenset({Kind.SYNCHRONIZE, Kind.EVENT_WAIT})
+PRODUCTS = frozenset(
+    f"aten::{name}"
+    for name in ("mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "vdot", "matmul", "linear", "_int_mm",
+                 "_scaled_mm", "addmm_", "baddbmm_", "addmv_", "_addmm_activation", "_grouped_mm", "_scaled_grouped_mm")
+)  # fmt: skip
+"""Operators whose kernels are matrix products, which tools know by "gemm" in the name."""
 
 Event = Json
 
@@ -98,11 +105,26 @@ def work_category(record: Record) -> str:
 
 
 def work_name(record: Record) -> str:
-    """The name of a record on a device: the operator's, but for kernels that tools look for by CUDA's own name."""
+    """The name of a record on a device: the operator's, in a word by which tools know the kind of kernel."""
     name = record.signature.name
     if record.kind == Kind.COLLECTIVE:
         return kernel_name(name)
-    return f"multi_tensor_apply_kernel<{name}>" if name.startswith("aten::_foreach_") else name
+    if record.kind == Kind.COPY or not name.startswith("aten::"):
+        return name
+    if name.startswith("aten::_foreach_"):
+        return f"multi_tensor_apply_kernel<{name}>"
+    return f"gemm_kernel<{name}>" if name in PRODUCTS else f"kernel<{name}>"
+
+
+def synchronization(record: Record, number: int, external: int) -> Event:
+    """What was waited for, as CUPTI says it of a context, a stream or an event."""
+    waits = record.kind == Kind.EVENT_WAIT
+    call = "" if waits else wait_name(record)
+    name = "Context Sync" if "Device" in call else "Event Sync" if "Event" in call else "Stream Sync"
+    device, stream = record.lane.device, stream_number(record.lane.stream) if record.lane.stream >= 0 else -1
+    args = {"External id": external, "correlation": number, "device": device, "context": 1, "stream": stream}
+    name = "Stream Wait Event" if waits else name
+    return complete("cuda_sync", name, max(device, 0), stream, record.start_ns, record.end_ns, args)
 
 
 def work_arguments(record: Record, number: int, external: int) -> Json:

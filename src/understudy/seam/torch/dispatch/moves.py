@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
 import torch
+from torch._C._profiler import _RecordFunctionFast as RecordFunction
 
 from understudy.machine.capture import UNSUPPORTED
 from understudy.machine.memory.blocks import Block
@@ -73,9 +75,16 @@ def move(
     if is_physically_meta(tensor) and (source < 0 or state.local.inner):
         raise NotImplementedError("Cannot copy out of meta tensor; no data!")
     target = state.cuda_devices[device] if device >= 0 else ON_HOST
-    with disable_torch_function():
+    with disable_torch_function(), _range(state, tensor, target, dtype, non_blocking, copy):
         out: Tensor = aten._to_copy.default(tensor, dtype=dtype, device=target, non_blocking=non_blocking, **keywords)
     return out if out.grad_fn is None else _returning(state, out, CPU if source == FLOATING else source)
+
+
+def _range(state: State, tensor: Tensor, *options: object) -> AbstractContextManager[object]:
+    """What a profiler sees round a move: the operator that C++ would have called for it."""
+    if not state.observers.profiled:
+        return nullcontext()
+    return RecordFunction("aten::to", [tensor, *options, None])
 
 
 def _returning(state: State, out: Tensor, origin: int) -> Tensor:

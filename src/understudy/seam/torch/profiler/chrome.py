@@ -10,7 +10,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from understudy.seam.torch.profiler.events import MEMORY, NOWHERE, DeviceEvent, Link, MemoryEvent
-from understudy.seam.torch.profiler.result import Result
+from understudy.seam.torch.profiler.result import Result, Totals
+from understudy.seam.torch.profiler.times import Taken
 from understudy.trace import kineto
 from understudy.trace.kineto import Event
 from understudy.trace.operation import Kind
@@ -29,8 +30,8 @@ def save(result: Result, stock: _ProfilerResult, path: str) -> None:
             document = json.load(file, parse_float=Exact)
     writer = Writer(result, int(document.get("baseTimeNanoseconds", 0)))
     events = list(writer.host(document.pop("traceEvents")))
-    if result.recording.cuda:
-        events += writer.devices()
+    at = next((i for i, event in enumerate(events) if event.get("cat") == "Trace"), len(events))
+    events[at:at] = [*writer.memory(), *(writer.devices() if result.recording.cuda else ())]
     facts = result.recording.state.machine.trace.facts
     document["deviceProperties"] = [kineto.device_properties(i, gpu) for i, gpu in enumerate(facts["gpus"])]
     document["traceName"] = path
@@ -58,8 +59,7 @@ class Writer:
         self.base_ns = base_ns
         self.pid = os.getpid()
         self.threads: dict[int, int] = {}  # the system's number of a thread -> the profiler's
-        self.allocated = list(result.recording.allocated)
-        self.reserved = [device.driver.reserved_bytes for device in result.recording.state.machine.devices]
+        self.totals = Totals(result.recording)
 
     def real(self, event: Event) -> int:
         """When an event of the file began, in the profiler's ns."""
@@ -87,17 +87,18 @@ class Writer:
             return self._memory(event, thread, start)
         if event.get("cat") == "Trace" or event["ph"] == "i":
             return self._shifted(event, self.result.moment(thread, start), self._end(event, thread, start))
-        if self.result.hidden(thread, start, event["name"], event.get("cat") == "python_function"):
+        inner = event.get("args", {}).get("External id", -1) in self.result.tree.inner
+        if not inner and self.result.hidden(thread, start, event["name"], event.get("cat") == "python_function"):
             return None
-        moments = self.result.moments.get(thread, {})
-        begin = moments.get(start, self.result.moment(thread, start))
-        return self._shifted(event, begin, self._end(event, thread, start))
+        return self._shifted(event, self.result.placed(thread, start), self._end(event, thread, start))
 
     def _end(self, event: Event, thread: int, start: int) -> int | None:
         if "dur" not in event:
             return None
         end = start + round(event["dur"] * 1000)
-        return self.result.moments.get(thread, {}).get(end, self.result.moment(thread, end))
+        if event.get("cat") == "Trace":  # it ends before the window, also in numbers that keep no whole ns
+            return self.result.moment(thread, end) - 2
+        return self.result.placed(thread, end)
 
     def _shifted(self, event: Event, begin: int, end: int | None) -> Event:
         moved = event | {"ts": (begin - self.base_ns) / 1000}
@@ -109,19 +110,36 @@ class Writer:
             return None
         moved = self._shifted(event, found.start_ns(), None)
         if isinstance(found, MemoryEvent):
-            taken, device = found.taken, found.taken.device
-            self.allocated[device] += found.nbytes()
-            if found.nbytes() > 0:
-                self.reserved[device] = taken.reserved_bytes
-            moved["args"] = event["args"] | {
-                "Addr": taken.address,
-                "Bytes": found.nbytes(),
-                "Device Type": 1,
-                "Device Id": device,
-                "Total Allocated": self.allocated[device],
-                "Total Reserved": self.reserved[device],
-            }
+            moved["args"] = event["args"] | self._taken(found.taken, found.nbytes())
         return moved
+
+    def _taken(self, taken: Taken, size_bytes: int) -> Event:
+        """The arguments of an event that memory was taken on a device, or given back."""
+        said = self.totals.after(taken, size_bytes)
+        return {
+            "Addr": said.ptr,
+            "Bytes": said.alloc_size,
+            "Device Type": 1,
+            "Device Id": taken.device,
+            "Total Allocated": said.total_allocated,
+            "Total Reserved": said.total_reserved,
+        }
+
+    def memory(self) -> Iterator[Event]:
+        """What PyTorch's own record has not: memory of before the window given back, and requests that failed."""
+        recording = self.result.recording
+        tid = next((tid for tid, thread in self.threads.items() if thread == self.result.main), self.pid)
+        found = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "pid": self.pid, "tid": tid}
+        for death in recording.deaths:
+            at = {"name": MEMORY, "ts": (self.result.absolute(death.host_ns) - self.base_ns) / 1000}
+            yield found | at | {"args": self._taken(death.taken, -death.taken.size_bytes)}
+        for failure in recording.failures if recording.of_memory else ():
+            at = {"name": "[OutOfMemory]", "ts": (self.result.absolute(failure.host_ns) - self.base_ns) / 1000}
+            args = {
+                "Bytes": failure.size_bytes, "Device Type": 1, "Device Id": failure.device,
+                "Total Allocated": failure.allocated_bytes, "Total Reserved": failure.reserved_bytes,
+            }  # fmt: skip
+            yield found | at | {"args": args}
 
     # ------------------------------------------------------------------ devices
 
@@ -130,12 +148,14 @@ class Writer:
         result = self.result
         tids = {thread: tid for tid, thread in self.threads.items()}
         facts = result.recording.state.machine.trace.facts["gpus"]
+        begin = {"ts": (result.trace_start_ns() - self.base_ns) / 1000}
         lanes = {r.lane.device: set[int]() for r, _, _ in result.records if r.lane.device >= 0}
         for record, _, _ in result.records:
             lanes[record.lane.device].add(record.lane.stream)
         for device, streams in sorted(lanes.items()):
-            yield from kineto.process_name(device, facts[device]["name"], "EMULATED")
-            yield from (kineto.stream_name(device, stream) for stream in sorted(streams))
+            names = kineto.process_name(device, facts[device]["name"], "EMULATED")
+            names += [kineto.stream_name(device, stream) for stream in sorted(streams)]
+            yield from (name | begin for name in names)
         first = max((event.correlation_id() for event in result._all), default=0) + 1
         for number, (record, mark, start_ns) in enumerate(result.records, first):
             link = result.links.get(mark, NOWHERE)
@@ -154,6 +174,8 @@ class Writer:
             issued_ns=record.issued_ns + offset, start_ns=record.start_ns + offset, end_ns=record.end_ns + offset
         )
         args = {"External id": link.correlation, "correlation": number}
+        if self.result.recording.synchronizations and record.kind in kineto.SYNCHRONIZATIONS:
+            yield kineto.synchronization(moved, number, link.correlation)
         if record.kind == Kind.SYNCHRONIZE:
             begin = max(moved.start_ns, link.start_ns - self.base_ns)
             yield kineto.complete("cuda_runtime", kineto.wait_name(record), self.pid, tid, begin, moved.end_ns, args)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torch._C._autograd import _KinetoEvent
 
 MEMORY = "[memory]"
+HIDDEN = frozenset({"PythonDispatchMode"})
+"""What newer versions of PyTorch record of the emulation itself."""
 OWN_FILES = (OURS, "understudy/")
 """How the names of the emulation's own Python functions begin: the profiler leaves out what is on `sys.path`."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.autograd.profiler as autograd_profiler
-from torch._C._profiler import ProfilerActivity, ProfilerState
+from torch._C._profiler import ProfilerActivity, ProfilerState, _ExperimentalConfig
 from torch.profiler.profiler import _KinetoProfile
 
 from understudy.errors import UnsupportedError
@@ -32,9 +32,17 @@ class Profiler:
         self.recordings: list[Recording] = []  # of the windows that are open, one in another
         self.legacy = False
         self.nvtx = False
+        self.of_memory = False
+        self.synchronizations = self.always_synchronizations = False
 
     def config(self, kind: object, *args: object, **kwargs: object) -> object:
-        """`ProfilerConfig`: the kinds that need a driver are remembered and become Kineto's."""
+        """`ProfilerConfig`: the kinds that need a driver are remembered and become Kineto's.
+
+        Its arguments after the kind are whether shapes and whether memory are recorded, then others.
+        """
+        self.of_memory = bool(args[1])
+        asked = next((one for one in args if isinstance(one, _ExperimentalConfig)), None)
+        self.synchronizations = self.always_synchronizations or (asked is not None and _synchronizations(asked))
         self.legacy = kind == ProfilerState.KINETO_GPU_FALLBACK
         self.nvtx = kind in (ProfilerState.NVTX, ProfilerState.ITT)
         return STOCK["ProfilerConfig"](ProfilerState.KINETO if self.legacy or self.nvtx else kind, *args, **kwargs)
@@ -51,7 +59,8 @@ class Profiler:
         if self.nvtx:
             return
         cuda = ProfilerActivity.CUDA in activities
-        made = Recording(self.state, self.legacy, cuda, ProfilerActivity.CPU in activities)
+        made = Recording(self.state, self.legacy, cuda, ProfilerActivity.CPU in activities, self.of_memory)
+        made.synchronizations = self.synchronizations
         made.begin()
         try:
             STOCK["_enable_profiler"](config, {ProfilerActivity.CPU}, *args, **kwargs)
@@ -71,6 +80,11 @@ class Profiler:
         recording = self.recordings.pop()
         recording.end()
         return Result(found, recording, chrome.save)
+
+    def set_synchronizations(self, on: bool) -> None:
+        """`_set_cuda_sync_enabled_val`: whether every window says what was waited for."""
+        self.always_synchronizations = on
+        SET_SYNCHRONIZATIONS(on)
 
     def toggle(self, enable: bool, activities: Iterable[ProfilerActivity]) -> None:
         """`_toggle_collection_dynamic`: CUDA work is ours to leave out."""
@@ -93,6 +107,16 @@ def _memory_timeline(self: _KinetoProfile, path: str, device: str | None = None)
     TIMELINE(self, path, device)
 
 
+def _synchronizations(config: _ExperimentalConfig) -> bool:
+    """Whether `enable_cuda_sync_events` was given, which a configuration says only when it is pickled."""
+    off, on, given = (
+        one.__getstate__()  # type: ignore[attr-defined]
+        for one in (_ExperimentalConfig(), _ExperimentalConfig(enable_cuda_sync_events=True), config)
+    )
+    return next(bool(mine) for mine, without, with_it in zip(given, off, on, strict=True) if without != with_it)
+
+
+SET_SYNCHRONIZATIONS = torch._C._profiler._set_cuda_sync_enabled_val
 TIMELINE = _KinetoProfile.export_memory_timeline
 STOCK: dict[str, Callable[..., Any]] = {
     name: getattr(autograd_profiler, name)
@@ -126,6 +150,7 @@ def patches(state: State) -> list[Patch]:
     }
     found = [Patch(autograd_profiler, name, value) for name, value in values.items() if name in STOCK]
     found.append(Patch(_KinetoProfile, "export_memory_timeline", _memory_timeline))
+    found.append(Patch(torch._C._profiler, "_set_cuda_sync_enabled_val", profiler.set_synchronizations))
     owners = (torch.autograd, torch.profiler)
     found += [Patch(owner, "_supported_activities", supported) for owner in owners]
     return found

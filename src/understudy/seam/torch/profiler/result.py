@@ -9,17 +9,17 @@ from __future__ import annotations
 import functools
 import json
 import os
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch._C._autograd import DeviceType
-from torch._C._profiler import _EventType
 
-from understudy.seam.torch.profiler.events import MEMORY, NOWHERE, OWN_FILES, DeviceEvent, HostEvent, Link, MemoryEvent
+from understudy.seam.torch.profiler.events import HIDDEN, MEMORY, NOWHERE, OWN_FILES, DeviceEvent, HostEvent, Link, MemoryEvent
 from understudy.seam.torch.profiler.recording import Recording
-from understudy.seam.torch.profiler.times import MARK, Mark, Spans, Taken, Timeline, spread
+from understudy.seam.torch.profiler.times import MARK, Death, Mark, Spans, Taken, Timeline, spread
+from understudy.seam.torch.profiler.tree import Allocated, Node, Place, Tree
 from understudy.trace import kineto
 from understudy.trace.operation import Kind
 from understudy.trace.rows import WIDTH
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 Answers = dict[str, Any]
 """What an event says of itself, by the names of its methods."""
-HIDDEN = frozenset({"PythonDispatchMode"})
-"""What newer versions of PyTorch record of the emulation itself."""
 
 
 class Result:
@@ -69,6 +67,11 @@ class Result:
     def save(self, path: str) -> None:
         """Write the window in Kineto's format."""
         self._write(self, self._stock, path)
+
+    @functools.cached_property
+    def tree(self) -> Tree:
+        """What is shown of the profiler's tree of events."""
+        return Tree(self._stock.experimental_event_tree(), self.recording.marks)
 
     # ------------------------------------------------------------------ times
 
@@ -108,14 +111,29 @@ class Result:
         times: dict[int, set[int]] = defaultdict(set)
         for event in self._all:
             thread = event.start_thread_id()
-            if event.name().startswith(MARK) or not self.inside(thread, event.start_ns()):
+            own = self.inside(thread, event.start_ns()) and event.correlation_id() not in self.tree.inner
+            if event.name().startswith(MARK) or not own:
                 times[thread] |= {event.start_ns(), event.end_ns()}
         return {t: spread(found, functools.partial(self.moment, t)) for t, found in times.items()}
+
+    def placed(self, thread: int, real_ns: int) -> int:
+        """Where a moment lies among those of the events, in ns since the epoch."""
+        known = self.moments.get(thread)
+        if not known or not self.modelled:
+            return self.moment(thread, real_ns)
+        return known[real_ns] if real_ns in known else self._between[thread].at(real_ns)
+
+    @functools.cached_property
+    def _between(self) -> dict[int, Timeline]:
+        return {thread: Timeline(sorted(found.items())) for thread, found in self.moments.items()}
 
     def _shown(self) -> Iterator[_KinetoEvent]:
         for event in self._all:
             thread, name = event.start_thread_id(), event.name()
-            if name != MEMORY and not self.hidden(thread, event.start_ns(), name, _is_python(event)):
+            if name != MEMORY and (
+                event.correlation_id() in self.tree.inner
+                or not self.hidden(thread, event.start_ns(), name, _is_python(event))
+            ):
                 yield event
 
     # ------------------------------------------------------------------ events
@@ -126,6 +144,7 @@ class Result:
         if self.recording.host:
             found += [made for events in self._host.values() for _, _, made in events]
             found += [event for event in self.memory.values() if event is not None]
+            found += self.deaths
         if self.recording.cuda:
             found += self._devices()
         if self.recording.legacy:
@@ -255,17 +274,17 @@ class Result:
     @functools.cached_property
     def memory(self) -> dict[tuple[int, int], HostEvent | None]:
         """The "[memory]" events to show by (pointer, the profiler's ns); None for what the emulation did for itself."""
-        pointers = dict(_allocations(self._stock))
+        events = {event.start_ns(): event for event in self._all if event.name() == MEMORY}
         found: dict[tuple[int, int], HostEvent | None] = {}
-        living: dict[int, Taken] = {}
-        passing: dict[int, tuple[int, tuple[int, int]]] = {}  # made inside an operator; shown when it outlives it
-        for event in sorted((e for e in self._all if e.name() == MEMORY), key=lambda e: int(e.start_ns())):
-            time, thread = event.start_ns(), event.start_thread_id()
-            mark = self._mark_at(thread, time)
-            link = self.links.get(mark)
-            moment = link.start_ns + self.recording.marks[mark].memory_ns() if link else self.moments[thread][time]
-            pointer = pointers.get(time, 0)
-            key = pointer, time
+        living = dict(self.recording.before)
+        passing: dict[int, tuple[int, tuple[int, int]]] = {}  # made for a kernel's sake; shown when it outlives it
+        for place in sorted(self.tree.places, key=lambda place: int(place.event.start_time_ns)):
+            time, pointer = place.event.start_time_ns, place.event.typed[1].ptr  # type: ignore[union-attr]
+            event = events.get(time)
+            if event is None:
+                continue
+            key, mark = (pointer, time), place.mark
+            moment = self._memory_moment(place)
             found[key] = HostEvent(event, moment, moment)
             if event.nbytes() < 0:  # type: ignore[attr-defined]  # the stub lacks it
                 given = living.pop(pointer, None)
@@ -276,29 +295,110 @@ class Result:
                     found[made[1]] = found[key] = None
                 continue
             taken = self.recording.memory.get((mark, pointer))
+            living.pop(pointer, None)
             if taken is not None:
                 living[pointer] = taken
                 found[key] = MemoryEvent(event, moment, taken, 1)
-            elif mark >= 0:
+            elif place.lasting:
                 passing[pointer] = mark, key
         return found
 
-    def _mark_at(self, thread: int, time_ns: int) -> int:
-        """The number of the mark in which a moment lies; -1 in none."""
-        starts, ends, numbers = self._mark_spans.get(thread, ([], [], []))
-        before = bisect_right(starts, time_ns) - 1
-        return numbers[before] if before >= 0 and time_ns <= ends[before] else -1
+    def _memory_moment(self, place: Place) -> int:
+        """When memory was taken or given back, in modelled ns since the epoch."""
+        time, thread = place.event.start_time_ns, place.event.start_tid
+        if place.inside is not None:  # in the middle, where rounded times find it too
+            moments = self.moments[thread]
+            return (moments[place.inside.start_time_ns] + moments[place.inside.end_time_ns]) // 2
+        link = self.links.get(place.mark)
+        return link.start_ns + self.recording.marks[place.mark].memory_ns() if link else self.moments[thread][time]
+
+    # ------------------------------------------------------------------ the tree
+
+    def experimental_event_tree(self) -> list[Node]:
+        """The roots of the tree of events."""
+        return self._tree
 
     @functools.cached_property
-    def _mark_spans(self) -> dict[int, tuple[list[int], list[int], list[int]]]:
-        found: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-        for event in self._all:
-            if event.name().startswith(MARK):
-                found[event.start_thread_id()].append((event.start_ns(), event.end_ns(), _number(event)))
-        return {t: ([s for s, _, _ in m], [e for _, e, _ in m], [n for _, _, n in m]) for t, m in found.items()}
+    def _tree(self) -> list[Node]:
+        tree = self.tree
+        allocated = self._allocated()
+        tree.dress(allocated, self._places())
+        times: dict[int, set[int]] = defaultdict(set)
+        for node in tree.nodes():
+            times[node.start_tid] |= {node.start_time_ns, node.end_time_ns}
+        tree.move({thread: spread(found, functools.partial(self.moment, thread)) for thread, found in times.items()})
+        return tree.roots
+
+    def _allocated(self) -> dict[tuple[int, int], Allocated | None]:
+        """What each allocation says in the tree; None for those that are not shown."""
+        totals = Totals(self.recording)
+        elsewhere = 0  # of what PyTorch counts on the host, the bytes that are not the program's there
+        found: dict[tuple[int, int], Allocated | None] = {}
+        deaths = list(self.recording.deaths)
+        for place in sorted(self.tree.places, key=lambda place: int(place.event.start_time_ns)):
+            fields: Any = place.event.extra_fields
+            time = place.event.start_time_ns
+            while deaths and deaths[0].real_ns <= time:
+                self._bury(deaths.pop(0), totals)
+            event = self.memory.get((fields.ptr, time))
+            if isinstance(event, MemoryEvent):
+                found[fields.ptr, time] = totals.after(event.taken, event.nbytes())
+                elsewhere += fields.alloc_size
+            elif event is None:
+                found[fields.ptr, time] = None
+                elsewhere += fields.alloc_size
+            else:
+                total = max(0, fields.total_allocated - elsewhere)
+                known = Allocated(fields.ptr, fields.alloc_size, total, fields.total_reserved, fields.device)
+                found[fields.ptr, time] = known
+        for death in deaths:
+            self._bury(death, totals)
+        return found
+
+    def _bury(self, death: Death, totals: Totals) -> None:
+        self.tree.bury(death, self.main, totals.after(death.taken, -death.taken.size_bytes))
+
+    @functools.cached_property
+    def deaths(self) -> list[DeviceEvent]:
+        """The "[memory]" events of storages that were there before the window."""
+        return [
+            DeviceEvent(
+                name=MEMORY, device_type=DeviceType.CUDA, device_index=death.taken.device, device_resource_id=self.main,
+                start_ns=self.absolute(death.host_ns), duration_ns=0, activity_type="cpu_instant_event",
+                nbytes=-death.taken.size_bytes, correlation_id=0, linked_correlation_id=0, start_thread_id=self.main,
+                end_thread_id=self.main, metadata_json="",
+            )  # fmt: skip
+            for death in self.recording.deaths
+        ]
+
+    def _places(self) -> dict[int, tuple[list[int], list[Taken | None]]]:
+        """Whose the values at each pointer were, and from when on."""
+        found = {pointer: ([0], [taken]) for pointer, taken in self.recording.before.items()}
+        changes: dict[int, tuple[list[int], list[Taken | None]]] = dict(found)
+        for (pointer, time), event in sorted(self.memory.items(), key=lambda item: item[0][1]):
+            times, owners = changes.setdefault(pointer, ([], []))
+            times.append(time)
+            owners.append(event.taken if isinstance(event, MemoryEvent) and event.nbytes() > 0 else None)
+        return changes
 
 
 NOTHING = Spans([])
+
+
+class Totals:
+    """What devices have allocated and reserved as a window goes on, in bytes."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.allocated = list(recording.allocated)
+        self.reserved = [device.driver.reserved_bytes for device in recording.state.machine.devices]
+
+    def after(self, taken: Taken, size_bytes: int) -> Allocated:
+        """What an allocation says of itself that takes so much, or gives it back."""
+        index = taken.device
+        self.allocated[index] += size_bytes
+        self.reserved[index] = taken.reserved_bytes or self.reserved[index]
+        device = torch.device("cuda", index)
+        return Allocated(taken.address, size_bytes, self.allocated[index], self.reserved[index], device)
 
 
 def _records(recording: Recording) -> Iterator[tuple[Record, int, int]]:
@@ -335,16 +435,6 @@ def _own_functions(events: list[_KinetoEvent]) -> dict[int, list[tuple[int, int]
 
 def _is_python(event: _KinetoEvent) -> bool:
     return ".py(" in event.name() or event.name().startswith("<")
-
-
-def _allocations(stock: _ProfilerResult) -> Iterator[tuple[int, int]]:
-    """When, in ns, and where the allocations in the profiler's tree of events are."""
-    waiting = list(stock.experimental_event_tree())
-    while waiting:
-        node = waiting.pop()
-        waiting += node.children
-        if node.tag == _EventType.Allocation:
-            yield int(node.start_time_ns), int(node.typed[1].ptr)  # type: ignore[union-attr]  # which the tag tells
 
 
 def _number(mark: _KinetoEvent) -> int:

@@ -14,14 +14,19 @@ SPREAD_NS = 500
 
 
 class Mark:
-    """Something that the seam did: on which thread, the host's time before and after, and the rows that it left."""
+    """Something that the seam did: on which thread, the host's time before and after, and the rows that it left.
 
-    __slots__ = ("after_ns", "before_ns", "first", "last", "thread")
+    Of an operator also its `name`, and whether it has to do with a device.
+    """
+
+    __slots__ = ("after_ns", "before_ns", "first", "last", "name", "on_device", "thread")
 
     def __init__(self, thread: int, before_ns: int, first: int) -> None:
         self.thread = thread
         self.before_ns = self.after_ns = before_ns
         self.first = self.last = first
+        self.name = ""
+        self.on_device = False
 
     def memory_ns(self) -> int:
         """How long after its beginning a tensor's memory is taken: on a GPU, before the kernel is launched (modelled).
@@ -38,6 +43,24 @@ class Taken(NamedTuple):
     device: int
     size_bytes: int
     address: int
+    reserved_bytes: int
+
+
+class Death(NamedTuple):
+    """The end of a storage on a device: in ns since the epoch, on the modelled clock of the host, and what it held."""
+
+    real_ns: int
+    host_ns: int
+    taken: Taken
+
+
+class Failure(NamedTuple):
+    """A request for memory that could not be served: when on the modelled clock of the host, and sizes in bytes."""
+
+    host_ns: int
+    device: int
+    size_bytes: int
+    allocated_bytes: int
     reserved_bytes: int
 
 

@@ -24,7 +24,7 @@ Around = Callable[..., object]
 
 VERBS = (
     "launch", "copy", "collective", "busy", "barrier", "record", "wait_event", "query_event", "query_stream",
-    "synchronize_event", "synchronize_stream", "synchronize_device",
+    "synchronize_event", "synchronize_stream", "synchronize_device", "sleep",
 )  # fmt: skip
 """What the machine can be asked to do outside an operator."""
 
@@ -39,6 +39,7 @@ class Observers:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.placed: list[Placed] = []
+        self.profiled = 0  # windows of the profiler that are open
         self._died: list[Died] = []
         for device in machine.devices:
             device.frees = Frees()
