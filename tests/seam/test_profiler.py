@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections import Counter
 from inspect import signature
 from pathlib import Path
@@ -14,13 +16,13 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function, schedule, tensorboard_trace_handler
 
 import understudy
-from understudy.errors import UnsupportedError
 from understudy.seam.torch.profiler.chrome import Exact, Writer
 from understudy.session import Session
 from understudy.trace.operation import Kind
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
 BIG = 2048
+MM = "gemm_kernel<aten::mm>"
 USE_CUDA = "use_cuda" in signature(torch.autograd.profiler.profile).parameters
 """An option that torch 2.14 has no more."""
 
@@ -62,7 +64,7 @@ def test_device_times_are_those_of_cuda_events(session: Session) -> None:
     product = row(prof, "aten::mm")
     assert product.self_device_time_total == pytest.approx(start.elapsed_time(end) * 1000, rel=0.05)
     assert row(prof, "aten::matmul").device_time_total == product.device_time_total
-    assert row(prof, "aten::mm", DeviceType.CUDA).self_device_time_total == product.self_device_time_total
+    assert row(prof, MM, DeviceType.CUDA).self_device_time_total == product.self_device_time_total
 
 
 def test_the_host_spends_modelled_time(session: Session) -> None:
@@ -136,7 +138,7 @@ def test_the_exported_trace_has_kernels_copies_and_arrows(session: Session, tmp_
     events = exported(prof, tmp_path / "trace.json")
     found = Counter(event.get("cat") for event in events)
     kernels = [event for event in events if event.get("cat") == "kernel"]
-    assert [kernel["name"] for kernel in kernels] == ["aten::ones", "aten::mm"]
+    assert [kernel["name"] for kernel in kernels] == ["kernel<aten::ones>", MM]
     assert found["gpu_memcpy"] == 2
     assert found["ac2g"] == 2 * (2 + 2)
     assert {event["name"] for event in events if event.get("cat") == "cuda_runtime"} >= {
@@ -167,7 +169,7 @@ def test_a_schedule_writes_a_trace_a_cycle(session: Session, tmp_path: Path) -> 
     assert len(files) == 2
     for file in files:
         events = json.loads(file.read_text())["traceEvents"]
-        assert sum(event.get("cat") == "kernel" and event["name"] == "aten::mm" for event in events) == 2
+        assert sum(event.get("cat") == "kernel" and event["name"] == MM for event in events) == 2
         assert (
             sum(event["name"].startswith("ProfilerStep#") and event["cat"] == "user_annotation" for event in events)
             == 2
@@ -179,7 +181,7 @@ def test_device_work_alone(session: Session) -> None:
         squares()
     names = {event.name for event in prof.events() if event.device_type == DeviceType.CPU}
     assert names <= {"cudaLaunchKernel", "cudaDeviceSynchronize"}
-    assert row(prof, "aten::mm", DeviceType.CUDA).count == 1
+    assert row(prof, MM, DeviceType.CUDA).count == 1
 
 
 def test_collection_can_be_switched(session: Session) -> None:
@@ -190,7 +192,7 @@ def test_collection_can_be_switched(session: Session) -> None:
         prof.toggle_collection_dynamic(True, [ProfilerActivity.CUDA])
         squares()
     assert row(prof, "aten::mm").count == 3
-    assert row(prof, "aten::mm", DeviceType.CUDA).count == 2
+    assert row(prof, MM, DeviceType.CUDA).count == 2
 
 
 def test_the_older_profiler_times_operators_by_events(session: Session) -> None:
@@ -244,12 +246,107 @@ def test_moments_of_the_hosts_file_are_exact_to_the_nanosecond() -> None:
         assert writer.real({"ts": json.loads(f"{ns // 1000}.{ns % 1000:03}", parse_float=Exact)}) == ns
 
 
-def test_a_memory_timeline_of_a_gpu_is_refused(tmp_path: Path) -> None:
-    """PyTorch's own record knows of the host alone: the page would be empty."""
-    with understudy.emulate("V100"):
-        with profile(activities=BOTH, record_shapes=True, profile_memory=True, with_stack=True) as prof:
-            torch.ones(4, device="cuda")
-        for device in (None, "cuda:0"):
-            with pytest.raises(UnsupportedError, match="_record_memory_history"):
-                prof.export_memory_timeline(str(tmp_path / "memory.json"), device=device)
-        prof.export_memory_timeline(str(tmp_path / "memory.json"), device="cpu")
+def test_a_memory_timeline_has_what_a_gpu_held(session: Session, tmp_path: Path) -> None:
+    before = torch.ones(1 << 20, device="cuda")
+    with profile(activities=BOTH, record_shapes=True, profile_memory=True, with_stack=True) as prof:
+        made = torch.zeros(1 << 18, device="cuda")
+        made.add_(1)
+        del before
+        del made
+    path = tmp_path / "memory.json"
+    prof.export_memory_timeline(str(path), device="cuda:0")
+    _, sizes = json.loads(path.read_text())
+    assert max(map(sum, sizes)) == 5 << 20
+    assert sum(sizes[-1]) == 0
+
+
+def tree(prof: Any) -> list[Any]:
+    found: list[Any] = prof.profiler.kineto_results.experimental_event_tree()
+    return found
+
+
+def named(nodes: list[Any], name: str) -> Any:
+    """The first event of that name, parents before their children."""
+    for node in nodes:
+        below = node if node.name == name else named(node.children, name)
+        if below is not None:
+            return below
+    return None
+
+
+def names_of(nodes: list[Any]) -> list[str]:
+    return [name for node in nodes for name in (node.name, *names_of(node.children))]
+
+
+def test_the_tree_of_events_is_the_programs(session: Session) -> None:
+    x = torch.ones(8, device="cuda")
+    with profile(activities=BOTH, record_shapes=True, profile_memory=True, with_stack=True) as prof:
+        made = torch.zeros(1000, device="cuda")
+        x.add_(1)
+        made.cpu()
+    said = names_of(tree(prof))
+    assert not any(name.startswith("understudy") or "find_torch_dispatch_rule" in name for name in said)
+    zeros = named(tree(prof), "aten::zeros")
+    assert [child.name for child in zeros.children] == ["aten::empty", "aten::zero_"]
+    assert zeros.parent.name.startswith("<built-in method zeros")
+    (memory,) = zeros.children[0].children
+    assert (memory.extra_fields.device, memory.extra_fields.alloc_size) == (torch.device("cuda:0"), 4096)
+    assert memory.extra_fields.id == zeros.children[1].extra_fields.inputs[0].id
+    assert memory.extra_fields.total_allocated == 4096 + 512
+    assert zeros.start_time_ns <= memory.start_time_ns <= zeros.end_time_ns
+    assert named(tree(prof), "aten::add_").extra_fields.inputs[0].device == torch.device("cuda:0")
+    copied = named(tree(prof), "aten::to")
+    assert copied.parent.name.startswith("<built-in method cpu")
+    assert names_of(copied.children) == ["aten::_to_copy", "aten::empty_strided", "[memory]", "aten::copy_"]
+
+
+def test_memory_of_before_the_window_that_is_given_back(session: Session, tmp_path: Path) -> None:
+    before = torch.ones(1000, device="cuda")
+    with profile(activities=BOTH, profile_memory=True) as prof, record_function("gives back"):
+        del before
+    assert row(prof, "gives back").device_memory_usage == -4096
+    (memory,) = [node for node in named(tree(prof), "gives back").children if node.name == "[memory]"]
+    assert (memory.extra_fields.alloc_size, memory.extra_fields.total_allocated) == (-4096, 0)
+    (event,) = [event for event in exported(prof, tmp_path / "trace.json") if event["name"] == "[memory]"]
+    assert (event["args"]["Bytes"], event["args"]["Total Allocated"]) == (-4096, 0)
+
+
+def test_threads_of_the_program_are_in_the_tree(session: Session) -> None:
+    begin, end = threading.Barrier(2, timeout=20), threading.Barrier(2, timeout=20)
+
+    def in_a_thread() -> None:
+        begin.wait()
+        torch.ones(1, device="cuda")
+        end.wait()
+
+    thread = threading.Thread(target=in_a_thread)
+    thread.start()
+    with profile(activities=BOTH, with_stack=True) as prof:
+        begin.wait()
+        end.wait()
+    thread.join()
+    assert any("in_a_thread" in name for name in names_of(tree(prof)))
+
+
+def test_a_sleep_lies_where_the_program_slept(session: Session) -> None:
+    with profile(activities=BOTH) as prof:
+        with record_function("slept"):
+            time.sleep(2)
+        torch.ones(1, device="cuda")
+    assert 2_000_000 <= row(prof, "slept").cpu_time_total < 2_001_000
+
+
+def test_the_file_has_waits_and_requests_that_failed(session: Session, tmp_path: Path) -> None:
+    config = torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)
+    with profile(activities=BOTH, profile_memory=True, experimental_config=config) as prof:
+        torch.ones(8, device="cuda")
+        torch.cuda.synchronize()
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            torch.empty(1 << 45, device="cuda")
+    events = exported(prof, tmp_path / "trace.json")
+    assert "Context Sync" in [event["name"] for event in events if event.get("cat") == "cuda_sync"]
+    (failed,) = [event for event in events if event["name"] == "[OutOfMemory]"]
+    assert failed["args"]["Bytes"] == 1 << 47
+    assert events[-1]["name"] == "Record Window End"
+    window = next(event for event in events if event.get("cat") == "Trace")
+    assert all(window["ts"] <= event["ts"] for event in events)

@@ -153,7 +153,7 @@ NEEDED = {
         torch.UntypedStorage._new_shared_cuda torch.UntypedStorage._share_cuda_
     """,
     "torch.profiler": """
-        torch.profiler.profiler._KinetoProfile.export_memory_timeline
+        torch._C._profiler._set_cuda_sync_enabled_val
         torch._C._autograd.DeviceType torch._C._profiler.ProfilerActivity torch._C._profiler.ProfilerState
         torch._C._profiler._EventType torch._C._profiler._RecordFunctionFast
         torch.autograd.profiler._disable_profiler torch.autograd.profiler._enable_profiler

@@ -82,6 +82,23 @@ class Factory(StandIn):
         return self.function(*args, **kwargs)
 
 
+class Getter(StandIn):
+    """What `torch.Tensor.device.__get__` is: PyTorch makes another equal object at each look."""
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or bool(other == self.__wrapped__)
+
+    __hash__ = StandIn.__hash__
+
+
+class Attribute(property):
+    """An attribute of tensors in the place of PyTorch's; its `__get__`, which modes are told of, equals PyTorch's."""
+
+    def __init__(self, stock: property, getter: Callable[[torch.Tensor], object]) -> None:
+        super().__init__(getter, doc=stock.__doc__)
+        self.__dict__["__get__"] = Getter(stock.__get__, property(getter).__get__)
+
+
 def public(owner: ModuleType, name: str, value: Callable[..., object]) -> list[Patch]:
     """The patches that put a stand-in where Python finds the function, and where C++ does."""
     place, inner = CXX[owner], CXX_PREFIX[owner] + name

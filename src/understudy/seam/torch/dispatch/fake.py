@@ -8,12 +8,14 @@ last (torch/_subclasses/fake_tensor.py; torch/csrc/autograd/input_metadata.cpp).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result, Types
@@ -74,6 +76,26 @@ def run(state: State, func: OpOverload, args: Arguments, kwargs: Keywords) -> Re
     if wanted is not None and wanted.type == "cpu" and not own and local.fake_device is not None:
         kwargs = {**kwargs, "device": local.fake_device}
     return func(*args, **kwargs)
+
+
+def tracer() -> TorchDispatchMode | None:
+    """The mode that writes operators with real values into a graph now; None where shapes alone are traced."""
+    key, mode_of = torch._C._TorchDispatchModeKey, torch._C._get_dispatch_mode
+    if mode_of(key.FAKE) is not None or mode_of(key.FUNCTIONAL) is not None:
+        return None
+    found: TorchDispatchMode | None = mode_of(key.PROXY)
+    return found
+
+
+@contextmanager
+def without_tracer() -> Iterator[None]:
+    """While it handles an operator itself."""
+    mode = torch._C._unset_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    try:
+        yield
+    finally:
+        if mode is not None:
+            torch._C._set_dispatch_mode(mode)
 
 
 def to(

@@ -80,6 +80,7 @@ class Dispatch(TorchDispatchMode):
         self.plans: dict[int, Plan] = {}  # by identity: an operator's hash is a call of Python
         self.costs: dict[Hashable, Cost] = {}
         self.recorder: Recorder | None = None
+        self.traced = 0  # by how many modes that write operators with real values into a graph (`make_fx`)
 
     @property
     def parts(self) -> AbstractContextManager[object]:
@@ -132,6 +133,10 @@ class Dispatch(TorchDispatchMode):
             # Nothing happens on a device where shapes alone are traced. Other subclasses take themselves apart first:
             # what they are made of comes here again.
             return fake.run(self.state, func, args, kwargs or {}) if TRACED.intersection(types) else NotImplemented
+        if self.traced and (tracer := fake.tracer()) is not None:
+            # It belongs before this mode, but PyTorch keeps it after all others: it would see what happens on the CPU.
+            with fake.without_tracer(), self.parts:
+                return tracer.__torch_dispatch__(func, types, args, kwargs)
         plan = self.plans.get(id(func))
         if plan is None:
             plan = self.plan(func)

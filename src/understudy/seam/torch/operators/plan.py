@@ -164,7 +164,8 @@ def run_python(
     on_device = any(tag_of(tensor).device >= 0 for tensor in tensors_in(given))
     if not on_device and not any(isinstance(value, torch.device) and value.type == "cuda" for value in given):
         return dispatch.general(plan, func, args, kwargs)
-    with dispatch.parts:
+    # What such a kernel returns is a view where PyTorch's own operators make it one, which a mode's turn leaves out.
+    with dispatch.parts, torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
         return func._op_dk(key, *args, **kwargs)
 
 

@@ -131,7 +131,7 @@ class Writer:
         tid = next((tid for tid, thread in self.threads.items() if thread == self.result.main), self.pid)
         found = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "pid": self.pid, "tid": tid}
         for death in recording.deaths:
-            at = {"name": MEMORY, "ts": (self.result.absolute(death.host_ns) - self.base_ns) / 1000}
+            at = {"name": MEMORY, "ts": (self.result.placed(self.result.main, death.real_ns) - self.base_ns) / 1000}
             yield found | at | {"args": self._taken(death.taken, -death.taken.size_bytes)}
         for failure in recording.failures if recording.of_memory else ():
             at = {"name": "[OutOfMemory]", "ts": (self.result.absolute(failure.host_ns) - self.base_ns) / 1000}

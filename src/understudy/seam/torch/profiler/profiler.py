@@ -14,9 +14,7 @@ from typing import Any
 import torch
 import torch.autograd.profiler as autograd_profiler
 from torch._C._profiler import ProfilerActivity, ProfilerState, _ExperimentalConfig
-from torch.profiler.profiler import _KinetoProfile
 
-from understudy.errors import UnsupportedError
 from understudy.seam.patching import Patch
 from understudy.seam.torch.profiler import chrome
 from understudy.seam.torch.profiler.recording import Recording
@@ -96,28 +94,14 @@ class Profiler:
             STOCK["_toggle_collection_dynamic"](enable, rest)
 
 
-def _memory_timeline(self: _KinetoProfile, path: str, device: str | None = None) -> None:
-    """`export_memory_timeline`, which reads PyTorch's own record: the allocations of emulated devices are not in it."""
-    if device is None or torch.device(device).type == "cuda":
-        raise UnsupportedError(
-            "understudy writes no `export_memory_timeline` of a GPU, which PyTorch has deprecated: record with "
-            "`torch.cuda.memory._record_memory_history()` and look at what `_dump_snapshot()` writes with "
-            "`understudy memory`"
-        )
-    TIMELINE(self, path, device)
-
-
 def _synchronizations(config: _ExperimentalConfig) -> bool:
     """Whether `enable_cuda_sync_events` was given, which a configuration says only when it is pickled."""
-    off, on, given = (
-        one.__getstate__()  # type: ignore[attr-defined]
-        for one in (_ExperimentalConfig(), _ExperimentalConfig(enable_cuda_sync_events=True), config)
-    )
-    return next(bool(mine) for mine, without, with_it in zip(given, off, on, strict=True) if without != with_it)
+    off, on = _ExperimentalConfig(), _ExperimentalConfig(enable_cuda_sync_events=True)
+    states: list[tuple[object, ...]] = [one.__getstate__() for one in (off, on, config)]  # type: ignore[misc]
+    return next(bool(mine) for without, with_it, mine in zip(*states, strict=True) if without != with_it)
 
 
 SET_SYNCHRONIZATIONS = torch._C._profiler._set_cuda_sync_enabled_val
-TIMELINE = _KinetoProfile.export_memory_timeline
 STOCK: dict[str, Callable[..., Any]] = {
     name: getattr(autograd_profiler, name)
     for name in (
@@ -149,7 +133,6 @@ def patches(state: State) -> list[Patch]:
         "_supported_activities": supported,
     }
     found = [Patch(autograd_profiler, name, value) for name, value in values.items() if name in STOCK]
-    found.append(Patch(_KinetoProfile, "export_memory_timeline", _memory_timeline))
     found.append(Patch(torch._C._profiler, "_set_cuda_sync_enabled_val", profiler.set_synchronizations))
     owners = (torch.autograd, torch.profiler)
     found += [Patch(owner, "_supported_activities", supported) for owner in owners]

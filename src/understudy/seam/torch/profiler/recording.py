@@ -152,4 +152,4 @@ class Recording:
             self._addresses.discard(block.address)
         else:
             taken = Taken(device.index, block.size, block.address, device.driver.reserved_bytes)
-            self.deaths.append(Death(time.time_ns(), self.state.local.host.now_ns, taken))
+            self.deaths.append(Death(time.time_ns(), taken))

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C._autograd import DeviceType
 
-from understudy.seam.torch.profiler.events import HIDDEN, MEMORY, NOWHERE, OWN_FILES, DeviceEvent, HostEvent, Link, MemoryEvent
+from understudy.seam.torch.profiler.events import (
+    HIDDEN,
+    MEMORY,
+    NOWHERE,
+    OWN_FILES,
+    DeviceEvent,
+    HostEvent,
+    Link,
+    MemoryEvent,
+)
 from understudy.seam.torch.profiler.recording import Recording
 from understudy.seam.torch.profiler.times import MARK, Death, Mark, Spans, Taken, Timeline, spread
 from understudy.seam.torch.profiler.tree import Allocated, Node, Place, Tree
@@ -114,7 +123,15 @@ class Result:
             own = self.inside(thread, event.start_ns()) and event.correlation_id() not in self.tree.inner
             if event.name().startswith(MARK) or not own:
                 times[thread] |= {event.start_ns(), event.end_ns()}
-        return {t: spread(found, functools.partial(self.moment, t)) for t, found in times.items()}
+        apart = [place.event for place in self.tree.places if place.mark < 0 or place.inside is not None]
+        for allocation in apart:
+            times[allocation.start_tid].add(allocation.start_time_ns)
+        alone = {allocation.start_time_ns for allocation in apart}
+        if self.main in times:
+            died = {death.real_ns for death in self.recording.deaths}
+            times[self.main] |= died
+            alone |= died
+        return {t: spread(found, functools.partial(self.moment, t), alone) for t, found in times.items()}
 
     def placed(self, thread: int, real_ns: int) -> int:
         """Where a moment lies among those of the events, in ns since the epoch."""
@@ -306,9 +323,8 @@ class Result:
     def _memory_moment(self, place: Place) -> int:
         """When memory was taken or given back, in modelled ns since the epoch."""
         time, thread = place.event.start_time_ns, place.event.start_tid
-        if place.inside is not None:  # in the middle, where rounded times find it too
-            moments = self.moments[thread]
-            return (moments[place.inside.start_time_ns] + moments[place.inside.end_time_ns]) // 2
+        if place.inside is not None:
+            return self.moments[thread][time]
         link = self.links.get(place.mark)
         return link.start_ns + self.recording.marks[place.mark].memory_ns() if link else self.moments[thread][time]
 
@@ -361,20 +377,29 @@ class Result:
     @functools.cached_property
     def deaths(self) -> list[DeviceEvent]:
         """The "[memory]" events of storages that were there before the window."""
-        return [
-            DeviceEvent(
-                name=MEMORY, device_type=DeviceType.CUDA, device_index=death.taken.device, device_resource_id=self.main,
-                start_ns=self.absolute(death.host_ns), duration_ns=0, activity_type="cpu_instant_event",
-                nbytes=-death.taken.size_bytes, correlation_id=0, linked_correlation_id=0, start_thread_id=self.main,
-                end_thread_id=self.main, metadata_json="",
-            )  # fmt: skip
-            for death in self.recording.deaths
-        ]
+        return [DeviceEvent(**self._death(death)) for death in self.recording.deaths]
+
+    def _death(self, death: Death) -> Answers:
+        return {
+            "name": MEMORY,
+            "device_type": DeviceType.CUDA,
+            "device_index": death.taken.device,
+            "device_resource_id": self.main,
+            "start_ns": self.placed(self.main, death.real_ns),
+            "duration_ns": 0,
+            "activity_type": "cpu_instant_event",
+            "nbytes": -death.taken.size_bytes,
+            "correlation_id": 0,
+            "linked_correlation_id": 0,
+            "start_thread_id": self.main,
+            "end_thread_id": self.main,
+            "metadata_json": "",
+        }
 
     def _places(self) -> dict[int, tuple[list[int], list[Taken | None]]]:
         """Whose the values at each pointer were, and from when on."""
-        found = {pointer: ([0], [taken]) for pointer, taken in self.recording.before.items()}
-        changes: dict[int, tuple[list[int], list[Taken | None]]] = dict(found)
+        changes: dict[int, tuple[list[int], list[Taken | None]]]
+        changes = {pointer: ([0], [taken]) for pointer, taken in self.recording.before.items()}
         for (pointer, time), event in sorted(self.memory.items(), key=lambda item: item[0][1]):
             times, owners = changes.setdefault(pointer, ([], []))
             times.append(time)

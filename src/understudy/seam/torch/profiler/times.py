@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 MARK = "understudy:"
@@ -11,6 +11,10 @@ MARK = "understudy:"
 
 SPREAD_NS = 500
 """Over how much modelled time events of one modelled instant are spread, so that their nesting still shows."""
+
+
+ROOM_NS = 600
+"""How far other events are from memory that is given back: PyTorch looks for it with times rounded to 250 ns."""
 
 
 class Mark:
@@ -47,10 +51,9 @@ class Taken(NamedTuple):
 
 
 class Death(NamedTuple):
-    """The end of a storage on a device: in ns since the epoch, on the modelled clock of the host, and what it held."""
+    """The end of a storage on a device: in ns since the epoch, and what it held."""
 
     real_ns: int
-    host_ns: int
     taken: Taken
 
 
@@ -106,8 +109,11 @@ class Spans:
         return before >= 0 and time_ns <= self._ends[before]
 
 
-def spread(times: Iterable[int], at: Callable[[int], int]) -> dict[int, int]:
-    """Where the ends of a thread's events lie in modelled time: in the same order, and apart where there is room."""
+def spread(times: Iterable[int], at: Callable[[int], int], alone: Collection[int] = ()) -> dict[int, int]:
+    """Where the ends of a thread's events lie in modelled time: in the same order, and apart where there is room.
+
+    Those that stand `alone` have room before and after, whatever comes.
+    """
     ordered = sorted(set(times))
     groups: dict[int, list[int]] = {}
     for real in ordered:
@@ -118,4 +124,7 @@ def spread(times: Iterable[int], at: Callable[[int], int]) -> dict[int, int]:
         room = min(len(group), SPREAD_NS)
         for position, real in enumerate(group):
             latest = found[real] = max(latest, modelled + position * room // len(group))
+            if real in alone:
+                found[real] += ROOM_NS
+                latest += 2 * ROOM_NS
     return found

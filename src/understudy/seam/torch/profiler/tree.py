@@ -1,7 +1,7 @@
 """The profiler's tree of events as the program's own: without what the emulation did, and with tensors on devices.
 
-The emulation runs between an operator and its kernel, so its frames, marks and bookkeeping lie in PyTorch's tree where a
-GPU has nothing. What an operator calls inside is what it would call on a GPU too when it is a composite; a kernel's
+The emulation runs between an operator and its kernel, so its frames, marks and bookkeeping lie in PyTorch's tree where
+a GPU has nothing. What an operator calls inside is what it would call on a GPU too when it is a composite; a kernel's
 own steps on the CPU are not.
 """
 
@@ -69,7 +69,7 @@ class Node:
         self.start_time_ns = stock.start_time_ns
         self.end_time_ns = stock.end_time_ns
         self.extra_fields: Any = stock.extra_fields
-        self.from_ours = False
+        self.from_ours = self.stands_in = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stock, name)
@@ -116,7 +116,7 @@ class Tree:
         self.roots: list[Node] = []
         self.places: list[Place] = []
         self.inner: set[int] = set()
-        self.aliases: dict[int, Any] = {}
+        self.aliases: dict[int, torch._C._profiler._TensorMetadata] = {}
         self._gather(roots)
 
     def nodes(self) -> Iterator[Node]:
@@ -130,6 +130,7 @@ class Tree:
     # ------------------------------------------------------------------ what is shown
 
     def _gather(self, roots: Iterable[_ProfilerEvent]) -> None:
+        waiting: list[tuple[_ProfilerEvent, Node | None, int, int]]
         waiting = [(event, None, OUTSIDE, -1) for event in list(roots)[::-1]]
         while waiting:
             event, parent, where, mark = waiting.pop()
@@ -138,13 +139,11 @@ class Tree:
             for at in range(len(children) - 1, -1, -1):
                 if not _asks_for_ours(children, at):
                     waiting.append((children[at], node, where, mark))
-        for node in list(self.nodes())[::-1]:  # a function that ours called shows when it led to something
-            node.children = [child for child in node.children if child.children or not child.from_ours]
-        self.roots = [node for node in self.roots if node.children or not node.from_ours]
+        for node in list(self.nodes())[::-1]:
+            node.children = [shown for child in node.children for shown in _led_somewhere(child, node)]
+        self.roots = [shown for root in self.roots for shown in _led_somewhere(root, None)]
 
-    def _place(
-        self, event: _ProfilerEvent, parent: Node | None, where: int, mark: int
-    ) -> tuple[Node | None, int, int]:
+    def _place(self, event: _ProfilerEvent, parent: Node | None, where: int, mark: int) -> tuple[Node | None, int, int]:
         """Under which node the children of an event come, where they lie and in which mark; shows the event."""
         name, tag = name_of(event), event.tag
         if tag == _EventType.Allocation:
@@ -167,22 +166,37 @@ class Tree:
         if name.startswith(MARK):
             return parent, MARKED, int(name[len(MARK) :])
         if name in HIDDEN or (tag in PYTHON and name.startswith(OWN_FILES)):
-            return parent, OURS, mark
+            begins = where == OUTSIDE and tag in PYTHON and (parent is None or parent.tag in PYTHON)
+            return self._stand_in(event, parent) if begins else parent, OURS, mark
         if where == OURS and tag == _EventType.PyCall:
             if name.startswith(MACHINERY) or _package(name) in LIBRARIES:
                 return parent, OURS, mark
             where = OUTSIDE  # the program's: a thread's function, a hook
+        if where == OURS and tag == _EventType.PyCCall and parent is not None and parent.tag not in PYTHON:
+            return parent, OURS, mark
         node = self._show(event, parent)
         node.from_ours = where == OURS and tag == _EventType.PyCCall
         return node, where, mark
 
     def _same(self, event: _ProfilerEvent, node: Node) -> None:
         """See which tensors an operator got again as others: a number is made a tensor anew for each of the two."""
-        given: list[object] = event.extra_fields.inputs  # type: ignore[union-attr]  # which the tag tells
+        given = event.extra_fields.inputs  # type: ignore[union-attr]  # which the tag tells
         for inner, outer in zip(given, node.extra_fields.inputs, strict=False):
-            both = isinstance(inner, METADATA) and isinstance(outer, METADATA)
-            if both and inner.id is not None and inner.id != outer.id:  # type: ignore[attr-defined]
-                self.aliases[inner.id] = outer  # type: ignore[attr-defined]
+            if isinstance(inner, METADATA) and isinstance(outer, METADATA) and inner.id not in (None, outer.id):
+                self.aliases[inner.id or 0] = outer
+
+    def _stand_in(self, event: _ProfilerEvent, parent: Node | None) -> Node:
+        """Show a function of ours as PyTorch's built-in one, in whose place it stands."""
+        name = name_of(event).rpartition(": ")[2]
+        stock = SimpleNamespace(
+            name=f"<built-in method {name} of Tensor object at 0x0000>", tag=_EventType.PyCCall, id=event.id,
+            start_time_ns=event.start_time_ns, end_time_ns=event.end_time_ns, start_tid=event.start_tid,
+            correlation_id=event.correlation_id, children=[],
+            extra_fields=Fields(event.extra_fields, kind=torch._C._profiler._ExtraFields_PyCCall),
+        )  # fmt: skip
+        node = self._show(stock, parent)  # type: ignore[arg-type]
+        node.stands_in = True
+        return node
 
     def _within(self, mark: int, name: str) -> int:
         return INSIDE if not self.marks[mark].on_device or name not in with_kernels() else MARKED
@@ -220,7 +234,9 @@ class Tree:
     def dress(self, allocations: Mapping[tuple[int, int], Allocated | None], places: Places) -> None:
         """Give allocations and tensors their devices and numbers; `allocations` without a value are not shown."""
         for node in self.nodes():
-            node.children = [child for child in node.children if _key(child) not in allocations or allocations[_key(child)]]
+            node.children = [
+                child for child in node.children if _key(child) not in allocations or allocations[_key(child)]
+            ]
         self.roots = [node for node in self.roots if _key(node) not in allocations or allocations[_key(node)]]
         for node in self.nodes():
             found = allocations.get(_key(node))
@@ -296,6 +312,15 @@ def _package(function: str) -> str:
     return function.partition("/")[0].partition(".py(")[0]
 
 
+def _led_somewhere(node: Node, parent: Node | None) -> list[Node]:
+    """What is shown of a function that ours called, and of what stands in for one: where it led to something."""
+    if node.stands_in and any(child.tag in PYTHON for child in node.children):  # not PyTorch's: there is more below it
+        for child in node.children:
+            child.parent = parent
+        return node.children
+    return [node] if node.children or not (node.from_ours or node.stands_in) else []
+
+
 def _asks_for_ours(children: list[_ProfilerEvent], at: int) -> bool:
     """Whether an event is the look-up that leads to the emulation's mode."""
     if RULES not in name_of(children[at]) or at + 1 == len(children):
@@ -314,14 +339,18 @@ def _caller(node: Node) -> Node | None:
 
 def _key(node: Node) -> tuple[int, int]:
     """What tells an allocation from others: its pointer and the profiler's ns; of other events, nobody's."""
-    return (node._stock.extra_fields.ptr, node._stock.start_time_ns) if node.tag == _EventType.Allocation else (-1, -1)
+    if node.tag != _EventType.Allocation:
+        return -1, -1
+    return node._stock.extra_fields.ptr, node._stock.start_time_ns  # type: ignore[union-attr]
 
 
-def _metadata(tensor: Any, aliases: Mapping[int, Any], places: Places, time_ns: int) -> Any:
+def _metadata(
+    tensor: object, aliases: Mapping[int, torch._C._profiler._TensorMetadata], places: Places, time_ns: int
+) -> object:
     """A tensor's metadata, on its device at that moment; anything else as it is."""
     if not isinstance(tensor, METADATA):
         return tensor
-    tensor = aliases.get(tensor.id, tensor)
+    tensor = aliases.get(-1 if tensor.id is None else tensor.id, tensor)
     times, owners = places.get(tensor.storage_data_ptr or 0, ([], []))
     at = bisect_right(times, time_ns) - 1
     taken = owners[at] if at >= 0 else None

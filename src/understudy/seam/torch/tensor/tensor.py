@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -17,6 +18,7 @@ from understudy.seam.torch.dispatch.gradients import return_copied
 from understudy.seam.torch.dispatch.moves import fetch, move
 from understudy.seam.torch.dispatch.nodata import values
 from understudy.seam.torch.operators.messages import device_name
+from understudy.seam.torch.standins import Attribute
 from understudy.seam.torch.state.state import State, stream_of
 from understudy.seam.torch.tags import CPU, HOST_TAG, Tag, device_of, storage_of, tag_of
 from understudy.seam.torch.type_names import DTYPES
@@ -62,6 +64,8 @@ def named_as_pytorch(method: Callable[..., object], name: str) -> Callable[..., 
     method.__name__ = name
     method.__qualname__ = f"Tensor.{name}"
     method.__doc__ = getattr(base, name).__doc__
+    if isinstance(method, FunctionType):
+        method.__code__ = method.__code__.replace(co_name=name)  # what a profiler calls it
     return method
 
 
@@ -97,10 +101,10 @@ def _properties(state: State) -> list[Patch]:
         return max(found, -1)
 
     return [
-        Patch(Tensor, "device", property(device)),
-        Patch(Tensor, "is_cuda", property(is_cuda)),
-        Patch(Tensor, "is_cpu", property(is_cpu)),
-        Patch(Tensor, "is_meta", property(is_meta)),
+        Patch(Tensor, "device", Attribute(base.device, device)),
+        Patch(Tensor, "is_cuda", Attribute(base.is_cuda, is_cuda)),
+        Patch(Tensor, "is_cpu", Attribute(base.is_cpu, is_cpu)),
+        Patch(Tensor, "is_meta", Attribute(base.is_meta, is_meta)),
         Patch(Tensor, "get_device", index),
     ]
 
