@@ -34,7 +34,16 @@ NEUTRAL: dict[str, object] = {
 """What an event of a device answers to questions that are about operators."""
 
 
-class HostEvent:
+class Around:
+    """What answers as one of PyTorch's own objects does, but where it says otherwise."""
+
+    _stock: object
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stock, name)
+
+
+class HostEvent(Around):
     """An event of PyTorch's profiler, in modelled time; `elapsed_us` is what CUDA events round it would say."""
 
     def __init__(self, stock: _KinetoEvent, start_ns: int, end_ns: int) -> None:
@@ -42,9 +51,6 @@ class HostEvent:
         self._start_ns = start_ns
         self._end_ns = end_ns
         self.elapsed_us: int | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stock, name)
 
     def start_ns(self) -> int:
         """When it began, in ns since the epoch."""
@@ -60,7 +66,8 @@ class HostEvent:
 
     def stack(self) -> list[str]:
         """The Python frames that led here, without the emulation's own."""
-        return [entry for entry in self._stock.stack() if not entry.startswith(OWN_FILES)]
+        entries: list[str] = self.__getattr__("stack")()
+        return [entry for entry in entries if not entry.startswith(OWN_FILES)]
 
     def cuda_elapsed_us(self) -> int:
         """The devices' time for it, where operators are timed by events; -1 otherwise."""

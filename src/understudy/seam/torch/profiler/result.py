@@ -28,7 +28,7 @@ from understudy.seam.torch.profiler.events import (
 )
 from understudy.seam.torch.profiler.recording import Recording
 from understudy.seam.torch.profiler.times import MARK, Death, Mark, Spans, Taken, Timeline, spread
-from understudy.seam.torch.profiler.tree import Allocated, Node, Place, Tree
+from understudy.seam.torch.profiler.tree import Allocated, Fields, Node, Place, Tree
 from understudy.trace import kineto
 from understudy.trace.operation import Kind
 from understudy.trace.rows import WIDTH
@@ -352,7 +352,7 @@ class Result:
         found: dict[tuple[int, int], Allocated | None] = {}
         deaths = list(self.recording.deaths)
         for place in sorted(self.tree.places, key=lambda place: int(place.event.start_time_ns)):
-            fields: Any = place.event.extra_fields
+            fields: Fields = place.event.extra_fields  # type: ignore[assignment]
             time = place.event.start_time_ns
             while deaths and deaths[0].real_ns <= time:
                 self._bury(deaths.pop(0), totals)

@@ -12,12 +12,12 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch._C._profiler import _EventType
 
-from understudy.seam.torch.profiler.events import HIDDEN, MEMORY, OWN_FILES
+from understudy.seam.torch.profiler.events import HIDDEN, MEMORY, OWN_FILES, Around
 from understudy.seam.torch.profiler.times import MARK, Death, Mark, Taken
 
 if TYPE_CHECKING:
@@ -59,20 +59,17 @@ class Place(NamedTuple):
     inside: Node | None
 
 
-class Node:
+class Node(Around):
     """An event of the tree, in modelled time, with the parent and the children that are shown."""
 
     def __init__(self, stock: _ProfilerEvent, parent: Node | None) -> None:
-        self._stock = stock
+        self._stock: _ProfilerEvent = stock
         self.parent = parent
         self.children: list[Node] = []
         self.start_time_ns = stock.start_time_ns
         self.end_time_ns = stock.end_time_ns
-        self.extra_fields: Any = stock.extra_fields
+        self.extra_fields: Fields = stock.extra_fields  # type: ignore[assignment]
         self.from_ours = self.stands_in = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stock, name)
 
     @property
     def typed(self) -> tuple[object, object]:
@@ -89,15 +86,12 @@ class Node:
         return type(self._stock)
 
 
-class Fields:
+class Fields(Around):
     """Fields of an event, or a tensor's metadata, some of them with other values than PyTorch's own."""
 
     def __init__(self, stock: object, **values: object) -> None:
         self.__dict__.update(values)
         self._stock = stock
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stock, name)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -362,7 +356,7 @@ def _metadata(
 def _numbered(node: Node) -> Iterator[Fields]:
     """What an event holds that has numbers."""
     fields = node.extra_fields
-    if not isinstance(fields, Fields):
+    if type(fields) is not Fields:
         return
     if node.tag == _EventType.Allocation:
         yield fields
