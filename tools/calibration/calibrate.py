@@ -3,8 +3,9 @@
     python tools/calibration/calibrate.py    # make calibrate
 
 Nothing of what the files held is used, so that the same tables give the same files, byte for byte. The order: kernels
-that were timed one by one (products, memory-bound kernels, attention), what is known from whole models (curves and
-shares of Lambda's and NVIDIA's programs, then those of timm's, then the former again on these), bands, collectives.
+that were timed one by one (products, memory-bound kernels, attention, transforms, decompositions), what is known
+from whole models (curves and shares of Lambda's and NVIDIA's programs, then those of timm's, then the former again on
+these), bands, collectives.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import calibrate_compiled  # noqa: E402
 import calibrate_cost  # noqa: E402
 import calibrate_images  # noqa: E402
 import calibrate_products  # noqa: E402
+import calibrate_solvers  # noqa: E402
 import calibrate_streams  # noqa: E402
 
 from understudy.cost import operators  # noqa: E402
@@ -60,6 +62,7 @@ def main() -> None:
         "matrix products": calibrate_products.calibrate_all,
         "memory-bound kernels": calibrate_streams.calibrate,
         "attention": calibrate_attention.calibrate,
+        "Fourier transforms and linear algebra": calibrate_solvers.calibrate,
         "curves and shares of whole models": calibrate_cost.calibrate,
         "shares of image models": lambda: found.append(calibrate_images.calibrate()),
         "curves and shares of whole models again": calibrate_cost.calibrate,

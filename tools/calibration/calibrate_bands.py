@@ -4,9 +4,8 @@
 
 Convolutions on tensor cores were never timed one by one, so their band is that of the steps that they take three tenths
 of at least, or a tenth for depthwise ones. A step's band is the mean of its kernels', by their time, times one share,
-since errors of kernels cancel in part: the share that holds 80 % of the steps of `make accuracy-images` (with the
-model's family left out), of `make accuracy-transformers` and of `make accuracy` (the rows that nothing was fitted on),
-each of which counts a third.
+since errors of kernels cancel in part: the share that holds 80 % of all steps of `make accuracy-images` (with the
+model's family left out), of `make accuracy-transformers` and of `make accuracy` (the rows that nothing was fitted on).
 """
 
 from __future__ import annotations
@@ -113,22 +112,17 @@ def ratio(one: Recording) -> float:
 def step_band(found: calibrate_images.Found) -> None:
     """Write the share of its kernels' bands that is a step's."""
     sets = {"images": (found.steps.recordings, found.left_out)} | others()
-    parts, weights = [], []
-    for some, ratios in sets.values():
-        parts.append(np.abs(ratios - 1.0) / np.array([mean_band(one) for one in some]))
-        weights.append(np.full(len(some), 1.0 / len(some)))
-    order = np.argsort(np.concatenate(parts))
-    reached = np.cumsum(np.concatenate(weights)[order]) / len(sets)
-    share = float(np.concatenate(parts)[order][np.searchsorted(reached, MARGIN)])
+    parts = [np.abs(ratios - 1.0) / np.array([mean_band(one) for one in some]) for some, ratios in sets.values()]
+    every = np.concatenate(parts)
     row = {
-        "share": round(share, 3),
-        "n": len(order),
+        "share": round(float(np.quantile(every, MARGIN)), 3),
+        "n": len(every),
         "source": "whole steps that nothing, or nothing of their family, was fitted on",
     }
     write("bands", BANDS_HEAD, [*stored("bands", "band"), ("step", row)])
     operators.read.cache_clear()
     bands.step_share.cache_clear()
-    print(f"a step's band: {share:.2f} of its kernels' mean")
+    print(f"a step's band: {row['share']:.2f} of its kernels' mean")
     for name, (some, ratios) in sets.items():
         show(name, some, ratios)
 
