@@ -240,3 +240,14 @@ def test_bags_of_embeddings(session: Session, mode: str) -> None:
     found = trained(module, lambda x: compiled(x, bags), words)
     for first, second in zip(wanted, found, strict=True):
         torch.testing.assert_close(first, second)
+
+
+def test_a_generator_of_the_program(session: Session) -> None:
+    """As on a GPU, Dynamo leaves what draws from it to the operator, between two graphs."""
+
+    def noisy(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return torch.randn(4, device=x.device, generator=generator) * x
+
+    x = torch.full((4,), 2.0, device="cuda")
+    expected = noisy(x, torch.Generator("cuda").manual_seed(1))
+    assert torch.equal(torch.compile(noisy)(x, torch.Generator("cuda").manual_seed(1)), expected)

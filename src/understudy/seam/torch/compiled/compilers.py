@@ -68,6 +68,7 @@ class Compilers:
             "torch._inductor.config": self._configured,
             "torch._functorch.config": self._uncached,
             "torch._dynamo.guards": guards.guards_patches,
+            "torch._dynamo.variables.script_object": guards.generators_patches,
             "torch._dynamo.symbolic_convert": partial(diagnosis.graph_breaks, state),
             "torch._dynamo.convert_frame": lambda module: [
                 *inductor.convert_frame_patches(self.dispatch, module),

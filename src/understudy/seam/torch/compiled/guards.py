@@ -37,6 +37,22 @@ class Builder(Protocol):
         """A guard's value at compile time."""
 
 
+def generators_patches(module: ModuleType) -> list[Patch]:
+    """`torch._dynamo.variables.script_object`: a device's generator is a generator, which breaks graphs.
+
+    Dynamo asks for `torch._C.Generator` itself and takes a class derived from it for an opaque object.
+    """
+    owner = module.TorchScriptObjectVariable
+    stock: Callable[[type], bool] = owner.is_matching_cls
+
+    @functools.wraps(stock)
+    def is_matching_cls(user_cls: type) -> bool:
+        derived = user_cls is not torch._C.Generator and issubclass(user_cls, torch._C.Generator)
+        return not derived and stock(user_cls)
+
+    return [Patch(owner, "is_matching_cls", staticmethod(is_matching_cls))]
+
+
 def guards_patches(module: ModuleType) -> list[Patch]:
     """`torch._dynamo.guards`: a tensor's match is that of its device, too."""
     owner = module.GuardBuilder
