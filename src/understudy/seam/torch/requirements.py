@@ -153,7 +153,10 @@ NEEDED = {
         torch.UntypedStorage._new_shared_cuda torch.UntypedStorage._share_cuda_
     """,
     "torch.profiler": """
-        torch._C._profiler._set_cuda_sync_enabled_val
+        torch._C._dispatch_get_registrations_for_dispatch_key torch._C._profiler._ExperimentalConfig
+        torch._C._profiler._ExtraFields_Allocation torch._C._profiler._ExtraFields_PyCCall
+        torch._C._profiler._TensorMetadata torch._C._profiler._set_cuda_sync_enabled_val
+        torch._C._SetExcludeDispatchKeyGuard torch._C._set_dispatch_mode torch._C._unset_dispatch_mode
         torch._C._autograd.DeviceType torch._C._profiler.ProfilerActivity torch._C._profiler.ProfilerState
         torch._C._profiler._EventType torch._C._profiler._RecordFunctionFast
         torch.autograd.profiler._disable_profiler torch.autograd.profiler._enable_profiler
