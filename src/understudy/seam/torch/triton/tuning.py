@@ -137,21 +137,25 @@ def testing(module: ModuleType) -> list[Patch]:
             torch.cuda.synchronize()
             return module._summarize_statistics([begin.elapsed_time(end)], quantiles, return_mode)
 
-    def nvsmi(attrs: Sequence[str]) -> list[int]:
-        """What nvidia-smi says of GPU 0's clocks: by the fastest, Inductor judges what is worth padding."""
-        dispatch = emulation()
-        if dispatch is None or not set(attrs) <= set(CLOCKS):
-            found: list[int] = stock_nvsmi(attrs)
-            return found
-        gpu = dispatch.state.device(0).gpu
-        return [int(getattr(gpu, CLOCKS[attribute])) for attribute in attrs]
-
-    stock_nvsmi: Callable[..., list[int]] = module.nvsmi
     return [
         Patch(module, "do_bench", do_bench),
         Patch(module, "do_bench_cudagraph", do_bench_cudagraph),
-        Patch(module, "nvsmi", nvsmi),
+        _clocks(module),
     ]
+
+
+def _clocks(module: ModuleType) -> Patch:
+    """`triton.testing.nvsmi`: by GPU 0's fastest clocks, Inductor judges what is worth padding."""
+    stock: Callable[[Sequence[str]], list[int]] = module.nvsmi
+
+    def nvsmi(attrs: Sequence[str]) -> list[int]:
+        dispatch = emulation()
+        if dispatch is None or not set(attrs) <= set(CLOCKS):
+            return stock(attrs)
+        gpu = dispatch.state.device(0).gpu
+        return [int(getattr(gpu, CLOCKS[attribute])) for attribute in attrs]
+
+    return Patch(module, "nvsmi", nvsmi)
 
 
 CLOCKS = {
