@@ -45,3 +45,15 @@ def test_a_kernel_for_cuda_alone() -> None:
     assert there.tolist() == [1, 1]
     with pytest.raises(NotImplementedError, match="understudy_tests::increase"):
         increase(torch.zeros(2))
+
+
+def test_what_a_kernel_returns_is_a_view_where_its_operators_make_one() -> None:
+    library = torch.library.Library("understudy_tests", "FRAGMENT")
+    library.define("first(Tensor(a) x) -> Tensor(a)")
+    library.impl("first", lambda x: x[:1], "CompositeExplicitAutograd")
+    x = torch.zeros(3, device="cuda")
+    first = torch.ops.understudy_tests.first(x)
+    assert first._is_view()
+    assert first._base is x
+    first.add_(1)
+    assert (x.tolist(), x._version) == ([1, 0, 0], 1)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from understudy.seam.torch.tags import VERSION
 from understudy.session import Session
@@ -89,3 +90,19 @@ def test_a_fake_tensor_inside_its_operator_is_a_meta_tensor(session: Session) ->
     with FakeTensorMode():
         x = torch.ones(3, device="cuda")
         assert str(x.sigmoid_().tanh_().device) == "cuda:0"
+
+
+def test_a_graph_that_is_traced_with_real_values_has_the_devices(session: Session) -> None:
+    def program(x: Tensor) -> Tensor:
+        return x.to("cuda:0") * torch.arange(3, device="cuda:0")
+
+    x = torch.ones(3, device="cuda:1")
+    graph = make_fx(program)(x)
+    called = [node for node in graph.graph.nodes if node.op == "call_function"]
+    assert [(str(node.target), node.kwargs.get("device")) for node in called] == [
+        ("aten._to_copy.default", torch.device("cuda:0")),
+        ("aten.arange.default", torch.device("cuda:0")),
+        ("aten.mul.Tensor", None),
+    ]
+    out = graph(x + 1)
+    assert (str(out.device), out.tolist()) == ("cuda:0", [0, 2, 4])

@@ -128,6 +128,24 @@ def test_a_mode_is_handed_the_function_that_the_program_has(session: Session, na
     assert any(f is function(name) for f in mode.functions)
 
 
+ATTRIBUTES = {name: getattr(torch.Tensor, name).__get__ for name in ("device", "is_cuda", "is_cpu", "is_meta")}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_an_attribute_equals_pytorchs(session: Session, name: str) -> None:
+    stock, mine = ATTRIBUTES[name], getattr(torch.Tensor, name).__get__
+    assert mine == stock
+    assert stock == mine
+    assert {stock: name}[mine] == name
+
+
+def test_a_mode_that_compares_attributes_finds_the_device(session: Session) -> None:
+    x = torch.ones(2)
+    with Seen() as mode:
+        assert x.device.type == "cpu"
+    assert torch.Tensor.device.__get__ in mode.functions  # type: ignore[attr-defined]
+
+
 class Handled:
     """A class that keeps a table of the functions that it handles, as TensorDict does."""
 
