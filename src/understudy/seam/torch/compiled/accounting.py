@@ -92,18 +92,17 @@ class Accounting(Dispatch):
 
     def computed(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         """What an operator gives: shapes alone."""
-        if self.answers is not None and self.answers.known.get(about(func, shape=True)):
-            return self._sized(func)
+        if self.answers is not None and self.answers.has(func, shape=True):
+            return self._sized(self.answers, func)
         if "device" in kwargs:
             kwargs = {**kwargs, "device": META}
         out = func(*map(to_meta, args), **{name: to_meta(value) for name, value in kwargs.items()})
         place = CONVOLUTIONS.get(plan.name)
         return out if place is None else _laid_out(out, args[place : place + 2])
 
-    def _sized(self, func: OpOverload) -> object:
+    def _sized(self, answers: Answers, func: OpOverload) -> object:
         """The results of an operator whose sizes the values decide."""
-        assert self.answers is not None
-        shapes = self.answers.take(about(func, shape=True))
+        shapes = answers.take(about(func, shape=True))
         assert isinstance(shapes, tuple)
         made = [torch.empty_strided(size, stride, dtype=dtype, device=META) for size, stride, dtype in shapes]
         if len(func._schema.returns) > 1:
@@ -121,12 +120,11 @@ class Accounting(Dispatch):
         key: list[Hashable] | None,
     ) -> None:
         """Hand an operator to the machine; one of the program's own is the kernels that it launched."""
-        name = about(func, kernels=True)
-        if self.answers is None or not self.answers.known.get(name):
+        if self.answers is None or not self.answers.has(func, kernels=True):
             super().submit(plan, func, args, kwargs, out, device, key)
             return
         tensors = [tensor for tensor in tensors_in((*args, *kwargs.values(), out)) if device_of(tensor) >= 0]
-        for kernel in self.answers.kernels(name):
+        for kernel in self.answers.kernels(about(func, kernels=True)):
             launched(self.state, device, kernel.cost, tensors, tensors[-1:])
 
     def on_the_host(self, size_bytes: int) -> None:

@@ -57,6 +57,11 @@ class Answers:
         """What this thread's call has learned and not told."""
         return self._here.values
 
+    def has(self, operator: object, *, shape: bool = False, kernels: bool = False) -> bool:
+        """Whether a node of an operator has given something that was not told yet; cheap where nothing has."""
+        known = self.known
+        return bool(known) and bool(known.get(about(operator, shape=shape, kernels=kernels)))
+
     def learn(self, key: str, value: object) -> None:
         """A node has this value."""
         self.known[key].append(value)
