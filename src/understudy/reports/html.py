@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from understudy.reports import brief
@@ -43,7 +42,6 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
         UsageError: jinja2 is not installed.
     """
     require()
-    templates = resources.files(__package__) / "templates"
     environment = page.environment()
     environment.filters |= {"ns": format_ns, "size": format_bytes, "share": format_share, "short": short, "code": code}
     environment.filters["flop"] = format_flop
@@ -56,7 +54,7 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
         "memory": memory,
         "roofline": charts.roofline(trace, groups),
     }
-    return environment.from_string((templates / "report.html.j2").read_text("utf-8")).render(
+    return environment.from_string(page.template("report.html.j2")).render(
         summary=summary,
         step_words=_time.step_words(summary.timing, summary.band),
         first_use_words=_time.first_use_words(summary.timing),
@@ -70,9 +68,9 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
         max_steps=MAX_STEPS,
         max_rows=MAX_ROWS,
         style=page.stylesheet(),
-        script=(templates / "report.js").read_text("utf-8"),
+        script=page.template("report.js"),
         tiles=_tiles(summary),
-        charts_script=(templates / "charts.js").read_text("utf-8"),
+        charts_script=page.template("charts.js"),
         data_json=page.embedded(data),
     )
 

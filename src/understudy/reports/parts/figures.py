@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 
 from understudy.reports.parts import page
 from understudy.trace.plain import Json
@@ -70,10 +69,9 @@ def render(title: str, figures: Sequence[Figure], notes: Sequence[str] = ()) -> 
         UsageError: jinja2 is not installed.
     """
     page.require()
-    templates = resources.files("understudy.reports") / "templates"
     return (
         page.environment()
-        .from_string((templates / "figures.html.j2").read_text("utf-8"))
+        .from_string(page.template("figures.html.j2"))
         .render(title=title, figures=figures, notes=notes, style=page.stylesheet(), scripts=scripts(figures))
     )
 
@@ -83,5 +81,5 @@ def scripts(figures: Sequence[Figure]) -> str:
     data = page.embedded([figure.data for figure in figures])
     return (
         f'<script type="application/json" id="data">{data}</script>\n'
-        f"<script>{page.script('charts.js')}</script>\n<script>{page.script('figures.js')}</script>"
+        f"<script>{page.template('charts.js')}</script>\n<script>{page.template('figures.js')}</script>"
     )

@@ -40,11 +40,11 @@ def environment() -> jinja2.Environment:
 
 def stylesheet() -> str:
     """The style of every page, for light and dark screens."""
-    return script("report.css")
+    return template("report.css")
 
 
-def script(name: str) -> str:
-    """One of the files that pages are made of."""
+def template(name: str) -> str:
+    """One of the files that pages are made of: a style, a script, or a template of Jinja2."""
     return (resources.files("understudy.reports") / "templates" / name).read_text("utf-8")
 
 
