@@ -84,19 +84,10 @@ def without_waits(program: ast.Module) -> ast.Module | None:
 
 
 HOST = (
-    MARK,
-    "print",
-    "item",
-    "tolist",
-    "cpu",
-    "numpy",
-    "append",
-    "format",
-    "synchronize",
-    "perf_counter",
-    "time",
+    MARK, "print", "item", "tolist", "cpu", "numpy", "append", "format", "synchronize", "perf_counter", "time",
     "is_nan",
-)
+)  # fmt: skip
+"""Names by which a statement of a loop is known to need the host."""
 
 
 def _on_host(statement: ast.stmt) -> bool:

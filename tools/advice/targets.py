@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from loops import FAULTS, UNCAPTURED, Program, programs
-from rehearsal import Job, Rehearsal, rehearse
+from rehearsal import Job, rehearse
 from rewriting import lengthened, marked, tries
 
 from understudy import checks
@@ -197,6 +197,3 @@ def prepared(target: Target) -> Target:
     target.setup()
     job = Job(target.job.file.read_text("utf-8"), *target.job[1:])
     return Target(target.origin, target.name, job, preludes(job, job.file))
-
-
-__all__ = ["Change", "Rehearsal", "Target", "prepared", "targets"]

@@ -29,6 +29,7 @@ MOST = 4
 """How many are kept at once: each holds the program's libraries in memory."""
 POLL_S = 0.05
 PER_RUN_OPTIONS = ("gpus", "overcommit")
+"""Options of the emulation that rehearsals on one server may differ in."""
 
 
 def end(folder: Path) -> None:
@@ -136,7 +137,10 @@ class ForkServer:
                 connection.close()
                 time.sleep(POLL_S)
                 continue
-            return fork if fork.process else None
+            if fork.process:
+                return fork
+            connection.close()
+            return None
         return None
 
     def close(self) -> None:
@@ -164,10 +168,9 @@ class ForkServers:
     ) -> Fork | None:
         """The process of a rehearsal with these options and variables; None where it has to be started anew.
 
-        `base` are the variables without those of the emulation.
-
-        What decides how the program's libraries are imported decides which server it is: the number of GPUs, but not
-        which (a server whose libraries look at that refuses), and not how they are emulated.
+        `base` are the variables without those of the emulation, `stderr` is the file that the process writes to.
+        Rehearsals share a server where the program's libraries would be imported alike: with the same options and the
+        same number of GPUs, whatever their models (a server whose libraries ask for the model refuses to serve).
         """
         if sys.platform != "linux" or program.kind != "script":
             return None
@@ -184,7 +187,8 @@ class ForkServers:
             server.take()
         request = {"arguments": program.arguments, "variables": dict(variables), "stderr": str(stderr)}
         fork = server.fork(request, stop)
-        self.forks += fork is not None
+        with self._lock:
+            self.forks += fork is not None
         return fork
 
     def _make_room(self) -> None:

@@ -118,12 +118,13 @@ def work_name(record: Record) -> str:
 
 def synchronization(record: Record, number: int, external: int) -> Event:
     """What was waited for, as CUPTI says it of a context, a stream or an event."""
-    waits = record.kind == Kind.EVENT_WAIT
-    call = "" if waits else wait_name(record)
-    name = "Context Sync" if "Device" in call else "Event Sync" if "Event" in call else "Stream Sync"
+    if record.kind == Kind.EVENT_WAIT:
+        name = "Stream Wait Event"
+    else:
+        call = wait_name(record)
+        name = "Context Sync" if "Device" in call else "Event Sync" if "Event" in call else "Stream Sync"
     device, stream = record.lane.device, stream_number(record.lane.stream) if record.lane.stream >= 0 else -1
     args = {"External id": external, "correlation": number, "device": device, "context": 1, "stream": stream}
-    name = "Stream Wait Event" if waits else name
     return complete("cuda_sync", name, max(device, 0), stream, record.start_ns, record.end_ns, args)
 
 

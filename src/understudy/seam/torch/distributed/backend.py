@@ -88,12 +88,9 @@ class Nccl:
 
     # -------------------------------------------------------------- the communicator
 
-    def _connected(self) -> bool:
-        return any(self._us_groups.by_name[name].connected for name in self._us_groups.named_of(self))
-
     def _is_initialized(self) -> bool:
         """Whether its communicators are made: at the first collective, or when the group was given its device."""
-        return self._connected()
+        return any(self._us_groups.by_name[name].connected for name in self._us_groups.named_of(self))
 
     def eager_connect_single_device(self, device: torch.device | None = None) -> None:
         """Make the communicator of a device now."""
@@ -166,7 +163,7 @@ class Nccl:
         Raises:
             DistBackendError: there is no communicator yet.
         """
-        if not self._connected():
+        if not self._is_initialized():
             raise dist.DistBackendError(UNINITIALIZED)
 
     deregister_mem_pool = register_mem_pool
