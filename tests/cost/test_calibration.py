@@ -90,7 +90,7 @@ def calibrate_compiled(calibrate_images):
 
 
 def test_recorded_compiled_steps_meet_what_was_published(calibrate_compiled):
-    """# issue 19: 15 % for the compiled step, 10 % for the speed-up over eager; these are the rows that were fitted."""
+    """15 % for the compiled step, 10 % for the speed-up over eager, on the rows that the shares were fitted on."""
     of = calibrate_compiled.pairs()
     eager, compiled = calibrate_compiled.step_ms(of.eager), calibrate_compiled.step_ms(of.compiled)
     published = [one.ms / other.ms for one, other in zip(of.eager, of.compiled, strict=True)]

@@ -30,6 +30,7 @@ STEPS = 4
 WORKERS = 4
 """Processes that the advice on input names: what they prepare takes a fourth of the time at least."""
 NUMBER_BYTES = 16
+"""Copies up to this size are those of a single number."""
 CASTS_NS = 12_000
 """Host time of the two casts that autocast adds to a product: two launches of `aten::_to_copy`."""
 

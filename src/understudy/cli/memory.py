@@ -214,7 +214,7 @@ def _page(table: WhatIf) -> str:
     return figures.render(
         f"{Path(table.path).name} under other allocator settings",
         [_figure(device, rows) for device, rows in devices.items()],
-        ["Replayed. Lines are what the allocator reserves, dashed lines what is allocated."],
+        ["Replayed. Solid lines show reserved memory, dashed lines allocated memory."],
     )
 
 
@@ -243,5 +243,5 @@ def _figure(device: int, rows: list[WhatIfRow]) -> Figure:
         "xaxis": figures.axis("event of the recording, by its number", [x for trace in traces for x in trace["x"]]),
         "yaxis": figures.axis("memory (MiB)", [y for trace in traces for y in trace["y"]]),
     }
-    spoken = f"Most that is reserved on cuda:{device}: {'; '.join(most)}."
+    spoken = f"Peak of the reserved memory on cuda:{device}: {'; '.join(most)}."
     return Figure(f"cuda:{device}", spoken, {"traces": traces, "layout": layout})

@@ -279,7 +279,7 @@ def _plot(rows: list[Row]) -> Plot:
             tuple(None if t is None else x / t for x, t in zip(xs, times, strict=True)),
             ("gpu",),
             group=memory,
-            dashed=way == "to the host",  # where it is as fast as the other way, it lies on its line
+            dashed=way == "to the host",  # both directions are often equally fast, and their lines coincide
         )
         for way, memory, times in lines
         if times[0] is not None

@@ -36,8 +36,6 @@ PYTORCHS = (*BUILT_IN, "prims", "inductor", "inductor_prims")
 """Namespaces of operators that PyTorch brings: all others are the program's."""
 SYMBOLIC = ("_operator", "math", "builtins", "torch", "torch.utils._sympy.functions")
 """Modules of Python functions in a graph that work on sizes alone."""
-
-
 ITEM = "aten::_local_scalar_dense"
 
 
@@ -175,7 +173,7 @@ def _telling(
 
 
 def _assumed(dispatch: Dispatch, tensor: Tensor) -> object:
-    """A value that a rehearsal without data has not."""
+    """What a rehearsal without data takes a value for."""
     assumptions = dispatch.state.assumptions
     assert assumptions is not None
     value = assumptions.value(tensor)

@@ -73,7 +73,7 @@ FLAT = frozenset({"c10d::_allgather_base_", "c10d::_reduce_scatter_base_"})
 """Collectives of which NCCL compares the number of elements, gloo the shapes as well."""
 
 FROM_ROOT = frozenset({"c10d::broadcast_", "c10d::scatter_"})
-NAN = "understudy: TORCH_NCCL_NAN_CHECK found a NaN in what this rank gave to {name}"
+NAN = "understudy: TORCH_NCCL_NAN_CHECK found a NaN in this rank's input to {name}"
 
 FUNCTIONAL = (
     "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "all_gather_into_tensor",

@@ -39,7 +39,6 @@ two ranks with the same host and the same GPU (`initTransportsRank` of NCCL's sr
 its place on the PCI bus."""
 SHARING = "understudy: give each rank a GPU of its own, or run with --share-gpus (share_gpus=True in Python)"
 
-
 MILLISECOND = timedelta(milliseconds=1)
 ABORTED = "NCCL communicator was aborted on rank {rank}. "
 """What `NCCLComm::getNcclComm` says (torch/csrc/distributed/c10d/NCCLUtils.cpp)."""

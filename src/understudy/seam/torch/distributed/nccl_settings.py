@@ -18,7 +18,7 @@ WHOLE = re.compile(r"\s*[+-]?\d+")
 
 
 class Settings(NamedTuple):
-    """What the variables say of one group.
+    """What the variables set for one group.
 
     `blocking`: the host waits in `wait`, which raises after the timeout; there is no watchdog. `handling` is an
     `ErrorHandlingMode`. `check_nan`: what a rank sends must hold no NaN. `timing`: a collective tells how long it took.

@@ -18,8 +18,8 @@ from understudy.seam.torch.distributed.groups import Groups
 Adopt = Callable[[dist.ProcessGroup, Sequence[int]], None]
 """What takes a group with its ranks for one of the emulation's."""
 UNBOUND = (
-    "shrink_group needs a group that was given its device, init_process_group(device_id=...): of any other PyTorch "
-    "makes one that takes no CUDA tensors"
+    "shrink_group needs a group that was given its device, init_process_group(device_id=...): without it, the "
+    "group that PyTorch makes takes no CUDA tensors"
 )
 """Its `_create_shrunk_process_group` takes a backend without a device for one of CPUs."""
 NAME = "_create_shrunk_process_group"

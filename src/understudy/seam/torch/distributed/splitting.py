@@ -55,7 +55,7 @@ def _splitting(groups: Groups, stock: Callable[..., object]) -> Callable[..., ob
 
 
 def _check(part: Sequence[int], world: int, size: int) -> None:
-    """Refuse what PyTorch refuses, in its words (`split_group` of torch/distributed/distributed_c10d.py)."""
+    """Refuse what PyTorch refuses (`split_group` of torch/distributed/distributed_c10d.py)."""
     if not part:
         raise ValueError("the split group cannot be empty")
     if len(part) > world:
@@ -63,7 +63,7 @@ def _check(part: Sequence[int], world: int, size: int) -> None:
     if len(part) != len(set(part)):
         raise ValueError("the split group cannot have duplicate ranks")
     if not all(0 <= rank < size for rank in part):
-        raise ValueError(f"the split group {list(part)} has a rank that its parent, of {size} ranks, has not")
+        raise ValueError(f"the split group {list(part)} has a rank that its parent, a group of {size}, does not have")
 
 
 def _default_device() -> object:

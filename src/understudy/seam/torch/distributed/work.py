@@ -27,8 +27,6 @@ METHODS = (
     "barrier", "send", "recv", "recv_anysource",
 )  # fmt: skip
 """Methods of `ProcessGroup` that return a Work, in one version of PyTorch or another."""
-
-
 SUCCESS = 0
 """`WorkResult::SUCCESS` (torch/csrc/distributed/c10d/Work.hpp)."""
 

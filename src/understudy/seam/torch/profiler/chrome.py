@@ -126,7 +126,7 @@ class Writer:
         }
 
     def memory(self) -> Iterator[Event]:
-        """What PyTorch's own record has not: memory of before the window given back, and requests that failed."""
+        """What PyTorch's own record lacks: frees of memory allocated before the window, and requests that failed."""
         recording = self.result.recording
         tid = next((tid for tid, thread in self.threads.items() if thread == self.result.main), self.pid)
         found = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "pid": self.pid, "tid": tid}

@@ -11,8 +11,6 @@ MARK = "understudy:"
 
 SPREAD_NS = 500
 """Over how much modelled time events of one modelled instant are spread, so that their nesting still shows."""
-
-
 ROOM_NS = 600
 """How far other events are from memory that is given back: PyTorch looks for it with times rounded to 250 ns."""
 
