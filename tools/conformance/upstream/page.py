@@ -190,13 +190,13 @@ def document(runs: Runs) -> str:
         "# PyTorch's own CUDA tests",
         "`make conformance` writes this page. It fetches the tests of PyTorch 2.6.0 from Debian's source package, runs "
         f"those that need CUDA on torch {runs.torch} with two emulated GPUs, and counts. The tests are unchanged. "
-        "*A stub* only claims that there are two GPUs: what passes on it proves nothing. Most of the test modules make "
-        "a tensor on the GPU while they are imported, which ends there.",
+        "*A stub* only claims that there are two GPUs: a test that passes on it proves nothing. Most of the test "
+        "modules create a tensor on the GPU while they are imported, which fails on the stub.",
         f"Of the {len(listed())} tests in `tools/conformance/upstream/listed.txt`, {listed_passed} pass.",
         markdown(cells(runs)),
-        "*Skipped* tests skip themselves, most for want of something that has no part in this: slow tests, ROCm, "
-        "libraries that are not installed. *Out of scope* tests are not run. *Not run* are those that the last run did "
-        "not come to. A test that skips itself where there are two GPUs is run on one, or on four.",
+        "*Skipped* tests skip themselves, mostly for reasons unrelated to emulation: slow tests, ROCm, libraries that "
+        "are not installed. *Out of scope* tests are not run. *Not run* tests were not reached by the last run. A test "
+        "that skips itself where there are two GPUs is run on one or on four.",
         "Tests beyond these files are on [a page of their own](conformance-suites.md).",
         *_alone(runs),
         "## Out of scope",
@@ -216,9 +216,9 @@ def _alone(runs: Runs) -> list[str]:
     if not names:
         return []
     return [
-        "What failed was run once more in a process of its own, as PyTorch's CI does (`run_test_retries` in its "
-        f"`test/run_test.py`). {len(names)} passed there, which earlier tests of their file had left something to: "
-        f"{', '.join(names)}."
+        "Failing tests were run once more, each in a process of its own, as PyTorch's CI does (`run_test_retries` in "
+        f"its `test/run_test.py`). {len(names)} passed there, because they had failed only after earlier tests of "
+        f"their file: {', '.join(names)}."
     ]
 
 
@@ -228,13 +228,13 @@ def suites_document(runs: Runs) -> str:
     left = [f"`{file}`" for file in suite_files() if file not in ran]
     parts = [
         "# PyTorch's tests beyond its CUDA files",
-        '`make conformance ARGS="--suites"` writes this page: tests of PyTorch 2.6.0 that are not in the files of '
-        f"[the other page](conformance.md), run on torch {runs.torch} with two emulated GPUs, four where two are too "
-        "few. The tests are unchanged. The aim is 97 % of what is in scope, a suite.",
+        '`make conformance ARGS="--suites"` writes this page. It runs tests of PyTorch 2.6.0 that are not in the files '
+        f"of [the other page](conformance.md), unchanged, on torch {runs.torch} with two emulated GPUs, or four where "
+        "a test needs more than two. The target for each suite is that 97 % of its tests in scope pass.",
         markdown(cells(runs)),
-        *([f"Files that the last run did not come to: {', '.join(left)}."] if left else []),
-        "*Skipped* tests skip themselves, most for want of something that has no part in this. *Not run* are those "
-        "that the last run did not come to.",
+        *([f"Files that the last run did not reach: {', '.join(left)}."] if left else []),
+        "*Skipped* tests skip themselves, mostly for reasons unrelated to emulation. *Not run* tests were not reached "
+        "by the last run.",
         *_samples(),
         *_alone(runs),
         "## Out of scope",
@@ -246,13 +246,13 @@ def suites_document(runs: Runs) -> str:
 
 
 def _samples() -> list[str]:
-    sizes = {row["name"]: f"{row['sample']} a file" for row in table("files.toml")["suite"] if "sample" in row}
+    sizes = {row["name"]: row["sample"] for row in table("files.toml")["suite"] if "sample" in row}
     words = ", ".join(f"{name} {size}" for name, size in sizes.items())
     return [
-        "Of some suites a sample is run, drawn by a seed that is the file's name: at most as many tests in scope as "
-        f"follow, all where a file has fewer. {words}. The files, the sizes and what is out of scope were fixed in "
-        "`tools/conformance/upstream/files.toml` and `scope.toml` before a suite's first run. For the tests of the "
-        "profiler and of `distributed/` it does not matter whether they mention CUDA."
+        "Of some suites only a random sample of the tests in scope is run; the seed is the file's name. At most this "
+        f"many tests are drawn per file, all if the file has fewer: {words}. The files, the sample sizes and what is "
+        "out of scope were fixed in `tools/conformance/upstream/files.toml` and `scope.toml` before a suite's first "
+        "run. Tests of the profiler and of `distributed/` are in scope whether or not they mention CUDA."
     ]
 
 
