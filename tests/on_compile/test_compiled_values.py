@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from understudy.seam.torch.tags import tag_of
 from understudy.session import Session
 
 
@@ -251,3 +252,14 @@ def test_a_generator_of_the_program(session: Session) -> None:
     x = torch.full((4,), 2.0, device="cuda")
     expected = noisy(x, torch.Generator("cuda").manual_seed(1))
     assert torch.equal(torch.compile(noisy)(x, torch.Generator("cuda").manual_seed(1)), expected)
+
+
+def test_a_sparse_gradient_of_an_embedding(session: Session) -> None:
+    module = nn.Embedding(10, 4, sparse=True).cuda()
+    compiled, words = torch.compile(module), torch.tensor([1, 2, 1], device="cuda")
+    for scale in (1.0, 2.0):  # the second call has everything compiled
+        (wanted,) = torch.autograd.grad(module(words).square().sum() * scale, module.weight)
+        (found,) = torch.autograd.grad(compiled(words).square().sum() * scale, module.weight)
+        assert (found.layout, found.device, found.is_coalesced()) == (torch.sparse_coo, words.device, False)
+        torch.testing.assert_close(found.to_dense(), wanted.to_dense())
+        assert tag_of(found).block is not None  # its values have memory of the device

@@ -26,6 +26,15 @@ def assumed(session) -> list[dict[str, str | int]]:
     return [dict(note.detail) for note in session.trace.notes if note.code == "assumed-value"]
 
 
+def test_an_embedding_with_sparse_gradients_trains(session) -> None:
+    model = nn.Embedding(10, 4, sparse=True).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.tensor([1, 2, 1], device="cuda")).sum().backward()
+    assert model.weight.grad.layout is torch.sparse_coo
+    optimizer.step()
+    assert [row.signature.name for row in session.trace if "add_" in row.signature.name]
+
+
 def test_a_model_is_moved_under_the_eyes_of_its_optimizer(session) -> None:
     model = nn.Linear(4, 4)
     parameters = list(model.parameters())

@@ -13,7 +13,7 @@ from understudy.seam.torch.compiled.accounting import Accounting
 from understudy.seam.torch.compiled.answers import ANSWER, Answers
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.plan import tensors_in
-from understudy.seam.torch.tags import HOST_TAG, Storage, Tag, attach, is_physically_meta, storage_of
+from understudy.seam.torch.tags import HOST_TAG, Storage, Tag, attach, is_physically_meta, parts_of, storage_of
 
 Tensor = torch.Tensor
 CPU_DEVICE = torch.device("cpu")
@@ -91,6 +91,12 @@ def _joined(results: Sequence[object], computed: Sequence[object]) -> list[objec
 
 
 def _placed(place: Tensor, value: Tensor, placed: dict[int, Tag]) -> Tensor:
+    if value.layout is torch.sparse_coo:  # a gradient of an embedding
+        with torch._C._DisableTorchDispatch():
+            pairs = zip(parts_of(place), parts_of(value), strict=True)
+            values, indices = (_placed(there, part, placed) for there, part in pairs)
+            made: Tensor = torch.ops.aten._sparse_coo_tensor_unsafe(indices, values, value.shape)
+        return made
     storage = storage_of(value)
     tag = storage_of(place)._us
     known = placed.get(storage._cdata)

@@ -9,7 +9,7 @@ last (torch/_subclasses/fake_tensor.py; torch/csrc/autograd/input_metadata.cpp).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch._subclasses import fake_tensor
@@ -50,13 +50,15 @@ def patches(state: State) -> list[Patch]:
     stock_new: Callable[..., FakeTensor] = FakeTensor.__new__
 
     def new(
-        cls: type, mode: object, elem: object, device: torch.device | str, *args: object, **kwargs: object
+        cls: type, mode: object, elem: torch.Tensor, device: torch.device | str, *args: object, **kwargs: object
     ) -> object:
         device = torch.device(device)
         if device.type != "cuda":
             return stock_new(cls, mode, elem, device, *args, **kwargs)
-        # Autocast and composites of ours stand under the CPU's keys.
-        made = stock_new(cls, mode, elem, CPU_DEVICE, *args, **kwargs)
+        # Where a sparse tensor lies is asked of its parts, of which the fake mode must not hear.
+        hidden = nullcontext() if elem.layout is torch.strided else torch._C._DisableTorchDispatch()
+        with hidden:  # Autocast and composites of ours stand under the CPU's keys.
+            made = stock_new(cls, mode, elem, CPU_DEVICE, *args, **kwargs)
         made.fake_device = state.cuda_devices[state.index(device)]
         return made
 

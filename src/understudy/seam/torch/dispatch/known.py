@@ -76,7 +76,7 @@ class Known:
 
     def guessed(self, tensor: Tensor) -> str:
         """What the values of a tensor were taken for, "" where they are its own."""
-        return str(getattr(storage_of(tensor), "_us_guess", ""))
+        return str(getattr(storage_of(tensor), "_us_guess", "")) if tensor.layout is torch.strided else ""
 
     def forget(self, tensors: Iterable[Tensor]) -> None:
         """What was written by something unknown."""
