@@ -91,12 +91,12 @@ def start(gpus: str | int = "2", **options: object) -> Session:
     """
     if _RUNNING:
         raise InstallError(
-            f"GPUs are emulated here already ({_RUNNING[0].session.options.gpus}): understudy.stop() ends that"
+            f"GPUs are already emulated here ({_RUNNING[0].session.options.gpus}): understudy.stop() ends that"
         )
     if variables.OPTIONS in os.environ:
-        raise InstallError("this process runs under `understudy run`, which has given it GPUs already")
+        raise InstallError("this process runs under `understudy run`, which has already given it GPUs")
     if options.get("stop_after") is not None:
-        raise UsageError("stop_after ends the process: it is for `understudy run`")
+        raise UsageError("stop_after ends the process: use `understudy run --stop-after`")
     running = Running({"gpus": str(gpus), **options})
     if not _RUNNING:
         atexit.register(_at_exit)

@@ -357,7 +357,9 @@ def emulate(gpus: str | int = "2", **options: object) -> Iterator[Session]:
     """
     session = Session(options_of({"gpus": str(gpus), **options}))
     if session.options.stop_after is not None:
-        raise UsageError("stop_after ends the process, so a block cannot have it: it is for `understudy run`")
+        raise UsageError(
+            "stop_after ends the process, so emulate() does not take it: use `understudy run --stop-after`"
+        )
     try:
         with uninterrupted():
             for framework in [name for name in FRAMEWORKS if name in sys.modules] or ["torch"]:
@@ -389,17 +391,23 @@ def options_of(values: Json) -> Options:
         raise UsageError(f"there is no option {unknown[0]!r}: there are {', '.join(sorted(known))}")
     if values.get("no_data") and values.get("host_time") == "measured":
         raise UsageError(
-            "no_data and host_time='measured' exclude each other: without data the host's work is not a run's"
+            "no_data and host_time='measured' exclude each other: without data the host skips part of its work"
         )
     factor = values.get("host_factor", 1.0)
     if not 0 < factor < float("inf"):
-        raise UsageError(f"host_factor cannot be {factor}: it is a positive number that measured host time is times")
+        raise UsageError(
+            f"host_factor cannot be {factor}: it must be a positive number, by which measured host time is multiplied"
+        )
     if values.get("stuck_after", 1.0) <= 0:
-        raise UsageError(f"stuck_after cannot be {values['stuck_after']}: it is a positive number of seconds, or inf")
+        raise UsageError(
+            f"stuck_after cannot be {values['stuck_after']}: it must be a positive number of seconds, or inf"
+        )
     if factor != 1.0 and values.get("host_time") != "measured":
-        raise UsageError("host_factor says by what measured host time is multiplied: give host_time='measured' with it")
+        raise UsageError("host_factor multiplies measured host time: give host_time='measured' with it")
     if values.get("stop_after") is not None and values["stop_after"] < 1:
-        raise UsageError(f"stop_after cannot be {values['stop_after']}: it is a number of optimizer steps, 1 or more")
+        raise UsageError(
+            f"stop_after cannot be {values['stop_after']}: it must be a number of optimizer steps, 1 or more"
+        )
     for name, allowed in CHOICES.items():
         if values.get(name, allowed[0]) not in allowed:
             raise UsageError(f"{name} cannot be {values[name]!r}: it is {' or '.join(map(repr, allowed))}")

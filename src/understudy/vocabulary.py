@@ -222,7 +222,7 @@ def imported(x: object, take: Callable[[Any], T], framework: str, refusals: tupl
     """
     source = _MXNetArray(x) if hasattr(x, "to_dlpack_for_read") else x  # type: ignore[arg-type]
     if not hasattr(source, "__dlpack__"):
-        raise UsageError(f"a {type(x).__name__} does not speak DLPack (`__dlpack__`): make an array of it first.")
+        raise UsageError(f"a {type(x).__name__} does not support DLPack (`__dlpack__`): make it an array first.")
     try:
         with _lending(x):
             return take(source)

@@ -178,10 +178,10 @@ class Evil:
         (b"", "is not a pickle of plain data"),
         (b"not a pickle", "is not a pickle of plain data"),
         (b"{broken", "is not JSON"),
-        (b"\x1f\x8bbroken", "is not a whole gzip file"),
+        (b"\x1f\x8bbroken", "is not a complete gzip file"),
         (pickle.dumps([1, 2]), "has no list of segments"),
-        (pickle.dumps({"segments": [{"address": 0}]}), "an entry that is none of an allocator"),
-        (pickle.dumps({"segments": [], "device_traces": [[{"size": 1}]]}), "an entry that is none of an allocator"),
+        (pickle.dumps({"segments": [{"address": 0}]}), "an entry that an allocator does not write"),
+        (pickle.dumps({"segments": [], "device_traces": [[{"size": 1}]]}), "an entry that an allocator does not write"),
     ],
     ids=["class", "empty", "text", "json", "gzip", "list", "segment", "event"],
 )

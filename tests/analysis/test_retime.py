@@ -127,7 +127,7 @@ def test_too_many_gpus_are_refused() -> None:
 
 
 def test_a_trace_without_gpus_is_refused() -> None:
-    with pytest.raises(FileFormatError, match="does not say of which GPUs"):
+    with pytest.raises(FileFormatError, match="does not say which GPUs"):
         retime(Trace(), gpus.parse("V100"))
 
 
@@ -204,5 +204,5 @@ def test_a_gpu_that_is_too_small_ends_with_65(invoke: Callable[..., tuple[int, s
 
 def test_what_is_neither_trace_nor_report_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"a": 1}')
-    with pytest.raises(FileFormatError, match="no report"):
+    with pytest.raises(FileFormatError, match="not a report"):
         comparing.load(tmp_path / "x.json")

@@ -90,7 +90,7 @@ def test_what_this_machine_cannot_hold_gives_66(understudy) -> None:
 def test_an_emulation_that_cannot_begin_is_one_sentence(understudy) -> None:
     done = understudy("run", "-q", "-c", "import understudy; understudy.emulate().__enter__()", env={})
     assert done.returncode == 1
-    assert "an emulation is active in this process already" in done.stderr.splitlines()[-1]
+    assert "an emulation is already active in this process" in done.stderr.splitlines()[-1]
 
 
 SECOND_INTERRUPT = """

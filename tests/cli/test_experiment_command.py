@@ -15,7 +15,7 @@ pytestmark = pytest.mark.long
 WRONG = {
     "a typo": (["matmull"], "there is no experiment 'matmull'; did you mean matmul?"),
     "a name far off": (["nothing-like-it"], "there are "),
-    "sizes that are none": (["matmul", "--sizes", "big"], "is no list of sizes"),
+    "sizes that are none": (["matmul", "--sizes", "big"], "is not a list of sizes"),
     "a report of another kind": (["matmul", "--report", "out.json"], "must end in .html"),
     "an unknown GPU": (["matmul", "--gpus", "V1000"], "no GPU is called 'V1000'"),
     "a folder that cannot be written": (["matmul", "--report", "/proc/out.html"], "cannot be written"),

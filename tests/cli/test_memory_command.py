@@ -156,7 +156,7 @@ def test_a_pickle_with_code_in_it_is_refused(understudy, snapshot: Path) -> None
     [
         (b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.", "not a pickle of plain data"),
         (b'{"segments": ' + b"[" * 100_000, "is not JSON"),
-        (b"\x1f\x8bjunk", "not a whole gzip file"),
+        (b"\x1f\x8bjunk", "not a complete gzip file"),
         (b'{"segments": [], "device_traces": [[["alloc", 0, -1, 0]]]}', "-1 bytes at 0x0"),
         (b'{"segments": [], "device_traces": [[["segment_map", 0, 4611686018427387904, 0]]]}', "bytes at 0x0"),
         (

@@ -27,14 +27,14 @@ for _ in range(3):
 def test_without_a_gpu_it_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(present, "visible_models", list)
     (tmp_path / "train.py").write_text(PROGRAM)
-    with pytest.raises(UsageError, match="this machine shows none: run it on one that has"):
+    with pytest.raises(UsageError, match="this machine has none: run it on a machine with one"):
         group.main(["verify", str(tmp_path / "train.py")], standalone_mode=False)
 
 
 def test_a_gpu_that_the_catalogue_lacks_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(present, "visible_models", lambda: [("NVIDIA Abacus", 1)])
     (tmp_path / "train.py").write_text(PROGRAM)
-    with pytest.raises(UsageError, match="'NVIDIA Abacus' are not known"):
+    with pytest.raises(UsageError, match="there is no data for 'NVIDIA Abacus'"):
         group.main(["verify", str(tmp_path / "train.py")], standalone_mode=False)
 
 

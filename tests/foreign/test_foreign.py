@@ -38,7 +38,7 @@ def shared_events() -> bytes:
 PICKLES: dict[str, tuple[bytes, str]] = {
     "a memo of gigabytes": (b"\x80\x02}r\xff\xff\xff\x7f.", "takes more memory or time than its size explains"),
     "a key of a million tuples": (b"\x80\x04}" + b")" + b"\x85" * 1_000_000 + b"Ns.", "more memory or time"),
-    "one list a million times": (shared_events(), "names the same data again and again"),
+    "one list a million times": (shared_events(), "refers to the same data far more often"),
     "bytes that are not there": (
         b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40) + b".",
         "not a pickle of plain data",
@@ -80,18 +80,18 @@ def test_a_report_with_a_number_that_is_infinite_is_refused(tmp_path: Path) -> N
     names = ("kernels", "kernel_ns", "copies", "copied_bytes", "collectives", "synchronizations", "wait_ns")
     device = {"name": "V100", "busy_share": 0.5, **dict.fromkeys(names, 1), "kernels": float("inf")}
     path.write_text(json.dumps({"devices": [device], "duration_ns": 1, "steps": []}))
-    with pytest.raises(FileFormatError, match=r"is no report of understudy \(cannot convert float infinity"):
+    with pytest.raises(FileFormatError, match=r"is not a report of understudy \(cannot convert float infinity"):
         compare.load(path)
 
 
 def test_packed_data_unpacks_within_bounds() -> None:
     text = b"rows " * 1000
     assert foreign.unpacked(gzip.compress(text) + gzip.compress(text), "x") == text * 2
-    with pytest.raises(FileFormatError, match="would grow beyond"):
+    with pytest.raises(FileFormatError, match="would unpack to more than"):
         foreign.unpacked(gzip.compress(bytes(64 << 20)), "x")
-    with pytest.raises(FileFormatError, match="not a whole gzip file: it is cut short"):
+    with pytest.raises(FileFormatError, match="not a complete gzip file: it is truncated"):
         foreign.unpacked(gzip.compress(os.urandom(1000))[:-5], "x")
-    with pytest.raises(FileFormatError, match="not a whole gzip file"):
+    with pytest.raises(FileFormatError, match="not a complete gzip file"):
         foreign.unpacked(b"\x1f\x8b" + bytes(40), "x")
 
 
@@ -106,7 +106,7 @@ def test_a_pipe_and_a_device_are_no_files(command: str, tmp_path: Path, capsys: 
     os.mkfifo(pipe)
     for path in (str(pipe), "/dev/zero"):
         assert cli._run([command, path, *([path] if command == "compare" else [])]) == 2
-        assert capsys.readouterr().err == f"understudy: {path} is a pipe or a device: name a file\n"
+        assert capsys.readouterr().err == f"understudy: {path} is a pipe or a device: give a file\n"
 
 
 # ---------------------------------------------------------------------- traces

@@ -181,7 +181,7 @@ def test_default_cuda_knows_the_gpu():
 
 @pytest.mark.parametrize("text", ["11", "", "a.b", "11.x", "-1.2"])
 def test_parse_version_refuses(text):
-    with pytest.raises(UsageError, match="no CUDA version"):
+    with pytest.raises(UsageError, match="not a CUDA version"):
         versions.parse_version(text)
 
 

@@ -55,5 +55,5 @@ def test_numpy_is_shared_on_the_cpu_and_copied_to_a_gpu(session):
     np.testing.assert_array_equal(moved, values)
     with pytest.raises(UsageError, match=r"moving from .* to .* is a copy"):
         us.from_dlpack(values, us.gpu(0), copy=False)
-    with pytest.raises(UsageError, match="a list does not speak DLPack"):
+    with pytest.raises(UsageError, match="a list does not support DLPack"):
         us.from_dlpack([1.0])

@@ -31,7 +31,7 @@ def test_parameters_are_written_and_read_across_devices(session, tmp_path):
         assert us.device_of(read) == device
         there, here = read(np.array(x, ctx=device)), written(np.array(x, ctx=us.gpu(1)))
         numpy.testing.assert_array_equal(there.asnumpy(), here.asnumpy())
-    with pytest.raises(UsageError, match="is of another model"):
+    with pytest.raises(UsageError, match="is of a different model"):
         load_parameters(block(us.cpu(), units=9), path)
 
 

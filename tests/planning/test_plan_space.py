@@ -54,7 +54,7 @@ def test_a_value_of_a_configuration_is_written_into_a_copy(tmp_path, monkeypatch
     assert json.loads((tmp_path / "conf.json").read_text())["model"]["layers"] == 12
     with pytest.raises(UsageError, match=r"has no value 'model\.heads'"):
         applied(TRAIN, [Choice("config", "conf.json:model.heads", "8")])
-    with pytest.raises(UsageError, match="would reach nobody"):
+    with pytest.raises(UsageError, match="would have no effect"):
         applied(Program("script", "train.py"), axis.choices())
 
 

@@ -272,5 +272,5 @@ def test_several_gpus_are_ranks_of_an_agent() -> None:
     assert ranks_of(None, specs_of("A100,H100")) is None
     asked = Question(Program("script", "train.py"), specs, processes="gpu")
     assert [asked.job(spec, (), False).processes for spec in specs] == [1, 4]
-    with pytest.raises(UsageError, match="it is a number, or gpu"):
+    with pytest.raises(UsageError, match="it must be a number, or gpu"):
         ranks_of("all", specs)

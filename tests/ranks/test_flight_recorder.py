@@ -192,9 +192,9 @@ def test_sends_and_receives_are_paired(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"pg_config": {}, "entries": 3}, "is no dump of Flight Recorder"),
-        ({"pg_config": {"0": {"desc": "d", "ranks": "__import__('os')"}}, "entries": []}, "is no dump"),
-        ({"entries": []}, "is no dump"),
+        ({"pg_config": {}, "entries": 3}, "is not a dump of Flight Recorder"),
+        ({"pg_config": {"0": {"desc": "d", "ranks": "__import__('os')"}}, "entries": []}, "is not a dump"),
+        ({"entries": []}, "is not a dump"),
     ],
 )
 def test_a_damaged_dump_is_refused(tmp_path, content, words):

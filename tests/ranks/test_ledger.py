@@ -79,7 +79,7 @@ def test_the_stamp_changes_with_whatever_a_judgement_depends_on(made):
 def test_another_file_is_refused(tmp_path):
     path = tmp_path / "x.calls"
     path.write_bytes(b"\0" * 10)
-    with pytest.raises(FileFormatError, match="is no record of what a rank called"):
+    with pytest.raises(FileFormatError, match="is not a record of a rank's calls"):
         ledger.read(path)
     path.write_bytes(b"\0" * (ledger.FIXED + 10))
     with pytest.raises(FileFormatError):

@@ -154,7 +154,7 @@ def test_sizes_are_bytes_or_have_units(text: str | int, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["much", "0", "-4GiB", "4 parsecs", ""])
 def test_no_size_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="no size of memory"):
+    with pytest.raises(UsageError, match="not a size of memory"):
         parse_size(text)
 
 

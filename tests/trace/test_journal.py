@@ -66,7 +66,7 @@ def test_rows_after_the_end_undo_the_end(written: tuple[Trace, Path, list[int]])
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "1.journal").write_bytes(b"something else")
-    with pytest.raises(FileFormatError, match="holds no records of this understudy"):
+    with pytest.raises(FileFormatError, match="has no records that this version of understudy can read"):
         journal.read(tmp_path / "1.journal")
 
 

@@ -289,7 +289,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_older_checkpoints_whole(tmp_path
     last_line = done.stderr.strip().splitlines()[-1]
     assert last_line == (
         f"understudy.errors.UsageError: the checkpoint step-0000000018 could not be written to {tmp_path} (File too "
-        "large): make room, or let this process write to it, and go on from the checkpoint before it with resume=True."
+        "large): make room, or let this process write to it, and go on from the previous checkpoint with resume=True."
     )
     assert {name: read_checkpoint(tmp_path / name)["position"] for name in names(tmp_path)} == before
     assert list(tmp_path.glob(".*")) == []

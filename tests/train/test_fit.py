@@ -304,8 +304,8 @@ def test_targets_without_their_last_dimension_warn_as_in_pytorch():
     [
         (lambda: Trainer(1, precision="fp8"), "precision 'fp8' is unknown"),
         (lambda: Trainer(1, strategy="tp"), "strategy 'tp' is unknown"),
-        (lambda: Trainer(1, accumulate=0), "accumulate=0 makes no sense"),
-        (lambda: trained(fit={"loss": None}), "does not say what its loss is"),
+        (lambda: Trainer(1, accumulate=0), "accumulate=0 is not valid"),
+        (lambda: trained(fit={"loss": None}), "has no loss: give fit a loss="),
         (lambda: trained(fit={"optimizer": None}), "fit has no optimizer"),
         (
             lambda: trained(fit={"optimizer": torch.optim.SGD(nn.Linear(1, 1).parameters())}),
@@ -314,7 +314,7 @@ def test_targets_without_their_last_dimension_warn_as_in_pytorch():
         (lambda: trained([torch.ones(3, 13)]), "a batch is \\(inputs..., target\\)"),
         (lambda: trained(7), "batches cannot come from a int"),
         (lambda: trained((torch.ones(3, 13), torch.ones(4, 1))), "equal lengths"),
-        (lambda: trained(fit={"resume": True}), "no folder to look into"),
+        (lambda: trained(fit={"resume": True}), "no folder to look in"),
         (lambda: trained(strategy="ddp"), "start it with `torchrun"),
         (lambda: trained(callbacks=[EarlyStopping("val_loss")]), "early stopping watches 'val_loss'"),
     ],

@@ -179,14 +179,14 @@ def test_damaged_checkpoint_is_refused_and_the_one_before_is_used(name, damage, 
 
 
 def test_a_folder_without_a_whole_checkpoint_is_refused(tmp_path):
-    with pytest.raises(FileFormatError, match="holds no checkpoint that is whole"):
+    with pytest.raises(FileFormatError, match="has no complete checkpoint"):
         Trainer(1, progress=False).fit(network(), housing(), loss=nn.MSELoss(), optimizer=ADAM, resume=tmp_path)
 
 
 def test_checkpoint_of_another_model_is_refused(tmp_path):
     train(housing(), tmp_path)
     arguments = {"loss": nn.MSELoss(), "optimizer": ADAM, "resume": tmp_path, "allow_changes": True}
-    with pytest.raises(UsageError, match="the checkpoint is of another model"):
+    with pytest.raises(UsageError, match="the checkpoint is of a different model"):
         Trainer(9, progress=False).fit(nn.Linear(13, 1), housing(), **arguments)
 
 

@@ -70,7 +70,7 @@ def test_five_processes_agree_with_one(tmp_path):
 
 def test_fsdp_on_the_cpu_says_when_pytorch_has_it_not(monkeypatch):
     monkeypatch.delattr(torch.cpu.Stream, "record_event", raising=False)
-    with pytest.raises(UsageError, match=r"^fully_shard of PyTorch 2\..* runs on GPUs alone"):
+    with pytest.raises(UsageError, match=r"^fully_shard of PyTorch 2\..* runs only on GPUs"):
         Sharded.place(SimpleNamespace(device=torch.device("cpu")), nn.Linear(1, 1))
 
 

@@ -159,5 +159,5 @@ def test_states_of_several_processes_merge():
 
 
 def test_never_reading_is_refused():
-    with pytest.raises(UsageError, match="would never be read"):
+    with pytest.raises(UsageError, match="would never read them"):
         Metrics(every=0)

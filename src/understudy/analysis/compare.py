@@ -90,7 +90,7 @@ def load(path: str | Path) -> Numbers:
         return _of_report(foreign.from_json(foreign.read_bytes(path), path, "a report of understudy"))
     except foreign.UNFIT as error:
         raise FileFormatError(
-            f"{path} is no report of understudy ({error}): write one with `understudy run --report out.json`"
+            f"{path} is not a report of understudy ({error}): write one with `understudy run --report out.json`"
         ) from error
 
 

@@ -64,7 +64,7 @@ def gpus_of(trace: Trace) -> list[Gpu]:
         return [from_description(gpu) for gpu in trace.facts["gpus"]]
     except KeyError as error:
         raise FileFormatError(
-            "the trace does not say of which GPUs it is, so there is nothing to compare prices with: write it with "
+            "the trace does not say which GPUs it was made on, so its times cannot be compared: write it with "
             "`understudy run --trace`"
         ) from error
 

@@ -478,7 +478,7 @@ class Savings:
         self.gpus = gpus_of(trace)
         devices = max((lane.device for lane in trace.lanes), default=-1)
         if not self.gpus or devices >= len(self.gpus):
-            raise FileFormatError("the trace has work of devices that it does not describe")
+            raise FileFormatError("the trace contains work on devices that it does not describe")
         version = trace.facts.get("cuda_version", (11, 2))
         self.cuda = (int(version[0]), int(version[1]))
         self.old = [CostModel(gpu, self.cuda) for gpu in self.gpus]

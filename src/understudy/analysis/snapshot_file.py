@@ -74,7 +74,7 @@ def from_dict(data: object, path: str | Path = "the snapshot") -> list[Snapshot]
     """The devices of a snapshot that is already in memory, as `torch.cuda.memory._snapshot()` returns it."""
     if not isinstance(data, Mapping) or not isinstance(data.get("segments"), Sequence):
         raise FileFormatError(
-            f"{path} has no list of segments, so it is no memory snapshot. "
+            f"{path} has no list of segments, so it is not a memory snapshot. "
             "Make one with torch.cuda.memory._dump_snapshot."
         )
     try:
@@ -83,7 +83,7 @@ def from_dict(data: object, path: str | Path = "the snapshot") -> list[Snapshot]
         traces = [[_event(entry) for entry in trace] for trace in data.get("device_traces") or []]
     except foreign.UNFIT as error:
         reason = error if isinstance(error, ValueError) else repr(error)
-        raise FileFormatError(f"{path} has an entry that is none of an allocator's: {reason}.") from None
+        raise FileFormatError(f"{path} has an entry that an allocator does not write: {reason}.") from None
     held: Counter[int] = Counter()
     for segment in segments:
         held[segment["device"]] += segment["total_size"]

@@ -48,7 +48,7 @@ def _gate(text: str) -> Gate:
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
         raise UsageError(f"there is no finding {what!r} to fail on; {hint}")
     if equals and not (number.isascii() and number.isdigit()):
-        raise UsageError(f"to fail on {text!r}: after = comes the number of incidents that is allowed")
+        raise UsageError(f"to fail on {text!r}: after = give the number of incidents that are allowed")
     return Gate(what, int(number or 0))
 
 

@@ -26,7 +26,7 @@ def load_dumps(paths: Sequence[str | Path]) -> Trace | None:
     if not any(dumps):
         return None
     if not all(dumps):
-        raise FileFormatError(f"{paths[dumps.index(False)]} is no dump of Flight Recorder, and the others are")
+        raise FileFormatError(f"{paths[dumps.index(False)]} is not a dump of Flight Recorder, but the others are")
     ranks = flight_recorder.load(paths)
     trace = Trace()
     trace.facts.update(source="measured", world_size=len(ranks), processes=len(ranks), gpus=[], devices=[])

@@ -50,13 +50,13 @@ def _curves(context: click.Context, parameter: click.Parameter, value: object) -
 
 def _factor(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
     if value is not None and not 0 < value < float("inf"):
-        raise UsageError(f"--host-factor cannot be {value:g}: it is a positive number")
+        raise UsageError(f"--host-factor cannot be {value:g}: it must be a positive number")
     return value
 
 
 def _seconds(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
     if value is not None and not value > 0:
-        raise UsageError(f"--stuck-after cannot be {value:g}: it is a positive number of seconds, or inf")
+        raise UsageError(f"--stuck-after cannot be {value:g}: it must be a positive number of seconds, or inf")
     return value
 
 
@@ -81,7 +81,9 @@ def _literal(context: click.Context, parameter: click.Parameter, value: str | No
     except (SyntaxError, ValueError):
         found = None
     if not isinstance(found, (bool, int, float)):
-        raise UsageError(f"--assume cannot be {value}: it is a number or a truth of Python: 0, 1e-3, True, False, nan")
+        raise UsageError(
+            f"--assume cannot be {value}: it must be a number or a Python Boolean: 0, 1e-3, True, False, nan"
+        )
     return found
 
 

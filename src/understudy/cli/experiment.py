@@ -130,7 +130,7 @@ def _chosen(name: str, experiment: Experiment, small: bool, sizes: Sequence[int]
     if sizes is None:
         return chosen
     if "sizes" not in {field.name for field in fields(chosen)}:
-        raise UsageError(f"the experiment {name} has no sizes to choose: leave --sizes out")
+        raise UsageError(f"the experiment {name} has no sizes to choose from: leave --sizes out")
     return replace(chosen, sizes=tuple(sizes))
 
 
@@ -145,13 +145,15 @@ def _require(name: str, experiment: Experiment, found: int) -> None:
 def _numbers(text: str) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words):
-        raise UsageError(f"--sizes {text!r} is no list of sizes: give whole numbers such as 256,1024,4096")
+        raise UsageError(f"--sizes {text!r} is not a list of sizes: give whole numbers such as 256,1024,4096")
     return tuple(sorted({int(word) for word in words}))
 
 
 def _check_report(path: str) -> None:
     if not path.endswith((".html", ".htm")):
-        raise UsageError(f"an experiment's report is a page: {path!r} must end in .html (--json gives the numbers)")
+        raise UsageError(
+            f"an experiment's report is an HTML page: {path!r} must end in .html (--json gives the numbers)"
+        )
     import_module("understudy.reports.parts.page").require()
     require_writable(Path(path))
 

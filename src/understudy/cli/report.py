@@ -46,7 +46,7 @@ def command(
         reports.find(output)
     dumps = load_dumps(paths)
     if dumps is None and len(paths) > 1:
-        raise UsageError(f"{paths[1]} is one file too many: several are taken of Flight Recorder's dumps alone")
+        raise UsageError(f"{paths[1]} is one file too many: only dumps of Flight Recorder can be given together")
     trace = load(paths[0]) if dumps is None else dumps
     if source is not None:
         _take_sources(trace, Path(source))
@@ -67,7 +67,7 @@ def command(
 def _take_sources(trace: Trace, folder: Path) -> None:
     """Take the lines that a trace names from a folder of the person's: from nowhere else, whatever the trace names."""
     if not folder.is_dir():
-        raise UsageError(f"--source {folder} is not a folder: name the one that the program is in")
+        raise UsageError(f"--source {folder} is not a folder: name the folder that contains the program")
     root = folder.resolve()
     for site in places(trace):
         path = (root / site.file).resolve() if site.file else root

@@ -77,14 +77,14 @@ def _present() -> str:
     """
     models = present.visible_models()
     if not models:
-        raise UsageError("verify compares with a real NVIDIA GPU, and this machine shows none: run it on one that has")
+        raise UsageError(
+            "verify compares with a real NVIDIA GPU, and this machine has none: run it on a machine with one"
+        )
     keys = []
     for name, size in models:
         known = [gpu for gpu in map(gpus.find, gpus.names()) if gpu.name == name]
         if not known:
-            raise UsageError(
-                f"the facts of {name!r} are not known: name a GPU that is like it with --gpus, or add its `.toml` file"
-            )
+            raise UsageError(f"there is no data for {name!r}: name a similar GPU with --gpus, or add its `.toml` file")
         keys.append(min(known, key=lambda gpu: abs(gpu.memory_bytes - size)).key)
     return ",".join(keys)
 

@@ -20,5 +20,5 @@ class OutOfMemory(Fault):
     def strike(self, hands: Hands) -> None:
         """Refuse memory."""
         if self.value["until"] not in ("once", "freed"):
-            raise UsageError(f"until of the fault 'oom' cannot be {self.value['until']!r}: it is once or freed")
+            raise UsageError(f"until of the fault 'oom' cannot be {self.value['until']!r}: it must be once or freed")
         hands.refuse_memory(self.value["until"] == "freed")

@@ -35,5 +35,5 @@ class Xid(Fault):
         code = self.value["code"]
         if code not in ERRORS:
             known = ", ".join(map(str, ERRORS))
-            raise UsageError(f"code of the fault 'xid' cannot be {code}: it is one of {known}")
+            raise UsageError(f"code of the fault 'xid' cannot be {code}: it must be one of {known}")
         hands.lose_device(code, *ERRORS[code])

@@ -58,9 +58,11 @@ def read_bytes(path: str | Path, first: int = -1) -> bytes:
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise FileFormatError(f"{path} is a pipe or a device: name a file")
+            raise FileFormatError(f"{path} is a pipe or a device: give a file")
         if found.st_size > MOST_BYTES:
-            raise FileFormatError(f"{path} holds {found.st_size:,} bytes, and {MOST_BYTES:,} are the most that is read")
+            raise FileFormatError(
+                f"{path} holds {found.st_size:,} bytes, and {MOST_BYTES:,} are the most that can be read"
+            )
         return file.read(first)
 
 
@@ -80,13 +82,13 @@ def unpacked(data: bytes, path: str | Path) -> bytes:
         try:
             part = unpacker.decompress(rest, most - size + 1)
         except zlib.error as error:
-            raise FileFormatError(f"{path} is not a whole gzip file: {error}") from None
+            raise FileFormatError(f"{path} is not a complete gzip file: {error}") from None
         parts.append(part)
         size += len(part)
         if size > most:
-            raise FileFormatError(f"{path} would grow beyond {most:,} bytes when it is unpacked, so it is not read")
+            raise FileFormatError(f"{path} would unpack to more than {most:,} bytes, so it is not read")
         if not unpacker.eof:
-            raise FileFormatError(f"{path} is not a whole gzip file: it is cut short")
+            raise FileFormatError(f"{path} is not a complete gzip file: it is truncated")
         rest = unpacker.unused_data.lstrip(b"\0")
     return b"".join(parts)
 

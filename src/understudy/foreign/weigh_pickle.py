@@ -83,7 +83,7 @@ def main() -> int:
         if depth(value, deepest) > deepest:
             raise RefusedError("is nested too deeply")
         if visits(value, {}) > VISITS * len(data) + ROOM:
-            raise RefusedError("names the same data again and again, far beyond what its size explains")
+            raise RefusedError("refers to the same data far more often than its size explains")
     except RefusedError as error:
         sys.stdout.write(str(error))
         return REFUSED

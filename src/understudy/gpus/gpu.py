@@ -225,5 +225,5 @@ def _part(part: str, spec: str) -> tuple[Gpu, ...]:
         count, name = "1", part
     named = re.search("[a-zA-Z]", name) or _plain(name) in _aliases()
     if not named or len(count) > 6 or not int(count):
-        raise UsageError(f"{spec!r} is no list of GPUs: write 2xV100, V100:2, V100,A100 or a bare number such as 2")
+        raise UsageError(f"{spec!r} is not a list of GPUs: write 2xV100, V100:2, V100,A100 or a bare number such as 2")
     return (find(name),) * min(int(count), MOST_GPUS + 1)

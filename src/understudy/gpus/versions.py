@@ -36,7 +36,7 @@ def parse_version(text: str) -> Version:
     """
     parts = text.strip().split(".")
     if len(parts) < 2 or not all(part.isascii() and part.isdigit() for part in parts):
-        raise UsageError(f"{text!r} is no CUDA version: write one such as 11.2")
+        raise UsageError(f"{text!r} is not a CUDA version: write one such as 11.2")
     return int(parts[0]), int(parts[1])
 
 

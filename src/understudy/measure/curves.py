@@ -65,7 +65,7 @@ def this_gpu() -> Gpu:
     size = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     if not found:
         raise UsageError(
-            f"the facts of {name!r} are not known (`understudy gpus` lists those that are): add its `.toml` file "
+            f"there is no data for {name!r} (`understudy gpus` lists the known GPUs): add its `.toml` file "
             "first, because curves are relative to a GPU's peaks"
         )
     return min(found, key=lambda gpu: abs(gpu.memory_bytes - size))

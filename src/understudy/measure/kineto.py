@@ -78,13 +78,13 @@ def from_document(document: object, path: str = "the trace") -> Trace:
     if isinstance(document, dict):
         head, events = document, document.get("traceEvents")
     if not isinstance(events, list) or not all(isinstance(event, Mapping) for event in events):
-        raise FileFormatError(f"{path} holds no traceEvents, so it is no trace of torch.profiler")
+        raise FileFormatError(f"{path} holds no traceEvents, so it is not a trace of torch.profiler")
     try:
         trace = _Reader(foreign.printable(head, path), foreign.printable(events, path)).trace
         require_sound(trace, path)
         return trace
     except foreign.UNFIT as error:
-        raise FileFormatError(f"{path} has an event that is none of Kineto's: {error!r}") from error
+        raise FileFormatError(f"{path} has an event that Kineto does not write: {error!r}") from error
 
 
 class _Reader:

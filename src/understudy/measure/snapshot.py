@@ -56,7 +56,7 @@ def add(trace: Trace, path: str | Path) -> None:
     if not isinstance(snapshot, Mapping) or not any(
         isinstance(snapshot.get(name), Sequence) for name in ("device_traces", "segments")
     ):
-        raise FileFormatError(f"{path} holds neither device_traces nor segments, so it is no memory snapshot")
+        raise FileFormatError(f"{path} holds neither device_traces nor segments, so it is not a memory snapshot")
     trace.memory = type(trace.memory)()
     try:
         events = [
@@ -73,7 +73,7 @@ def add(trace: Trace, path: str | Path) -> None:
             _row(trace, event, device, begin_us)
         _notes(trace)
     except foreign.UNFIT as error:
-        raise FileFormatError(f"{path} has an entry that is none of an allocator's: {error!r}") from error
+        raise FileFormatError(f"{path} has an entry that an allocator does not write: {error!r}") from error
     require_sound(trace, path)
     _replayed(trace, devices)
     _peaks(trace)

@@ -119,7 +119,9 @@ def ranks_of(nproc_per_node: int | str | None, specs: Sequence[str]) -> int | st
         return "gpu" if any(len(catalogue.parse(spec)) > 1 for spec in specs) else None
     if nproc_per_node == "gpu" or (str(nproc_per_node).isdecimal() and int(nproc_per_node) > 0):
         return "gpu" if nproc_per_node == "gpu" else int(nproc_per_node)
-    raise UsageError(f"--nproc-per-node cannot be {nproc_per_node!r}: it is a number, or gpu for one on each")
+    raise UsageError(
+        f"--nproc-per-node cannot be {nproc_per_node!r}: it must be a number, or gpu for one process per GPU"
+    )
 
 
 def make(
@@ -149,11 +151,11 @@ def make(
         UsageError: something in them cannot be.
     """
     if work.steps is not None and work.samples is not None:
-        raise UsageError("--steps and --samples are both the length of a run: give one of them")
+        raise UsageError("--steps and --samples both give the length of a run: give one of them")
     if work.chosen not in GOALS:
         raise UsageError(f"the goal cannot be {work.chosen!r}: it is {' or '.join(GOALS)}")
     if work.chosen == "cheapest" and not work.prices:
-        raise UsageError("--goal cheapest needs prices: --price H100=2.49, of one GPU and hour")
+        raise UsageError("--goal cheapest needs prices per GPU and hour: --price H100=2.49")
     begun, processor_s = time.monotonic(), _processor_s()
     cache = Cache(folder, fresh)
     pool = open_pool(backend, scheduler, jobs)

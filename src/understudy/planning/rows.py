@@ -137,7 +137,7 @@ def parse_prices(texts: Sequence[str]) -> dict[str, float]:
         except ValueError:
             price = -1.0
         if not 0 <= price < float("inf"):
-            raise UsageError(f"--price {text} says no price: write --price H100=2.49, of one GPU and hour")
+            raise UsageError(f"--price {text} gives no price: write --price H100=2.49, per GPU and hour")
         prices[gpus.find(name).key] = price
     return prices
 

@@ -121,10 +121,12 @@ def parse_largest(text: str) -> Largest:
         return Largest(kind, name)
     match = _RANGE.fullmatch(rest.strip())
     if match is None:
-        raise UsageError(f"--largest={text} is no range: write --largest={name}=1..512, or 8..512:8 for multiples of 8")
+        raise UsageError(
+            f"--largest={text} is not a range: write --largest={name}=1..512, or 8..512:8 for multiples of 8"
+        )
     low, high, step = int(match[1]), int(match[2]), int(match[3] or 1)
     if not low <= high or low < 1 or step < 1:
-        raise UsageError(f"--largest={text} holds no number: the range goes from a number of 1 or more upwards")
+        raise UsageError(f"--largest={text} is empty: a range starts at 1 or more and goes up")
     return Largest(kind, name, low, high, step)
 
 
@@ -168,7 +170,7 @@ def applied(program: Program, choices: Sequence[Choice]) -> tuple[Program, dict[
     files = {}
     for file, wanted in configs.items():
         if not any(word == file or word.endswith(f"={file}") for word in arguments):
-            raise UsageError(f"the program is not given {file!r}, so what varies in it would reach nobody")
+            raise UsageError(f"{file!r} is not among the program's arguments, so changes in it would have no effect")
         files[file] = _configured(file, wanted)
     return Program(program.kind, program.name, tuple(arguments)), variables, files
 

@@ -154,12 +154,14 @@ def load(paths: Sequence[str | Path]) -> list[Rank]:
             raise FileFormatError(f"{path} has no rank at the end of its name, as nccl_trace_rank_0 has")
         rank = int(number[1])
         if rank in found:
-            raise FileFormatError(f"{path} is a second dump of rank {rank}: give those of one job")
+            raise FileFormatError(f"{path} is a second dump of rank {rank}: give the dumps of one job")
         content = foreign.printable(foreign.from_pickle(foreign.read_bytes(path), path), path)
         try:
             found[rank] = _rank(rank, content)
         except foreign.UNFIT as error:
-            raise FileFormatError(f"{path} is no dump of Flight Recorder ({type(error).__name__}: {error})") from None
+            raise FileFormatError(
+                f"{path} is not a dump of Flight Recorder ({type(error).__name__}: {error})"
+            ) from None
     return [found[rank] for rank in sorted(found)]
 
 

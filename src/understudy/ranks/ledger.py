@@ -142,7 +142,7 @@ def read(path: str | Path) -> Entry:
     """
     data = foreign.read_bytes(path)
     if len(data) < FIXED or HEAD.unpack_from(data)[MAGIC_AT] != MAGIC:
-        raise FileFormatError(f"{path} is no record of what a rank called")
+        raise FileFormatError(f"{path} is not a record of a rank's calls")
     head = HEAD.unpack_from(data)
     texts = _texts(data[FIXED:], path)
     typed = foreign.typed(texts, _Texts, path, "is damaged")

@@ -36,7 +36,9 @@ def parse_size(value: str | int) -> int:
     match = _SIZE.fullmatch(str(value))
     size = 0 if match is None else int(float(match[1]) * UNITS[(match[2] or "").lower()])
     if size <= 0 or isinstance(value, bool):
-        raise UsageError(f"{value!r} is no size of memory: give bytes, or a number with a unit such as 8GiB or 500MB")
+        raise UsageError(
+            f"{value!r} is not a size of memory: give bytes, or a number with a unit such as 8GiB or 500MB"
+        )
     return size
 
 

@@ -68,7 +68,7 @@ def read(path: str | Path) -> tuple[Trace, bool]:
     """
     data = foreign.read_bytes(path)
     if not data.startswith(MAGIC):
-        raise FileFormatError(f"{path} holds no records of this understudy: run the program again")
+        raise FileFormatError(f"{path} has no records that this version of understudy can read: run the program again")
     header: Json = {name: [] for name in TABLE_NAMES}
     rows, memory = bytearray(), b""
     kind = b""

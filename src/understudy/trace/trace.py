@@ -282,7 +282,7 @@ def parse(header: object, body: bytes, path: str) -> Trace:
     known = foreign.typed(plain, Header, path, "is damaged in its header")
     end = known.get("rows", 0) * WIDTH * 8
     if len(body) != end + known.get("memory", 0) * WIDTH * 8:
-        raise FileFormatError(f"{path} is cut short: it should hold {known.get('rows', 0)} rows; write it again")
+        raise FileFormatError(f"{path} is truncated: it should have {known.get('rows', 0)} rows; write it again")
     trace = Trace()
     trace.rows = Rows.from_bytes(body[:end])
     trace.memory = Rows.from_bytes(body[end:])
@@ -331,9 +331,9 @@ def require_sound(trace: Trace, path: str | Path) -> None:
     for column in range(WIDTH):
         _require_below(trace.memory, column, memory.get(column, MOST_NS), path)
     if any(row[7] & 255 >= len(MEMORY_CATEGORIES) for row in trace.memory):
-        raise FileFormatError(f"{path} is damaged: its allocations have categories that there are not")
+        raise FileFormatError(f"{path} is damaged: its allocations have unknown categories")
     if any(not -1 <= lane.device < MOST_DEVICES or not 0 <= lane.stream < MOST_NS for lane in trace.lanes):
-        raise FileFormatError(f"{path} is damaged: it names devices that there are not")
+        raise FileFormatError(f"{path} is damaged: it names devices that do not exist")
 
 
 def _require_below(rows: Rows, column: int, size: int, path: str | Path) -> None:

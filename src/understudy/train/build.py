@@ -38,7 +38,7 @@ def forward_of(runner: nn.Module, model: nn.Module, loss: Loss | None, step: str
         return module_forward(runner, step, split)
     if loss is None:
         raise UsageError(
-            f"{type(model).__name__} does not say what its loss is: give fit a loss= (a function of outputs and "
+            f"{type(model).__name__} has no loss: give fit a loss= (a function of outputs and "
             "target), or write the model as a Module with a training_step."
         )
     return plain_forward(runner, loss)

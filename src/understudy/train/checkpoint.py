@@ -211,7 +211,7 @@ def read_state(folder: Path) -> dict[str, Any]:
         content = json.loads((folder / STATE).read_bytes())
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             found = content.get("format") if isinstance(content, dict) else content
-            raise FileFormatError(f"{folder} is no checkpoint of this version: its format is {found!r:.80}.")
+            raise FileFormatError(f"{folder} is not a checkpoint of this version: its format is {found!r:.80}.")
         claimed = content.pop("sha256", None)
         if claimed != _sha256(_canonical(content)):
             raise FileFormatError(f"the checkpoint {folder} is damaged: {STATE} is not what was written.")
@@ -300,7 +300,7 @@ def fill(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], origin: ob
     try:
         model.load_state_dict(dict(tensors))
     except RuntimeError as error:
-        raise UsageError(f"{origin} is of another model: {error}") from error
+        raise UsageError(f"{origin} is of a different model: {error}") from error
     return model
 
 
@@ -321,7 +321,7 @@ def newest_whole(directory: Path) -> tuple[Path, dict[str, Any]]:
             return folder, read_checkpoint(folder)
         except FileFormatError as error:
             warnings.warn(f"{error} The checkpoint before it is used.", stacklevel=2)
-    raise FileFormatError(f"{directory} holds no checkpoint that is whole.")
+    raise FileFormatError(f"{directory} has no complete checkpoint.")
 
 
 def folder_name(step: int, epoch_ended: bool) -> str:

@@ -54,7 +54,7 @@ class Checkpoints:
         asynchronous: bool = True,
     ) -> None:
         if keep < 1 or (every_steps is not None and every_steps < 1) or (every_epochs is not None and every_epochs < 1):
-            raise UsageError("keep, every_steps and every_epochs of Checkpoints are numbers of at least 1.")
+            raise UsageError("keep, every_steps and every_epochs of Checkpoints must be at least 1.")
         if mode not in ("min", "max"):
             raise UsageError(f"mode {mode!r} is unknown: choose 'min' or 'max'.")
         self.directory = Path(directory)
@@ -98,7 +98,7 @@ class Checkpoints:
         except (OSError, SafetensorError) as error:
             raise UsageError(
                 f"the checkpoint {folder.name} could not be written to {self.directory} ({_reason(error)}): make room, "
-                "or let this process write to it, and go on from the checkpoint before it with resume=True."
+                "or let this process write to it, and go on from the previous checkpoint with resume=True."
             ) from error
 
     def _refuse_nan(self, folder: Path, snapshot: Snapshot) -> None:
@@ -106,8 +106,9 @@ class Checkpoints:
         for name, tensor in snapshot.model.items():
             if tensor.is_floating_point() and tensor.element_size() > 1 and bool(tensor.isnan().any()):
                 raise UsageError(
-                    f"the checkpoint {folder.name} was not written, since {name} holds NaN: go on from the checkpoint "
-                    "before it with resume=True, with a lower learning rate or gradient_clip_val where it comes again."
+                    f"the checkpoint {folder.name} was not written, since {name} holds NaN: go on from the "
+                    "previous checkpoint with resume=True, and lower the learning rate or set gradient_clip_val if it "
+                    "happens again."
                 )
 
     def _put_later_ones_aside(self) -> None:

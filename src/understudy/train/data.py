@@ -95,7 +95,7 @@ class Tensors:
         if len(lengths) != 1 or 0 in lengths:
             raise UsageError(f"tensors of one data set have equal lengths of at least 1, and these have {lengths}.")
         if batch_size < 1:
-            raise UsageError(f"batch_size={batch_size} gives no batch: it is a number of samples of at least 1.")
+            raise UsageError(f"batch_size={batch_size} makes no batch: it must be a number of samples, at least 1.")
         self.batch_size, self.shuffle, self.drop_last = batch_size, shuffle, drop_last
 
     def __len__(self) -> int:
@@ -346,7 +346,7 @@ def require_steps(feed: Feed) -> None:
     """Raise UsageError where it is known that an epoch would train nothing."""
     if feed.steps == 0:
         raise UsageError(
-            "the training data gives no batch: there are no rows, or drop_last leaves out the only, incomplete batch."
+            "the training data gives no batch: there are no rows, or drop_last drops the only, incomplete batch."
         )
 
 

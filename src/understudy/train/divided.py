@@ -72,8 +72,8 @@ def make_feed(source: Any, strategy: SingleDevice, seed: int, prepare: Prepare, 
 def _without_distributed_sampler(loader: DataLoader[object], sampler: DistributedSampler[object]) -> DataLoader[object]:
     if sampler.shuffle or type(sampler) is not DistributedSampler or loader.batch_size is None:
         raise UsageError(
-            f"the outputs of predict are in the order of the data, which a {type(sampler).__name__} that shuffles or "
-            "divides by a rule of its own does not keep: give predict the DataLoader without it."
+            f"the outputs of predict are in the order of the data, but a {type(sampler).__name__} that shuffles "
+            "or divides in its own way does not keep that order: give predict the DataLoader without it."
         )
     options = {name: getattr(loader, name) for name in _KEPT_OPTIONS}
     return DataLoader(loader.dataset, loader.batch_size, drop_last=loader.drop_last, **options)

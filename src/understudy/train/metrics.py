@@ -46,7 +46,7 @@ class Metrics:
         gather: Callable[[object], list[Any]] | None = None,
     ) -> None:
         if every < 1:
-            raise UsageError(f"Metrics(every={every}) would never be read: give a number of values of at least 1.")
+            raise UsageError(f"Metrics(every={every}) would never read them: give a number of values, at least 1.")
         self.every = every
         self._functions: dict[str, Callable[..., torch.Tensor]] = {}
         self._objects: dict[str, Any] = {}

@@ -115,6 +115,6 @@ def require_no_changes(found: list[Change]) -> None:
     """Raise UsageError, which names them, where there are any."""
     if found:
         raise UsageError(
-            f"the checkpoint was trained otherwise: {'; '.join(map(str, found))}. Give fit what it was trained with, "
-            "or allow_changes=True to go on with what is given now."
+            f"the checkpoint was trained with different settings: {'; '.join(map(str, found))}. Give fit what "
+            "it was trained with, or allow_changes=True to go on with what is given now."
         )

@@ -64,7 +64,7 @@ def loose_parameters(
 def load_loose_parameters(present: dict[str, torch.Tensor], saved: dict[str, torch.Tensor]) -> None:
     if present.keys() != saved.keys():
         raise UsageError(
-            "the checkpoint is of another optimizer: it trains other tensors beside the model's parameters. "
+            "the checkpoint is of a different optimizer, which trains tensors other than the model's parameters. "
             "Give fit the optimizer it was trained with, or load only the model with load_parameters."
         )
     with torch.no_grad():
@@ -103,7 +103,7 @@ def load_optimizer_state(
     names = _parameter_names(model, loss, optimizer)
     if names != state["names"]:
         raise UsageError(
-            "the checkpoint is of another optimizer: its parameter groups hold other parameters. "
+            "the checkpoint is of a different optimizer: its parameter groups contain other parameters. "
             "Give fit the optimizer it was trained with, or load only the model with load_parameters."
         )
     parameters = [p for group in optimizer.param_groups for p in group["params"]]

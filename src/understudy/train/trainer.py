@@ -84,7 +84,7 @@ class Trainer(TrainerBase):
     ) -> None:
         for name, value in (("accumulate", accumulate), ("log_every", log_every)):
             if value < 1:
-                raise UsageError(f"{name}={value} makes no sense: it is a number of batches of at least 1.")
+                raise UsageError(f"{name}={value} is not valid: it must be a number of batches, at least 1.")
         super().__init__(max_epochs, num_gpus, gradient_clip_val)
         self.save_hyperparameters(ignore=("precision", "strategy", "callbacks"))
         self.accumulate, self.log_every, self.deterministic = accumulate, log_every, deterministic
@@ -216,9 +216,7 @@ class Trainer(TrainerBase):
         folder, state = newest_whole(Path(resume)) if not isinstance(resume, bool) else (None, None)
         if checkpoints is None:
             if resume is True:
-                raise UsageError(
-                    "resume=True has no folder to look into: give the Trainer checkpoint=, or a path here."
-                )
+                raise UsageError("resume=True has no folder to look in: give the Trainer checkpoint=, or a path here.")
             return state
         if folder is not None and checkpoints.holds(folder):
             checkpoints.go_on_from(folder)
@@ -391,7 +389,7 @@ class Trainer(TrainerBase):
 
 
 def _no_loss(outputs: object, target: object) -> torch.Tensor:
-    raise UsageError("this model was placed to predict: evaluate it with a loss of its own.")
+    raise UsageError("this model was placed for predict and has no loss: give evaluate a loss.")
 
 
 _PREPARE_BATCH = Trainer.prepare_batch

@@ -88,10 +88,10 @@ class Installation:
             InstallError: CUDA is in use in this process already, or another emulation is.
         """
         if ACTIVE:
-            raise InstallError("an emulation is active in this process already: end it before another one begins")
+            raise InstallError("an emulation is already active in this process: end it before you start another one")
         if torch.cuda.is_initialized():
             raise InstallError(
-                "CUDA is in use in this process already: begin the emulation before the program touches a GPU"
+                "CUDA is already in use in this process: start the emulation before the program touches a GPU"
             )
         with undone(self.uninstall):
             self._install()

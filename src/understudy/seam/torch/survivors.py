@@ -30,8 +30,8 @@ class Ended(torch.Tensor):
     ) -> NoReturn:
         """Refuse every use."""
         raise EmulationEndedError(
-            "this tensor lived on an emulated GPU, and the emulation has ended: make it again, or keep such tensors "
-            "as CPU tensors by `understudy.stop(move=True)` (`%gpus off --move`)"
+            "this tensor lived on an emulated GPU, and the emulation has ended: create it again, or turn such "
+            "tensors into CPU tensors with `understudy.stop(move=True)` (`%gpus off --move`)"
         )
 
 

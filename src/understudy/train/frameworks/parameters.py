@@ -43,7 +43,9 @@ def read(path: str | Path, expected: Mapping[str, tuple[int, ...]]) -> dict[str,
     for name in sorted({*found, *expected}):
         if found.get(name) != expected.get(name):
             there, wanted = (_shape(shapes.get(name)) for shapes in (found, expected))
-            raise UsageError(f"{path} is of another model: {name!r} is {there} in the file and {wanted} in the model.")
+            raise UsageError(
+                f"{path} is of a different model: {name!r} is {there} in the file and {wanted} in the model."
+            )
     return arrays
 
 

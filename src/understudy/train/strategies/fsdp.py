@@ -39,7 +39,7 @@ class Sharded(Distributed):
 
         if self.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
             raise UsageError(
-                f"fully_shard of PyTorch {torch.__version__} runs on GPUs alone (torch.cpu.Stream records no event): "
+                f"fully_shard of PyTorch {torch.__version__} runs only on GPUs (torch.cpu.Stream records no event): "
                 "take the strategy ddp, run on emulated GPUs (`understudy run --gpus N`), or install a newer PyTorch"
             )
         SingleDevice.place(self, model)

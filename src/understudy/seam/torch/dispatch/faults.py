@@ -180,7 +180,7 @@ class Strikes:
     def slow_down(self, factor: float) -> None:
         """Let kernels take `factor` times as long from now on."""
         if not 0 < factor < float("inf"):
-            raise UsageError(f"factor of the fault 'slow' cannot be {factor:g}: it is a positive number")
+            raise UsageError(f"factor of the fault 'slow' cannot be {factor:g}: it must be a positive number")
         if self._factor == 1.0:
             self.state.machine.turns.watch(self.state.machine, ("launch",), self._slow_launch)
         self._factor *= factor

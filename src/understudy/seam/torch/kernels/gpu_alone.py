@@ -50,7 +50,7 @@ def refuse(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kw
     """Refuse one of them on a device; without data a shape is all that it needs to give."""
     if not dispatch.state.no_data and any(device_of(tensor) >= 0 for tensor in tensors_in((*args, *kwargs.values()))):
         raise UnsupportedError(
-            f"PyTorch has a kernel of {plan.name} for GPUs alone, so its values cannot be computed here: "
+            f"PyTorch has a kernel for {plan.name} only on GPUs, so its values cannot be computed here: "
             f"{GPU_ALONE[plan.name]}"
         )
     return dispatch.general(plan, func, args, kwargs)
