@@ -70,7 +70,7 @@ NEEDED = {
     "torch.compile": """
         torch._C._dynamo.guards._empty_strided_cpu torch._C._dynamo.guards._empty_strided_cuda
         torch._guards.TracingContext torch._prims_common.suggest_memory_format
-        torch.utils._python_dispatch._disable_current_modes
+        torch.ops.aten._sparse_coo_tensor_unsafe torch.utils._python_dispatch._disable_current_modes
     """,
     "data loaders": """
         torch.utils.data._utils.fetch._IterableDatasetFetcher torch.utils.data._utils.fetch._MapDatasetFetcher

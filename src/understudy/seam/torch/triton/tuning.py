@@ -99,12 +99,7 @@ def testing(module: ModuleType) -> list[Patch]:
         torch.cuda.synchronize()
         for tensor in grad_to_none or ():
             tensor.grad = None
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        fn()
-        end.record()
-        torch.cuda.synchronize()
-        duration_ms = begin.elapsed_time(end)
+        duration_ms = _timed_ms(fn)
         state = dispatch.state
         host = state.host()
         others_ns = round(1e6 * (warmup + rep))
@@ -130,18 +125,23 @@ def testing(module: ModuleType) -> list[Patch]:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 fn()
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            graph.replay()
-            end.record()
-            torch.cuda.synchronize()
-            return module._summarize_statistics([begin.elapsed_time(end)], quantiles, return_mode)
+            return module._summarize_statistics([_timed_ms(graph.replay)], quantiles, return_mode)
 
     return [
         Patch(module, "do_bench", do_bench),
         Patch(module, "do_bench_cudagraph", do_bench_cudagraph),
         _clocks(module),
     ]
+
+
+def _timed_ms(work: Callable[[], object]) -> float:
+    """How long it takes on the current stream, between two events."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    work()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end))
 
 
 def _clocks(module: ModuleType) -> Patch:
