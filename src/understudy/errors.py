@@ -37,11 +37,11 @@ class InstallError(UsageError):
 
 
 class MissingPackageError(InstallError, ModuleNotFoundError):
-    """A package that is needed is not installed; an ImportError, for programs that go on without it."""
+    """A required package is not installed. It is an ImportError too, for programs that can go on without it."""
 
 
 def torch_is_missing() -> MissingPackageError:
-    """What whoever needs PyTorch raises where there is none."""
+    """The error to raise when PyTorch is needed but not installed."""
     return MissingPackageError("PyTorch is not installed: pip install 'understudy[torch]'", name="torch")
 
 
@@ -60,13 +60,13 @@ class UnsupportedError(UnderstudyError):
 class HostMemoryError(UnsupportedError, MemoryError):
     """The values of emulated tensors would take more memory than this machine, or `host_memory_limit`, has for them.
 
-    It is no `torch.OutOfMemoryError` and no RuntimeError: a program that answers the GPU's out of memory with a smaller
-    batch would draw a conclusion about the GPU that does not follow.
+    It is neither a `torch.OutOfMemoryError` nor a RuntimeError, so that a program which answers those with a smaller
+    batch does not mistake it for the GPU's.
     """
 
 
 class GateError(UnderstudyError):
-    """A finding on which the user asked to fail."""
+    """A finding that the user asked to fail on."""
 
 
 class InternalError(UnderstudyError):

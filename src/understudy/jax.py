@@ -60,12 +60,12 @@ _GUARDS: dict[PolicyMode, str] = {"silent": "allow", "warn": "log", "error": "di
 
 
 def cpu(i: int = 0) -> jax.Device:
-    """The CPU: all its cores and the main memory, which every `i` means."""
+    """The CPU: all its cores and the main memory, whatever `i` is."""
     return jax.devices("cpu")[0]
 
 
 def gpu(i: int = 0) -> jax.Device:
-    """GPU number `i`, counted from 0. Raises UsageError where JAX does not have it: see try_gpu."""
+    """GPU number `i`, counted from 0. Raises UsageError if JAX does not have it: see try_gpu."""
     found = num_gpus()
     if not 0 <= i < found:
         raise UsageError(f"gpu({i}) does not exist: JAX has {found} GPUs, counted from 0; see try_gpu.")
@@ -73,7 +73,7 @@ def gpu(i: int = 0) -> jax.Device:
 
 
 def num_gpus() -> int:
-    """How many GPUs JAX sees (CUDA_VISIBLE_DEVICES respected), 0 where it has no GPU backend."""
+    """How many GPUs JAX sees (CUDA_VISIBLE_DEVICES respected), 0 if it has no GPU backend."""
     try:
         return int(jax.device_count("gpu"))
     except RuntimeError:  # JAX's "Unknown backend"
@@ -92,7 +92,7 @@ require_gpus, visible_devices = _devices.require_gpus, _devices.visible_devices
 def device_of(x: object) -> jax.Device:
     """The one device of an array or of a pytree of arrays (flax params, a batch).
 
-    Raises UsageError where `x` holds no array, or arrays of several devices.
+    Raises UsageError if `x` holds no array, or arrays on several devices.
     """
     arrays = [leaf for leaf in jax.tree.leaves(x) if isinstance(leaf, jax.Array)]
     return vocabulary.only_device(x, (device for array in arrays for device in _places(array)), "array")
@@ -103,10 +103,10 @@ def _places(array: jax.Array) -> list[jax.Device]:
 
 
 def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
-    """`x` on `device`: an array or a pytree; `x` itself where all of it is there already.
+    """`x` on `device`: an array or a pytree; `x` itself if all of it is already there.
 
-    `device` may be a sharding. NumPy arrays become JAX arrays; what is no array stays. JAX's transfers are asynchronous
-    and safe; `non_blocking=False` waits for them. Every copy obeys `policy`.
+    `device` may be a sharding. NumPy arrays become JAX arrays; other leaves stay as they are. JAX's transfers are
+    asynchronous and safe; `non_blocking=False` waits for them. Every copy follows `policy`.
     """
     moved = jax.tree.map(lambda leaf: _moved(leaf, device), x)
     if non_blocking is False:
@@ -136,7 +136,7 @@ def _is_there(array: object, device: Device) -> bool:
 
 
 def copy(x: T, device: Device) -> T:
-    """A copy of `x` on `device`, freshly allocated even where `x` is there already."""
+    """A copy of `x` on `device`, newly allocated even if `x` is already there."""
 
     def duplicate(leaf: object) -> object:
         if isinstance(leaf, jax.Array | np.ndarray):
@@ -153,11 +153,11 @@ _duplicate = copy
 
 
 def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> jax.Array:
-    """An array of another framework (or NumPy) as a JAX array, on `device`, by default where it is.
+    """An array of another framework (or NumPy) as a JAX array, on `device`, by default its own device.
 
-    The memory is shared where the device stays, unless `copy` is True; a write through one is seen by the other. `x`
-    is anything that speaks DLPack, or an MXNet array. Raises UsageError where JAX cannot share it (the reason is
-    named), and with `copy=False` where it would have to move. Source: `from_dlpack` of the array API standard.
+    If the device stays the same, the memory is shared unless `copy` is True: each sees the other's writes. `x`
+    is anything that supports DLPack, or an MXNet array. Raises UsageError if JAX cannot share it (with
+    the reason), and with `copy=False` if it would have to move. Source: `from_dlpack` of the array API standard.
     """
     shared = vocabulary.imported(x, jax.dlpack.from_dlpack, "JAX")
     place = None if device is None or _is_there(shared, device) else device
@@ -165,17 +165,17 @@ def from_dlpack(x: object, device: Device | None = None, copy: bool | None = Non
 
 
 def policy(mode: PolicyMode) -> Policy:
-    """Say what happens when `us.to` or JAX itself copies between devices: nothing, a warning, or an error.
+    """Choose what happens when `us.to` or JAX itself copies between devices: nothing, a warning or an error.
 
     JAX's part is its transfer guard ("allow", "log", "disallow"), which watches implicit transfers; `jax.device_put`
-    and `jax.device_get` are explicit and stay allowed. It holds from the call on, or for a block.
+    and `jax.device_get` are explicit and stay allowed. It applies from the call on, or to a block.
     """
     apply = functools.partial(jax.config.update, "jax_transfer_guard")
     return vocabulary.PolicyOfFramework(mode, _GUARDS, jax.config.jax_transfer_guard, apply)
 
 
 def synchronize(device: Device | None = None) -> None:
-    """Wait until all arrays of `device`, or of every device where none is given, are computed."""
+    """Wait until all arrays of `device` (by default of every device) are computed."""
     jax.effects_barrier()
     for array in jax.live_arrays():
         if not array.is_deleted() and (device is None or device in array.devices()):
@@ -183,7 +183,7 @@ def synchronize(device: Device | None = None) -> None:
 
 
 def timer(device: Device | None = None) -> WallTimer:
-    """A timer that waits for `device` (every device where none is given) before and after each block."""
+    """A timer that waits for `device` (by default every device) before and after each block."""
     return WallTimer(lambda: synchronize(device))
 
 

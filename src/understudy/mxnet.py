@@ -113,7 +113,7 @@ def device_of(x: object) -> Device:
 def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
     """`x` on `device`: an array, a gluon block (moved in place) or a nested batch; `x` itself where it is there.
 
-    MXNet's engine orders its copies itself; `non_blocking=False` waits for them. Every copy obeys `policy`.
+    MXNet's engine orders its copies itself; `non_blocking=False` waits for them. Every copy follows `policy`.
     """
     if isinstance(x, mx.gluon.Block):
         x.collect_params().reset_ctx(device)
@@ -150,7 +150,7 @@ def _mapped(function: Callable[[object], object], x: object) -> Any:
 
 
 def copy(x: T, device: Device) -> T:
-    """A copy of `x` on `device`, freshly allocated even where `x` is there already."""
+    """A copy of `x` on `device`, newly allocated even if `x` is already there."""
 
     def duplicate(array: Array) -> Array:
         if array.ctx != device:
@@ -167,9 +167,9 @@ _duplicate = copy
 def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> Array:
     """An array of another framework (or NumPy) as an array, on `device`, by default where it is.
 
-    The memory is shared where the device stays, unless `copy` is True; a write through one is seen by the other. `x`
-    is anything that speaks DLPack, or an MXNet array. Raises UsageError where MXNet cannot share it (the reason is
-    named), and with `copy=False` where it would have to move. Source: `from_dlpack` of the array API standard.
+    If the device stays the same, the memory is shared unless `copy` is True: each sees the other's writes. `x`
+    is anything that supports DLPack, or an MXNet array. Raises UsageError if MXNet cannot share it (with
+    the reason), and with `copy=False` if it would have to move. Source: `from_dlpack` of the array API standard.
     """
     shared = vocabulary.imported(x, lambda source: mx.nd.from_dlpack(source.__dlpack__()), "MXNet").as_np_ndarray()
     return vocabulary.settled(shared, shared.ctx, device, copy, _duplicate, to)

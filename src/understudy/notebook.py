@@ -79,15 +79,15 @@ _RUNNING: list[Running] = []
 
 
 def start(gpus: str | int = "2", **options: object) -> Session:
-    """Emulate GPUs in this process, and in those that it starts, until `stop()`.
+    """Emulate GPUs in this process, and in the processes that it starts, until `stop()`.
 
     Args:
         gpus: a spec such as "2xV100", "V100:2", "A100,H100" or "2".
         options: further fields of `Options`.
 
     Raises:
-        UsageError: an option or a GPU that does not exist.
-        InstallError: CUDA is in use in this process, or GPUs are emulated here already.
+        UsageError: an option or a GPU does not exist.
+        InstallError: CUDA is in use in this process, or GPUs are already emulated here.
     """
     if _RUNNING:
         raise InstallError(
@@ -105,11 +105,10 @@ def start(gpus: str | int = "2", **options: object) -> Session:
 
 
 def stop(*, move: bool = False) -> Session:
-    """End what `start()` began, and return its session, which can still report.
+    """End the emulation that `start()` began, and return its session, which can still report.
 
-    A PyTorch tensor that lives on an emulated GPU raises `EmulationEndedError` when it is used afterwards. With `move`
-    such tensors become ordinary tensors of the CPU, with their values. Arrays of JAX, TensorFlow and MXNet become the
-    CPU's in any case.
+    A PyTorch tensor on an emulated GPU raises `EmulationEndedError` if it is used afterwards. With `move` such tensors
+    become ordinary CPU tensors with the same values. Arrays of JAX, TensorFlow and MXNet always become CPU arrays.
 
     Raises:
         UsageError: no GPUs are emulated by `start()`, or there are no values that could be moved.

@@ -1,8 +1,8 @@
-"""pytest plugin: tests that need GPUs run on emulated ones, or on real ones where there are some.
+"""pytest plugin: tests that need GPUs run on emulated GPUs, or on real ones if there are any.
 
 `pytest --gpus 2xV100` gives the whole run emulated GPUs, as a machine that has them would: from the moment at which
-torch is imported, in worker processes and in the Pythons that tests start. Without it, a test that asks by the marker
-`gpus` or by a fixture gets fresh GPUs of its own. Torch is not imported unless a test does it or asks for a GPU.
+torch is imported, in worker processes and in Python processes that tests start. Without it, a test that uses the
+marker `gpus` or a fixture gets new GPUs of its own. Torch is not imported unless a test imports it or asks for a GPU.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Decide, and arrange the emulation, before any conftest or test module can look for GPUs."""
+    """Decide, and set up the emulation, before any conftest or test module can look for GPUs."""
     try:
         gpus = _decide(early_config.known_args_namespace)
     except UsageError as error:

@@ -69,20 +69,25 @@ CHOICES = {
 class Options:
     """How to emulate. The names are those of `understudy run`'s options.
 
-    `gpus` is a spec such as "2xV100"; `cuda_version` "X.Y" or None for the documents' 11.2 (or the first that knows
-    the GPUs); `seed` for Python's, NumPy's and the framework's generators at the start, None to leave them; `clock`
-    "virtual" or "real"; `async_copies` "late", "clock" or "stale"; `host_time` "modelled" or "measured",
-    and then `host_factor` is what the time measured on this machine is multiplied by;
-    `no_data` keeps shapes and memory but no values, and `assume` is what a value read then is;
-    `share_gpus` lets several ranks of a group work on one GPU, which NCCL refuses;
-    `memory_history` keeps the allocators' history from the start; `compat` "d2l" for what frameworks answered when that
-    text was printed (JAX's `x.device()`); `curves` is a file of `understudy calibrate` for GPUs of its generation;
-    `host_memory_limit` is how many bytes of this machine's memory PyTorch's emulated tensors may take in each process
-    ("8GiB" as well), None for what the machine can give: beyond it they raise `HostMemoryError`;
-    `overcommit` serves requests for memory beyond what the GPUs have, to see what a program needs that does not fit;
-    `stop_after` ends the process at once after so many steps of optimizers (of PyTorch);
-    `stuck_after` is how many seconds a rank may give its devices no work while others wait for it, before that is a
-    finding; `faults` are the faults to inject, "die:rank=1,step=3" (docs/faults.md).
+    - `gpus`: the GPUs, such as "2xV100", "V100:2" or "A100,H100".
+    - `cuda_version`: "X.Y"; None is 11.2, the documents' version, or the first one that supports the GPUs.
+    - `seed`: seeds the generators of Python, NumPy and the framework at the start; None leaves them alone.
+    - `clock`: "virtual" (the program reads the modelled time) or "real".
+    - `async_copies`: "late", "clock" or "stale": when asynchronous copies take effect.
+    - `host_time`: "modelled" or "measured"; measured host time is multiplied by `host_factor`.
+    - `no_data`: keep shapes and memory but no values; `assume` is what the program gets when it reads a value.
+    - `share_gpus`: let several ranks of a group use one GPU, which NCCL refuses.
+    - `stacks`: record whole Python stacks, not only the program's line.
+    - `memory_history`: record the allocators' history from the start.
+    - `compat`: "d2l" gives the answers of the frameworks' versions that the book was printed with (JAX's `x.device()`).
+    - `curves`: a file of `understudy calibrate`, used for GPUs of its generation.
+    - `host_memory_limit`: the bytes of this machine's memory that PyTorch's emulated tensors may take in each process
+      (or a string such as "8GiB"); None is what the machine has. Beyond it they raise `HostMemoryError`.
+    - `overcommit`: serve requests beyond the GPUs' memory, to measure what a program that does not fit needs.
+    - `stop_after`: end the process right after this many steps of PyTorch's optimizers.
+    - `stuck_after`: the seconds that a rank may give its devices no work while others wait for it; after that it is
+      reported as stuck.
+    - `faults`: the faults to inject, such as "die:rank=1,step=3" (docs/faults.md).
     """
 
     gpus: str = "2"
@@ -107,7 +112,7 @@ class Options:
 
 
 class Session:
-    """A running (or ended) emulation: its `trace`, its `machine`, and what can be said of them."""
+    """A running (or ended) emulation: its `trace`, its `machine`, and reports and findings made from them."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -138,7 +143,7 @@ class Session:
         """Install the emulation into PyTorch and NVML.
 
         Raises:
-            InstallError: PyTorch is missing, or used CUDA already, or is emulated already.
+            InstallError: PyTorch is missing, has already used CUDA, or is already emulated.
         """
         try:
             import_module("torch")  # before the seam: under `understudy run` this begins the run's own emulation
@@ -187,7 +192,7 @@ class Session:
         """Install the emulation into "torch", or into "jax", "tensorflow" or "mxnet", which must be imported already.
 
         Raises:
-            InstallError: the framework has started without us, or already has GPUs of its own.
+            InstallError: the framework has already started, or already has GPUs of its own.
         """
         if framework == "torch":
             self.begin()
@@ -275,12 +280,16 @@ class Session:
     # ------------------------------------------------------------------ what can be said of it
 
     def findings(self) -> list[Finding]:
-        """What the checks find in the trace so far, gravest first."""
+        """What the checks find in the trace so far, most severe first."""
         self.complete()
         return judge([self.trace.canonical()])
 
     def report(self, path: str | Path) -> None:
-        """Write a report in the format of the suffix of `path`."""
+        """Write a report; the suffix of `path` chooses the format.
+
+        Raises:
+            UsageError: no report format has this suffix.
+        """
         self.complete()
         trace = self.trace.canonical()
         reports.write(Path(path), trace, judge([trace]))
@@ -345,15 +354,15 @@ def _alloc_settings() -> Settings:
 
 @contextmanager
 def emulate(gpus: str | int = "2", **options: object) -> Iterator[Session]:
-    """Emulate GPUs for what runs inside the `with` block, and in the Pythons that it starts.
+    """Emulate GPUs for the code inside the `with` block, and in the Python processes that it starts.
 
     Args:
         gpus: a spec such as "2xV100", "V100:2", "A100,H100" or "2".
         options: further fields of `Options`.
 
     Raises:
-        UsageError: an option or a GPU that does not exist.
-        InstallError: this process used CUDA already, or an emulation is active.
+        UsageError: an option or a GPU does not exist.
+        InstallError: this process has already used CUDA, or an emulation is active.
     """
     session = Session(options_of({"gpus": str(gpus), **options}))
     if session.options.stop_after is not None:

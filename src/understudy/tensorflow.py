@@ -59,7 +59,7 @@ _PLACEMENT: dict[PolicyMode, str] = {"silent": "silent", "warn": "warn", "error"
 
 
 def cpu(i: int = 0) -> tf.config.LogicalDevice:
-    """The CPU: all its cores and the main memory, which every `i` means."""
+    """The CPU: all its cores and the main memory, whatever `i` is."""
     return tf.config.LogicalDevice("/device:CPU:0", "CPU")
 
 
@@ -102,17 +102,17 @@ def _leaves(x: object) -> list[tf.Tensor]:
 def device_of(x: object) -> tf.config.LogicalDevice:
     """The one device of a tensor, a variable, a nested structure or a Keras model.
 
-    Raises UsageError where `x` holds no tensor, or tensors of several devices.
+    Raises UsageError if `x` holds no tensor, or tensors on several devices.
     """
     return vocabulary.only_device(x, (_placed(leaf.device) for leaf in _leaves(x)), "tensor")
 
 
 def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
-    """`x` on `device`: a tensor or a nested structure; `x` itself where all of it is there already.
+    """`x` on `device`: a tensor or a nested structure; `x` itself if all of it is already there.
 
     Variables and Keras models stay where they were made: make them inside `tf.device(...)` or under
     tf.distribute.MirroredStrategy; a UsageError says so. TensorFlow orders its copies itself; `non_blocking=False`
-    waits for them. Every copy obeys `policy`.
+    waits for them. Every copy follows `policy`.
     """
     target = _placed(device)
     if hasattr(x, "weights") or isinstance(x, tf.Variable):
@@ -143,7 +143,7 @@ def _size_bytes(tensor: tf.Tensor) -> int:
 
 
 def copy(x: T, device: Device) -> T:
-    """A copy of `x` on `device`, freshly allocated even where `x` is there already."""
+    """A copy of `x` on `device`, newly allocated even if `x` is already there."""
     target = _placed(device)
 
     def duplicate(leaf: tf.Tensor) -> tf.Tensor:
@@ -166,9 +166,9 @@ _duplicate = copy
 def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> tf.Tensor:
     """An array of another framework (or NumPy) as a tensor, on `device`, by default where it is.
 
-    The memory is shared where the device stays, unless `copy` is True; a write through one is seen by the other. `x`
-    is anything that speaks DLPack, or an MXNet array. Raises UsageError where TensorFlow cannot share it (the reason is
-    named), and with `copy=False` where it would have to move. Source: `from_dlpack` of the array API standard.
+    If the device stays the same, the memory is shared unless `copy` is True: each sees the other's writes. `x`
+    is anything that supports DLPack, or an MXNet array. Raises UsageError if TensorFlow cannot share it (with
+    the reason), and with `copy=False` if it would have to move. Source: `from_dlpack` of the array API standard.
     """
     capsules = tf.experimental.dlpack
     shared = vocabulary.imported(
@@ -181,7 +181,7 @@ def from_dlpack(x: object, device: Device | None = None, copy: bool | None = Non
 def policy(mode: PolicyMode) -> Policy:
     """Say what happens when `us.to` or TensorFlow itself copies between devices: nothing, a warning, or an error.
 
-    TensorFlow's part is its device policy ("silent", "warn", "explicit"). It holds from the call on, or for a block.
+    TensorFlow's part is its device policy ("silent", "warn", "explicit"). It applies from the call on, or to a block.
     """
     placement = tf.config.experimental.get_device_policy()
     return vocabulary.PolicyOfFramework(mode, _PLACEMENT, placement, tf.config.experimental.set_device_policy)

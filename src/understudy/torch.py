@@ -74,12 +74,15 @@ STAGED_BYTES = 64 << 20
 
 
 def cpu(i: int = 0) -> torch.device:
-    """The CPU: all its cores and the main memory, which every `i` means."""
+    """The CPU: all its cores and the main memory, whatever `i` is."""
     return torch.device("cpu")
 
 
 def gpu(i: int = 0) -> torch.device:
-    """GPU number `i`, counted from 0; whether it exists is not asked (see `try_gpu` and `require_gpus`)."""
+    """GPU number `i`, counted from 0. It is not checked that it exists (see `try_gpu` and `require_gpus`).
+
+    Raises UsageError if `i` is negative.
+    """
     if i < 0:
         raise UsageError(f"gpu({i}) does not exist: GPUs are counted from 0.")
     return torch.device("cuda", i)
@@ -106,18 +109,18 @@ require_gpus, visible_devices = _devices.require_gpus, _devices.visible_devices
 def device_of(x: object) -> torch.device:
     """The one device of a tensor, a module or a nested batch (lists, tuples, dicts, dataclasses).
 
-    Raises UsageError where `x` holds no tensor, or tensors of several devices.
+    Raises UsageError if `x` holds no tensor, or tensors on several devices.
     """
     return vocabulary.only_device(x, (tensor.device for tensor in tensors_in(x)), "tensor")
 
 
 def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
-    """`x` on `device`: a tensor, a module (moved in place) or a nested batch; `x` itself where it is there already.
+    """`x` on `device`: a tensor, a module (moved in place) or a nested batch; `x` itself if it is already there.
 
-    `non_blocking=None` is asynchronous only where no value can come out wrong: a tensor of up to 64 MiB on its way to
-    a GPU is first copied into a pinned buffer of its own, so that the source may change at once. True is PyTorch's own
-    non_blocking: then leave a pinned source alone, and do not read a copy to the CPU, before `synchronize()`. Every
-    copy obeys `policy`.
+    Shapes and dtypes do not change. `non_blocking=None` copies asynchronously only where no value can become wrong: a
+    tensor of up to 64 MiB that goes to a GPU is first copied into a pinned buffer of its own, so that the source may
+    change at once. True is PyTorch's own non_blocking: before `synchronize()`, do not change a pinned source, and do
+    not read a copy on the CPU. Every copy follows `policy`.
     """
     target = _placed(device)
 
@@ -142,9 +145,9 @@ def to(x: T, device: Device, non_blocking: bool | None = None) -> T:
 
 
 def copy(x: T, device: Device) -> T:
-    """A copy of `x` on `device`, freshly allocated even where `x` is there already. Modules are deep-copied.
+    """A copy of `x` on `device`, newly allocated even if `x` is already there. Modules are deep-copied.
 
-    A copy from another device obeys `policy`.
+    A copy from another device follows `policy`.
     """
     target = _placed(device)
 
@@ -167,11 +170,11 @@ _duplicate = copy
 
 
 def from_dlpack(x: object, device: Device | None = None, copy: bool | None = None) -> torch.Tensor:
-    """An array of another framework (or NumPy) as a tensor, on `device`, by default where it is.
+    """An array of another framework (or NumPy) as a tensor of the same shape, on `device`, by default its own device.
 
-    The memory is shared where the device stays, unless `copy` is True; a write through one is seen by the other. `x`
-    is anything that speaks DLPack, or an MXNet array. Raises UsageError where PyTorch cannot share it (the reason is
-    named), and with `copy=False` where it would have to move. Source: `from_dlpack` of the array API standard.
+    If the device stays the same, the memory is shared unless `copy` is True: a write through one is seen by the other.
+    `x` is an MXNet array or anything that supports DLPack. Raises UsageError if PyTorch cannot share it (with the
+    reason), and with `copy=False` if it would have to move. Source: `from_dlpack` of the array API standard.
     """
     shared = vocabulary.imported(x, dlpack.from_dlpack, "PyTorch")
     place = None if device is None else _placed(device)
@@ -202,7 +205,7 @@ def _size_bytes(tensor: torch.Tensor) -> int:
 
 
 def synchronize(device: Device | None = None) -> None:
-    """Wait until `device`, or every GPU where none is given, has finished all that was submitted to it."""
+    """Wait until `device` (by default every GPU) has finished all work that was submitted to it."""
     if device is not None:
         if torch.device(device).type == "cuda":
             torch.cuda.synchronize(device)
@@ -213,9 +216,9 @@ def synchronize(device: Device | None = None) -> None:
 
 
 class Stream:
-    """A side queue of a GPU. On the CPU, where there is no queue, work runs in place.
+    """A side stream of a GPU. On the CPU, which has no streams, work runs at once.
 
-    `with side: ...` runs a block on it, after all that the calling stream holds so far; `side.join(results)` makes
+    `with side: ...` runs a block on it, after all work that the calling stream has so far. `side.join(results)` makes
     the calling stream wait for it, and tells the allocator that the results are used there.
     """
 
@@ -247,15 +250,15 @@ class Stream:
 
 
 def stream(device: Device | None = None, priority: int = 0) -> Stream:
-    """A new side stream of `device` (of the current GPU where none is given): see Stream."""
+    """A new side stream of `device` (by default the current GPU): see Stream."""
     return Stream(device, priority)
 
 
 class Timer:
     """Times blocks on a device: CUDA events on the current stream of a GPU, the wall clock on the CPU.
 
-    `with t: ...` may be used many times, in one another too, and never waits; `t.timing` waits for the last block and
-    reads all of them, in the order in which they ended.
+    `with t: ...` may be used many times, also nested, and never waits. `t.timing` waits for the last block and returns
+    the seconds of all blocks, in the order in which they ended.
     """
 
     def __init__(self, device: Device | None = None) -> None:
@@ -283,7 +286,7 @@ class Timer:
 
     @property
     def timing(self) -> Timing:
-        """All blocks so far. Raises UsageError where there was none."""
+        """The times of all blocks so far, in seconds. Raises UsageError if there were none."""
         if not self._pairs:
             raise UsageError(
                 "the timer has timed nothing yet: use `with timer: ...` or `timer.measure(function)` first."
@@ -308,7 +311,7 @@ class Timer:
 
 
 def timer(device: Device | None = None) -> Timer:
-    """A timer of `device`, by default the current GPU where there is one, else the CPU: see Timer."""
+    """A timer for `device`, by default the current GPU if there is one, otherwise the CPU: see Timer."""
     return Timer(device)
 
 
@@ -320,8 +323,8 @@ def _default_device() -> torch.device:
 class Memory:
     """The memory of a device, in bytes.
 
-    On a GPU `allocated` is what tensors hold and `reserved` what PyTorch's caching allocator holds, which nvidia-smi
-    shows as used; on the CPU both are the resident memory of this process.
+    On a GPU `allocated` is what tensors hold, and `reserved` what PyTorch's caching allocator holds, which nvidia-smi
+    counts as used. On the CPU both are the resident memory of this process.
     """
 
     allocated_bytes: int
@@ -333,7 +336,7 @@ class Memory:
 
 
 def memory(device: Device | None = None) -> Memory:
-    """The memory of `device`, by default the current GPU where there is one, else the main memory."""
+    """The memory of `device`, in bytes; by default of the current GPU if there is one, otherwise the main memory."""
     place = _default_device() if device is None else _placed(device)
     if place.type == "cuda":
         free, total = torch.cuda.mem_get_info(place)

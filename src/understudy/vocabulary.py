@@ -54,15 +54,15 @@ class Devices(Generic[D]):
     why_fewer: Callable[[int], str]
 
     def try_gpu(self, i: int = 0) -> D:
-        """gpu(i) where it exists, else cpu()."""
+        """gpu(i) if it exists, otherwise cpu()."""
         return self.gpu(i) if self.num_gpus() >= i + 1 else self.cpu()
 
     def try_all_gpus(self) -> list[D]:
-        """Every GPU that this process sees, or [cpu()] where there is none."""
+        """Every GPU that this process sees, or [cpu()] if there is none."""
         return [self.gpu(i) for i in range(self.num_gpus())] or [self.cpu()]
 
     def require_gpus(self, n: int) -> list[D]:
-        """The first `n` GPUs. Raises UsageError, which says what was found and why, where there are fewer."""
+        """The first `n` GPUs. Raises UsageError if there are fewer; it says how many were found and why."""
         found = self.num_gpus()
         if found >= n:
             return [self.gpu(i) for i in range(n)]
@@ -124,9 +124,10 @@ class Policy:
 
 
 def policy(mode: PolicyMode) -> Policy:
-    """Say what happens when `us.to`, `us.copy` or a Prefetcher copies between devices: nothing, a warning, an error.
+    """Choose what happens when `us.to`, `us.copy` or a Prefetcher copies between devices.
 
-    It holds for the whole process from the call on, or for a block: `with us.policy("error"): ...`. Source: item 41
+    `mode` is "silent", "warn" (a DeviceCopyWarning) or "error" (a UsageError). It applies to the whole process from the
+    call on, or to a block: `with us.policy("error"): ...`. Raises UsageError for any other mode. Source: item 41
     of the mission, "no silent copies", with the names of TensorFlow's device policy.
     """
     if mode not in get_args(PolicyMode):
@@ -216,9 +217,9 @@ _DLPACK_CPU, _DLPACK_CUDA = 1, 2  # DLDeviceType of dlpack.h
 
 
 def imported(x: object, take: Callable[[Any], T], framework: str, refusals: tuple[type[Exception], ...] = ()) -> T:
-    """`take(x)`, an array that shares the memory of `x`. Raises UsageError, which says why, where it cannot.
+    """`take(x)`, an array that shares the memory of `x`. Raises UsageError with the reason if that is impossible.
 
-    `refusals` are errors of the framework's own, besides Python's, that mean it cannot.
+    `refusals` are errors of the framework, besides Python's own, that mean this.
     """
     source = _MXNetArray(x) if hasattr(x, "to_dlpack_for_read") else x  # type: ignore[arg-type]
     if not hasattr(source, "__dlpack__"):
@@ -253,7 +254,7 @@ def settled(
 
 @dataclass(frozen=True)
 class GpuInfo:
-    """One GPU as nvidia-smi knows it. Memory in bytes, power in watts; None is what the driver does not tell."""
+    """One GPU as nvidia-smi reports it, memory in bytes, power in watts; None is a value the driver does not report."""
 
     index: int
     name: str
@@ -268,7 +269,7 @@ class GpuInfo:
 
 
 def info() -> list[GpuInfo]:
-    """What nvidia-smi knows about every GPU of the machine, visible to this process or not; [] without a driver.
+    """What nvidia-smi reports for every GPU of the machine, visible to this process or not; [] without a driver.
 
     Source: the NVIDIA Management Library, through nvidia-ml-py.
     """

@@ -16,7 +16,7 @@ from understudy.seam.torch.kernels.gpu_alone import GPU_ALONE
 def test_two_to_four_sparsity_is_refused_in_one_sentence() -> None:
     with understudy.emulate("A100"):
         weight = torch.tensor([0, 0, 1, 1]).tile((128, 32)).half().cuda()
-        with pytest.raises(UnsupportedError, match=r"_cslt_compress for GPUs alone.*: keep the weight dense"):
+        with pytest.raises(UnsupportedError, match=r"_cslt_compress only on GPUs.*: keep the weight dense"):
             to_sparse_semi_structured(weight)
 
 

@@ -29,7 +29,7 @@ class HyperParameters:
     hparams: dict[str, Any]
 
     def save_hyperparameters(self, ignore: Iterable[str] = ()) -> None:
-        """Called in `__init__`: set each of its arguments as an attribute, and all of them as the dict `hparams`."""
+        """Call it in `__init__`: sets each of its arguments as an attribute, and all of them as the dict `hparams`."""
         frame = inspect.currentframe()
         caller = frame.f_back if frame is not None else None
         if caller is None:
@@ -46,8 +46,8 @@ class TrainerBase(HyperParameters):
     """A Trainer of the framework whose device vocabulary is `_us`.
 
     - `max_epochs`: passes over the training data.
-    - `num_gpus`: how many GPUs to use, at most those that there are; 0 is the CPU.
-    - `gradient_clip_val`: the largest norm of the whole gradient; 0 is off.
+    - `num_gpus`: how many GPUs to use, at most as many as there are; 0 is the CPU.
+    - `gradient_clip_val`: the largest L2 norm of the whole gradient; 0 is off.
     """
 
     _us: Vocabulary

@@ -41,22 +41,22 @@ class Trainer(TrainerBase):
     """Trains a model on the CPU, a GPU, several GPUs, or several machines, with the same few lines.
 
     - `max_epochs`: passes over the training data.
-    - `num_gpus`: how many GPUs to use, at most those that there are; 0 is the CPU. One a process under torchrun.
-    - `gradient_clip_val`: the largest norm of the whole gradient; 0 is off.
+    - `num_gpus`: how many GPUs to use, at most as many as there are; 0 is the CPU. Under torchrun, one per process.
+    - `gradient_clip_val`: the largest L2 norm of the whole gradient; 0 is off.
     - `precision`: "fp32", "tf32", "bf16" or "fp16".
     - `strategy`: "auto", "single", "dp", "ddp", "fsdp", or an object of understudy.train.strategies.
-    - `accumulate`: batches to an update.
+    - `accumulate`: batches per update.
     - `compile`: torch.compile the model.
-    - `graph`: on one GPU, replay whole steps as a CUDA graph where that computes the same; `graph_status` says.
+    - `graph`: on one GPU, replay whole steps as a CUDA graph if that computes the same; see `graph_status`.
     - `checkpoint`: True ("checkpoints"), a folder, or Checkpoints(...); False is none.
     - `logger`: True ("logs"), a folder (CSV and TensorBoard), a Logger or a list of them; False is none.
-    - `progress`: a bar on a terminal, a line an epoch elsewhere; False is silence.
+    - `progress`: a bar on a terminal, one line per epoch elsewhere; False prints nothing.
     - `board`: a live plot in a notebook, else a PNG: True ("board.png") or a path; False is none. Needs Matplotlib.
-    - `callbacks`: objects of Callback: EarlyStopping and your own.
+    - `callbacks`: instances of Callback, such as EarlyStopping or your own.
     - `seed`: seeds every random generator when `fit` begins (use `seed_all` before making the model).
     - `deterministic`: PyTorch's deterministic algorithms.
-    - `channels_last`: the memory format of 2-d convolutions; None takes it where tensor cores gain by it.
-    - `log_every`: steps between two readings of losses from the device.
+    - `channels_last`: the memory format of 2-d convolutions; None uses it where it makes tensor cores faster.
+    - `log_every`: steps between two reads of the losses from the device.
     """
 
     _us = us
@@ -116,7 +116,7 @@ class Trainer(TrainerBase):
 
     @property
     def epoch(self) -> int:
-        """The running epoch, counted from 0."""
+        """The current epoch, counted from 0."""
         return self._loop.position.epoch if self._loop is not None else 0
 
     @property
@@ -126,11 +126,11 @@ class Trainer(TrainerBase):
 
     @property
     def device(self) -> torch.device:
-        """Where batches go: the first GPU in use, else the CPU."""
+        """Where batches go: the first GPU in use, or the CPU."""
         return self.placement.device
 
     def stop(self, reason: str = "stop() was called") -> None:
-        """End the training after the running step or epoch, with everything that belongs to an end."""
+        """End the training after the current step or epoch, as at its regular end."""
         self.stop_reason = reason
 
     def prepare_batch(self, batch: object) -> object:
@@ -162,18 +162,19 @@ class Trainer(TrainerBase):
         resume: bool | str | Path = False,
         allow_changes: bool = False,
     ) -> list[dict[str, float]]:
-        """Train `model` and return one dict an epoch: "epoch", "train_loss", "val_loss" and the like.
+        """Train `model` and return one dict per epoch: "epoch", "train_loss", "val_loss" and so on.
 
         `train_loader` and `val_loader` are DataLoaders, iterables of batches, or tensors (one, a tuple, a dict, a
-        TensorDataset, Tensors), which stay on the device, cut into batches of `batch_size`. A batch is (inputs...,
-        target), unless the model is a Module with steps of its own. `loss(outputs, target)` is a mean over the batch.
-        `optimizer` and `scheduler` are objects, or functions of the parameters and of the optimizer. `metrics` maps
-        names to functions (outputs, target) -> scalar tensor or to torchmetrics objects. `resume` goes on from the
-        newest whole checkpoint of the trainer's folder (True: if there is one) or of the folder given; where it was
-        trained with another optimizer, schedule, batch size or order of the data, only with `allow_changes`.
+        TensorDataset, Tensors) of shape (samples, ...), which stay on the device and are cut into batches of
+        `batch_size` samples. A batch is (inputs..., target), unless the model is a Module with steps of its own.
+        `loss(outputs, target)` is a mean over the batch. `optimizer` is an object or a function of the parameters,
+        `scheduler` an object or a function of the optimizer. `metrics` maps names to functions
+        (outputs, target) -> scalar tensor, or to torchmetrics objects. `resume` goes on from the newest complete
+        checkpoint of the trainer's folder (True: if there is one) or of the given folder. If that was trained with a
+        different optimizer, schedule, batch size or order of the data, `allow_changes` is needed.
 
-        After SIGTERM or SIGUSR1 the state is saved and SystemExit(128 + number of the signal) raised.
-        Raises UsageError where the arguments do not fit together, FileFormatError where no checkpoint is whole.
+        After SIGTERM or SIGUSR1 the state is saved and SystemExit(128 + signal number) is raised.
+        Raises UsageError if the arguments do not fit together, FileFormatError if no checkpoint is complete.
         """
         with ExitStack() as stack:
             stack.enter_context(deterministic_algorithms(self.deterministic))
@@ -353,7 +354,7 @@ class Trainer(TrainerBase):
         metrics: Mapping[str, object] | None = None,
         batch_size: int = 32,
     ) -> dict[str, float]:
-        """The means of the loss and the metrics over all of `loader`, without training: see `fit`."""
+        """The means of the loss and the metrics over all samples of `loader`, without training: see `fit`."""
         runner = self._ready(model, loss)
         feed = self._feed(loader, 0, batch_size, shuffle=False)
         forward = build.forward_of(runner, model, loss, "validation_step", self.placement.splits_batches)
