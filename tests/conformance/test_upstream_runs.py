@@ -124,7 +124,7 @@ def test_what_failed_runs_once_more_in_a_process_of_its_own(tmp_path: Path) -> N
     found = [(result.outcome, result.alone) for result in results.values()]
     assert found == [("passed", False), ("passed", True), ("failed", True)]
     text = page.document(page.Runs("2.6.0", {"test_cuda.py": results}, None))
-    assert "1 passed there, which earlier tests of their file had left something to: `TestCuda::test_b`." in text
+    assert "1 passed there, because they had failed only after earlier tests of their file: `TestCuda::test_b`." in text
 
 
 COUNTED = """
