@@ -24,6 +24,7 @@ NOT_RUN = {
     r"^understudy experiment [a-z-]+ --gpus \S+( --report \S+| --small)?$": "tests/experiments runs them all, in small",
     r"^understudy plan .*(--largest|8xA100)": "minutes; tests/planning",
     r"^python -m understudy.demo": "tests/cli/test_demo.py",
+    r"^python examples/recovery/": "another environment; tests/ranks/test_recovery.py has loops of our own",
     r"^torchrun|--nnodes": "tests/documentation/test_many_machines.py",
     r"--fault .*train\.py|--nproc-per-node 2 train\.py": "tests/faults and tests/ranks",
     r"^(pip|jupyter|make) ": "an installation, a server, or a target, which is there (see below)",
