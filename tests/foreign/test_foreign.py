@@ -204,7 +204,7 @@ def test_a_copy_that_names_no_direction_is_timed(trace: Trace) -> None:
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_trace_is_refused(trace: Trace, tmp_path: Path, name: str) -> None:
-    with pytest.raises(FileFormatError, match=r"a\.trace is (damaged|cut short)"):
+    with pytest.raises(FileFormatError, match=r"a\.trace is (damaged|truncated)"):
         Trace.load(saved(trace, tmp_path / "a.trace", DAMAGE[name]))
 
 

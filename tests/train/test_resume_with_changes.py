@@ -82,7 +82,7 @@ def train(folder, optimizer=None, data=None, crash=-1, max_epochs=3, scheduler=N
     ("optimizer", "message"),
     [
         (functools.partial(torch.optim.AdamW, lr=0.01), r"the optimizer was torch.optim.adam.Adam and is \S+AdamW"),
-        (adam(lr=0.5), r"otherwise: lr was 0.01 and is 0.5\. Give"),
+        (adam(lr=0.5), r"different settings: lr was 0.01 and is 0.5\. Give"),
         (
             adam(betas=(0.8, 0.99), weight_decay=0.1),
             r"betas was \[0.9, 0.999\] and is \[0.8, 0.99\]; weight_decay was 0",
@@ -110,7 +110,7 @@ def test_each_parameter_group_is_told_apart(tmp_path):
         return make
 
     train(tmp_path, two(0.1), crash=5)
-    with pytest.raises(UsageError, match=r"otherwise: lr of parameter group 1 was 0.1 and is 0.2"):
+    with pytest.raises(UsageError, match=r"different settings: lr of parameter group 1 was 0.1 and is 0.2"):
         train(tmp_path, two(0.2))
 
 
