@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
 import torch
 from torch.optim import optimizer as optimizers
 
@@ -83,3 +86,24 @@ def test_nothing_is_watched_afterwards():
     with emulate("1xV100"):
         assert len(optimizers._global_optimizer_post_hooks) == len(before) + 1
     assert dict(optimizers._global_optimizer_post_hooks) == before
+
+
+def test_a_step_counts_only_the_kernels_of_its_own_thread():
+    def step_beside(work: Callable[[], object]) -> int:
+        with emulate("1xV100") as session:
+            net = torch.nn.Linear(4, 4).cuda()
+            optimizer = torch.optim.SGD(net.parameters(), 0.1, foreach=False)
+            net(torch.ones(2, 4, device="cuda")).sum().backward()
+            hook = optimizer.register_step_post_hook(lambda *_: run_in_thread(work))
+            optimizer.step()
+            hook.remove()
+        (note,) = (note for note in session.trace.notes if note.code == "unfused-optimizer")
+        return int(dict(note.detail)["kernels"])
+
+    def run_in_thread(work: Callable[[], object]) -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    alone = step_beside(lambda: None)
+    assert step_beside(lambda: [torch.ones(4, device="cuda").add_(1) for _ in range(5)]) == alone == 2

@@ -256,15 +256,22 @@ class FusedOptimizer(Remedy):
         self.steps: dict[int, tuple[int, int, int]] = {}  # row -> (first, last row of its step, bytes of the fused one)
         self.first: set[int] = set()
         rows = list(rows_of(self.trace))
-        step = -1
+        threads = [lane.thread for lane in self.trace.lanes]
+        written: dict[int, list[int]] = {}  # by thread, the rows since its last step and those of the step
+        of_last: dict[int, list[int]] = {}
         for index, row in enumerate(rows):
+            own = written.setdefault(threads[row[1]], [])
             if row[0] == Kind.STEP:
-                step = index
-            elif row[0] == Kind.NOTE and row[3] in self.sites and step >= 0:
+                of_last[threads[row[1]]] = own[:]
+                own.clear()
+                continue
+            own.append(index)
+            if row[0] == Kind.NOTE and row[3] in self.sites and threads[row[1]] in of_last:
                 note = self.trace.notes[row[7]]
                 detail = dict(note.detail)
                 kernels = int(detail.get("kernels", 0)) if note.code == "unfused-optimizer" else 0
-                of_step = [at for at in range(max(0, step - kernels), step) if rows[at][0] == Kind.KERNEL]
+                before = of_last[threads[row[1]]]
+                of_step = [at for at in before[len(before) - min(kernels, len(before)) :] if rows[at][0] == Kind.KERNEL]
                 # Half of the bytes where nothing more is known: no result is written in between.
                 size = int(detail.get("fused_bytes", sum(rows[at][7] for at in of_step) // 2))
                 if of_step:  # a step in a captured graph has none of its own

@@ -83,6 +83,11 @@ class Machine:
 
     # ------------------------------------------------------------------ hosts
 
+    @property
+    def threads(self) -> int:
+        """How many threads of the host there have been at one time."""
+        return self._hosts
+
     def fork(self, parent: HostThread) -> HostThread:
         """A new host thread that starts where `parent` stands; it takes the place of one that was joined."""
         self.turns.begin()

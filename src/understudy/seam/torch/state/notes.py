@@ -9,6 +9,7 @@ import linecache
 import os
 import re
 import sys
+import threading
 import weakref
 from types import FrameType
 
@@ -19,12 +20,20 @@ from torch.utils.hooks import RemovableHandle
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.tags import device_of
 from understudy.trace.operation import Kind, Note
+from understudy.trace.trace import LANE
 
 NUMBERED = re.compile(r"cuda:[1-9]|\.cuda\([1-9]|\.to\([1-9]|device=[1-9]")
 """A device other than the first, written out in a line of source."""
 
 FUSED = ("Adam", "AdamW", "SGD")
 """Optimizers of torch.optim that have a fused implementation on CUDA."""
+
+
+class Place(threading.local):
+    """How many rows there were before and after the last step of an optimizer in a thread."""
+
+    before_step = 0
+    after_step = 0
 
 
 class Notes:
@@ -34,7 +43,7 @@ class Notes:
         self.core = core
         self.asked_available = False
         self.asked_count = False
-        self._rows_before_step = self._rows_after_step = 0
+        self._place = Place()
         self.steps = 0
         self.captured_steps = 0
         self.stop_after: int | None = None
@@ -61,12 +70,12 @@ class Notes:
     # ------------------------------------------------------------------ optimizers
 
     def _before_step(self, optimizer: object, *_: object) -> None:
-        self._rows_before_step = len(self.core.machine.trace.rows)
+        self._place.before_step = len(self.core.machine.trace.rows)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         core = self.core
         machine = core.machine
-        if len(machine.trace.rows) == self._rows_after_step:
+        if not self._rows_since(self._place.after_step):
             return  # an optimizer made of others, which have stepped
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         device = max(map(device_of, parameters), default=-1)
@@ -81,13 +90,21 @@ class Notes:
         fused = any(group.get("fused") for group in optimizer.param_groups)
         fusible = type(optimizer).__name__ in FUSED and all("fused" in group for group in optimizer.param_groups)
         if not foreach or (fusible and not fused):
-            kernels = len(machine.trace.rows) - self._rows_before_step - 1
+            kernels = self._rows_since(self._place.before_step) - 1  # without the mark of the step
             detail: dict[str, int] = {"foreach": 1} if foreach else {}
             if fusible:
                 detail["fused_bytes"] = self._fused_bytes(optimizer, parameters)
             self.note("unfused-optimizer", site, optimizer=type(optimizer).__name__,
                       parameters=len(parameters), kernels=kernels, **detail)  # fmt: skip
-        self._rows_after_step = len(machine.trace.rows)
+        self._place.after_step = len(machine.trace.rows)
+
+    def _rows_since(self, first: int) -> int:
+        """How many rows this thread has written since there were `first` of all threads."""
+        trace = self.core.machine.trace
+        if self.core.machine.threads == 1:
+            return len(trace.rows) - first
+        own = self.core.local.host.index
+        return sum(trace.lanes[lane].thread == own for lane in trace.rows.since(first).column(LANE))
 
     def _fused_bytes(self, optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> int:
         """What a fused step reads and writes: parameters, gradients, and the states of their size."""
