@@ -3,12 +3,13 @@
     python tools/calibration/record_steps.py images [--most 130]    # needs timm: in make accuracy-images's environment
     python tools/calibration/record_steps.py transformers           # FP32 transformers
     python tools/calibration/record_steps.py throughputs            # the training programs of make accuracy
-    python tools/calibration/record_steps.py compiled [--most 40]   # timm, eager and compiled: make accuracy-compiled
+    python tools/calibration/record_steps.py compiled [--most 60] [--minutes 15]   # timm, both ways: accuracy-compiled's
 
 What a step launches depends on the model, the batch and the layout and not on a constant of the cost model, so the
 recordings (`image_steps.json.gz`, `transformer_steps.json.gz`, `throughput_steps.json.gz`, `compiled_steps.json.gz`)
 are made once and kept. Each is a published row, the signatures of its step's kernels and their order, in which -1
-stands for a wait of the host.
+stands for a wait of the host. Those of compiled models take half a minute each: a recording that ends early, or at
+`--minutes`, leaves `compiled_steps.part`, with which the same command goes on.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import random
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +35,8 @@ from understudy.trace.trace import Trace  # noqa: E402
 FOLDER = Path(__file__).resolve().parent
 IMAGES = "fitted: timm's published results, eager, AMP, torch 1.12 to 2.9 (image_models.csv)"
 """The source of what was fitted on the recorded image models."""
+PART = FOLDER / "compiled_steps.part"
+"""A line for each row of `compiled` that an unfinished recording has."""
 WAIT = -1
 SEED = 18
 
@@ -142,24 +147,44 @@ def images(most: int) -> Iterator[dict[str, Any]]:
                "signatures": signatures, "order": order}  # fmt: skip
 
 
-def compiled(most: int) -> Iterator[dict[str, Any]]:
-    """timm's compiled results, chosen by a seed: for each row the eager and the compiled step of the model."""
+def compiled(most: int, minutes: float) -> Iterator[dict[str, Any]]:
+    """timm's compiled results, chosen by a seed: for each row the eager and the compiled step of the model.
+
+    Raises:
+        SystemExit: the minutes are over; the rows so far are in `PART`.
+    """
     import reference_compiled as of
     import reference_images
 
     timm = reference_images.import_timm()
-    for row in of.chosen(most):
-        try:
-            run = of.run(timm, row)
-        except RuntimeError as error:  # it does not fit, or needs data
-            print(f"{row.model:32} left out, {str(error).partition('. GPU')[0].splitlines()[0]}")
-            continue
-        major, _, minor = row.cuda.partition(".")
-        for group, step, images_per_s in (("eager", run.eager, row.eager), ("compiled", run.compiled, row.compiled)):
-            signatures, order = work(run.trace, step.begin, step.end)
-            signatures = [one._replace(name=named(one.name)) for one in signatures]
-            yield {"model": row.model, "gpu": of.GPU, "group": group, "cuda": (int(major), int(minor)),
-                   "ms": 1000.0 * row.batch / images_per_s, "signatures": signatures, "order": order}  # fmt: skip
+    done = [json.loads(line) for line in PART.read_text().splitlines()] if PART.exists() else []
+    end = time.monotonic() + 60.0 * minutes
+    for number, row in enumerate(of.chosen(most)):
+        if number == len(done):
+            if time.monotonic() > end:
+                raise SystemExit(f"{number} of {most} rows are recorded: the same command goes on")
+            done.append(both_ways(of, timm, row))
+            with PART.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(done[number], separators=(",", ":")) + "\n")
+        yield from done[number]
+    PART.unlink(missing_ok=True)
+
+
+def both_ways(of: Any, timm: Any, row: Any) -> list[dict[str, Any]]:
+    """The recordings of one row: of the eager and the compiled step, or none where the model does not fit."""
+    try:
+        run = of.run(timm, row)
+    except RuntimeError as error:  # it does not fit, or needs data
+        print(f"{row.model:32} left out, {str(error).partition('. GPU')[0].splitlines()[0]}")
+        return []
+    major, _, minor = row.cuda.partition(".")
+    found = []
+    for group, step, images_per_s in (("eager", run.eager, row.eager), ("compiled", run.compiled, row.compiled)):
+        signatures, order = work(run.trace, step.begin, step.end)
+        signatures = [one._replace(name=named(one.name)) for one in signatures]
+        found.append({"model": row.model, "gpu": of.GPU, "group": group, "cuda": (int(major), int(minor)),
+                      "ms": 1000.0 * row.batch / images_per_s, "signatures": signatures, "order": order})  # fmt: skip
+    return found
 
 
 def named(name: str) -> str:
@@ -171,16 +196,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("transformers", "images", "throughputs", "compiled"))
     parser.add_argument("--most", type=int, default=118, help="rows of GPUs with hundreds of them")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="of compiled models, end after so many")
     options = parser.parse_args()
     if options.what in ("images", "compiled"):
-        found = images(options.most) if options.what == "images" else compiled(options.most)
+        found = images(options.most) if options.what == "images" else compiled(options.most, options.minutes)
     else:
         found = transformers() if options.what == "transformers" else throughputs()
     out = FOLDER / f"{options.what.removesuffix('s')}_steps.json.gz"
+    lines = []
+    for row in found:
+        lines.append(json.dumps(row, separators=(",", ":")) + "\n")
+        print(f"{row['model']:32} {row['group']:24} {len(row['order'])} kernels and waits", flush=True)
     with gzip.GzipFile(out, "wb", 9, mtime=0) as file:
-        for row in found:
-            file.write((json.dumps(row, separators=(",", ":")) + "\n").encode())
-            print(f"{row['model']:32} {row['group']:24} {len(row['order'])} kernels and waits", flush=True)
+        file.write("".join(lines).encode())
 
 
 if __name__ == "__main__":
