@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 import understudy
@@ -158,6 +159,51 @@ def test_a_checkpointed_region_repeats_its_dropout(session: Session) -> None:
     assert 300 < int(kept.sum()) < 700
     torch.testing.assert_close(gradient, torch.where(kept, 4 * out.detach(), 0))
     assert not_modelled(session) == []
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("fallback", [False, True], ids=["generators", "states"])
+def test_attention_repeats_its_dropout_in_the_backward_pass(session: Session, fallback: bool, mode: str) -> None:
+    """The result is linear in the values, so that its product with a gradient is theirs with their gradient."""
+
+    def attention(q: Tensor, v: Tensor) -> Tensor:
+        return scaled_dot_product_attention(q, q, v, dropout_p=0.4)
+
+    def run(q: Tensor, v: Tensor) -> Tensor:
+        return checkpoint(attention, q, v, use_reentrant=False)
+
+    q, v, weight = torch.randn(3, 2, 2, 16, 8, device="cuda").unbind()
+    v.requires_grad_()
+    with torch._inductor.config.patch(fallback_random=fallback):
+        compiled = torch.compile(run, fullgraph=True, mode=mode)
+        results = []
+        for seed in (1, 2, 3):
+            torch.manual_seed(seed)
+            results.append(compiled(q, v))
+            (gradient,) = torch.autograd.grad(results[-1], v, weight)
+            torch.testing.assert_close((results[-1] * weight).sum(), (v * gradient).sum(), rtol=1e-4, atol=1e-4)
+            if fallback:
+                torch.manual_seed(seed)
+                torch.testing.assert_close(results[-1], attention(q, v))
+    assert not torch.equal(results[0], results[1])
+    assert not_modelled(session) == []
+
+
+def test_without_data_attention_repeats_its_dropout() -> None:
+    def run(q: Tensor) -> Tensor:
+        return checkpoint(lambda q: scaled_dot_product_attention(q, q, q, dropout_p=0.4), q, use_reentrant=False)
+
+    seen = []
+    for no_data in (False, True):
+        with understudy.emulate("A100", no_data=no_data) as session:
+            compiled = torch.compile(run, fullgraph=True)
+            q = torch.randn(2, 2, 16, 8, device="cuda", requires_grad=True)
+            for _ in range(2):
+                before = len(session.trace)
+                compiled(q).sum().backward()
+            seen.append(launched(session, before))
+    assert seen[0] == seen[1]
+    assert any("attention" in name for name in seen[0])
 
 
 def test_a_region_that_repeats(session: Session) -> None:

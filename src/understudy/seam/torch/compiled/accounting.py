@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch._prims_common import suggest_memory_format
 
 from understudy.seam.torch.compiled.answers import Answers, about
@@ -39,6 +40,8 @@ META = torch.device("meta")
 CPU_DEVICE = torch.device("cpu")
 CONVOLUTIONS = {"aten::convolution": 0, "aten::convolution_backward": 1}
 """By operator, which argument is the image; the kernel comes after it."""
+DRAWING = {"run_and_save_rng_state": 0, "graphsafe_run_with_rng_state": 0, "run_with_rng_state": 1}
+"""Operators around a random one that Inductor leaves to PyTorch, and which argument that is."""
 COPIES = frozenset({"aten::copy_", "aten::_to_copy"})
 
 
@@ -58,14 +61,24 @@ class Accounting(Dispatch):
             return fake.run(self.state, func, args, kwargs or {})
         if types and any(t.__torch_dispatch__ is not PLAIN for t in types):
             return fake.run(self.state, func, args, kwargs or {}) if TRACED.intersection(types) else NotImplemented
-        if not hasattr(func, "_schema"):
-            raise NotImplementedError(f"{func.name()} in generated code")
         kwargs = dict(kwargs or {})
+        if isinstance(func, HigherOrderOperator):
+            return self._drawing(func.name(), args, kwargs)
         plan = self.plans.get(id(func))
         if plan is None:
             plan = self.plan(func)
         with disable_torch_function():
             return self._account(plan, func, args, kwargs)
+
+    def _drawing(self, name: str, args: Arguments, kwargs: Keywords) -> object:
+        """One of the operators that save or set a generator's state around a random one, which is what costs."""
+        if name not in DRAWING:
+            raise NotImplementedError(f"{name} in generated code")
+        inner = {key: value for key, value in kwargs.items() if key != "rng_state"}
+        operator, *rest = args[DRAWING[name] :]
+        assert isinstance(operator, OpOverload)
+        out = self.__torch_dispatch__(operator, (), tuple(rest), inner)
+        return (torch.cuda.get_rng_state(), out) if name == "run_and_save_rng_state" else out
 
     def _account(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
         device = self._device(args, kwargs)

@@ -15,6 +15,7 @@ import torch
 
 from understudy.errors import UnsupportedError
 from understudy.seam.torch.compiled.answers import Answers, about
+from understudy.seam.torch.dispatch.generators import Emulated
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.call import OpOverload
 from understudy.seam.torch.tags import is_physically_meta
@@ -186,6 +187,34 @@ def _kernel_on_copies(context: Context, tensors_to_clone: Sequence[str], **kwarg
     return {name: value for name, value in given.items() if name in tensors_to_clone}
 
 
+def _drawing_apart(
+    context: Context, operator: OpOverload, *args: object, rng_state: Emulated, **kwargs: object
+) -> object:
+    """A random operator that draws from a generator of the graph's own: the backward pass has one at the same place."""
+    generator = context.dispatch.state.generators[rng_state._us_device]
+    before = generator.graphsafe_get_state()
+    generator.graphsafe_set_state(rng_state)
+    try:
+        return context.resolve(operator)(*args, **kwargs)
+    finally:
+        generator.graphsafe_set_state(before)
+
+
+def _drawing(context: Context, operator: OpOverload, *args: object, **kwargs: object) -> object:
+    """A random operator, and where the generator was before it."""
+    return torch.cuda.get_rng_state(), context.resolve(operator)(*args, **kwargs)
+
+
+def _drawing_again(context: Context, state: Tensor, operator: OpOverload, *args: object, **kwargs: object) -> object:
+    """A random operator that begins where the generator once was."""
+    before = torch.cuda.get_rng_state()
+    torch.cuda.set_rng_state(state)
+    try:
+        return context.resolve(operator)(*args, **kwargs)
+    finally:
+        torch.cuda.set_rng_state(before)
+
+
 EVALUATE: dict[str, Callable[..., object]] = {
     "cond": _cond,
     "while_loop": _while_loop,
@@ -195,6 +224,9 @@ EVALUATE: dict[str, Callable[..., object]] = {
     "scan": _scan,
     "map_impl": _map,
     "with_effects": _with_effects,
+    "graphsafe_run_with_rng_state": _drawing_apart,
+    "run_and_save_rng_state": _drawing,
+    "run_with_rng_state": _drawing_again,
     "triton_kernel_wrapper_mutation": _kernel,
     "triton_kernel_wrapper_functional": _kernel_on_copies,
     **{name: partial(_flex_attention, name) for name in FLEX},

@@ -131,9 +131,13 @@ class Emulated(Generator):
         self.set_state(saved)
 
     def clone_state(self) -> Self:
-        """Another generator at the same place."""
+        """Another generator at the same place; compilers ask for it where tensors are fake."""
         made = type(self)(self.device)
-        made.set_state(self.get_state())
+        position = self._us_position
+        if position is None:
+            made.set_state(self.get_state())
+        else:
+            made._us_state.positions[made._cdata].go_to(position.seed, position.offset)
         return made
 
     def graphsafe_get_state(self) -> Self:
