@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import understudy
 from understudy.errors import UnsupportedError
+from understudy.reports.parts import compiled
 from understudy.session import Session
 from understudy.trace.operation import Kind
 
@@ -224,3 +225,27 @@ def test_autocast_s_state_ends_no_graph(session: Session) -> None:
     assert compiled(x).dtype == torch.float32
     with torch.autocast("cuda", torch.float16):
         assert compiled(x).dtype == torch.float16
+
+
+def test_the_report_counts_graphs_kernels_and_breaks(session: Session) -> None:
+    module = layers()
+
+    def forward(x: Tensor) -> Tensor:
+        y = module(x)
+        if y.sum() > 0:
+            y = y * 2
+        return y.sin() + 1
+
+    run = torch.compile(forward)
+    for _ in range(2):
+        run(torch.randn(64, 256, device="cuda")).sum().backward()
+    found = compiled.measure(session.trace)
+    assert found is not None
+    assert (len(found.graphs), found.breaks) == (4, 1)
+    first = found.graphs[0]
+    assert first.kernels - first.generated == 2  # the products
+    assert first.nodes > first.generated
+    assert first.operators > first.nodes
+    assert found.compile_ns > 10**8
+    explained = torch._dynamo.explain(forward)(torch.randn(64, 256, device="cuda"))
+    assert (explained.graph_count, explained.graph_break_count) == (2, 1)

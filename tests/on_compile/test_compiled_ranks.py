@@ -82,7 +82,8 @@ dist.destroy_process_group()
 def test_ranks_train_as_without_compilation(tmp_path: Path, kind: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    command = [sys.executable, "-m", "understudy", "run", "--gpus", "2xA100", "--nproc-per-node", "2", str(program), kind]
+    ranks = ["--gpus", "2xA100", "--nproc-per-node", "2"]
+    command = [sys.executable, "-m", "understudy", "run", *ranks, str(program), kind]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "not-modelled" not in done.stderr

@@ -3,7 +3,7 @@
     python tools/calibration/record_steps.py images [--most 130]    # needs timm: in make accuracy-images's environment
     python tools/calibration/record_steps.py transformers           # FP32 transformers
     python tools/calibration/record_steps.py throughputs            # the training programs of make accuracy
-    python tools/calibration/record_steps.py compiled [--most 60] [--minutes 15]   # timm, both ways: accuracy-compiled's
+    python tools/calibration/record_steps.py compiled [--most 60] [--minutes 15]   # timm, both ways
 
 What a step launches depends on the model, the batch and the layout and not on a constant of the cost model, so the
 recordings (`image_steps.json.gz`, `transformer_steps.json.gz`, `throughput_steps.json.gz`, `compiled_steps.json.gz`)

@@ -22,7 +22,7 @@ MOST_OPERATORS = 10
 class Numbers:
     """What one run amounts to. Times in ns, sizes in bytes; `step_ns` is the median step, None without steps.
 
-    `operators` maps a kernel's name to (calls, ns); a JSON report does not say them.
+    `graphs` are compiled ones. `operators` maps a kernel's name to (calls, ns); a JSON report does not say them.
     """
 
     gpus: list[str] = field(default_factory=list)
@@ -38,12 +38,13 @@ class Numbers:
     wait_ns: int = 0
     peak_allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
+    graphs: int = 0
     operators: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 COMPARED = (
     "duration_ns", "step_ns", "busy_share", "kernels", "kernel_ns", "copies", "copied_bytes", "collectives",
-    "synchronizations", "wait_ns", "peak_allocated_bytes", "peak_reserved_bytes",
+    "synchronizations", "wait_ns", "peak_allocated_bytes", "peak_reserved_bytes", "graphs",
 )  # fmt: skip
 """The numbers that decide whether two runs differ; which GPUs they ran on does not."""
 
@@ -125,6 +126,7 @@ def measure(trace: Trace) -> Numbers:
     numbers.step_ns = _median_step(steps)
     if numbers.duration_ns and spans:
         numbers.busy_share = round(sum(map(_covered, spans.values())) / numbers.duration_ns / len(spans), 6)
+    numbers.graphs = sum(note.code == "compiled-graph" for note in trace.notes)
     _add_peaks(numbers, trace.facts.get("devices", []))
     return numbers
 
@@ -157,6 +159,7 @@ def _of_report(report: Json) -> Numbers:
     numbers.busy_share = round(sum(device["busy_share"] for device in used) / len(used), 6) if used else 0.0
     for name in ("kernels", "kernel_ns", "copies", "copied_bytes", "collectives", "synchronizations", "wait_ns"):
         setattr(numbers, name, sum(int(device[name]) for device in devices))
+    numbers.graphs = len((report.get("compiled") or {"graphs": []})["graphs"])
     _add_peaks(numbers, devices)
     return numbers
 

@@ -28,6 +28,7 @@ ROWS = (
     ("host waited", "wait_ns"),
     ("peak allocated", "peak_allocated_bytes"),
     ("peak reserved", "peak_reserved_bytes"),
+    ("compiled graphs", "graphs"),
 )
 
 
@@ -77,7 +78,23 @@ def _lines(first: str, second: str, result: Comparison) -> Iterator[str]:
     for row in table:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         yield "  ".join(cells).rstrip()
+    yield from _compiling(result)
     yield "nothing differs" if result.same else f"{len(result.differences) + len(result.operators)} numbers differ"
+
+
+def _compiling(result: Comparison) -> Iterator[str]:
+    """What compiling has saved, where one run was compiled and the other was not."""
+    if bool(result.first.graphs) == bool(result.second.graphs):
+        return
+    eager, compiled = sorted((result.first, result.second), key=lambda numbers: numbers.graphs)
+    steps = eager.step_ns, compiled.step_ns
+    before, after = steps if all(steps) else (eager.duration_ns, compiled.duration_ns)
+    if before and after:
+        of = "step" if all(steps) else "time on the devices"
+        change = 100 * (after / before - 1)
+        said = f"saves {-change:.1f} % of the {of}" if change < 0 else f"makes the {of} {change:.1f} % longer"
+        peak = 100 * (compiled.peak_allocated_bytes / (eager.peak_allocated_bytes or 1) - 1)
+        yield f"compiling {said} ({before / after:.2f} times as fast); peak allocated {peak:+.1f} %"
 
 
 def _operators(result: Comparison) -> list[Difference]:

@@ -38,10 +38,11 @@ def lines(summary: Summary, width: int) -> list[str]:
 
 
 def figures(summary: Summary) -> list[tuple[str, str]]:
-    """Step, peak of memory, busy and what limits it, as far as they are known."""
+    """Step, peak of memory, busy, what limits it and what was compiled, as far as they are known."""
     used = [device for device in summary.devices if device.used]
     working = [device for device in used if device.kernels or device.copies or device.collectives]
     rows = [("step", step(summary)), ("memory", memory(used)), ("busy", busy(working)), ("limit", limit(summary))]
+    rows.append(("graphs", graphs(summary)))
     return [row for row in rows if row[1]]
 
 
@@ -78,6 +79,14 @@ def busy(used: Sequence[Device]) -> str:
     """Each device's share."""
     shares = [f"cuda:{device.index} {format_share(device.busy_share)}" for device in used[:NAMED]]
     return ", ".join(shares) + (f" and {len(used) - NAMED} more" if len(used) > NAMED else "")
+
+
+def graphs(summary: Summary) -> str:
+    """What was compiled, in so long."""
+    if summary.compiled is None:
+        return ""
+    spent = summary.compiled.compile_ns
+    return summary.compiled.words + (f"; compiled in {format_ns(spent)} here" if spent else "")
 
 
 def limit(summary: Summary) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from understudy.reports.parts.compiled import Compiled
 from understudy.reports.parts.peak import Peak
 from understudy.reports.parts.summary import Device, Step, Summary, summarize
 from understudy.reports.parts.time import Timing
@@ -37,11 +38,17 @@ def as_dict(trace: Trace, findings: Sequence[Finding]) -> Json:
         "duration_ns": summary.end_ns - summary.begin_ns,
         "timing": _timing(summary.timing) | _samples(summary),
         "devices": [_device(device) for device in summary.devices],
+        "compiled": None if summary.compiled is None else _compiled(summary.compiled),
         "steps": _steps(summary),
         "not_decidable": list(summary.not_decidable),
         "findings": [_finding(finding) for finding in summary.findings],
         "facts": {key: trace.facts[key] for key in ("options", "versions", "rank") if key in trace.facts},
     }
+
+
+def _compiled(compiled: Compiled) -> Json:
+    graphs = [{**graph._asdict(), "site": _site(graph.site)} for graph in compiled.graphs]
+    return {"graphs": graphs, "breaks": compiled.breaks, "recompiled": compiled.recompiled}
 
 
 def _samples(summary: Summary) -> dict[str, object]:

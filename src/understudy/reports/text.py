@@ -16,6 +16,7 @@ from rich.text import Text
 
 from understudy.reports import brief
 from understudy.reports.parts import time as _time
+from understudy.reports.parts.compiled import SAVED
 from understudy.reports.parts.summary import Device, Summary, activity, memory_words, short, summarize
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
@@ -150,7 +151,10 @@ def _time_lines(summary: Summary) -> list[str]:
     """The step, and what happened once before it."""
     step = _time.step_words(summary.timing, summary.band)
     once = _time.first_use_words(summary.timing)
-    lines = (("step", step), ("throughput", summary.throughput), ("once, at first use", once))
+    lines = [("step", step), ("throughput", summary.throughput), ("once, at first use", once)]
+    if summary.compiled is not None:
+        made = f"{summary.compiled.words}; {SAVED}"
+        lines += [("compiled graphs", made), ("compiling took", summary.compiled.time_words)]
     return [f"{label}: {words}" for label, words in lines if words]
 
 

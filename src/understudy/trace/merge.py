@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from understudy.trace.operation import Kind, Lane
 from understudy.trace.plain import Json
-from understudy.trace.trace import Trace
+from understudy.trace.trace import OF_THIS_MACHINE, Trace
 
 SUMMED = (
     "peak_allocated_bytes",
@@ -107,5 +107,6 @@ def _facts(traces: Sequence[Trace], numbers: Sequence[dict[int, int]]) -> Json:
         "devices": [devices[number] for number in sorted(devices)],
         "band": max(bands, default=None),
         "processes": len(traces),
+        **{key: max(trace.facts.get(key, 0) for trace in traces) for key in OF_THIS_MACHINE},
         "incomplete": any(trace.facts.get("incomplete") for trace in traces),
     }

@@ -73,6 +73,7 @@ class Facts(TypedDict, total=False):
     replays: list[Replay]
     library_streams: dict[str, str]
     retimed_from: list[str]
+    compile_ns: Count
     memory_segments: list[dict[str, object]]
     memory_pools: list[object]
     memory_from_start: bool

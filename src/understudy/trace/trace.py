@@ -23,6 +23,8 @@ from understudy.trace.schema import Facts, Header
 from understudy.trace.sources import Sources, collect, places
 
 MAGIC = "understudy-trace 1"
+OF_THIS_MACHINE = ("compile_ns",)
+"""Facts that are measured here, and so would make each run's file another one: reports say them, files do not."""
 NO_TRACE = "is not an understudy trace"
 HOW = "write one with `understudy run --trace`"
 MOST_NS = 1 << 62
@@ -231,7 +233,7 @@ class Trace:
         self.keep_sources()
         canonical = self.canonical()
         header = {
-            "facts": canonical.facts,
+            "facts": {key: value for key, value in canonical.facts.items() if key not in OF_THIS_MACHINE},
             "rows": len(canonical.rows),
             "memory": len(canonical.memory),
             "lanes": canonical.lanes,

@@ -8,7 +8,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from understudy.reports.parts import throughput
+from understudy.reports.parts import compiled, throughput
+from understudy.reports.parts.compiled import Compiled
 from understudy.reports.parts.peak import Peak, peaks
 from understudy.reports.parts.throughput import Samples
 from understudy.reports.parts.time import Timing, measure
@@ -108,6 +109,7 @@ class Summary:
     not_decidable: tuple[str, ...] = ()  # checks that this trace holds too little for
     samples: Samples | None = None
     processes: int = 1
+    compiled: Compiled | None = None
     host_factor: float | None = None  # by what the host's own time was multiplied where it was measured
 
     @property
@@ -187,6 +189,7 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         tuple(trace.facts.get("not_decidable", ())),
         throughput.measure(trace),
         int(trace.facts.get("processes", 1)),
+        compiled.measure(trace),
         _host_factor(trace.facts.get("options", {})),
     )
 

@@ -63,7 +63,7 @@ class Accounting(Dispatch):
             return fake.run(self.state, func, args, kwargs or {}) if TRACED.intersection(types) else NotImplemented
         kwargs = dict(kwargs or {})
         if isinstance(func, HigherOrderOperator):
-            return self._drawing(func.name(), args, kwargs)
+            return self._drawing(str(func), args, kwargs)
         plan = self.plans.get(id(func))
         if plan is None:
             plan = self.plan(func)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
@@ -68,3 +69,32 @@ def skipped_graphs(state: State, module: ModuleType) -> list[Patch]:
         stock(msg)
 
     return [Patch(module, "log_cudagraph_skip_and_bump_counter", log)]
+
+
+def compile_time(state: State, module: ModuleType) -> list[Patch]:
+    """`torch._dynamo.callback`, which is called around all that compiles: how long it takes here."""
+    owner = module.CompilationCallbackHandler
+    begins: list[int] = []
+
+    def beginning(stock: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(stock)
+        def run_start_callbacks(self: object, args: object) -> None:
+            begins.append(time.perf_counter_ns())
+            stock(self, args)
+
+        return run_start_callbacks
+
+    def ending(stock: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(stock)
+        def run_end_callbacks(self: object, args: object) -> None:
+            stock(self, args)
+            facts = state.machine.trace.facts
+            if begins:
+                facts["compile_ns"] = facts.get("compile_ns", 0) + time.perf_counter_ns() - begins.pop()
+
+        return run_end_callbacks
+
+    return [
+        Patch(owner, "run_start_callbacks", beginning(owner.run_start_callbacks)),
+        Patch(owner, "run_end_callbacks", ending(owner.run_end_callbacks)),
+    ]

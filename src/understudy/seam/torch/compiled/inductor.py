@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 import torch.utils._python_dispatch
 from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import _disable_current_modes as torch_modes_off
 
 from understudy.seam.patching import Patch
@@ -128,7 +129,9 @@ def _compiling(dispatch: Dispatch, schedule: kernels.Schedule, stock: Compile) -
             compiled.current_callable = _eager(eager)
         else:
             backward = bool(kwargs.get("is_backward"))
-            compiled.current_callable = Program(dispatch, graph, compiled.current_callable, answers, backward)
+            operators = sum(isinstance(node.target, OpOverload | HigherOrderOperator) for node in eager.graph.nodes)
+            run = compiled.current_callable
+            compiled.current_callable = Program(dispatch, graph, run, answers, backward, operators)
         return compiled
 
     return fx_codegen_and_compile

@@ -14,6 +14,8 @@ from understudy.seam.torch.compiled.answers import ANSWER, Answers
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.tags import HOST_TAG, Storage, Tag, attach, is_physically_meta, parts_of, storage_of
+from understudy.trace.operation import Kind
+from understudy.trace.trace import KIND, SIGNATURE
 
 Tensor = torch.Tensor
 CPU_DEVICE = torch.device("cpu")
@@ -25,7 +27,8 @@ class Program:
     `graph` computes the values, and tells `answers` what the wrapper will ask for; where an input has none, as in a
     rehearsal without data, it is left out unless there are such answers. `wrapper` is Inductor's generated function: it
     allocates, reuses and frees buffers, and launches kernels, in the compiled program's order. Autograd calls a
-    backward graph, whose inputs no guard looks at.
+    backward graph, whose inputs no guard looks at. `operators` is how many Inductor was given; the first call is noted,
+    with what it launches.
     """
 
     def __init__(
@@ -35,12 +38,15 @@ class Program:
         wrapper: Callable[..., object],
         answers: Answers,
         is_backward: bool = False,
+        operators: int = 0,
     ) -> None:
         self.dispatch = dispatch
         self.graph = graph
         self.wrapper = wrapper
         self.answers = answers
         self.is_backward = is_backward
+        self.operators = operators
+        self.noted = False
         self.accounting = Accounting(dispatch, answers)
         code = getattr(wrapper, "__func__", wrapper)
         code.__globals__[ANSWER] = answers.asked
@@ -55,10 +61,24 @@ class Program:
             computed = values.run(self.dispatch, self.graph, tuple(inputs))
         given = _without_values(inputs)
         inputs.clear()
+        before = len(self.dispatch.machine.trace.rows)
         with _disable_current_modes(), torch.no_grad(), self.accounting:
             results = self.wrapper(given)
+        if not self.noted:
+            self.noted = True
+            self._note(before)
         assert isinstance(results, (list, tuple))
         return results if computed is None else _joined(results, computed)
+
+    def _note(self, before: int) -> None:
+        """Record what this graph is, by the rows that its first call has added."""
+        state, trace = self.dispatch.state, self.dispatch.machine.trace
+        launched = [trace.signatures[row[SIGNATURE]] for row in trace.rows.since(before) if row[KIND] == Kind.KERNEL]
+        nodes = [int(value) for one in launched for key, value in one.detail if key == "nodes"]
+        state.notes.note(
+            "compiled-graph", state.site(), operators=self.operators, kernels=len(launched), generated=len(nodes),
+            nodes=sum(nodes),
+        )  # fmt: skip
 
 
 def _without_values(inputs: Sequence[object]) -> list[object]:
