@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from understudy import faults, settings
-from understudy.errors import FileFormatError
+from understudy.errors import FileFormatError, UsageError
 
 pytest_plugins = ["pytester"]
 
@@ -26,6 +26,16 @@ def test_every_fault_is_listed_and_says_what_it_does():
         "bit-flip", "data-worker-dies", "die", "disk-full", "hang", "nan", "oom", "slow", "slow-data", "xid",
     ]  # fmt: skip
     assert all(kind.__doc__ for kind in faults.all_faults().values())
+
+
+def test_a_death_in_the_middle_of_a_collective():
+    (middle,) = faults.parse(["die:rank=1,at=transfer,operation=all_reduce"])
+    assert middle.due(faults.Moment("transfer", "c10d::allreduce_", 1, 1, 0))
+    assert not middle.due(faults.Moment("operator", "c10d::allreduce_", 1, 1, 0))
+    with pytest.raises(UsageError, match="at of the fault 'die' cannot be 'end': it must be call or transfer"):
+        faults.parse(["die:at=end"])
+    with pytest.raises(UsageError, match="cannot raise an error at=transfer"):
+        faults.parse(["die:at=transfer,error=lost"])
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ def plain(server):
         ("die:rank=0,step=2,code=7", "rank-ended"),
         ("die:rank=1,step=4,error=lost", "rank-ended"),
         ("die:rank=1,step=3,operation=all_reduce", "rank-ended"),
+        ("die:rank=1,step=3,at=transfer", "rank-ended"),
+        ("die:rank=0,step=4,operation=all_reduce,at=transfer,code=5", "rank-ended"),
         ("oom:rank=0,step=5", "rank-ended"),
         ("xid:rank=1,step=2", "rank-ended"),
     ],

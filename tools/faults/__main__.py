@@ -66,6 +66,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--schedules", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0, help="the first of these schedules: 300 may be run in parts")
     parser.add_argument("--one", type=int, help="run that schedule of the seed alone")
     chosen = parser.parse_args()
     server = subprocess.Popen(
@@ -84,7 +85,7 @@ def main() -> int:
         return found
 
     plain = re.findall(r"weights (\w+ \w+)", "".join(ask([])["output"].values()))
-    numbers = range(chosen.schedules) if chosen.one is None else [chosen.one]
+    numbers = range(chosen.first, chosen.first + chosen.schedules) if chosen.one is None else [chosen.one]
     wrong = 0
     for number in numbers:
         faults = schedule(random.Random(f"{chosen.seed} {number}"))

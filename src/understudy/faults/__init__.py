@@ -67,7 +67,8 @@ class Hands(Protocol):
 class Moment(NamedTuple):
     """What the program is about to do, or has just done.
 
-    `kind` is "operator", "batch" or "save"; `name` the operator's. `step` counts from 1 and grows with each step of an
+    `kind` is "operator", "transfer" (the data of a collective or message are on their way), "batch" or "save"; `name`
+    the operator's. `step` counts from 1 and grows with each step of an
     optimizer; `restart` counts from 0 how often torchrun has started the ranks again.
     """
 
@@ -83,7 +84,7 @@ class Fault:
     """Base of every fault: when it happens, and what it does."""
 
     name: ClassVar[str] = ""
-    kind: ClassVar[str] = "operator"  # the moments at which it may happen
+    kind: str = "operator"  # the moments at which it may happen
     after: ClassVar[bool] = False  # whether it happens once the operator has written, or the batch has come
     options: ClassVar[Mapping[str, Any]] = {}  # its own parameters with their defaults
 

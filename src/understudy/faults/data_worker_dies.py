@@ -14,7 +14,7 @@ class DataWorkerDies(Fault):
     """
 
     name: ClassVar = "data-worker-dies"
-    kind: ClassVar = "batch"
+    kind = "batch"
 
     def strike(self, hands: Hands) -> None:
         """Kill it."""

@@ -14,7 +14,7 @@ class DiskFull(Fault):
     """
 
     name: ClassVar = "disk-full"
-    kind: ClassVar = "save"
+    kind = "save"
 
     def strike(self, hands: Hands) -> None:
         """Fill the disk."""

@@ -14,7 +14,7 @@ class SlowData(Fault):
     """
 
     name: ClassVar = "slow-data"
-    kind: ClassVar = "batch"
+    kind = "batch"
     after: ClassVar = True
     options: ClassVar = {"ms": 100.0}
 

@@ -163,6 +163,7 @@ def _meeting(
     if stream is not None:
         with groups.meeting(group, call, groups.ready_ns(stream, name), site) as start_ns:
             groups.introduce(group, stream.device)
+            _transferring(dispatch, name)
             yield site
         stream.ready_ns = start_ns
         return
@@ -170,8 +171,15 @@ def _meeting(
         state.machine.synchronize_stream(host, state.local.streams[device], name, site)
         host.advance(2 * state.device(device).cost.copy_ns(size, device, CPU, True))
     with groups.meeting(group, call, host.now_ns, site) as end_ns:
+        _transferring(dispatch, name)
         yield site
     host.wait_until(end_ns)
+
+
+def _transferring(dispatch: Dispatch, name: str) -> None:
+    """Data are about to move: this rank may die now, by a fault on purpose, and leave the others in the middle."""
+    if dispatch.state.strikes is not None:
+        dispatch.state.strikes.strike("transfer", name)
 
 
 def _bytes(tensor: Tensor) -> int:
@@ -357,6 +365,7 @@ def _posted(dispatch: Dispatch, group: Group, name: str, tensors: Sequence[Tenso
     channel = Channel(group.name, "send" if name == "c10d::send" else "recv", peer, whom[1])
     watch = dispatch.state.groups.watch
     entry: int = watch.called(channel, message(name, tensors), dispatch.state.site())
+    _transferring(dispatch, name)
     return entry
 
 
