@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
@@ -102,6 +103,45 @@ def test_nccl_of_one_process(session):
     nccl.reduce_scatter([torch.tensor([1.0, 2.0], device=device) for device in (0, 1)], scattered)
     assert [part.tolist() for part in scattered] == [[2.0], [4.0]]
     assert nccl.version() >= (2, 0)
+
+
+def _on(*devices, size=4, **options):
+    return [torch.ones(size, device=device, **options) for device in devices]
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: nccl.all_reduce([]), "input sequence can't be empty"),
+        (lambda: nccl.all_reduce(_on(0, 0)), "inputs must be on unique devices"),
+        (lambda: nccl.all_reduce(_on("cpu", 1)), "input and output elements have to be cuda dense Tensors"),
+        (lambda: nccl.all_reduce([*_on(0), *_on(1, size=3)]), "all inputs must have the same number of elements"),
+        (
+            lambda: nccl.all_reduce([*_on(0), *_on(1, dtype=torch.float16)]),
+            "all inputs and outputs must be of the same Tensor dtype",
+        ),
+        (lambda: nccl.all_reduce([each.view(2, 2).t() for each in _on(0, 1)]), "outputs have to be contiguous"),
+        (lambda: nccl.all_reduce(_on(0, 1, dtype=torch.int16)), "Unconvertible NCCL type Short"),
+        (lambda: nccl.all_reduce(_on(0, 1), _on(1, 0)), "input and output must be on the same device"),
+        (lambda: nccl.all_gather(_on(0, 1), _on(0, 1)), "output must be of size input_size * size_multiplier"),
+        (lambda: nccl.reduce_scatter(_on(0, 1), _on(0)), "but got input of length 2 and output of length 1"),
+        (lambda: nccl.broadcast(_on(0, 1), root=2), "invalid root"),
+        (lambda: nccl.all_reduce(_on(0, 1), streams=[None]), "number of streams is not equal to number of inputs"),
+    ],
+)
+def test_nccl_refuses_what_pytorch_does(session, call, text):
+    with pytest.raises(RuntimeError, match=re.escape(text)):
+        call()
+
+
+def test_a_result_of_nccl_is_read_too_early(session):
+    streams = [torch.cuda.Stream(device) for device in (0, 1)]
+    parts = _on(0, 1)
+    for device, stream in enumerate(streams):
+        stream.wait_stream(torch.cuda.current_stream(device))
+    nccl.all_reduce(parts, streams=streams)
+    parts[0] + 1
+    assert "unsynchronized-access" in {finding.code for finding in session.findings()}
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""All ranks abort the default group, and make it again.
+"""All ranks abort the default group, and make it again: on another port, where no rank can meet the old store.
 
 Runs with 2 ranks.
 """
 
 import os
+import socket
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,9 @@ os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
 dist.init_process_group("nccl")
 value = torch.ones(4, device="cuda")
 dist.all_reduce(value)
+port = [socket.create_server(("127.0.0.1", 0)).getsockname()[1]]
+dist.broadcast_object_list(port)
+os.environ["MASTER_PORT"] = str(port[0])
 backend = dist.group.WORLD._get_backend(torch.device("cuda"))
 assert backend._is_initialized()
 del backend  # which keeps the store of the group

@@ -1,9 +1,10 @@
-"""The default group is destroyed and made again.
+"""The default group is destroyed and made again: on another port, where no rank can meet the old store.
 
 Runs with 2 ranks.
 """
 
 import os
+import socket
 
 import torch
 import torch.distributed as dist
@@ -14,5 +15,8 @@ dist.init_process_group("nccl")
 for _ in range(2):
     value = torch.ones(2, device="cuda")
     dist.all_reduce(value)
+    port = [socket.create_server(("127.0.0.1", 0)).getsockname()[1]]
+    dist.broadcast_object_list(port)
+    os.environ["MASTER_PORT"] = str(port[0])
     dist.destroy_process_group()
     dist.init_process_group("nccl")

@@ -21,6 +21,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from time import monotonic_ns, sleep, time_ns
 from types import FrameType
@@ -56,6 +57,10 @@ PATIENCE_NS = 1_000_000_000
 EXIT_CODE = 64
 FRAMES = 12
 KEY = "understudy/ledgers"
+STALE = (
+    "rank {rank} waited {timeout_s:g} s for rank 0 in a store that an earlier group of the same ranks has used; give "
+    "each group that is made again a prefix of its own: dist.PrefixStore(name, store)"
+)
 VERDICT = ".verdict"
 LOSSES = (RuntimeError, dist.DistNetworkError, dist.DistStoreError)
 """What gloo and the store raise where the other end of a connection is gone."""
@@ -74,6 +79,9 @@ class Store(Protocol):
     def get(self, key: str, /) -> bytes: ...
 
     def set(self, key: str, value: str, /) -> None: ...
+
+    @property
+    def timeout(self) -> timedelta: ...
 
 
 class Watch:
@@ -411,11 +419,18 @@ class Watch:
 
 
 def _said_by_first(rank: int, store: Store) -> tuple[str, str, str]:
-    """What rank 0 says to this one; a store that has served before may still hold what it said then."""
+    """What rank 0 says to this one; a store that has served before may still hold what it said then.
+
+    Raises:
+        DistStoreError: rank 0 said nothing new within the store's timeout, after which PyTorch gives up as well.
+    """
+    until_ns = monotonic_ns() + round(store.timeout.total_seconds() * 1e9)
     while True:
         folder, host, job = json.loads(store.get(KEY))
         if not os.path.exists(os.path.join(folder, f"{job}-{rank}{SUFFIX}")):
             return folder, host, job
+        if monotonic_ns() > until_ns:
+            raise dist.DistStoreError(STALE.format(rank=rank, timeout_s=store.timeout.total_seconds()))
         sleep(TICK_S)
 
 
