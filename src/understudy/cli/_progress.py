@@ -17,6 +17,7 @@ from understudy.planning.planner import Planner, Question
 from understudy.planning.result import named
 from understudy.planning.rows import Work, rows_of
 from understudy.reports.text import is_coloured
+from understudy.trace.units import plural
 
 
 @contextmanager
@@ -84,5 +85,5 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._task, description=text, total=len(answers), completed=known)
         elif known != self._known:
-            click.echo(f"understudy: {text} ({planner.rehearsals} rehearsals)", err=True)
+            click.echo(f"understudy: {text} ({plural(planner.rehearsals, 'rehearsal')})", err=True)
         self._known = known

@@ -58,10 +58,11 @@ class Measurement:
 
     `status` is "ran", "out of memory", "refused" (the emulation cannot do it) or "failed" (the program's own error),
     and `message` says why where it did not run. `devices` are in the machine's order, those that were used.
-    `samples` and `tokens` are of one step of all ranks, None where nothing says them; `mfu` is the time that the
-    floating-point operations that ran would take at the peak of the precision of each, over the step. `asked` are the
-    facts of the GPU that the program asked for and GPUs of one architecture differ in; `streams` the most that a device
-    had. `seconds` is what the rehearsal took on this machine, and `resident_bytes` its largest process.
+    `samples` and `tokens` are of one step of all ranks, None where nothing says them; ranks whose loaders give the same
+    batches are counted once. `mfu` is the time that the floating-point operations that ran would take at the peak of
+    the precision of each, over the step. `asked` are the facts of the GPU that the program asked for and GPUs of one
+    architecture differ in; `streams` the most that a device had. `seconds` is what the rehearsal took on this machine,
+    and `resident_bytes` its largest process.
     """
 
     status: str
@@ -106,11 +107,12 @@ def measure(traces: Sequence[Trace]) -> Measurement:
     causes = {}
     if split is not None and split.window_ns:
         causes = {cause: round(spent / split.window_ns, 4) for cause, spent in split.causes.items() if spent}
-    samples = [throughput.measure(one) for one in traces]
+    feeding = _feeding(traces)
+    samples = [throughput.measure(one) for one in feeding]
     numbers = [one.number for one in samples if one is not None]
-    whole = len(numbers) == len(traces)
+    whole = len(numbers) == len(feeding)
     first = samples[0]
-    tokens = [throughput.tokens(one) for one in traces]
+    tokens = [throughput.tokens(one) for one in feeding]
     return Measurement(
         RAN,
         devices=_devices(traces),
@@ -130,6 +132,12 @@ def measure(traces: Sequence[Trace]) -> Measurement:
         assumed=sum(note.code == "assumed-value" for one in traces for note in one.notes),
         files=tuple(sorted({file for one in traces for file in one.facts.get("program_files", ())})),
     )
+
+
+def _feeding(traces: Sequence[Trace]) -> list[Trace]:
+    """One rank of those that share their batches, as ranks do whose model is split between them, and every other."""
+    found = {str(trace.facts.get("batches", number)): trace for number, trace in reversed(list(enumerate(traces)))}
+    return list(reversed(found.values()))
 
 
 def _totals(trace: Trace) -> list[Json]:

@@ -8,20 +8,26 @@ machine delivers. What a worker does outside PyTorch (decoding, pure Python) is 
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 
 import torch.utils.data
+from torch.utils import _pytree as pytree
 from torch.utils.data import _utils, dataloader
 
 from understudy.seam.patching import Patch
 from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import is_physically_meta
 from understudy.trace.operation import Kind
 
 LoaderIterator = dataloader._BaseDataLoaderIter
 WorkersIterator = dataloader._MultiProcessingDataLoaderIter
 NAME = "DataLoader"
 """The name of rows that say how long `next()` of a loader took the program."""
+MOST_BATCHES, MOST_ELEMENTS = 4, 1 << 16
+"""How many batches of a rank, and how many elements of each tensor, tell whether other ranks get the same ones."""
 
 
 class Fetched:
@@ -55,6 +61,30 @@ class Workers:
         return ready
 
 
+class Content:
+    """What the first batches of a rank hold: ranks of equal content share their batches, as in tensor parallelism."""
+
+    def __init__(self, state: State) -> None:
+        self.facts = state.machine.trace.facts
+        self.left = MOST_BATCHES if int(os.environ.get("WORLD_SIZE") or 1) > 1 else 0
+        self.digest = hashlib.sha256()
+
+    def add(self, index: object, data: object) -> None:
+        """A batch, and the examples that its sampler chose; None where nobody chose."""
+        if not self.left:
+            return
+        self.left -= 1
+        self.digest.update(repr(index).encode())
+        with torch._C._DisableTorchDispatch():
+            for part in pytree.tree_leaves(data):
+                if not isinstance(part, torch.Tensor):
+                    self.digest.update(repr(part).encode() if isinstance(part, (str, bytes, int, float)) else b"")
+                elif part.layout is torch.strided and not is_physically_meta(part):
+                    some = part.detach().flatten()[:MOST_ELEMENTS].contiguous().view(torch.uint8)
+                    self.digest.update(some.numpy().tobytes())
+        self.facts["batches"] = self.digest.hexdigest()
+
+
 def patches(state: State) -> list[Patch]:
     """The methods of PyTorch's loader through which batches pass."""
     fetch = _utils.fetch
@@ -67,14 +97,14 @@ def patches(state: State) -> list[Patch]:
     base = dataloader._BaseDataLoaderIter
     found.append(Patch(base, "_next_index", _next_index(base._next_index)))
     found.append(Patch(base, "_reset", _reset(base._reset)))
-    return [*found, Patch(base, "__next__", _next(state, base.__next__))]
+    return [*found, Patch(base, "__next__", _next(state, Content(state), base.__next__))]
 
 
 def _next_index(stock: Callable[[LoaderIterator], Sequence[object]]) -> object:
     def next_index(self: LoaderIterator) -> object:
         index = stock(self)
         if self._auto_collation:  # else an index is one item, which may be a batch that the dataset made
-            self.__dict__.setdefault("_us_batches", deque()).append(len(index))
+            self.__dict__.setdefault("_us_batches", deque()).append(index)
         return index
 
     return next_index
@@ -135,14 +165,16 @@ def _process(state: State, stock: Callable[..., object]) -> object:
     return process_data
 
 
-def _next(state: State, stock: Callable[[LoaderIterator], object]) -> object:
+def _next(state: State, content: Content, stock: Callable[[LoaderIterator], object]) -> object:
     def following(self: LoaderIterator) -> object:
         host = state.host()
         begin = host.now_ns
         try:
             data = stock(self)
-            if self.__dict__.get("_us_batches"):
-                state.machine.mark(host, Kind.BATCH, NAME, self.__dict__["_us_batches"].popleft(), state.site())
+            index = self.__dict__["_us_batches"].popleft() if self.__dict__.get("_us_batches") else None
+            if index is not None:
+                state.machine.mark(host, Kind.BATCH, NAME, len(index), state.site())
+            content.add(index, data)
             return data
         finally:
             state.host()
