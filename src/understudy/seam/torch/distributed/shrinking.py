@@ -41,7 +41,7 @@ def _creating(groups: Groups, stock: Callable[..., dist.ProcessGroup], adopt: Ad
         group = stock(new_backend, remaining_ranks, metadata, is_default_group)
         ranks = range(group.size()) if is_default_group else remaining_ranks
         if is_default_group:
-            groups.watch.begin(group.rank(), dist.distributed_c10d.PrefixStore("shrunk", new_backend._us_store))  # type: ignore[attr-defined]
+            groups.watch.begin(group.rank(), dist.distributed_c10d.PrefixStore("shrunk", new_backend._us_store))  # type: ignore[arg-type, attr-defined]
         groups.watch.joined(group.group_name, group.group_desc, ranks)
         adopt(group, ranks)
         return group
