@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import kill
@@ -296,6 +297,44 @@ def test_preemption_saves_and_exits_with_a_code(number, tmp_path):
     child.stdout.close()
     state = Checkpoints(tmp_path / "checkpoints").load()
     assert state["position"]["step"] >= 20
+
+
+LONG_ENOUGH_TO_BE_INTERRUPTED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {helpers!r})
+import kill
+kill.torch.set_num_threads(1)
+kill.train(Path({folder!r}), {epochs})
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("gap_s", [0.001, 0.05])
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (signal.SIGINT, signal.SIGINT),
+        (signal.SIGTERM, signal.SIGINT),
+        (signal.SIGTERM, signal.SIGTERM, signal.SIGTERM),
+    ],
+)
+def test_impatient_signals_cost_nothing_that_was_saved(numbers, gap_s, tmp_path):
+    epochs, folder = 16, tmp_path / "checkpoints"
+    program = LONG_ENOUGH_TO_BE_INTERRUPTED.format(
+        helpers=str(Path(__file__).parent), folder=str(folder), epochs=epochs
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+    while not (folder.exists() and folders(folder)):
+        assert child.poll() is None
+        time.sleep(0.005)
+    for number in numbers:
+        child.send_signal(number)
+        time.sleep(gap_s)
+    assert child.wait(timeout=60) in {-signal.SIGINT, *(128 + number for number in numbers), -signal.SIGTERM}
+    assert {path.name for path in folders(folder)} == kill.whole_steps(folder)
+    resumed = kill.train(folder, epochs)
+    assert torch.equal(weights(resumed), weights(kill.train_undisturbed(epochs)))
 
 
 def test_former_signal_handlers_are_put_back():
