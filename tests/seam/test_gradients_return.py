@@ -71,3 +71,37 @@ def test_a_number_on_the_host_gathers_gradients_of_two_devices(session: Session)
     scale = torch.tensor(2.0, requires_grad=True)
     sum((scale * leaf(device)).sum().cpu() for device in DEVICES).backward()
     assert (scale.grad.device, scale.grad.item()) == (torch.device("cpu"), 15)
+
+
+@pytest.mark.parametrize(("here", "there"), [("cpu", "cuda:0"), ("cuda:0", "cpu"), ("cuda:0", "cuda:1")])
+def test_a_batch_of_gradients_comes_back(session: Session, here: str, there: str) -> None:
+    x = leaf(here)
+    batch = torch.eye(2, device=there)
+    (found,) = torch.autograd.grad(x.to(there), x, batch, is_grads_batched=True)
+    assert found.device == x.device
+    assert found.tolist() == batch.tolist()
+
+
+def test_a_gradient_lies_where_its_tensor_does(session: Session) -> None:
+    here, there, host = torch.ones(2, device="cuda:0"), torch.ones(2, device="cuda:1"), torch.ones(2)
+    with pytest.raises(RuntimeError, match=r"gradient with device type 'cuda' to a tensor with device type 'cpu'"):
+        host.grad = here
+    with pytest.raises(RuntimeError, match=r"gradient with device type 'cpu' to a tensor with device type 'cuda'"):
+        here.grad = host
+    with pytest.raises(RuntimeError, match=r"device with index '1' to a tensor located on device with index '0'"):
+        here.grad = there
+    with pytest.raises(RuntimeError, match="of size"):
+        here.grad = torch.ones(3, device="cuda:0")
+    here.grad = torch.zeros_like(here)
+    assert here.grad.device == here.device
+    here.grad = None
+    assert here.grad is None
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", [4.0, 4.0]), ("cuda:1", [6.0, 6.0])])
+def test_an_operator_with_a_gradient_of_cudas_own_has_it(session: Session, device: str, expected: list[float]) -> None:
+    x = leaf(device)
+    torch._test_autograd_multiple_dispatch(x).backward(torch.full((2,), 3.0, device=device))  # + 1, and * 2 on CUDA
+    assert x.grad.tolist() == expected
+    with torch.inference_mode():
+        assert torch._test_autograd_multiple_dispatch(x).device == x.device

@@ -35,6 +35,8 @@ DEPENDING = registry.registering("modules", *ROOMS)
 """The same, where it depends on how the GPUs are emulated."""
 COMPOSITES = kernels.table("COMPOSITES")
 """Functions of C++ that are taken apart as on CUDA, by overload."""
+GRADIENTS = kernels.table("GRADIENTS")
+"""Operators with a gradient of their own on CUDA, by overload: what chooses it."""
 
 
 def handlers() -> dict[str, Handler]:
@@ -74,7 +76,7 @@ class Installation:
         self.patches = Patches()
         kind = DatalessDispatch if state.no_data else Dispatch if state.meter is None else MeasuredDispatch
         self.mode: Dispatch = kind(state, HANDLERS, kernels.deviations())
-        self.composites = composites.Composites(state, COMPOSITES)
+        self.composites = composites.Composites(state, COMPOSITES | GRADIENTS)
         self.stale = StaleMode(self.mode) if state.stale and not state.no_data else None
         self.threads = threads.Threads(state, self.mode)
         self.compilers = compilers.Compilers(self.mode) if compilers.available() else None

@@ -94,8 +94,13 @@ class Getter(StandIn):
 class Attribute(property):
     """An attribute of tensors in the place of PyTorch's; its `__get__`, which modes are told of, equals PyTorch's."""
 
-    def __init__(self, stock: property, getter: Callable[[torch.Tensor], object]) -> None:
-        super().__init__(getter, doc=stock.__doc__)
+    def __init__(
+        self,
+        stock: property,
+        getter: Callable[[torch.Tensor], object],
+        setter: Callable[[torch.Tensor, object], None] | None = None,
+    ) -> None:
+        super().__init__(getter, setter, doc=stock.__doc__)
         self.__dict__["__get__"] = Getter(stock.__get__, property(getter).__get__)
 
 

@@ -211,6 +211,8 @@ def in_meta_kernel() -> bool:
 def _tag_without_storage(tensor: torch.Tensor) -> Tag:
     while functorch.is_functorch_wrapped_tensor(tensor):  # inside torch.func's transforms
         tensor = functorch.get_unwrapped(tensor)
+    if functorch.is_legacy_batchedtensor(tensor):
+        tensor = _unbatched(tensor)
     with disable_torch_function():
         try:
             return storage_of(tensor)._us
@@ -220,6 +222,15 @@ def _tag_without_storage(tensor: torch.Tensor) -> Tag:
             return tag_of(part)
     found: Tag = getattr(tensor, "_us", HOST_TAG)
     return found
+
+
+def _unbatched(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor of batched gradients (`is_grads_batched`) shares its memory with, whatever it is nested in."""
+    levels = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    for level in range(levels, 0, -1):
+        tensor = torch._remove_batch_dim(tensor, level, 1, 0)  # one that lacks this level gets a dimension of size 1
+    return tensor
 
 
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -5,6 +5,7 @@ has under these names, each of which it may leave out:
 
     HANDLERS     by operator: what `Dispatch` hands the call to, whole
     COMPOSITES   by overload: a function of C++ that is taken apart as on CUDA (see `composites`)
+    GRADIENTS    by overload: what chooses the gradient of an operator that has one of its own on CUDA
     RUN          by name and overload: what gives the values on a device instead of the CPU's kernel
     VALUES       by operator: what computes a captured operator in a graph's replay
     SCRATCH      rows: the memory that the kernel takes beyond its results
