@@ -80,3 +80,53 @@ def test_a_dense_tensor_becomes_a_nested_one_where_it_is() -> None:
     made = torch.nested.as_nested_tensor(torch.randn(2, 3, 4, device="cuda"))
     assert made.is_cuda
     assert all(part.is_cuda for part in made.unbind())
+
+
+@pytest.mark.parametrize(("shape", "width"), [((2, 1, 4), (4,)), ((2, 1), ())])
+def test_a_dense_tensor_is_added_to_each_part_of_a_nested_one(shape: tuple[int, ...], width: tuple[int, ...]) -> None:
+    parts = [torch.randn(length, *width) for length in LENGTHS]
+    rows = torch.randn(shape)
+    nested = torch.nested.nested_tensor(parts, device="cuda")
+    for name in ("add", "mul"):
+        made = getattr(nested, name)(rows.cuda())
+        assert made.device == nested.device
+        for part, row, found in zip(parts, rows, made.unbind(), strict=True):
+            assert torch.equal(found.cpu(), getattr(part, name)(row))
+    with pytest.raises(RuntimeError, match="nested"):
+        nested.add(torch.ones(3, 1, *width, device="cuda"))
+
+
+def test_nested_tensors_are_multiplied_part_by_part() -> None:
+    first, second = (
+        [torch.randn(2, length, 4).half() for length in LENGTHS],
+        [torch.randn(2, 4, 6).half() for _ in LENGTHS],
+    )
+    product = torch.nested.nested_tensor([part[0] for part in first], device="cuda").bmm(
+        torch.nested.nested_tensor([part[0] for part in second], device="cuda")
+    )
+    for a, b, found in zip(first, second, product.unbind(), strict=True):
+        torch.testing.assert_close(found.cpu(), a[0] @ b[0])
+
+
+def test_a_stream_is_recorded_for_all_that_a_jagged_tensor_is_made_of(session: Session) -> None:
+    def used_on(stream: torch.cuda.Stream, recorded: bool) -> set[int]:
+        values, offsets = torch.ones(1024, 8, device="cuda"), torch.tensor([0, 500, 1024], device="cuda")
+        nested = torch.nested.nested_tensor_from_jagged(values, offsets)
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(10**9)
+            if recorded:
+                nested.record_stream(stream)
+        return {nested.values().data_ptr(), nested.offsets().data_ptr()}
+
+    stream = torch.cuda.Stream()
+    assert used_on(stream, recorded=False) == used_on(stream, recorded=True)
+    torch.cuda.current_stream().wait_stream(torch.cuda.Stream())
+    assert not used_on(stream, recorded=True) & used_on(stream, recorded=True)
+
+
+def test_the_gradient_of_a_dense_tensor_beside_a_jagged_one_is_clamped() -> None:
+    nested, dense = jagged(torch.float32), torch.ones(1, 1, 32, device="cuda", requires_grad=True)
+    gradients = torch.autograd.grad(torch.clamp_max(nested, dense).sum(), (nested, dense))
+    assert {gradient.device.type for gradient in gradients} == {"cuda"}
+    expected = (nested.detach().values() <= 1).float()
+    assert torch.equal(gradients[0].values(), expected)

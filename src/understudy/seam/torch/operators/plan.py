@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import repeat
 from math import prod
 from typing import Protocol
 
@@ -275,7 +276,7 @@ def operands_layout(first: int, args: Arguments) -> tuple[str, ...]:
     """
     found = []
     for which, tensor in zip("ab", args[first : first + 2], strict=False):
-        if tensor.dim() > 1 and tensor.layout is torch.strided:
+        if tensor.dim() > 1 and tensor.layout is torch.strided and not tensor.is_nested:
             if tensor.stride(-1) != 1 == tensor.stride(-2):
                 found.append(f"transposed_{which}")
             if tensor.dim() == 3 and tensor.stride(0) == 0 and len(tensor) > 1:
@@ -343,6 +344,12 @@ def flops_of(name: str, func: OpOverload, args: Arguments, kwargs: Keywords, out
         given = [part.shape for part in args[: first + 3]]
         shapes = [(shape[batch], shared, shape[tokens], *shape[3:]) for shape in given]
         args = (*shapes, *args[first + 3 :])
+    if any(tensor.is_nested for tensor in tensors_in(args)):  # a batch of parts, each with a shape of its own
+        split = [
+            [part[None] for part in t.unbind()] if isinstance(t, torch.Tensor) and t.is_nested else repeat(t)
+            for t in args
+        ]
+        return sum(int(count(*parts, **kwargs, out_val=None)) for parts in zip(*split, strict=False))
     # Its rules know no `out_dtype`.
     return int(count(*(value for value in args if not isinstance(value, torch.dtype)), **kwargs, out_val=out))
 

@@ -20,7 +20,7 @@ from understudy.seam.torch.dispatch.nodata import values
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.standins import Attribute
 from understudy.seam.torch.state.state import State, stream_of
-from understudy.seam.torch.tags import CPU, HOST_TAG, Tag, device_of, storage_of, tag_of
+from understudy.seam.torch.tags import CPU, HOST_TAG, Tag, device_of, parts_of, storage_of, tag_of
 from understudy.seam.torch.type_names import DTYPES
 
 if TYPE_CHECKING:
@@ -299,6 +299,10 @@ def _sharing(state: State) -> list[Patch]:
         return bool(torch.ops.aten.is_pinned.default(self))
 
     def record_stream(self: Tensor, stream: torch.Stream) -> None:
+        if hasattr(self, "__tensor_flatten__"):
+            for part in parts_of(self):
+                record_stream(part, stream)
+            return
         tag = tag_of(self)
         if tag.device < 0:
             raise NotImplementedError(
