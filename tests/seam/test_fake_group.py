@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed import multi_threaded_pg
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import understudy
@@ -59,3 +61,34 @@ def test_fsdp_gathers_and_scatters(session: understudy.Session) -> None:
     found = collectives(session)
     assert [name.removeprefix("c10d::").strip("_") for name in found] == ["allgather_base", "reduce_scatter_base"]
     assert model.weight.to_local().shape[0] == 8
+
+
+def test_ranks_may_be_threads() -> None:
+    """The backend of PyTorch's own tests, each of whose ranks is a thread of one process."""
+    seen: list[object] = []
+    together = threading.Barrier(4)
+
+    def rank(number: int, store: dist.HashStore) -> None:
+        dist.init_process_group("threaded", rank=number, world_size=4, store=store)
+        torch.cuda.set_device(number % 2)
+        x = torch.full((2,), number + 1.0, device="cuda")
+        dist.all_reduce(x)
+        seen.append((x.tolist(), x.device.index))
+        together.wait(30)
+        dist.destroy_process_group()
+        seen.append("destroyed")
+
+    with understudy.emulate("2xV100"):
+        multi_threaded_pg._install_threaded_pg()
+        torch._C._distributed_c10d._set_thread_isolation_mode(True)
+        try:
+            store = dist.HashStore()
+            threads = [threading.Thread(target=rank, args=(number, store), daemon=True) for number in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(30)
+        finally:
+            torch._C._distributed_c10d._set_thread_isolation_mode(False)
+            multi_threaded_pg._uninstall_threaded_pg()
+    assert sorted(seen, key=str) == [([10.0, 10.0], 0)] * 2 + [([10.0, 10.0], 1)] * 2 + ["destroyed"] * 4

@@ -96,11 +96,15 @@ def _members(given: Mapping[str, Any]) -> Sequence[int]:
     return ranks or range(given["group_size"])
 
 
+ALONE = ("fake", "threaded")
+"""Backends whose ranks are not processes: none, or this one's threads (torch.testing._internal.distributed)."""
+
+
 @contextmanager
 def _making(groups: Groups, given: Mapping[str, Any]) -> Iterator[None]:
     """A group is made, for which its ranks wait for one another: gloo's connect at once, as NCCL's do later."""
     ranks, rank = _members(given), given["group_rank"]
-    if len(ranks) < 2 or rank is None or rank < 0 or "fake" in str(given["backend"]):
+    if len(ranks) < 2 or rank is None or rank < 0 or any(name in str(given["backend"]) for name in ALONE):
         yield
         return
     name, watch = given["group_name"], groups.watch
@@ -165,6 +169,8 @@ def _wrapping(groups: Groups, stock: Callable[..., object]) -> Callable[..., obj
 def _adopt(groups: Groups, group: dist.ProcessGroup, ranks: Sequence[int], nccl: type[dist.ProcessGroupGloo]) -> None:
     devices = {device.type: group._get_backend(device) for device in group._device_types}
     of_cuda, of_cpu = devices.get("cuda"), devices.get("cpu")
+    if type(of_cuda).__name__ == "ProcessLocalGroup":  # of the backend "threaded", which copies from thread to thread
+        return
     is_nccl = any(of_cuda is backend for backend in groups.backends) or isinstance(of_cuda, nccl)
     if of_cpu is None and of_cuda is not None:
         # C++ looks for the backend of the physical device.
