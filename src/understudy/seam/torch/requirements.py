@@ -87,6 +87,11 @@ NEEDED = {
         torch._C._VariableFunctions torch._C._get_cudnn_benchmark torch._C._get_cudnn_enabled
         torch._C._get_deterministic_algorithms torch._ops.OpOverload torch.ops.aten._log_softmax
         torch.ops.aten._softmax torch.ops.aten._to_copy.default._op torch.ops.aten.addmm.default._op
+        torch.ops.aten.add.Tensor._op torch.ops.aten.mul.Tensor._op
+        torch.ops.aten._nested_tensor_from_tensor_list.default
+        torch.ops.aten._test_autograd_multiple_dispatch.fullcoverage
+        torch.ops.aten._test_autograd_multiple_dispatch_view.default
+        torch.ops.aten._test_autograd_multiple_dispatch_view_copy.default
         torch.ops.aten.baddbmm.default._op torch.ops.aten.bmm.default._op torch.ops.aten.convolution.default._op
         torch.ops.aten.convolution_backward.default._op torch.ops.aten.mm.default._op torch.ops.aten.nansum.default._op
         torch.ops.aten.native_batch_norm.default._op torch.ops.aten.native_batch_norm_backward.default._op
@@ -179,6 +184,8 @@ NEEDED = {
         torch._C.TensorBase.untyped_storage torch._C._functorch.get_unwrapped
         torch._C._functorch.is_functorch_wrapped_tensor torch._C._meta_in_tls_dispatch_include
         torch._from_functional_tensor torch._subclasses.functional_tensor.FunctionalTensor
+        torch._C._functorch.is_legacy_batchedtensor torch._C._vmapmode_decrement_nesting
+        torch._C._vmapmode_increment_nesting torch._remove_batch_dim
     """,
     "devices of tensors": """
         torch.Tensor._make_wrapper_subclass torch._C.TensorBase._make_wrapper_subclass

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 import torch
 
@@ -25,7 +24,9 @@ def modules(state: State) -> dict[str, Callable[[ModuleType], list[Patch]]]:
         stock: Callable[..., torch.Tensor] = kind.__new__
 
         @functools.wraps(stock)
-        def make(cls: type, values: torch.Tensor, offsets: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        def make(
+            cls: type, values: torch.Tensor, offsets: torch.Tensor, *args: object, **kwargs: object
+        ) -> torch.Tensor:
             device = device_of(offsets)
             if device >= 0 and tag_of(values).device == FLOATING:
                 state.place(storage_of(values), device)
