@@ -135,3 +135,27 @@ def test_encoders_pack_padded_rows_into_nested_tensors(session: Session) -> None
         out = encoder(torch.rand(2, 3, 8, device="cuda"), src_key_padding_mask=padding)
     assert out.is_cuda
     assert out.shape == (2, 3, 8)
+
+
+@pytest.mark.parametrize("there", ["cpu", "cuda:0", "cuda:1"])
+@pytest.mark.parametrize("here", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_a_sparse_tensor_that_is_written_to_stays_where_it_is(
+    session: Session, layout: torch.layout, here: str, there: str
+) -> None:
+    target, source = (torch.diag(torch.full((3,), v)).to_sparse(layout=layout) for v in (2.0, 3.0))
+    target, source = target.to(here), source.to(there)
+    target.copy_(source)
+    parts = (
+        (target._values(), target._indices()) if layout is torch.sparse_coo else (target.values(), target.col_indices())
+    )
+    assert {part.device for part in parts} == {torch.device(here)}
+    assert target.to_dense().cpu().diag().tolist() == [3, 3, 3]
+
+
+def test_a_sparse_summand_names_the_one_on_the_host(session: Session) -> None:
+    sparse = coo()
+    with pytest.raises(RuntimeError, match="add: expected 'self' to be a CUDA tensor, but got a CPU tensor"):
+        torch.ones(2, 3) + sparse
+    with pytest.raises(RuntimeError, match="add: expected 'other' to be a CUDA tensor, but got a CPU tensor"):
+        torch.ones(2, 3, device="cuda") + sparse.cpu()

@@ -197,6 +197,7 @@ def copy_(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwa
     if to == of or min(to, of) == FLOATING or (to < 0 and of < 0):
         out = dispatch.call(plan, func, args, kwargs, to)
         if to >= 0:
+            dispatch.tag_parts(destination, to)
             dispatch.submit(plan, func, args, kwargs, out, to, None)
         elif late.pending:
             late.overwritten(destination)
@@ -208,7 +209,10 @@ def copy_(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwa
         transfer(state, source, destination, True, late=True, value=dispatch.snapshot_values(source))
         return destination
     out = dispatch.call(plan, func, args, kwargs, to)
-    transfer(state, source, destination, non_blocking, late=False)
+    if to >= 0:
+        dispatch.tag_parts(destination, to)
+    for part, made in _dense(source, destination):
+        transfer(state, part, made, non_blocking, late=False)
     return out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -62,14 +62,28 @@ def cuda_error(text: str, name: str, *, blocking: bool = False) -> RuntimeError:
     return made
 
 
+SPARSE_SUMS = ("aten::add", "aten::add_", "aten::sub", "aten::sub_")
+
+
+def _sparse_sum(names: Mapping[str, object]) -> str:
+    """What the kernel for a sparse summand says (`add_out_dense_sparse_cuda` of native/sparse/cuda/)."""
+    summands = {name: value for name in ("self", "other") if isinstance(value := names.get(name), torch.Tensor)}
+    if all(tensor.layout is torch.strided for tensor in summands.values()):
+        return ""
+    on_host = [name for name, tensor in summands.items() if tag_of(tensor).device == CPU]
+    return f"add: expected '{on_host[0]}' to be a CUDA tensor, but got a CPU tensor" if on_host else ""
+
+
 def mismatch(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> RuntimeError:
     """The error of an operator whose tensors lie on several devices."""
     if plan.name in SPECIAL:
         return RuntimeError(SPECIAL[plan.name](dict(zip(plan.names, args, strict=False)) | kwargs))
+    names = dict(zip(plan.names, args, strict=False)) | kwargs
+    if plan.name in SPARSE_SUMS and (sentence := _sparse_sum(names)):
+        return RuntimeError(sentence)
     first: int | None = None
     other: int | None = None
     guilty = ""
-    names = dict(zip(plan.names, args, strict=False)) | kwargs
     for name, value in names.items():
         for tensor in tensors_in((value,)):
             found = tag_of(tensor).device
