@@ -159,3 +159,30 @@ def test_a_sparse_summand_names_the_one_on_the_host(session: Session) -> None:
         torch.ones(2, 3) + sparse
     with pytest.raises(RuntimeError, match="add: expected 'other' to be a CUDA tensor, but got a CPU tensor"):
         torch.ones(2, 3, device="cuda") + sparse.cpu()
+
+
+DEVICES_OF_PARTS = [
+    (("cuda:0", "cpu", "cuda:0"), "Expected all tensors to be on the same device.*cuda:0 and cpu!"),
+    (("cpu", "cpu", "cuda:0"), r"device of \w+_indices \(=cpu\) must match device of values \(=cuda:0\)"),
+    (("cuda:0", "cuda:0", "cuda:1"), r"device of \w+_indices \(=cuda:0\) must match device of values \(=cuda:1\)"),
+]
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc])
+@pytest.mark.parametrize(("devices", "sentence"), DEVICES_OF_PARTS)
+def test_the_parts_of_a_sparse_tensor_lie_on_one_device(
+    session: Session, devices: tuple[str, ...], sentence: str, layout: torch.layout
+) -> None:
+    parts = [
+        torch.tensor(part).to(device) for part, device in zip(([0, 1, 2], [0, 1], [1.0, 2.0]), devices, strict=True)
+    ]
+    with pytest.raises(RuntimeError, match=sentence):
+        torch.sparse_compressed_tensor(*parts, (2, 2), layout=layout)
+    assert torch.sparse_compressed_tensor(*parts, (2, 2), layout=layout, device="cuda:1").device.index == 1
+
+
+def test_the_indices_of_a_sparse_tensor_lie_with_its_values(session: Session) -> None:
+    values = torch.ones(2, device="cuda")
+    with pytest.raises(RuntimeError, match="found at least two devices, cpu and cuda:0!"):
+        torch.sparse_coo_tensor(torch.zeros(1, 2, dtype=torch.int64), values, (3,))
+    assert torch.sparse_coo_tensor([[0, 1]], values, (3,)).device == values.device

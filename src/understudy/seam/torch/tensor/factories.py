@@ -15,6 +15,7 @@ import torch.utils._device
 from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.moves import move
 from understudy.seam.torch.operators.call import Arguments, Keywords
+from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.standins import Factory, StandIn, imported, public
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU, device_of, storage_of
@@ -204,7 +205,9 @@ def _from_data(state: State, stock: Callable[..., torch.Tensor]) -> Callable[...
             target = state.index(device)
         else:
             target = _default(_values(args, kwargs) if sparse else args)
-        if sparse:  # indices go where the values are, or both where the program says
+        if sparse:  # all parts go where the program says, lists where the values are
+            if device is None:
+                _check_parts(stock.__name__, args, kwargs, parts)
             args, kwargs = _together(state, args, kwargs, target, parts)
         out = _build(marked, args, kwargs, data, keeps)
         if target >= 0 or device_of(out) >= 0:
@@ -245,6 +248,30 @@ def _nested(state: State) -> Callable[..., object]:
 def _values(args: Arguments, kwargs: Keywords) -> list[torch.Tensor]:
     """What decides where a sparse tensor is: its values, the last tensor that its constructor takes."""
     return [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)][-1:]
+
+
+def _check_parts(name: str, args: Arguments, kwargs: Keywords, parts: int) -> None:
+    """Raise PyTorch's error where a sparse tensor's indices and values lie on several devices.
+
+    Source: `_validate_sparse_compressed_tensor_args_worker` of aten/src/ATen/native/sparse/SparseCsrTensor.cpp.
+    """
+    named = [value for key, value in kwargs.items() if key == "values" or key.endswith("indices")]
+    found = [max(CPU, device_of(part)) for part in (*args[:parts], *named) if isinstance(part, torch.Tensor)]
+    if len(set(found)) < 2:
+        return
+    if parts == 3 and len(found) == 3 and found[0] == found[1]:
+        layout = str(kwargs.get("layout", name)).removeprefix("torch.")
+        indices = "crow_indices" if layout.startswith(("sparse_csr", "sparse_bsr")) else "ccol_indices"
+        where, values = device_name(found[0]), device_name(found[2])
+        raise RuntimeError(f"device of {indices} (={where}) must match device of values (={values})")
+    first = found[0]
+    other = next(device for device in found if device != first)
+    if first == CPU and parts == 3:
+        first, other = other, first
+    raise RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{device_name(first)} and {device_name(other)}!"
+    )
 
 
 def _together(state: State, args: Arguments, kwargs: Keywords, target: int, parts: int) -> tuple[Arguments, Keywords]:
