@@ -82,8 +82,9 @@ def test_a_storage_in_a_garbage_cycle_keeps_its_device() -> None:
 def test_sparse_parts_come_together() -> None:
     indices, values = torch.tensor([[0, 1], [1, 0]]), torch.ones(2)
     assert torch.sparse_coo_tensor(indices.cuda(), values, (2, 2), device="cuda").is_cuda
-    assert torch.sparse_coo_tensor(indices.cuda(), values, (2, 2)).is_cpu
-    assert str(torch.sparse_coo_tensor(indices, values.cuda(1), (2, 2)).device) == "cuda:1"
+    assert str(torch.sparse_coo_tensor([[0, 1], [1, 0]], values.cuda(1), (2, 2)).device) == "cuda:1"
+    with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cpu!"):
+        torch.sparse_coo_tensor(indices.cuda(), values, (2, 2))
     assert torch.sparse_csr_tensor([0, 1, 2], [0, 1], values, device="cuda").is_cuda
 
 
