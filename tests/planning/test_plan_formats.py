@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,16 @@ def test_the_frontier_is_of_those_that_no_other_beats() -> None:
     assert {point["name"].split()[0]: point["frontier"] for point in data["points"]} == {
         "A100": True, "L4": True, "T4": False,
     }  # fmt: skip
+
+
+def test_the_chart_is_of_equal_work_where_steps_differ() -> None:
+    same = chart(Plan(ROWS, WORK, "train.py"))
+    larger = chart(Plan([replace(ROWS[0], units_per_step=999.0), *ROWS[1:]], WORK, "train.py"))
+    assert same is not None
+    assert larger is not None
+    assert (same["x"], same["y"]) == ("hours of the whole run", "cost of the whole run")
+    assert larger["x"].startswith("seconds of a million ")
+    assert larger["y"].startswith("cost of a million ")
 
 
 def test_names_of_the_program_are_escaped_on_the_page(tmp_path: Path) -> None:

@@ -253,9 +253,15 @@ def test_the_largest_batches_are_compared_by_what_was_searched_for() -> None:
     assert any("the order is by time over --batch" in note for note in made.notes)
 
 
-def test_different_batches_that_nobody_counts_are_said_to_be_compared_by_the_step() -> None:
+def test_batches_that_vary_count_as_samples() -> None:
     made = plan(question("L4", "--batch=4,16"), Uncounted())
-    assert [row.choices["--batch"] for row in made.rows] == ["4", "16"]
+    assert [(row.unit, row.units_per_step) for row in made.rows] == [("--batch", 4), ("--batch", 16)]
+    assert any("the order is by time over --batch" in note for note in made.notes)
+
+
+def test_different_sizes_that_nobody_counts_are_said_to_be_compared_by_the_step() -> None:
+    made = plan(question("L4", "--batch=4,16", "--mini-batch=1,2"), Uncounted())
+    assert [row.choices["--batch"] for row in made.rows] == ["4", "4", "16", "16"]
     assert any("nothing says how many samples" in note for note in made.notes)
 
 

@@ -36,7 +36,7 @@ def main() -> None:
     for row in rows():
         if row["model"].startswith(only):
             groups.setdefault((row["model"], row["kind"]), {}).setdefault(row["key"], row)
-    fitting = runs = best = within = plans = 0
+    fitting = runs = best = within = plans = outside = 0
     agree: list[tuple[bool, bool]] = []  # whether a pair is ranked right, and of one software
     for (model, kind), published in groups.items():
         if len(published) < LEAST_GPUS:
@@ -55,6 +55,15 @@ def main() -> None:
             old = [OLD_SOFTWARE in published[key]["notes"] for key in (one, other)]
             right = (rate(found[one]) > rate(found[other])) == (truth[one] > truth[other])
             agree.append((right, old[0] == old[1]))
+            if not right:
+                slow, fast = sorted((one, other), key=lambda key: rate(found[key]))
+                apart = rate(found[slow], high=True) < rate(found[fast], low=True)
+                outside += apart
+                print(
+                    f"{model:20} {kind:5} misordered: {fast} planned {rate(found[fast]):.1f} samples a second, published "
+                    f"{truth[fast]:.1f}; {slow} {rate(found[slow]):.1f}, published {truth[slow]:.1f}; their bands "
+                    f"{'do not overlap' if apart else 'overlap'}"
+                )
         fastest, taken = max(truth, key=lambda key: truth[key]), max(found, key=lambda key: rate(found[key]))
         plans += 1
         best += fastest == taken
@@ -67,6 +76,8 @@ def main() -> None:
             ("rows of one software", [right for right, one in agree if one]),
         ):
             print(f"ranking of GPUs, {name}: tau {2 * sum(chosen) / len(chosen) - 1:.2f} over {len(chosen)} pairs")
+        wrong = sum(not right for right, _ in agree)
+        print(f"misordered pairs: {wrong}, of which {wrong - outside} have bands that overlap")
         print(f"recommended GPU: the fastest in {best} of {plans} plans, within its band in {within}")
 
 

@@ -58,15 +58,19 @@ def _cost(row: Row) -> float:
 
 
 def chart(plan: Plan) -> Json | None:
-    """The points of time against cost with their bands, in hours where the work is known; None without prices."""
-    whole = all(row.hours for row in plan.rows if row.fits)
+    """The points of time against cost with their bands; None without prices.
+
+    They are of the whole run where every candidate does the same work in it, else of a million units of work.
+    """
     rows = [row for row in plan.rows if row.fits and row.work_cost and row.work_ns]
+    same = plan.work.samples is not None or len({row.units_per_step for row in rows}) == 1
+    whole = same and all(row.hours for row in rows)
     if not rows:
         return None
     best = set(map(id, frontier(rows)))
     points = []
     for row in rows:
-        time = row.hours if whole else row.work_ns.times(1e-9) if row.work_ns else None
+        time = row.hours if whole else row.work_ns.times(1e6 * 1e-9) if row.work_ns else None
         cost = row.cost if whole else row.work_cost.times(1e6) if row.work_cost else None
         if time is None or cost is None:
             continue
@@ -81,7 +85,7 @@ def chart(plan: Plan) -> Json | None:
     unit = rows[0].unit
     return {
         "points": sorted(points, key=lambda point: point["x"][1]),
-        "x": "hours of the whole run" if whole else f"seconds of one {unit}",
+        "x": "hours of the whole run" if whole else f"seconds of a million {unit}s",
         "y": "cost of the whole run" if whole else f"cost of a million {unit}s",
     }
 

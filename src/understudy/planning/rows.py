@@ -149,8 +149,8 @@ def rows_of(answers: Sequence[Answer], question: Question, work: Work) -> list[R
         UsageError: samples were given as the work, and nothing says how many a step has.
     """
     ran = [answer for answer in answers if answer.verdict.fits]
-    counted = question.largest is not None and len({question.ranks(answer.candidate.spec) for answer in ran}) == 1
-    units = (*UNITS, *([question.largest.name] if question.largest is not None and counted else []))
+    one_number_of_ranks = len({question.ranks(answer.candidate.spec) for answer in ran}) == 1
+    units = (*UNITS, *(_batches(question) if one_number_of_ranks else []))
     unit = next((unit for unit in units if ran and all(_units(answer, unit) for answer in ran)), STEP)
     if work.samples is not None and not all(_units(answer, SAMPLE) for answer in ran):
         raise UsageError(
@@ -159,6 +159,15 @@ def rows_of(answers: Sequence[Answer], question: Question, work: Work) -> list[R
         )
     rows = [_row(answer, question, work, unit) for answer in answers]
     return sorted(rows, key=lambda row: _place(row, work))
+
+
+def _batches(question: Question) -> list[str]:
+    """The option whose value counts as a step's samples where nothing else says them: the one that was searched for,
+    else the only number that varies and is called a batch."""
+    if question.largest is not None:
+        return [question.largest.name]
+    named = [axis.name for axis in question.axes if axis.numbers is not None and "batch" in axis.name.lower()]
+    return named if len(named) == 1 else []
 
 
 def _units(answer: Answer, unit: str) -> float | None:
