@@ -41,6 +41,8 @@ def main():
     lost = 0
     for death in deaths:
         found, errors = weights(chosen.program, "--fault", death)
+        if "exitcode: -9" not in errors:
+            sys.exit(f"{death}: no rank died, since the program takes fewer steps: --steps, --only")
         if found != plain:
             lost += 1
             print(f"{death}: {found}, not {plain}\n{errors[-2000:]}")

@@ -12,8 +12,9 @@ import pytest
 from test_programs import ask
 from test_programs import server as server
 
-HERE = Path(__file__).parent / "faulty"
-BY_HAND, TRAINER = HERE / "recovering.py", HERE / "trainer.py"
+ROOT = Path(__file__).parents[2]
+BY_HAND = ROOT / "examples" / "recovery" / "torchrun_training.py"
+TRAINER = ROOT / "tests" / "ranks" / "faulty" / "trainer.py"
 pytestmark = pytest.mark.long
 
 

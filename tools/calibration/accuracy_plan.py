@@ -59,11 +59,9 @@ def main() -> None:
                 slow, fast = sorted((one, other), key=lambda key: rate(found[key]))
                 apart = rate(found[slow], high=True) < rate(found[fast], low=True)
                 outside += apart
-                print(
-                    f"{model:20} {kind:5} misordered: {fast} planned {rate(found[fast]):.1f} samples a second, published "
-                    f"{truth[fast]:.1f}; {slow} {rate(found[slow]):.1f}, published {truth[slow]:.1f}; their bands "
-                    f"{'do not overlap' if apart else 'overlap'}"
-                )
+                names = [f"{key} (planned {rate(found[key]):.1f}, published {truth[key]:.1f})" for key in (fast, slow)]
+                bands = "do not overlap" if apart else "overlap"
+                print(f"{model:20} {kind:5} misordered: {' and '.join(names)} samples a second, whose bands {bands}")
         fastest, taken = max(truth, key=lambda key: truth[key]), max(found, key=lambda key: rate(found[key]))
         plans += 1
         best += fastest == taken

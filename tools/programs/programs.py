@@ -43,6 +43,7 @@ from program_packages import PARTS, PYTHON_PART, clone, commit_of, install, vers
 
 TABLE = HERE / "programs.toml"
 SCRIPTS = HERE / "scripts"
+RECOVERY = ROOT / "examples" / "recovery"
 PAGE = ROOT / "docs" / "programs.md"
 ERROR = re.compile(r"^(?:\[?rank\d+\]?:? ?|E +)*([\w.]*(?:Error|Exception|Exit|Interrupt)\b.*)$", re.MULTILINE)
 ABORT = re.compile(r"^ *what\(\): +(.*)$", re.MULTILINE)
@@ -84,6 +85,7 @@ class Row:
     folder: str = ""
     prepare: str = ""
     script: str = ""
+    recovery: str = ""
     prints: str = ""
     until: str = ""
     tests: bool = False
@@ -175,6 +177,8 @@ def _words(words: tuple[str, ...], row: Row, folder: Path) -> list[str]:
 
 def _command(row: Row, folder: Path, report: Path) -> list[str]:
     words = _words(row.command, row, folder)
+    if row.recovery:
+        return [sys.executable, str(RECOVERY / "every_death.py"), str(RECOVERY / row.recovery), *words]
     run = [sys.executable, "-m", "understudy", "run", "--gpus", row.gpus, *row.options]
     if row.tests:
         return [*run, "-q", "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
