@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import understudy
 from understudy import gpus
 from understudy.errors import UsageError
 from understudy.launch import Program
@@ -270,6 +271,22 @@ def test_nothing_that_fits_says_what_is_nearest() -> None:
     assert made.best is None
     assert made.verdict == "EMULATED: nothing fits"
     assert made.why.startswith("the nearest, L4 with --batch=64, needs 44.")
+
+
+def test_a_plan_that_was_interrupted_at_once_says_so() -> None:
+    class Interrupted(Model):
+        def results(self) -> Iterator[tuple[int, Rehearsed]]:
+            raise KeyboardInterrupt
+
+    made = replace(plan(question("T4,L4"), Interrupted()), interrupted=True)
+    assert made.verdict == "EMULATED: interrupted before anything was known"
+    assert (made.why, made.next) == ("no rehearsal had ended", "the same command again")
+
+
+@pytest.mark.parametrize(("vary", "largest"), [(["--batch=4,8"], "--batch"), (["--batch=4,8", "--batch=16"], None)])
+def test_what_varies_twice_is_refused(vary: list[str], largest: str | None) -> None:
+    with pytest.raises(UsageError, match="--batch varies twice: name it in one --vary, or in --largest"):
+        understudy.plan("train.py", gpus="L4", vary=vary, largest=largest)
 
 
 def test_several_gpus_are_ranks_of_an_agent() -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from understudy import planning
 from understudy.launch import Program
 from understudy.planning.cache import Cache
 from understudy.planning.demand import FITS, Verdict
 from understudy.planning.measurement import FAILED, RAN, DeviceNeed, Measurement
 from understudy.planning.planner import Answer, Candidate, Question
 from understudy.planning.rehearsal import Job, Rehearsed
+from understudy.planning.rows import Work
 from understudy.planning.space import Choice
 from understudy.planning.suggest import NOT_ACCUMULATED, NOT_TRIED, suggestions
 from understudy.variables import TRIAL
@@ -48,6 +50,20 @@ class Pool:
 
     def close(self) -> None:
         self.waiting.clear()
+
+
+def test_an_interrupted_trial_leaves_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Pool):
+        def results(self) -> Iterator[tuple[int, Rehearsed]]:
+            if any(TRIAL in job.variables for _, job in self.waiting):
+                raise KeyboardInterrupt
+            return super().results()
+
+    monkeypatch.setattr(planning, "open_pool", lambda *_: Interrupted())
+    made = planning.make(Question(Program("script", "train.py"), ("RTX4090",)), Work(), suggest=True)
+    assert made.interrupted
+    assert made.verdict == "EMULATED: take RTX4090"
+    assert made.suggestions == []
 
 
 def test_a_trial_that_helps_says_by_how_much_and_what_it_asks() -> None:

@@ -156,6 +156,10 @@ def make(
         raise UsageError(f"the goal cannot be {work.chosen!r}: it is {' or '.join(GOALS)}")
     if work.chosen == "cheapest" and not work.prices:
         raise UsageError("--goal cheapest needs prices per GPU and hour: --price H100=2.49")
+    names = [axis.name for axis in question.axes] + ([question.largest.name] if question.largest else [])
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{name} varies twice: name it in one --vary, or in --largest")
     begun, processor_s = time.monotonic(), _processor_s()
     cache = Cache(folder, fresh)
     pool = open_pool(backend, scheduler, jobs)
@@ -163,7 +167,12 @@ def make(
         planner = Planner(question, pool, cache, progress)
         answers = planner.run()
         rows = rows_of(answers, question, work)
-        tips = _tips(question, answers, rows, pool, cache) if suggest and not planner.interrupted else []
+        tips = []
+        if suggest and not planner.interrupted:
+            try:
+                tips = _tips(question, answers, rows, pool, cache)
+            except KeyboardInterrupt:
+                planner.interrupted = True
     finally:
         pool.close()
     cache.trim()

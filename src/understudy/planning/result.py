@@ -43,6 +43,8 @@ class Plan:
         best = self.best
         if best is not None:
             return f"EMULATED: take {named(best)}"
+        if self._nothing_known:
+            return "EMULATED: interrupted before anything was known"
         failed = [row for row in self.rows if row.status == demand.FAILED]
         if failed and len(failed) == len(self.rows):
             return "EMULATED: no candidate could be rehearsed"
@@ -68,7 +70,13 @@ class Plan:
             return best.command
         if any(row.status == demand.DOES_NOT_FIT for row in self.rows):
             return "GPUs with more memory, or less of what takes it: --suggest tries some of that"
+        if self._nothing_known:
+            return "the same command again"
         return "fix what the rows say, or see the whole error: understudy run --no-data " + self.program
+
+    @property
+    def _nothing_known(self) -> bool:
+        return self.interrupted and all(row.status == demand.NOT_TRIED for row in self.rows)
 
     def _why_not(self) -> str:
         nearest = [row for row in self.rows if row.status == demand.DOES_NOT_FIT and row.headroom_bytes is not None]
@@ -77,6 +85,8 @@ class Plan:
             if (row.headroom_bytes or 0) < 0:
                 return f"the nearest, {named(row)}, needs {format_bytes(-(row.headroom_bytes or 0))} more than there is"
             return f"the nearest, {named(row)}, does not find room in one piece: {row.why}"
+        if self._nothing_known:
+            return "no rehearsal had ended"
         return next((f"{named(row)}: {row.why}" for row in self.rows if row.why), "no candidate was tried")
 
     @property
