@@ -120,7 +120,7 @@ class CostModel:
     ) -> Price:
         """The roofline time over the efficiency that the operator's class reaches at that size."""
         work, size = flops.count(signature, name, operator.name), flops.bytes_moved(signature)
-        compute_ns = 1e9 * work / self._peak(precision)
+        compute_ns, _ = roofline.times_ns(work, size, self._peak(precision), self.gpu.memory_bandwidth_bytes_per_s)
         memory_ns = streams.moved_ns(self.gpu, size, self.gpu.memory_bandwidth_bytes_per_s)
         of_memory = part if operator.name == "rnn" else 1.0
         floor_ns = operator.floor_ns(self.gpu.generation) * streams.launches(signature, name, operator)

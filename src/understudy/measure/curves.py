@@ -19,6 +19,7 @@ from torch.nn import functional
 from understudy import gpus
 from understudy.errors import UsageError
 from understudy.gpus.gpu import Gpu
+from understudy.trace import roofline
 from understudy.trace.plain import Json
 
 ROOFLINE_US = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
@@ -140,7 +141,8 @@ def _memory_bound(gpu: Gpu, passes: int, make: Callable[[torch.Tensor], Call]) -
 
 
 def _roofline_us(gpu: Gpu, precision: str, flops: float, size_bytes: float) -> float:
-    return 1e6 * max(flops / gpu.peak_flops[precision], size_bytes / gpu.memory_bandwidth_bytes_per_s)
+    rates = gpu.peak_flops[precision], gpu.memory_bandwidth_bytes_per_s
+    return max(roofline.times_ns(flops, size_bytes, *rates)) / 1000.0
 
 
 def _products(gpu: Gpu, precision: str, dtype: torch.dtype) -> Iterator[Kernel]:

@@ -220,4 +220,4 @@ def _at_peak_ns(trace: Trace, number: int, gpu: Json) -> float:
     peaks = gpu.get("peak_flops") or {}
     dtype = signature.dtypes[0] if signature.dtypes else "float32"
     peak = peaks.get(roofline.precision(dtype, ("tf32", 1) in signature.detail, peaks)) or peaks.get("fp32")
-    return 1e9 * signature.flops / peak if peak else 0.0
+    return roofline.times_ns(signature.flops, 0.0, peak or 0.0, 0.0)[0]
