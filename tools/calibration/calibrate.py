@@ -25,7 +25,7 @@ import calibrate_compiled  # noqa: E402
 import calibrate_cost  # noqa: E402
 import calibrate_images  # noqa: E402
 import calibrate_products  # noqa: E402
-import calibrate_solvers  # noqa: E402
+import calibrate_published  # noqa: E402
 import calibrate_streams  # noqa: E402
 
 from understudy.cost import operators  # noqa: E402
@@ -62,7 +62,7 @@ def main() -> None:
         "matrix products": calibrate_products.calibrate_all,
         "memory-bound kernels": calibrate_streams.calibrate,
         "attention": calibrate_attention.calibrate,
-        "Fourier transforms and linear algebra": calibrate_solvers.calibrate,
+        "Fourier transforms and linear algebra": calibrate_published.calibrate,
         "curves and shares of whole models": calibrate_cost.calibrate,
         "shares of image models": lambda: found.append(calibrate_images.calibrate()),
         "curves and shares of whole models again": calibrate_cost.calibrate,

@@ -44,11 +44,12 @@ COMPILED, EAGER = "compiled", "eager"
 
 
 def _generated(name: str, begin: float) -> Share:
-    return Share("generated", "share", (("name", name),), begin, 1.15, SOURCE)
+    return Share("generated", "share", (("name", name),), begin, 1.0, SOURCE)
 
 
 def _convolutions(name: str, begin: float) -> Share:
-    return Share("convolutions", "share", (("name", name),), begin, 2.0, SOURCE)
+    of_bandwidth = name.startswith("direct")
+    return Share("convolutions", "share", (("name", name),), begin, 1.0 if of_bandwidth else 2.0, SOURCE)
 
 
 SHARES = {

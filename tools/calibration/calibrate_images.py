@@ -34,7 +34,7 @@ from record_steps import IMAGES, Recording  # noqa: E402
 
 from understudy import gpus  # noqa: E402
 from understudy.cost import CostModel, bands, curves, operators  # noqa: E402
-from understudy.cost.families import attention, direct_convolutions, generated, products, streams  # noqa: E402
+from understudy.cost.families import attention, direct_convolutions, generated, products, scans, streams  # noqa: E402
 from understudy.cost.operators import classify, plain  # noqa: E402
 from understudy.trace.operation import Signature  # noqa: E402
 
@@ -91,7 +91,8 @@ def _rate(key: str) -> Share:
 
 
 def _convolutions(name: str, begin: float) -> Share:
-    return Share("convolutions", "share", (("name", name),), begin)
+    of_bandwidth = name.startswith(("direct", "conversion"))
+    return Share("convolutions", "share", (("name", name),), begin, 1.0 if of_bandwidth else 1.6)
 
 
 SHARES = {
@@ -161,7 +162,7 @@ def shares_of(recording: Recording, signature: Signature) -> tuple[str, ...]:
         )
     if operator.name in ("matmul", "bmm") and generation == "ampere-86":
         return ("product ampere-86",)
-    if operator.name not in streams.CLASSES:
+    if operator.name not in (*streams.CLASSES, *scans.CLASSES):
         return ()
     kind = operator.name
     if "layer_norm" in name:

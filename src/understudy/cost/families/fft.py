@@ -35,7 +35,8 @@ _TRANSFORMS = ("fft_c2c", "fft_c2r", "fft_r2c")
 @cache
 def constants() -> dict[str, float]:
     """The fitted constants: `kernel_us`, `point_us`, `single_share` and `several_share` of the bandwidth."""
-    return {key: value for key, value in read("solvers")["fft"][0].items() if isinstance(value, float)}
+    row = read("solvers")["fft"][0]
+    return {name: float(row[name]) for name in ("kernel_us", "point_us", "single_share", "several_share")}
 
 
 def price(problem: Problem) -> Price | None:

@@ -8,7 +8,8 @@ every tile of `TILES` and every split of k that a library would try is priced, a
   prologue and the writing of its tile.
 - Memory reads each operand at least once, and again where a wave of tiles does not span the whole result. Operands
   that come round again within the L2 cache are not read from memory: the timings behind the constants went round six
-  weights, and their jump in time on an L40S lies where six weights fill its L2.
+  weights, and their jump in time on an L40S lies where six weights fill its L2. On A100, H100 and B200 it lies at half
+  of the listed size (`l2_share`): their L2 has two partitions, and each caches what its own SMs read.
 - Splitting k fills the GPU where tiles are few, and costs the sum over the parts.
 - Large work lowers the clock, since power is limited.
 
@@ -33,7 +34,7 @@ from understudy.gpus import Gpu
 CLASSES = ("matmul", "bmm")
 TILES = (
     (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64),
-    (32, 32), (64, 16), (16, 64),
+    (32, 32), (64, 16), (16, 64), (32, 16), (16, 32), (16, 16),
 )  # fmt: skip
 """Rows and columns of the results that one block computes; cuBLAS's kernels carry such numbers in their names."""
 MOST_WAVES = 32
@@ -61,12 +62,17 @@ _SERVED_BY = {"fp16": "bf16", "bf16": "bf16", "fp8": "bf16", "int8": "bf16", "tf
 """The precision whose constants serve each one: the tensor cores' peaks differ, their kernels are alike."""
 
 
+Number = Any
+"""A number; in the calibration, an array of them."""
+
+
 class Constants(NamedTuple):
     """What was fitted for one generation and precision. Times in microseconds, rates an SM and clock cycle.
 
     `efficiency` is the share of the peak that an endless tile reaches, and a tile of side `half_tile` reaches half of
     it; `tail` is the part of a last, partial wave that is waited for as if it were a whole one; `power` is by how
-    much the power limit slows large work; `sharpness` is how hard the change between the bounds is.
+    much the power limit slows large work; `sharpness` is how hard the change between the bounds is; `l2_share` is the
+    part of the L2 cache in which an operand survives until it comes round again.
     """
 
     floor_us: float = 2.0
@@ -82,6 +88,7 @@ class Constants(NamedTuple):
     lag_us: float = 0.5
     power: float = 0.08
     sharpness: float = 3.5
+    l2_share: float = 0.8
 
 
 class Rates(NamedTuple):
@@ -107,14 +114,16 @@ class Product(NamedTuple):
     """`batch` products of m x k with k x n, with elements of `item_bytes`.
 
     `distinct` is the part of the first operand's elements that memory holds: a convolution gathers some several times.
+    `inputs` is how many first operands the work goes round: one, which the kernel before wrote, except in some timings.
     """
 
-    batch: Any
-    m: Any
-    n: Any
-    k: Any
-    item_bytes: Any
-    distinct: Any = 1.0
+    batch: Number
+    m: Number
+    n: Number
+    k: Number
+    item_bytes: Number
+    distinct: Number = 1.0
+    inputs: Number = 1.0
 
 
 PYTHON = Arithmetic()
@@ -129,7 +138,7 @@ def rates(gpu: Gpu, peak_flops: float, constants: Constants) -> Rates:
         constants.read_bytes_per_clock * clock,
         constants.write_bytes_per_clock * clock,
         constants.bandwidth_share * gpu.memory_bandwidth_bytes_per_s / 1e6,
-        float(gpu.l2_bytes),
+        constants.l2_share * gpu.l2_bytes,
     )
 
 
@@ -145,8 +154,8 @@ def memory_us(product: Product, tile: tuple[int, int], rates: Rates, constants: 
 
 def _traffic(product: Product, rates: Rates) -> tuple[Any, Any]:
     """Microseconds that writing the result takes, and that reading m x n x k elements would; none of it within L2."""
-    batch, m, n, k, item, distinct = product
-    footprint = item * batch * (COPIES * k * n + distinct * m * k + m * n)
+    batch, m, n, k, item, distinct, inputs = product
+    footprint = item * batch * (COPIES * k * n + inputs * distinct * m * k + m * n)
     cold = (1.0 - 1.0 / (1.0 + (footprint / rates.l2_bytes) ** 8)) * item * batch * m * n / rates.memory_bytes
     return cold, cold * k
 
@@ -161,7 +170,7 @@ def candidate_us(
     of: Arithmetic = PYTHON,
 ) -> Any:
     """Time without the floor if the result is cut into these tiles, and k into so many parts."""
-    batch, m, n, k, item, _ = product
+    batch, m, n, k, item = product[:5]
     high, wide = tile
     step = STEP_BYTES // item
     side = high * wide / (high + wide)
@@ -207,7 +216,7 @@ def time_us(product: Product, rates: Rates, constants: Constants) -> float:
     cannot be the fastest, since one of its parts alone takes longer, is not worked out.
     """
     best = math.inf
-    batch, m, n, k, item, distinct = product
+    batch, m, n, k, item, distinct, _ = product
     ceil, sm_count, sharp, tail = math.ceil, rates.sm_count, constants.sharpness, constants.tail
     step = STEP_BYTES // item
     steps = ceil(k * item / STEP_BYTES)

@@ -11,6 +11,9 @@ where the bytes are those that the operator reads and writes, each as often as t
   norms of 2048 columns and more; 0.78 for both on an L4, whose L2 of 48 MB holds the rows in flight.
 - Softmax keeps rows up to 1024 elements in registers (ATen's PersistentSoftmax.cuh); longer ones are read twice, and
   those beyond 8192 three times (SoftMax.cu), as often as they are not in L2.
+- Random numbers cost arithmetic: a multiprocessor makes a few a cycle, whatever the memory does (`elements_per_clock`,
+  fitted on an H20).
+- A gather at any places of one long row takes a whole sector for each element that it finds.
 
 Small working sets (a quarter of the L2 cache or less) are taken to be in it, since the kernel before wrote them.
 The shares of generations are fitted on NeuSight's timings (`make calibrate`, `data/streams.toml`).
@@ -29,13 +32,15 @@ from understudy.gpus import Gpu
 from understudy.trace.operation import Signature
 
 CLASSES = (
-    "elementwise", "activation", "softmax", "norm", "reduction", "scan", "index", "embedding", "random", "fill", "copy",
+    "elementwise", "activation", "softmax", "norm", "reduction", "index", "embedding", "random", "fill", "copy",
     "foreach", "optimizer", "pool",
 )  # fmt: skip
 L2_SHARE = 0.25
 """Working sets up to this part of the L2 cache are taken to be there since the kernel before wrote them; assumed."""
 L2_BYTES_PER_CLOCK = 31.0
 """What one SM reads from L2 in a cycle: fitted on A100's matrix products (`data/products.toml`)."""
+OWN_BANDS = ("random", "index")
+"""Classes whose bands are those of their own published times."""
 BLOCKS_PER_SM = 8
 """Rows that one SM has in flight: 2048 threads in blocks of 256 or so."""
 USUAL_GROUPS = 32
@@ -45,6 +50,8 @@ IN_REGISTERS = 1024
 IN_SHARED_MEMORY = 8192
 """The longest row that is read twice and not three times: seen in NeuSight's timings (0.63 of the bandwidth on V100 to
 8192 columns, 0.44 beyond)."""
+SECTOR_BYTES = 32
+"""What memory hands out at least (NVIDIA's CUDA C++ Best Practices Guide, "Coalesced access to global memory")."""
 NEAREST = {
     "kepler": "pascal",
     "ampere-86": "ada",
@@ -95,11 +102,45 @@ def price(problem: Problem) -> Price | None:
     backward = "backward" in problem.name
     rate = bandwidth(gpu) * class_share(_kind(problem, operator, backward), backward)
     size = float(flops.bytes_moved(signature))
+    if operator.name == "index":
+        size += scattered_bytes(problem)
     again = further_bytes(problem, operator) if operator.name in ("norm", "softmax") else 0.0
-    time_ns = moved_ns(gpu, size, rate, again)
+    time_ns = max(moved_ns(gpu, size, rate, again), made_ns(problem, operator))
     floor_ns = operator.floor_ns(gpu.generation) * launches(signature, problem.name, operator)
     distance = generation_share(gpu.generation, gpu.key)[1]
+    if operator.name in OWN_BANDS:
+        return Price(floor_ns + time_ns, floor_ns, band(operator.name, "borrowed"))
     return Price(floor_ns + time_ns, floor_ns, band("streams", distance, gpu.key))
+
+
+def made_ns(problem: Problem, operator: OperatorClass) -> float:
+    """What making random numbers takes."""
+    if operator.name != "random" or not problem.inputs:
+        return 0.0
+    rate = elements_per_clock(generator_of(problem.name))
+    outputs = problem.signature.shapes[problem.signature.inputs :] or problem.inputs
+    return 1000.0 * prod(outputs[0]) / (rate * problem.gpu.sm_count * problem.gpu.clock_mhz)
+
+
+@cache
+def elements_per_clock(generator: str) -> float:
+    """Random numbers that one SM makes in a cycle."""
+    return next(float(row["elements_per_clock"]) for row in read("streams")["generator"] if row["name"] == generator)
+
+
+def generator_of(name: str) -> str:
+    """Whose arithmetic an operator's random numbers are."""
+    if "normal" in name or "randn" in name:
+        return "normal"
+    return "bernoulli" if "bernoulli" in name else "uniform"
+
+
+def scattered_bytes(problem: Problem) -> float:
+    """What a gather from one long row reads beyond its elements: a sector for each, unless L2 holds the row."""
+    x, outputs = problem.inputs[0] if problem.inputs else (), problem.signature.shapes[problem.signature.inputs :]
+    if len(x) != 1 or not outputs or problem.item_bytes * x[0] <= problem.gpu.l2_bytes:
+        return 0.0
+    return float(prod(outputs[0]) * max(0, SECTOR_BYTES - problem.item_bytes))
 
 
 def moved_ns(gpu: Gpu, size: float, rate: float, again: float = 0.0) -> float:

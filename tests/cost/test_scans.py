@@ -1,0 +1,85 @@
+"""Scans, sorts, random numbers and gathers against published times, and what their time must do in general."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from understudy import gpus
+from understudy.cost import CostModel
+from understudy.trace.operation import Signature
+
+TABLE = Path(__file__).parents[2] / "tools" / "calibration" / "memory_bound_published.csv"
+H100, A100 = (CostModel(gpus.find(name), (12, 8)) for name in ("H100-SXM5-80GB", "A100-SXM4-80GB"))
+
+
+def us(cost_model, name, inputs, outputs, dtypes):
+    signature = Signature(name, (*inputs, *outputs), dtypes, len(inputs))
+    return cost_model.kernel(signature).duration_ns / 1000
+
+
+def scan(cost_model, name, *shape, dtype="float32"):
+    return us(cost_model, f"aten::{name}", (shape,), (shape,), (dtype, dtype))
+
+
+@pytest.mark.parametrize("kind", ["scan", "random", "index"])
+def test_published_times_are_met_within_a_factor_of_one_and_a_half(kind):
+    """Of all rows of a class: the median factor."""
+    factors = []
+    with TABLE.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["class"] == kind]
+    assert len(rows) >= 8
+    for row in rows:
+        inputs, outputs = (
+            [tuple(map(int, shape.split("x"))) for shape in row[side].split()] for side in ("inputs", "outputs")
+        )
+        cost_model, dtypes = CostModel(gpus.find(row["gpu"]), (12, 8)), tuple(row["dtypes"].split())
+        predicted = sum(us(cost_model, name, inputs, outputs, dtypes) for name in row["operator"].split())
+        factors.append(math.exp(abs(math.log(predicted / float(row["us"])))))
+    assert median(factors) < 1.5
+
+
+def test_a_scan_goes_along_its_rows_however_few_bytes_they_are():
+    halves = scan(H100, "cumsum", 1024, 4096, dtype="float16")
+    assert scan(H100, "cumsum", 1024, 4096) == pytest.approx(halves, rel=0.05)
+    assert scan(H100, "cumsum", 1024, 8192) > 1.5 * halves
+
+
+def test_one_long_row_is_scanned_by_the_whole_device():
+    assert scan(H100, "cumsum", 50_000_000) < scan(H100, "cumsum", 8, 6_250_000) / 10
+
+
+@pytest.mark.parametrize("name", ["cumsum", "sort", "nonzero", "uniform_"])
+def test_time_grows_with_the_work(name):
+    rows = [scan(A100, name, 512, size) for size in (16, 64, 1000, 4096, 4097, 70_000)]
+    columns = [scan(A100, name, rows, 1000) for rows in (2, 64, 1000, 40_000)]
+    assert rows == sorted(rows)
+    assert columns == sorted(columns)
+
+
+def test_long_sorts_pass_over_values_and_places_for_each_byte_of_a_value():
+    def sort(dtype):
+        return us(A100, "aten::sort", ((1, 1 << 26),), ((1, 1 << 26),) * 2, (dtype, dtype, "int64"))
+
+    assert sort("float32") > 5 * scan(A100, "nonzero", 1, 1 << 26)
+    assert 1.8 < sort("float32") / sort("float16") < 2.6
+
+
+def test_random_numbers_cost_the_same_in_every_type():
+    def draw(name, dtype="float32"):
+        return us(H100, f"aten::{name}", ((1 << 28,),), (), (dtype,))
+
+    assert draw("uniform_", "float16") == pytest.approx(draw("uniform_"), rel=0.1)
+    assert draw("bernoulli_") > 1.5 * draw("normal_") > 1.5 * draw("uniform_")
+
+
+def test_a_gather_from_a_long_row_takes_a_sector_for_each_element():
+    def gather(*shape):
+        return us(H100, "aten::gather", (shape, shape), (shape,), ("float32", "int64", "float32"))
+
+    assert gather(1 << 28) > 1.8 * gather(1 << 14, 1 << 14)
+    assert gather(1 << 20) == pytest.approx(gather(1 << 10, 1 << 10), rel=0.05)  # L2 holds it

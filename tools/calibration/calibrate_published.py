@@ -1,0 +1,269 @@
+"""Fit transforms, linear algebra, scans, random numbers and gathers on kernels that people published one by one.
+
+    python tools/calibration/calibrate_published.py            # a stage of make calibrate
+    python tools/calibration/calibrate_published.py --check    # fits nothing: the error of each row
+
+The tables are small (`fft_published.csv`, one card; `solvers_published.csv`, nine; `memory_bound_published.csv`,
+three), so a constant is searched by steps of 3 % that lower the mean of |log(predicted / published)|, and each row is
+predicted without it: transforms with their length left out, scans with their operator, the others with the row itself.
+It writes `solvers.toml`, some rows of `streams.toml`, and the bands of all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
+
+import tables  # noqa: E402
+from calibrate_products import Residuals, report, update_bands, write  # noqa: E402
+from calibrate_streams import HEAD as STREAMS_HEAD  # noqa: E402
+
+from understudy import gpus  # noqa: E402
+from understudy.cost import CostModel, bands, operators  # noqa: E402
+from understudy.cost.families import fft, linear_algebra, scans, streams  # noqa: E402
+from understudy.trace.operation import Signature  # noqa: E402
+
+HEAD = "Fourier transforms and linear algebra: the constants of cost/families/fft.py and linear_algebra.py."
+STEP = 1.03
+OPERATORS = {
+    "cholesky": "aten::linalg_cholesky_ex", "qr": "aten::linalg_qr", "svd": "aten::_linalg_svd",
+    "eig": "aten::linalg_eig", "eigh": "aten::_linalg_eigh", "lu": "aten::_linalg_solve_ex",
+    "triangular": "aten::linalg_lu_solve",
+}  # fmt: skip
+CHAINS: dict[str, dict[str, float]] = {
+    "cholesky": {"floor_us": 25.0, "matrix_us": 0.0, "column_us": 0.7, "order": 1.0, "share": 0.1},
+    "cholesky batched": {"floor_us": 30.0, "matrix_us": 0.0, "column_us": 1.0, "order": 1.0, "share": 0.1},
+    "qr": {"floor_us": 30.0, "matrix_us": 0.0, "column_us": 2.5, "order": 1.0, "share": 0.4},
+    "qr small": {"floor_us": 30.0, "matrix_us": 20.0, "column_us": 1.0, "order": 1.0, "share": 0.4},
+    "svd": {"floor_us": 200.0, "matrix_us": 200.0, "column_us": 0.033, "order": 2.6, "share": 0.3},
+    "svd batched": {"floor_us": 200.0, "matrix_us": 0.4, "column_us": 1.0, "order": 2.0, "share": 0.3},
+    "eig": {"floor_us": 200.0, "matrix_us": 400.0, "column_us": 100.0, "order": 1.0, "share": 0.1},
+    "eigh": {"floor_us": 100.0, "matrix_us": 5.0, "column_us": 5.0, "order": 1.0, "share": 0.1},
+    "lu": {"floor_us": 60.0, "matrix_us": 0.0, "column_us": 2.0, "order": 1.0, "share": 0.1},
+    "triangular": {"floor_us": 15.0, "matrix_us": 0.0, "column_us": 0.4, "order": 1.0, "share": 0.3},
+}
+"""Where the search begins; what is 0, `order` and, of all but Cholesky's, `share` stay as they are."""
+FFT: dict[str, float] = {"kernel_us": 2.4, "point_us": 0.0005, "single_share": 0.75, "several_share": 0.9}
+SCAN: dict[str, Any] = {"name": "scan", "column_us": 0.15, "order": 0.85}
+RANDOM = {"uniform": 2.4, "normal": 1.7, "bernoulli": 0.8}
+"""Random numbers that one SM makes in a cycle, to begin with."""
+MOST = {"single_share": 1.0, "several_share": 1.0, "share": 1.0, "order": 1.0}
+"""No kernel moves more than the bandwidth, and the way along a row does not grow faster than it."""
+PUBLISHED = "fitted: times in pull requests and issues ({})"
+Row = dict[str, str]
+
+
+def transform(row: Row) -> Signature:
+    """The signature of a published transform, complex to complex."""
+    shape = (int(row["batch"]), int(row["length"]))
+    detail = (("dim", "[1]"), ("normalization", "0"))
+    return Signature("aten::_fft_c2c", (shape, shape), (row["dtype"],) * 2, 1, detail=detail)
+
+
+def decomposition(row: Row) -> Signature:
+    """The signature of a published decomposition."""
+    batch = () if row["batch"] == "1" else (int(row["batch"]),)
+    return Signature(OPERATORS[row["operator"]], ((*batch, int(row["m"]), int(row["n"])),), (row["dtype"],), 1)
+
+
+def memory_bound(row: Row) -> list[Signature]:
+    """The signatures of a published scan, gather or generator of random numbers: of each kernel of the call."""
+    inputs, outputs = (
+        [tuple(int(side) for side in shape.split("x")) for shape in row[name].split()] for name in ("inputs", "outputs")
+    )
+    dtypes = tuple(row["dtypes"].split())
+    return [Signature(name, (*inputs, *outputs), dtypes, len(inputs)) for name in row["operator"].split()]
+
+
+def predicted_us(row: Row) -> float:
+    """The time of a row as the model has it now."""
+    model = CostModel(gpus.find(row["gpu"]), (12, 8))
+    if "inputs" in row:
+        return sum(model.kernel(one).duration_ns for one in memory_bound(row)) / 1000.0
+    return model.kernel(transform(row) if "length" in row else decomposition(row)).duration_ns / 1000.0
+
+
+def forget() -> None:
+    """Let the model read its constants anew."""
+    fft.constants.cache_clear()
+    linear_algebra.chain.cache_clear()
+    scans.chain.cache_clear()
+    streams.class_share.cache_clear()
+    streams.elements_per_clock.cache_clear()
+
+
+def chain_of(row: Row) -> str:
+    """The chain that prices a row."""
+    kind = row["operator"]
+    _, form = linear_algebra.form_of(kind, int(row["batch"]), int(row["m"]), int(row["n"]))
+    return f"{kind} {form}" if f"{kind} {form}" in CHAINS else kind
+
+
+def search(constants: dict[str, Any], free: tuple[str, ...], rows: list[Row]) -> float:
+    """Change the free constants in place until no step helps; the mean error that is left."""
+
+    def loss() -> float:
+        forget()
+        return float(np.mean([abs(math.log(predicted_us(row) / float(row["us"]))) for row in rows]))
+
+    best, stride = loss(), dict.fromkeys(free, 16)
+    while any(stride.values()):
+        for name in free:
+            if not stride[name]:
+                continue
+            before = constants[name]
+            for factor in (STEP ** stride[name], STEP ** -stride[name]):
+                constants[name] = min(before * factor, MOST.get(name, math.inf))
+                error = loss()
+                if error < best - 1e-6:
+                    best = error
+                    break
+                constants[name] = before
+            else:
+                stride[name] //= 2
+    forget()
+    return best
+
+
+def left_out(
+    constants: dict[str, Any], free: tuple[str, ...], rows: list[Row], key: Callable[[Row], str]
+) -> list[float]:
+    """Published over predicted times, each row predicted with constants that have not seen the rows of its key."""
+    found, fitted = [], dict(constants)
+    for group in sorted({key(row) for row in rows}):
+        others = [row for row in rows if key(row) != group]
+        constants |= fitted
+        if others:
+            search(constants, free, others)
+        found += [float(row["us"]) / predicted_us(row) for row in rows if key(row) == group]
+    constants |= fitted
+    forget()
+    return found
+
+
+def transforms(data: dict[str, Any]) -> list[float]:
+    """Fit the transforms; their residuals."""
+    rows, free = tables.read("fft_published.csv"), tuple(FFT)
+    search(data["fft"][0], free, rows)
+    seen = left_out(data["fft"][0], free, rows, lambda row: row["length"])
+    data["fft"][0] |= {"n": len(rows), "source": "fitted: cuFFT on an RTX 3080 (fft_published.csv)"}
+    show("fft", seen)
+    return seen
+
+
+def chains(data: dict[str, Any]) -> list[float]:
+    """Fit the decompositions and solvers; their residuals."""
+    by_kind: dict[str, list[float]] = defaultdict(list)
+    published = tables.read("solvers_published.csv")
+    for row in data["chain"]:
+        mine = [one for one in published if chain_of(one) == row["name"]]
+        free = tuple(name for name in ("floor_us", "matrix_us", "column_us") if row[name])
+        free += ("share",) if "cholesky" in row["name"] else ()
+        search(row, free if len(mine) > 1 else ("column_us",), mine)
+        by_kind[row["name"].split()[0]] += left_out(row, free, mine, lambda one: str(published.index(one)))
+        row |= {"n": len(mine), "source": PUBLISHED.format("solvers_published.csv")}
+    for kind, ratios in by_kind.items():
+        show(kind, ratios)
+    every = [ratio for ratios in by_kind.values() for ratio in ratios]
+    show("linear algebra", every)
+    return every
+
+
+def memory_bound_kernels() -> dict[str, list[float]]:
+    """Fit scans, random numbers and gathers, and write them; their residuals."""
+    data = operators.read("streams")
+    data["chain"] = [dict(SCAN)]
+    data["generator"] = [{"name": name, "elements_per_clock": rate} for name, rate in RANDOM.items()]
+    by_class: dict[str, list[Row]] = defaultdict(list)
+    for row in tables.read("memory_bound_published.csv"):
+        by_class[row["class"]].append(row)
+    share = {row["name"]: row for row in data["class"]}
+    long_rows = [row for row in by_class["scan"] if "x" not in row["inputs"]]
+    rows = [row for row in by_class["scan"] if "x" in row["inputs"]]
+    search(share["scan"], ("share",), long_rows)
+    search(data["chain"][0], ("column_us", "order"), rows)
+    search(share["index"], ("share",), by_class["index"])
+
+    def shape(row: Row) -> str:
+        return row["inputs"] + row["dtypes"]
+
+    found = {
+        "scans": [
+            *left_out(share["scan"], ("share",), long_rows, lambda row: row["gpu"]),
+            *left_out(data["chain"][0], ("column_us", "order"), rows, lambda row: row["operator"]),
+        ],
+        "index": left_out(share["index"], ("share",), by_class["index"], shape),
+        "random": [],
+    }
+    for constants in data["generator"]:
+        mine = [row for row in by_class["random"] if streams.generator_of(row["operator"]) == constants["name"]]
+        search(constants, ("elements_per_clock",), mine)
+        found["random"] += left_out(constants, ("elements_per_clock",), mine, shape)
+    source = PUBLISHED.format("memory_bound_published.csv")
+    for row in (share["scan"], share["index"], *data["chain"], *data["generator"]):
+        row |= {"source": source}
+    for name, ratios in found.items():
+        show(name, ratios)
+    write("streams", STREAMS_HEAD, [(kind, row) for kind, rows in data.items() for row in rows])
+    return found
+
+
+def calibrate() -> None:
+    """Fit, cross-validate and write."""
+    rows = [("chain", {"name": name} | row) for name, row in CHAINS.items()]
+    write("solvers", HEAD, [("fft", dict(FFT)), *rows])
+    operators.read.cache_clear()
+    data = operators.read("solvers")
+    residuals = {"fft": transforms(data), "linear algebra": chains(data)}
+    write("solvers", HEAD, [(kind, row) for kind, rows in data.items() for row in rows])
+    residuals |= memory_bound_kernels()
+    sources = {"fft": "cross-validated with the length left out, one card"}
+    sources["scans"] = "cross-validated with the operator left out"
+    found = []
+    for family, ratios in residuals.items():
+        row: dict[str, Any] = {"family": family, "distance": "own generation" if family == "fft" else "borrowed"}
+        row |= {"width": Residuals("", "", np.array(ratios)).width(), "n": len(ratios)}
+        found.append(("band", row | {"source": sources.get(family, "cross-validated with the row left out")}))
+    update_bands(tuple(residuals), found)
+    operators.read.cache_clear()
+    bands.band.cache_clear()
+    forget()
+
+
+def show(name: str, ratios: list[float]) -> None:
+    """The line of a family's rows, each predicted without it, and the median factor."""
+    residuals = Residuals("left out", name, np.array(ratios))
+    report(residuals, residuals.width())
+    factor = math.exp(float(np.median(np.abs(np.log(ratios)))))
+    print(f"  {name}: median factor {factor:.2f}, worst {math.exp(float(np.max(np.abs(np.log(ratios))))):.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="fit nothing: print the error of each row")
+    if not parser.parse_args().check:
+        calibrate()
+        return
+    for name in ("fft_published.csv", "solvers_published.csv", "memory_bound_published.csv"):
+        for row in tables.read(name):
+            if "inputs" in row:
+                what = f"{row['operator']} {row['inputs']} {row['dtypes'].split()[0]}"
+            else:
+                kind = f"fft of {row['length']}" if "length" in row else f"{row['operator']} {row['m']} x {row['n']}"
+                what = f"{kind} batch {row['batch']}"
+            us = predicted_us(row)
+            print(f"{what:48} {row['gpu']:16} {us:12.1f} of {row['us']:>10} us {us / float(row['us']):5.2f}")
+
+
+if __name__ == "__main__":
+    main()
