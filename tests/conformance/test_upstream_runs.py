@@ -200,3 +200,12 @@ def test_what_a_stub_passes_is_counted_by_subject() -> None:
         ({}, "-"),
     ):
         assert page.cells(page.Runs("2.6.0", emulated, {"test_cuda.py": stub}))[-1][-1] == count
+
+
+def test_the_page_says_what_was_put_out_of_scope_after_a_first_run() -> None:
+    names = ("TestAutograd::test_thread_shutdown", "TestNestedTensorCUDA::test_compile_cuda")
+    results = {"test_autograd.py": names[0], "test_nestedtensor.py": names[1]}
+    runs = page.Runs("2.6.0", {file: {name: Result(name, "failed")} for file, name in results.items()}, None)
+    text = page.suites_document(runs)
+    assert "where CUDA's driver finds one (1, added later)" in text
+    assert "(TorchScript, Inductor) (1)" in text

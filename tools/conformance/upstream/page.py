@@ -252,13 +252,15 @@ def _samples() -> list[str]:
         "Of some suites only a random sample of the tests in scope is run; the seed is the file's name. At most this "
         f"many tests are drawn per file, all if the file has fewer: {words}. The files, the sample sizes and what is "
         "out of scope were fixed in `tools/conformance/upstream/files.toml` and `scope.toml` before a suite's first "
-        "run. Tests of the profiler and of `distributed/` are in scope whether or not they mention CUDA."
+        "run, except for what is marked *added later* below. Tests of the profiler and of "
+        "`distributed/` are in scope whether or not they mention CUDA."
     ]
 
 
 def _scope(runs: Runs) -> list[str]:
     counts = Counter(why for test in runs.tests() if (why := out_of_scope(*test)) is not None)
-    return ["\n".join(f"- {why} ({count})" for why, count in counts.items())]
+    later = {row["reason"] for row in table("scope.toml")["out"] if row.get("later")}
+    return ["\n".join(f"- {why} ({count}{', added later' * (why in later)})" for why, count in counts.items())]
 
 
 def _failures(file: str, rows: list[tuple[str, str]]) -> str:
