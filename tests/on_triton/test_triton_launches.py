@@ -13,6 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from understudy import emulate
 from understudy.errors import UnsupportedError
+from understudy.seam.torch.triton.base import check_version
 from understudy.session import Session
 from understudy.trace.operation import Kind
 
@@ -359,3 +360,9 @@ def test_operators_of_the_librarys_own(session):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert torch.equal(torch.compile(double)(x), 2 * x)
+
+
+def test_an_old_triton_is_refused(monkeypatch):
+    monkeypatch.setattr(triton, "__version__", "3.2.0")
+    with pytest.raises(UnsupportedError, match=r"kernels of Triton 3.7 or newer, and this is 3\.2\.0"):
+        check_version()

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from understudy.errors import UnsupportedError
 from understudy.seam.torch.triton.memory import Memory
 from understudy.seam.torch.triton.values import Array
 
@@ -87,10 +88,29 @@ class Work:
             self.largest = tile
 
 
+OLDEST = (3, 7)
+
+
+def check_version() -> None:
+    """Refuse a Triton whose interpreter is not the one that this room extends.
+
+    Raises:
+        UnsupportedError: this Triton is too old.
+    """
+    import triton
+
+    if tuple(map(int, triton.__version__.split(".")[:2])) < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        raise UnsupportedError(
+            f"emulated GPUs run kernels of Triton {wanted} or newer, and this is {triton.__version__}"
+        )
+
+
 class Base:
     """Triton's modules and builder, and the memory and work of the launch that runs now."""
 
     def __init__(self) -> None:
+        check_version()
         import triton.language as language
         from triton._C.libtriton import interpreter as native
         from triton._C.libtriton import ir

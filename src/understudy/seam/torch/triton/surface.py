@@ -8,6 +8,7 @@ from types import ModuleType
 from understudy.seam.patching import Patch
 from understudy.seam.torch.tags import device_of
 from understudy.seam.torch.triton import driver, tuning
+from understudy.seam.torch.triton.base import check_version
 from understudy.seam.torch.triton.launches import TunedKernel, launch, tensors_of
 
 
@@ -25,6 +26,7 @@ def _compiled(module: ModuleType) -> list[Patch]:
 
 def _interpreted(module: ModuleType) -> list[Patch]:
     """Kernels that were decorated with TRITON_INTERPRET=1: on emulated tensors they are a GPU's kernels as well."""
+    check_version()
     stock: Callable[..., object] = module.InterpretedFunction.run
     kernels: dict[int, tuple[object, TunedKernel]] = {}
 
