@@ -209,3 +209,20 @@ def test_the_page_says_what_was_put_out_of_scope_after_a_first_run() -> None:
     text = page.suites_document(runs)
     assert "where CUDA's driver finds one (1, added later)" in text
     assert "(TorchScript, Inductor) (1)" in text
+
+
+def test_suites_that_were_not_run_again_stay_on_the_page() -> None:
+    def runs(file: str, *outcomes: str) -> page.Runs:
+        results = {f"TestA::test_{i}": Result(f"TestA::test_{i}", outcome, "bad") for i, outcome in enumerate(outcomes)}
+        return page.Runs("2.6.0", {file: results}, None)
+
+    first = page.suites_document(runs("test_sparse.py", "passed", "failed"))
+    both = page.suites_document(runs("test_foreach.py", "passed", "passed", "failed"), first)
+    assert "| Sparse tensors † | 1 | 1 | 0 | 0 | 0 | 50.0% | - |\n" in both
+    assert "| all | 3 | 2 | 0 | 0 | 0 | 60.0% | - |\n" in both
+    assert both.index("### test_foreach.py") < both.index("### test_sparse.py")
+    assert "`test_sparse_csr.py`" in both
+    again = page.suites_document(runs("test_sparse.py", "passed"), both)
+    assert "| Sparse tensors | 1 | 0 | 0 | 0 | 0 | 100.0% | - |\n" in again
+    assert "| Foreach † | 2 | 1 |" in again
+    assert "### test_sparse.py" not in again

@@ -80,7 +80,9 @@ def main() -> int:
         print(page.text(page.cells(runs)))
         if torch == VERSION and not options.only:
             target = SUITES_PAGE if options.suites else PAGE
-            target.write_text((page.suites_document if options.suites else page.document)(runs), encoding="utf-8")
+            earlier = target.read_text(encoding="utf-8") if target.exists() else ""
+            text = page.suites_document(runs, earlier) if options.suites else page.document(runs)
+            target.write_text(text, encoding="utf-8")
             print(f"\nwritten: {target.relative_to(ROOT)}")
     if options.suites:
         return 0

@@ -222,16 +222,22 @@ def _alone(runs: Runs) -> list[str]:
     ]
 
 
-def suites_document(runs: Runs) -> str:
-    """The page `docs/conformance-suites.md`."""
+def suites_document(runs: Runs, earlier: str = "") -> str:
+    """The page `docs/conformance-suites.md`; suites that were not run stay as the `earlier` page has them."""
     ran = {file for file, _ in runs.tests()}
-    left = [f"`{file}`" for file in suite_files() if file not in ran]
+    kept = Earlier.read(earlier, {suite(file)["name"] for file in ran})
+    left = [
+        f"`{file}`"
+        for file in suite_files()
+        if (file in kept.left if suite(file)["name"] in kept.rows else file not in ran)
+    ]
     parts = [
         "# PyTorch's tests beyond its CUDA files",
         '`make conformance ARGS="--suites"` writes this page. It runs tests of PyTorch 2.6.0 that are not in the files '
         f"of [the other page](conformance.md), unchanged, on torch {runs.torch} with two emulated GPUs, or four where "
         "a test needs more than two. The target for each suite is that 97 % of its tests in scope pass.",
-        markdown(cells(runs)),
+        markdown(kept.joined(cells(runs))),
+        *([f"{MARK} of an earlier run, which the last one did not repeat."] if kept.rows else []),
         *([f"Files that the last run did not reach: {', '.join(left)}."] if left else []),
         "*Skipped* tests skip themselves, mostly for reasons unrelated to emulation. *Not run* tests were not reached "
         "by the last run.",
@@ -241,8 +247,44 @@ def suites_document(runs: Runs) -> str:
         *_scope(runs),
         "## Failing tests",
         *(_failures(file, rows) for file, rows in runs.failing().items()),
+        *kept.failures,
     ]
     return "\n\n".join(parts) + "\n"
+
+
+MARK = "†"
+
+
+@dataclass
+class Earlier:
+    """What an earlier page says of suites that were not run again.
+
+    `rows` are the table's cells by suite, `failures` the sections of their files, `left` the files not reached then.
+    """
+
+    rows: dict[str, list[str]]
+    failures: list[str]
+    left: set[str]
+
+    @classmethod
+    def read(cls, text: str, again: set[str]) -> Earlier:
+        """Of a page's text what is not of the suites that were run `again`."""
+        table_lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+        names = {one["name"] for one in table("files.toml")["suite"]} - again
+        rows = {line[0].removesuffix(f" {MARK}"): line[1:] for line in table_lines}
+        sections = [f"### {section.strip()}" for section in text.partition("## Failing tests")[2].split("\n### ")[1:]]
+        failures = [one for one in sections if suite(one.split()[1]).get("name") in names]
+        left = set(re.findall(r"`([^`]+)`", "".join(re.findall(r"^Files that the last run.*$", text, re.MULTILINE))))
+        return cls({name: rows[name] for name in names & rows.keys()}, failures, left)
+
+    def joined(self, lines: list[list[str]]) -> list[list[str]]:
+        """The table's cells with the rows of the earlier run among them, and the sum of both."""
+        header, *found, last = lines
+        found += [[f"{name} {MARK}", *row] for name, row in self.rows.items()]
+        order = [one["name"] for one in table("files.toml")["suite"]]
+        found.sort(key=lambda line: order.index(line[0].removesuffix(f" {MARK}")))
+        sums = Counter({name: sum(int(line[i]) for line in found) for i, name in enumerate(COLUMNS, 1)})
+        return [header, *found, ["all", *(str(sums[name]) for name in COLUMNS), f"{share(sums):.1%}", last[-1]]]
 
 
 def _samples() -> list[str]:
