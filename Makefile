@@ -42,6 +42,7 @@ help:
 	@echo "make differential     the Trainer against a hand-written loop on 1,000 random configurations; a quarter of an hour"
 	@echo "make bench-train      the Trainer beside a bare loop, Lightning, accelerate, Keras and skorch"
 	@echo "make programs         other people's programs (Hugging Face, accelerate, Lightning, timm, ...) on emulated GPUs; a quarter of an hour, 2 GB"
+	@echo "make programs-compiled   those of them that torch.compile compiles, beside the CPU; ten minutes, 1 GB"
 	@echo "make conformance      PyTorch $(OLDEST_TORCH)'s own CUDA tests on two emulated GPUs; takes half an hour to an hour; fetches them first"
 	@echo "make advice           every advice that a patch can follow is followed, and held to what was promised; an hour or more"
 	@echo "make behaviour        what thirty programs do, recorded before a change of structure and compared after it (ARGS)"
@@ -181,6 +182,11 @@ snapshots: environment
 programs:
 	@PYTHON="$(PYTHON)" tools/environment .venv-programs$(if $(TORCH),-torch-$(TORCH)) torch,report $(TORCH)
 	.venv-programs$(if $(TORCH),-torch-$(TORCH))/bin/python tools/programs/programs.py $(ARGS)
+
+# Programs that compile, with Triton (1 GB more); those that a git checkout gives need ARGS="--sources DIR --clone", too.
+programs-compiled:
+	@PYTHON="$(PYTHON)" tools/environment .venv-programs-compiled torch,report,compile
+	.venv-programs-compiled/bin/python tools/programs/programs.py --only ", compiled" $(ARGS)
 
 # PyTorch's tests fit the torch that they were released with. ARGS="--list" runs the chosen ones only, ARGS="--suites" those
 # beyond the CUDA files.

@@ -49,6 +49,8 @@ ERROR = re.compile(r"^(?:\[?rank\d+\]?:? ?|E +)*([\w.]*(?:Error|Exception|Exit|I
 ABORT = re.compile(r"^ *what\(\): +(.*)$", re.MULTILINE)
 COUNTED = re.compile(r"(\d+) (passed|failed|skipped|error)")
 IDLE = "not run"
+SLOWEST = 4.0
+"""How many times the CPU's time a step of a row with `seconds` may take."""
 GRACE_S = 10
 """How long a program that is ended may take to leave."""
 
@@ -92,6 +94,7 @@ class Row:
     minutes: float = 5
     cpu: tuple[str, ...] = ()
     losses: str = ""
+    seconds: str = ""
     variables: dict[str, str] = field(default_factory=dict)
 
 
@@ -159,7 +162,7 @@ def _beside_cpu(row: Row, output: str, folder: Path, log: Path, patience: float)
     """Run the same program on the CPU, without understudy: the losses that both print must be equal."""
     command = [sys.executable, *_words(row.cpu, row, folder)]
     code, plain = _execute(command, _variables(row, folder), folder, row, log.with_suffix(".cpu.log"), patience)
-    ours, theirs = ([float(value) for value in re.findall(row.losses, text)] for text in (output, plain))
+    ours, theirs = (_numbers(row.losses, text) for text in (output, plain))
     if code != 0 or not theirs:
         return Outcome("fails", f"on the CPU it ended with exit code {code} and {len(theirs)} losses")
     equal = len(ours) == len(theirs) and all(
@@ -167,7 +170,17 @@ def _beside_cpu(row: Row, output: str, folder: Path, log: Path, patience: float)
     )
     if not equal:
         return Outcome("fails", f"its losses {ours} are not the CPU's {theirs}")
-    return Outcome("runs", f"{len(ours)} losses equal to the CPU's")
+    reason = f"{len(ours)} losses equal to the CPU's"
+    if row.seconds:
+        slower = max(_numbers(row.seconds, output)) / max(_numbers(row.seconds, plain))
+        reason += f", {slower:.1f} times the CPU's processor time"
+        if slower > SLOWEST:
+            return Outcome("fails", reason)
+    return Outcome("runs", reason)
+
+
+def _numbers(pattern: str, text: str) -> list[float]:
+    return [float(value) for value in re.findall(pattern, text, re.MULTILINE)]
 
 
 def _words(words: tuple[str, ...], row: Row, folder: Path) -> list[str]:

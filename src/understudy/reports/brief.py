@@ -83,10 +83,14 @@ def busy(used: Sequence[Device]) -> str:
 
 def graphs(summary: Summary) -> str:
     """What was compiled, in so long."""
-    if summary.compiled is None:
+    compiled = summary.compiled
+    if compiled is None:
         return ""
-    spent = summary.compiled.compile_ns
-    return summary.compiled.words + (f"; compiled in {format_ns(spent)} here" if spent else "")
+    fused = f"{plural(compiled.total('generated'), 'kernel')} from {plural(compiled.total('nodes'), 'node')}"
+    words = f"{plural(len(compiled.graphs), 'compiled graph')}, {fused}"
+    if compiled.breaks:
+        words += f", {plural(compiled.breaks, 'break')}"
+    return words + (f"; {format_ns(compiled.compile_ns)} to compile" if compiled.compile_ns else "")
 
 
 def limit(summary: Summary) -> str:
