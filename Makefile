@@ -52,6 +52,7 @@ help:
 	@echo "make fuzz             damaged and hostile files of every format that is read: ten minutes, seeded (ARGS=\"--seed 7\")"
 	@echo "make race-oracle      1,000 random programs of several streams, with free and reuse, beside an oracle; five minutes"
 	@echo "make differential-operators  every operator of PyTorch's database, and random programs, beside plain PyTorch; hours"
+	@echo "make differential-compiled  60 random functions compiled by torch.compile, beside the same uncompiled; a few minutes"
 	@echo "make docs             the documentation, in site/"
 	@echo "make experiment-pages the experiments' pages of the documentation, from runs of them; takes long"
 	@echo "make experiments      every experiment in its small form, on two emulated V100"
@@ -215,6 +216,11 @@ hardware:
 # ARGS="--only 'linalg.*'" compares some operators, ARGS="--programs 0:200" some random programs alone.
 differential-operators: environment
 	OMP_NUM_THREADS=1 $(RUN) -W ignore tools/differential $(ARGS)
+
+# ARGS="--functions 7" compiles the function of one seed again.
+differential-compiled:
+	@PYTHON="$(PYTHON)" tools/environment .venv-compile torch,report,compile,dev
+	OMP_NUM_THREADS=1 .venv-compile/bin/python -W ignore tools/differential/compiled.py $(ARGS)
 
 # ARGS="--seed 7 --one trace/112" writes one file again and reads it.
 fuzz: environment
