@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function, schedule, tensorboard_trace_handler
+from torch.profiler._memory_profiler import _CATEGORY_TO_INDEX, Category
 
 import understudy
 from understudy.seam.torch.profiler.chrome import Exact, Writer
@@ -258,6 +259,30 @@ def test_a_memory_timeline_has_what_a_gpu_held(session: Session, tmp_path: Path)
     _, sizes = json.loads(path.read_text())
     assert max(map(sum, sizes)) == 5 << 20
     assert sum(sizes[-1]) == 0
+
+
+def test_a_memory_timeline_knows_what_memory_is_for(session: Session, tmp_path: Path) -> None:
+    model = torch.nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step() -> None:
+        model(torch.randn(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    with profile(activities=BOTH, record_shapes=True, profile_memory=True, with_stack=True) as prof:
+        step()
+    prof.export_memory_timeline(str(tmp_path / "memory.json"), device="cuda:0")
+    prof.export_memory_timeline(str(tmp_path / "memory.html"), device="cuda:0")
+    assert "data:image/png;base64," in (tmp_path / "memory.html").read_text()
+    _, sizes = json.loads((tmp_path / "memory.json").read_text())
+    parameters, states, gradients = (
+        1 + _CATEGORY_TO_INDEX[kind] for kind in (Category.PARAMETER, Category.OPTIMIZER_STATE, Category.GRADIENT)
+    )
+    size = 4 * (64 * 64 + 64)
+    assert {(row[parameters], row[states]) for row in sizes} == {(size, 2 * size)}
+    assert max(row[gradients] for row in sizes) >= size
 
 
 def tree(prof: Any) -> list[Any]:
