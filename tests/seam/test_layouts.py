@@ -186,3 +186,17 @@ def test_the_indices_of_a_sparse_tensor_lie_with_its_values(session: Session) ->
     with pytest.raises(RuntimeError, match="found at least two devices, cpu and cuda:0!"):
         torch.sparse_coo_tensor(torch.zeros(1, 2, dtype=torch.int64), values, (3,))
     assert torch.sparse_coo_tensor([[0, 1]], values, (3,)).device == values.device
+
+
+def test_a_triangular_system_of_blocks_is_solved(session: Session) -> None:
+    dense = torch.tensor([[2.0, 1.0, 3.0, 1.0], [0, 4, 1, 2], [0, 0, 5, 1], [0, 0, 0, 2]], dtype=torch.float64)
+    sides = torch.arange(8, dtype=torch.float64).reshape(4, 2)
+    matrix, given = dense.to_sparse_bsr((2, 2)).cuda(), sides.cuda()
+    solution, factor = torch.triangular_solve(given, matrix)
+    assert (solution.device, factor.numel()) == (given.device, 0)
+    torch.testing.assert_close(solution.cpu(), torch.linalg.solve(dense, sides))
+    out = torch.empty_like(given)
+    torch.triangular_solve(given, matrix, out=(out, factor))
+    assert torch.equal(out, solution)
+    empty = torch.zeros(4, 4, dtype=torch.float64).to_sparse_bsr((2, 2)).cuda()
+    assert torch.triangular_solve(given, empty).solution.isnan().all()
