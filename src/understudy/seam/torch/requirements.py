@@ -73,6 +73,7 @@ NEEDED = {
         torch.ops.aten._sparse_coo_tensor_unsafe torch.utils._python_dispatch._disable_current_modes
     """,
     "data loaders": """
+        torch.utils._pytree.tree_leaves
         torch.utils.data._utils.fetch._IterableDatasetFetcher torch.utils.data._utils.fetch._MapDatasetFetcher
         torch.utils.data._utils.pin_memory.pin_memory torch.utils.data.dataloader._BaseDataLoaderIter
         torch.utils.data.dataloader._BaseDataLoaderIter._next_index
