@@ -34,6 +34,13 @@ def test_a_row_says_by_how_much_it_does_not_fit() -> None:
     assert "no, 2.00 GiB short" in text
 
 
+def test_long_choices_are_folded_and_numbers_are_not() -> None:
+    choices = {"--batch": "8", "--precision": "bf16", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    text = render_text(Plan([replace(one, choices=choices) for one in ROWS], WORK, "train.py"), width=120)
+    assert max(map(len, text.split("\n\n")[1].splitlines())) <= 120
+    assert sum("500 ms ±10 %" in line and "12.0 GiB" in line for line in text.splitlines()) == 1
+
+
 def test_markdown_has_a_row_a_candidate() -> None:
     lines = render_markdown(Plan(ROWS, WORK, "train.py")).splitlines()
     assert sum(line.startswith("| ") for line in lines) == 2 + len(ROWS)  # titles and rule

@@ -85,6 +85,8 @@ def render_markdown(plan: Plan) -> str:
     return "\n".join(lines)
 
 
+NARROWEST = 20
+"""The least width of the column of what varies: narrower, options would be folded into syllables."""
 STYLES = {demand.FITS: "", demand.TIGHT: "yellow", demand.FAILED: "red"}
 
 
@@ -98,7 +100,8 @@ def render_text(plan: Plan, *, width: int = 100, color: bool = False) -> str:
     titles, rows = cells(plan)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", expand=False)
     for title in titles:
-        table.add_column(title, overflow="fold", no_wrap=title in ("GPUs", "with", "step"))
+        wraps, least = title not in ("GPUs", "step"), NARROWEST if title == "with" else None
+        table.add_column(title, overflow="fold", no_wrap=not wraps, min_width=least)
     for row, texts in zip(plan.rows, rows, strict=True):
         table.add_row(*(Text(text) for text in texts), style=STYLES.get(row.status, "dim"))
     console.print(table)
