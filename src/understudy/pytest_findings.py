@@ -90,20 +90,25 @@ def complaint(gates: Sequence[Gate], findings: Sequence[Finding]) -> str:
 
 @contextmanager
 def shown_when_failing(item: pytest.Item, watch: Watch, running: Callable[[], Session | None]) -> Iterator[None]:
-    """Keep a test's findings; show them beside its traceback when it fails of itself."""
-    section = ""
+    """Keep a test's findings; show them beside its traceback when it fails of itself.
+
+    A test that Ctrl-C or `pytest.exit` ends has no report, so nobody waits for its findings.
+    """
     try:
         yield
+    except (KeyboardInterrupt, pytest.exit.Exception):
+        raise
     except pytest.fail.Exception:  # says in its own words why, ours included
+        watch.found = watch.findings(running())
         raise
-    except Exception:
-        section = TITLE
-        raise
-    finally:
+    except BaseException:
         watch.found = watch.findings(running())
         grave = [finding for finding in watch.found if finding.severity in GRAVE]
-        if grave and section:
-            item.add_report_section("call", section, "\n".join(map(words, grave)))
+        if grave:
+            item.add_report_section("call", TITLE, "\n".join(map(words, grave)))
+        raise
+    else:
+        watch.found = watch.findings(running())
 
 
 def pack(findings: Sequence[Finding]) -> list[list[object]]:

@@ -193,3 +193,30 @@ def test_a_test_whose_processes_use_gpus_is_counted(pytester: pytest.Pytester) -
     result = run(pytester, SPAWNS, "--gpus", "2", "--gpu-backend", "emulated")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["understudy: 1 test on emulated GPUs, *"])
+
+
+INTERRUPTED = """
+import pytest, torch
+from understudy import checks
+
+@pytest.fixture(autouse=True)
+def nobody_looks_for_findings(monkeypatch):
+    monkeypatch.setattr(checks, "run", lambda trace: print("looked for findings") or [])
+
+def test_interrupted(cuda_device):
+    torch.ones(3, device=cuda_device).sum().item()
+    raise {error}
+"""
+
+
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", 'pytest.exit.Exception("enough")'])
+def test_a_run_that_is_ended_waits_for_no_findings(pytester: pytest.Pytester, error: str) -> None:
+    result = run(pytester, INTERRUPTED.replace("{error}", error), "-s")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert "looked for findings" not in result.stdout.str()
+    result.stdout.fnmatch_lines(["!!!* *"])
+
+
+def test_a_test_that_leaves_keeps_its_findings(pytester: pytest.Pytester) -> None:
+    result = run(pytester, INTERRUPTED.replace("{error}", "SystemExit(3)"), "-s")
+    assert "looked for findings" in result.stdout.str()

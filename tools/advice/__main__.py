@@ -112,14 +112,15 @@ def say(row: Row) -> None:
 
 @click.command()
 @click.option("--only", default="", help='Programs whose names hold this: "corpus", "loop: encoder", "nanoGPT".')
+@click.option("--part", default="1/1", help="Every Nth of these programs from the Kth on, as K/N.")
 @click.option("--sources", type=Path, help="The folder with the checkouts that programs of others need.")
-def main(only: str, sources: Path | None) -> None:
+def main(only: str, part: str, sources: Path | None) -> None:
     """Follow every advice and print what was promised beside what was saved."""
     warnings.simplefilter("ignore")
     prepare()
     tally = Tally()
     try:
-        for target in targets(only, sources):
+        for target in targets(only, sources, part):
             try:
                 follow(prepared(target), tally)
             except OSError as error:

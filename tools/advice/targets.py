@@ -10,6 +10,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,27 +57,34 @@ class Target:
     setup: Callable[[], None] | None = field(default=None, compare=False)
 
 
-def targets(only: str, sources: Path | None) -> Iterator[Target]:
-    """Every program whose name holds `only`; those that cannot be prepared are left out by whoever runs them."""
+def targets(only: str, sources: Path | None, part: str = "1/1") -> Iterator[Target]:
+    """Every program whose name holds `only`, or the part `K/N` of them; whoever runs them prepares them first."""
+    first, step = (int(number) for number in part.split("/"))
+    named = [(name, make) for name, make in _named(sources) if only in name]
+    for _, make in named[first - 1 :: step]:
+        target = make()
+        if target is not None:
+            yield target
+
+
+def _named(sources: Path | None) -> Iterator[tuple[str, Callable[[], Target | None]]]:
+    """The name of each program, and what makes its target; None is made of one that cannot be judged."""
     table: list[dict[str, Any]] = tomllib.loads(TABLE.read_text("utf-8"))["program"]
     patches = {row["page"]: row["patch"] for row in table if "page" in row}
     unknown = patches.keys() - {page.path.stem for page in pages()}
     if unknown:
         raise ValueError(f"{TABLE.name} has rows of pages that do not exist: {', '.join(sorted(unknown))}")
     for page in sorted(pages(), key=lambda page: page.path.stem not in patches):
-        if only in f"corpus: {page.path.stem}" and page.ranks == 1 and not page.triton:
-            target = of_page(page, patches.get(page.path.stem, {}))
-            if target is not None:
-                yield target
+        if page.ranks == 1 and not page.triton:
+            yield f"corpus: {page.path.stem}", partial(of_page, page, patches.get(page.path.stem, {}))
     for row in table:
-        if "program" in row and only in name_of(row):
-            yield of_file(row)
+        if "program" in row:
+            yield name_of(row), partial(of_file, row)
     for other in rows()[0]:
-        if only in f"others: {other.name}" and runs_alone(other):
-            yield of_others(other, sources)
+        if runs_alone(other):
+            yield f"others: {other.name}", partial(of_others, other, sources)
     for program in programs():
-        if only in f"loop: {program.name}":
-            yield of_loop(program)
+        yield f"loop: {program.name}", partial(of_loop, program)
 
 
 def of_loop(program: Program) -> Target:
