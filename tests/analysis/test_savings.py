@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+import torch
+from torch import nn
 
 from understudy import emulate
 from understudy.analysis.savings import Savings
@@ -12,8 +16,6 @@ STEPS = 12
 
 
 def train(data: object, *, pinned: bool, read: bool, foreach: bool | None, width: int = 64) -> None:
-    import torch
-
     net = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(6))).cuda()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01, foreach=foreach)
     for _ in range(STEPS):
@@ -51,6 +53,112 @@ def test_a_promise_is_kept(code: str, options: dict[str, object]) -> None:
     saved = 1.0 - step_ns(fixed) / step_ns(slow)
     assert saved > 0.002
     assert saved / 1.5 < promised < 1.5 * saved
+
+
+def product(x: torch.Tensor) -> torch.Tensor:
+    return x @ x / 512
+
+
+def layers(x: torch.Tensor) -> torch.Tensor:
+    return NETS["linear"](x)
+
+
+def convolved(x: torch.Tensor) -> torch.Tensor:
+    return NETS["convolution"](x)
+
+
+def there_and_back(x: torch.Tensor) -> torch.Tensor:
+    return NETS["linear"](x).cpu().cuda()
+
+
+NETS: dict[str, torch.nn.Module] = {}
+
+
+@pytest.mark.parametrize(
+    ("work", "shape", "train"),
+    [
+        (product, (512, 512), False),
+        (layers, (512, 1024), False),
+        (layers, (512, 1024), True),
+        (there_and_back, (512, 1024), False),
+        (convolved, (64, 64, 32, 32), True),
+    ],
+)
+def test_what_autocast_saves_is_promised(
+    work: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...], train: bool
+) -> None:
+    def session(half: bool) -> Session:
+        with emulate("V100", no_data=True, assume=0.0) as session:
+            NETS["linear"] = nn.Sequential(*(nn.Sequential(nn.Linear(1024, 1024), nn.ReLU()) for _ in range(3))).cuda()
+            NETS["convolution"] = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3)).cuda()
+            optimizer = torch.optim.SGD([one for net in NETS.values() for one in net.parameters()], lr=0.1)
+            x = torch.randn(*shape, device="cuda")
+            for _ in range(100 if train else 800):
+                with torch.set_grad_enabled(train), torch.autocast("cuda", torch.float16, enabled=half):
+                    y = work(x)
+                if train:
+                    y.square().mean().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+        return session
+
+    slow, fast = session(half=False), session(half=True)
+    promised = next(one for one in slow.findings() if one.code == "low-tensor-core-use").saved_share
+    assert promised is not None
+    assert promised == pytest.approx(1.0 - step_ns(fast) / step_ns(slow), rel=0.2)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_a_captured_step_has_a_fused_optimizer(kind: type[torch.optim.Optimizer]) -> None:
+    def session(captured: bool) -> Session:
+        with emulate("V100", no_data=True, assume=0.0) as session:
+            net = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6))).cuda()
+            options = {"fused": True} | ({"capturable": True} if kind is torch.optim.Adam else {})
+            optimizer = kind(net.parameters(), lr=0.01, **(options if captured else {}))
+            x = torch.randn(64, 64, device="cuda")
+
+            def step() -> None:
+                optimizer.zero_grad()
+                net(x).square().mean().backward()
+                optimizer.step()
+
+            for _ in range(90):
+                step()
+            if captured:
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    step()
+                first = len(session.trace)
+                for _ in range(60):
+                    graph.replay()
+                session.complete()
+                session.trace.facts["first"] = first
+        return session
+
+    slow, fast = session(captured=False), session(captured=True)
+    promised = next(one for one in slow.findings() if one.code == "launch-bound").saved_share
+    assert promised is not None
+    steps = [row[6] for row in list(fast.trace.canonical().rows)[fast.trace.facts["first"] :] if row[0] == 0]
+    replayed_ns = (steps[-1] - steps[0]) / 59.5
+    assert promised == pytest.approx(1.0 - replayed_ns / step_ns(slow), rel=0.1)
+
+
+def test_the_optimizer_that_counts_no_steps_is_one_kernel_when_fused() -> None:
+    def session(fused: bool) -> Session:
+        with emulate("V100", no_data=True, assume=0.0) as session:
+            net = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6))).cuda()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, fused=fused or None)
+            x = torch.randn(64, 64, device="cuda")
+            for _ in range(100):
+                optimizer.zero_grad()
+                net(x).square().mean().backward()
+                optimizer.step()
+        return session
+
+    slow, fast = session(fused=False), session(fused=True)
+    found = next(one for one in slow.findings() if one.code == "unfused-optimizer")
+    assert "SGD updated 12 tensors with 3 kernels in each of 100 steps" in found.message
+    assert found.saved_share == pytest.approx(1.0 - step_ns(fast) / step_ns(slow), rel=0.05)
 
 
 def test_without_a_change_the_replay_is_the_run() -> None:

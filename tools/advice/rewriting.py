@@ -11,6 +11,8 @@ from rehearsal import MARK
 
 from understudy.trace.finding import Fix
 
+AGAIN = "_again"
+"""The variable of the loop that makes a program longer."""
 OPTIMIZERS = ("Adam", "AdamW", "SGD", "NAdam", "RAdam", "RMSprop", "Adagrad")
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
@@ -22,7 +24,7 @@ def lengthened(program: ast.Module, times: int) -> ast.Module:
     """
     index = _last_loop(program)
     outer = ast.For(
-        ast.Name("_again", ast.Store()),
+        ast.Name(AGAIN, ast.Store()),
         ast.Call(ast.Name("range", ast.Load()), [ast.Constant(times)], []),
         [program.body[index]],
         [],
@@ -95,24 +97,29 @@ def _on_host(statement: ast.stmt) -> bool:
     if isinstance(statement, (ast.If, ast.While, ast.Break, ast.Continue, ast.Return)):
         return True
     names = {node.attr for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
-    names |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
-    return bool(names & set(HOST))
+    return bool((names | _names(statement)) & set(HOST))
 
 
 def as_graph(program: ast.Module) -> ast.Module | None:
     """The program with the body of its last loop captured once and replayed; None where that cannot be written.
 
-    What the loop's variable or a branch decides cannot be captured, and what the host does with a result runs after
-    each replay.
+    What the loop's variable or a branch decides cannot be captured, and what the host does with a result, or with what
+    the blocks around the loop are of, runs after each replay. The capture comes before a longer run's own loop.
     """
     program = copy.deepcopy(program)
     loop = _innermost(program)
     if loop is None:
         return None
-    first_host = next((index for index, one in enumerate(loop.body) if _on_host(one)), len(loop.body))
+    around = [one for one in ast.walk(program) if isinstance(one, (ast.For, ast.With)) and loop in ast.walk(one)]
+    bound: set[str] = set()
+    for one in around:
+        bindings = [one.target] if isinstance(one, ast.For) else [item.optional_vars for item in one.items]
+        bound.update(*(_names(binding) for binding in bindings if binding is not None))
+    targets = _names(loop.target)
+    of_host = [_on_host(one) or bool((bound - targets) & _names(one)) for one in loop.body]
+    first_host = of_host.index(True) if any(of_host) else len(loop.body)
     inside, after = loop.body[:first_host], loop.body[first_host:]
-    targets = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
-    used = {node.id for one in inside for node in ast.walk(one) if isinstance(node, ast.Name)}
+    used = {name for one in inside for name in _names(one)}
     if not inside or targets & used or any(isinstance(one, (ast.If, ast.While)) for one in after):
         return None
     pieces = ast.parse(CAPTURE).body
@@ -120,8 +127,13 @@ def as_graph(program: ast.Module) -> ast.Module | None:
         if isinstance(node, (ast.For, ast.With)) and isinstance(node.body[0], ast.Pass):
             node.body = copy.deepcopy(inside)
     loop.body = [*ast.parse("_graph.replay()").body, *after]
-    _insert_before(program, loop, pieces)
+    longer = [one for one in around if isinstance(one, ast.For) and _names(one.target) == {AGAIN}]
+    _insert_before(program, longer[0] if longer else loop, pieces)
     return ast.fix_missing_locations(program)
+
+
+def _names(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def in_autocast(program: ast.Module) -> ast.Module | None:
@@ -230,7 +242,7 @@ ANYWHERE: dict[Fix, tuple[Anywhere, ...]] = {
     "no wait": (
         Anywhere(rewrite=without_waits, applies=lambda source, gpus: ".item()" in source or "synchronize" in source),
     ),
-    "graphs": (Anywhere(_CAPTURABLE, as_graph, lambda source, gpus: "foreach=False" not in source),),
+    "graphs": (Anywhere(_CAPTURABLE + _FUSED, as_graph, lambda source, gpus: "foreach=False" not in source),),
 }
 
 

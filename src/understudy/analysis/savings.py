@@ -9,8 +9,9 @@ rows, with and without the change; what happens once (contexts, libraries) is le
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
+from math import prod
 from typing import ClassVar
 
 from understudy.analysis.retime import Host, Retiming, gpus_of
@@ -31,8 +32,10 @@ WORKERS = 4
 """Processes that the advice on input names: what they prepare takes a fourth of the time at least."""
 NUMBER_BYTES = 16
 """Copies up to this size are those of a single number."""
-CASTS_NS = 12_000
-"""Host time of the two casts that autocast adds to a product: two launches of `aten::_to_copy`."""
+IN_FULL = ("softmax", "norm", "loss", "entropy", "exp", "log", "pow", "cumsum", "prod")
+"""Words in the names of operators that autocast leaves in FP32, whatever they are given."""
+PARAMETERS = {"aten::addmm": (0, 2), "aten::convolution": (1, 2)}
+"""Which operands of a product are parameters: autocast casts them once a step, whoever made them."""
 
 Line = tuple[str, int]
 
@@ -60,6 +63,8 @@ class Change:
     row: Row | None = None
     waited: bool = False
     """Whether the host waited within the call, and does so no longer."""
+    casts: tuple[Signature, ...] = ()
+    """Kernels that are launched before it."""
 
 
 AS_IT_WAS = Change()
@@ -93,6 +98,18 @@ class Remedy:
         """The name of a row's signature."""
         return self.trace.signatures[row[2]].name
 
+    def pinned(self, row: Row, lane: Lane) -> Change:
+        """A copy from or to pinned memory, which the host does not wait for."""
+        signature = self.trace.signatures[row[2]]
+        if "Pageable" not in signature.name:
+            return AS_IT_WAS
+        ends = (-1, lane.device) if "HtoD" in signature.name else (lane.device, -1)
+        pinned_ns = self.old[lane.device].copy_ns(row[7], *ends, True)
+        changed = signature._replace(name=signature.name.replace("Pageable", "Pinned"))
+        row_now = (*row[:2], self.trace.signatures.number(changed), *row[3:])
+        waited = ("non_blocking", 1) in signature.detail
+        return Change(scale=pinned_ns / max(1, row[6] - row[5]), row=row_now, waited=waited)
+
 
 class NoWait(Remedy):
     """The host does not wait at these lines; copies stay, but those of a number that is only kept."""
@@ -112,6 +129,8 @@ class NoWait(Remedy):
             return AS_IT_WAS
         if row[0] == Kind.COPY and row[3] in self.kept and row[7] <= NUMBER_BYTES and "DtoH" in self.name(row):
             return Change(keep=False, gap_ns=0)
+        if row[0] == Kind.COPY and "DtoH" in self.name(row):  # with `non_blocking=True` PyTorch takes pinned memory
+            return self.pinned(row, lane)
         return GONE if row[0] == Kind.SYNCHRONIZE else AS_IT_WAS
 
 
@@ -124,17 +143,7 @@ class Pin(Remedy):
             return AS_IT_WAS
         if row[0] == Kind.SYNCHRONIZE:
             return GONE
-        signature = self.trace.signatures[row[2]]
-        if row[0] != Kind.COPY or "Pageable" not in signature.name:
-            return AS_IT_WAS
-        to_device = "HtoD" in signature.name
-        ends = (-1, lane.device) if to_device else (lane.device, -1)
-        pinned_ns = self.old[lane.device].copy_ns(row[7], *ends, True)
-        pinned = signature._replace(name=signature.name.replace("Pageable", "Pinned"))
-        number = self.trace.signatures.number(pinned)
-        changed = (*row[:2], number, *row[3:])
-        waited = ("non_blocking", 1) in signature.detail
-        return Change(scale=pinned_ns / max(1, row[6] - row[5]), row=changed, waited=waited)
+        return self.pinned(row, lane) if row[0] == Kind.COPY else AS_IT_WAS
 
 
 class CopyOnce(Remedy):
@@ -195,10 +204,9 @@ class Repriced(Remedy):
 
     def prepare(self) -> None:
         """Begin without prices."""
-        self.host_ns = 0
-        self.ratios: dict[tuple[int, int], float] = {}
+        self.ratios: dict[tuple[int, Signature], float] = {}
 
-    def other(self, signature: Signature, gpu: Gpu) -> Signature:
+    def other(self, signature: Signature) -> Signature:
         """The signature whose price is taken; the same one where nothing changes."""
         raise NotImplementedError
 
@@ -206,40 +214,126 @@ class Repriced(Remedy):
         """Scale a kernel by the ratio of the two prices."""
         if row[0] != Kind.KERNEL:
             return AS_IT_WAS
-        key = lane.device, row[2]
+        signature = self.trace.signatures[row[2]]
+        ratio = self.ratio(lane.device, signature, self.other(signature)) if signature.flops else 1.0
+        return AS_IT_WAS if ratio == 1.0 else Change(scale=ratio)
+
+    def ratio(self, device: int, signature: Signature, other: Signature) -> float:
+        """What the other signature costs for each nanosecond of this one."""
+        if other is signature:
+            return 1.0
+        key = device, signature
         if key not in self.ratios:
-            model, signature = self.old[lane.device], self.trace.signatures[row[2]]
-            other = self.other(signature, model.gpu) if signature.flops else signature
-            before, after = model.kernel(signature).duration_ns, model.kernel(other).duration_ns
-            self.ratios[key] = 1.0 if other is signature or not before else after / before
-        ratio = self.ratios[key]
-        return AS_IT_WAS if ratio == 1.0 else Change(gap_ns=gap_ns + self.host_ns, scale=ratio)
+            before, after = self.price_ns(device, signature), self.price_ns(device, other)
+            self.ratios[key] = after / before if before else 1.0
+        return self.ratios[key]
+
+    def price_ns(self, device: int, signature: Signature) -> int:
+        """What a signature costs on a device."""
+        return self.old[device].kernel(signature).duration_ns
 
 
-class HalfPrecision(Repriced):
-    """Matrix work in TF32 where the GPU has it, in FP16 otherwise."""
+class Tf32(Repriced):
+    """Matrix work in TF32, which is a setting and changes nothing else."""
+
+    def other(self, signature: Signature) -> Signature:
+        """The same product with the setting."""
+        if not _is_float32(signature) or ("tf32", 1) in signature.detail:
+            return signature
+        return signature._replace(detail=(*signature.detail, ("tf32", 1)))
+
+
+class Autocast(Repriced):
+    """Matrix work in FP16, what works on its results too, and the casts of what is still FP32.
+
+    A trace does not say which tensor is which: a shape stands for the tensors that have it. Products write FP16, other
+    operators what they read, those of `IN_FULL` FP32. A product casts its parameters, and operands in FP32; the
+    gradient of a parameter that was cast is cast back. A step, and a batch that is copied, begins anew.
+    """
 
     def prepare(self) -> None:
-        """TF32 is a setting; autocast costs the host its casts."""
+        """Everything is FP32."""
         super().prepare()
-        self.host_ns = 0 if all(model.gpu.compute_capability >= (8, 0) for model in self.old) else CASTS_NS
+        self.halves: set[Shape] = set()
+        self.on_host: set[int] = set()  # bytes of what was copied there
+        self.cast: set[Shape] = set()
 
-    def other(self, signature: Signature, gpu: Gpu) -> Signature:
-        """The same product in the other precision."""
-        if not signature.dtypes or signature.dtypes[0].removeprefix("torch.") not in ("float32", "float", "fp32"):
-            return signature
-        if ("tf32", 1) in signature.detail:
-            return signature
-        if gpu.compute_capability >= (8, 0):
-            return signature._replace(detail=(*signature.detail, ("tf32", 1)))
-        half = tuple("float16" if dtype.removeprefix("torch.") == "float32" else dtype for dtype in signature.dtypes)
-        return signature._replace(dtypes=half)
+    def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
+        """Price a kernel by what it reads, with the casts of its operands."""
+        signature = self.trace.signatures[row[2]]
+        if row[0] == Kind.COPY:
+            return self._copied(signature.name, {_size(shape) for shape in signature.shapes}, row[7])
+        if row[0] == Kind.STEP:
+            self.cast.clear()
+            self.halves.clear()
+        if row[0] != Kind.KERNEL or not _is_float32(signature) or "foreach" in signature.name:
+            return AS_IT_WAS
+        given = [_size(shape) for shape in signature.shapes[: signature.inputs]]
+        made = [_size(shape) for shape in signature.shapes[signature.inputs :]]
+        in_full = any(word in signature.name for word in IN_FULL)
+        if not signature.flops and (in_full or self.halves.isdisjoint(given)):
+            self.halves.difference_update(made)
+            return AS_IT_WAS
+        casts = self._casts(signature, given) if signature.flops else []
+        self.halves.update(made)
+        casts += [shape for shape in made if shape in self.cast]
+        return Change(scale=self.ratio(lane.device, signature, _halved(signature)), casts=tuple(map(_cast, casts)))
+
+    def _copied(self, name: str, shapes: set[Shape], size_bytes: int) -> Change:
+        """What goes to the host in FP16 is half as large, and comes back so; anything else that comes is a batch."""
+        if "DtoH" in name:
+            half = any(4 * prod(shape) == size_bytes for shape in self.halves)
+            self.on_host |= {size_bytes} if half else set()
+            return Change(scale=0.5) if half else AS_IT_WAS
+        if size_bytes in self.on_host:
+            self.halves |= shapes
+            return Change(scale=0.5)
+        self.cast.clear()
+        self.halves -= shapes
+        return AS_IT_WAS
+
+    def _casts(self, signature: Signature, given: list[Shape]) -> list[Shape]:
+        """What a product casts before it begins."""
+        parameters = PARAMETERS.get(signature.name, ())
+        found = [shape for at, shape in enumerate(given) if at in parameters or shape not in self.halves | self.cast]
+        self.cast.update(shape for at, shape in enumerate(given) if at in parameters)
+        self.halves.update(shape for at, shape in enumerate(given) if at not in parameters)
+        return found
+
+
+Shape = tuple[int, ...]
+
+
+def _size(shape: Shape) -> Shape:
+    """A shape's sizes in order, but for those of 1: as of a matrix and its transpose, a bias and its gradient."""
+    return tuple(sorted(size for size in shape if size != 1))
+
+
+def _cast(shape: Shape) -> Signature:
+    elements = prod(shape)
+    return Signature("aten::_to_copy", (shape, shape), ("float32", "float16"), 1, 0, 4 * elements, 2 * elements)
+
+
+def _halved(signature: Signature) -> Signature:
+    half = tuple("float16" if dtype.removeprefix("torch.") == "float32" else dtype for dtype in signature.dtypes)
+    read, written = signature.read_bytes // 2, signature.written_bytes // 2
+    return signature._replace(dtypes=half, read_bytes=read, written_bytes=written)
+
+
+def _is_float32(signature: Signature) -> bool:
+    return bool(signature.dtypes) and signature.dtypes[0].removeprefix("torch.") in ("float32", "float", "fp32")
+
+
+def half_precision(trace: Trace, findings: Sequence[Finding], old: Sequence[CostModel]) -> Remedy:
+    """TF32 where the GPUs have it, autocast otherwise."""
+    ampere = all(model.gpu.compute_capability >= (8, 0) for model in old)
+    return (Tf32 if ampere else Autocast)(trace, findings, old)
 
 
 class Aligned(Repriced):
     """Matrix work whose sizes are multiples of eight."""
 
-    def other(self, signature: Signature, gpu: Gpu) -> Signature:
+    def other(self, signature: Signature) -> Signature:
         """The same product, padded."""
         shapes = tuple(
             (*shape[:-2], *(-(-size // 8) * 8 for size in shape[-2:])) if len(shape) >= 2 else shape
@@ -249,12 +343,14 @@ class Aligned(Repriced):
 
 
 class FusedOptimizer(Remedy):
-    """All parameters of a step in one kernel, beside one that counts the steps."""
+    """All parameters of a step in one kernel, for Adam beside one that counts the steps."""
+
+    fusible: ClassVar = False
+    """Whether steps of optimizers that PyTorch has not fused are left as they are."""
 
     def prepare(self) -> None:
         """Find the rows of the steps of these lines: the seam notes right after a step how many kernels it took."""
-        self.steps: dict[int, tuple[int, int, int]] = {}  # row -> (first, last row of its step, bytes of the fused one)
-        self.first: set[int] = set()
+        self.steps: dict[int, tuple[int, int, int]] = {}  # row -> (row that counts, last one, bytes of the fused one)
         rows = list(rows_of(self.trace))
         threads = [lane.thread for lane in self.trace.lanes]
         written: dict[int, list[int]] = {}  # by thread, the rows since its last step and those of the step
@@ -274,32 +370,48 @@ class FusedOptimizer(Remedy):
                 of_step = [at for at in before[len(before) - min(kernels, len(before)) :] if rows[at][0] == Kind.KERNEL]
                 # Half of the bytes where nothing more is known: no result is written in between.
                 size = int(detail.get("fused_bytes", sum(rows[at][7] for at in of_step) // 2))
-                if of_step:  # a step in a captured graph has none of its own
-                    self.steps |= dict.fromkeys(of_step, (of_step[0], of_step[-1], size))
+                if of_step and (not self.fusible or "fused_bytes" in detail):  # a captured graph's step has no kernels
+                    counts = of_step[0] if detail.get("optimizer") != "SGD" else of_step[-1]
+                    self.steps |= dict.fromkeys(of_step, (counts, of_step[-1], size))
 
     def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
-        """The first kernel of a step counts its steps, the last one does the rest, those between are gone."""
+        """The first kernel of a step counts its steps, where that is done; the last one does the rest, others go."""
         found = self.steps.get(index)
         if found is None:
             return AS_IT_WAS
         first, last, size = found
-        if index not in (first, last):
-            return Change(keep=False, gap_ns=0)
         model = self.old[lane.device]
+        before_ns = max(0, gap_ns - model.dispatch_ns(self.name(row)))  # what the host did before this call
+        if index not in (first, last):
+            return Change(keep=False, gap_ns=before_ns)
         if index == first != last:
-            return Change(gap_ns=min(gap_ns, model.dispatch_ns("aten::_foreach_add_")), scale=0.0)
+            return Change(gap_ns=before_ns + model.dispatch_ns("aten::_foreach_add_"), scale=0.0)
         fused = Signature("aten::_fused_adam_", dtypes=("float32",), read_bytes=size // 2, written_bytes=size // 2)
-        on_host = model.dispatch_ns(fused.name)
         fused_ns = model.kernel(fused).duration_ns
-        return Change(gap_ns=on_host if first != last else None, scale=fused_ns / max(1, row[6] - row[5]))
+        return Change(gap_ns=before_ns + model.dispatch_ns(fused.name), scale=fused_ns / max(1, row[6] - row[5]))
+
+
+class FusedWhereverPossible(FusedOptimizer):
+    """The same for every step of an optimizer that PyTorch has fused, whichever line it is of."""
+
+    fusible: ClassVar = True
+
+    def prepare(self) -> None:
+        """Look at all lines."""
+        self.sites = {row[3] for row in rows_of(self.trace) if row[0] == Kind.NOTE}
+        super().prepare()
 
 
 class Graphs(Remedy):
-    """Kernels in a row are one CUDA graph: one launch of the host, and the device's own time between its nodes."""
+    """Kernels in a row are one CUDA graph: one launch of the host, and the device's own time between its nodes.
+
+    The optimizer is fused if it can be: what its state does on the device in `capturable`'s other form costs more.
+    """
 
     def prepare(self) -> None:
         """No graph is open."""
         self.open: dict[int, bool] = {}
+        self.fused = FusedWhereverPossible(self.trace, [], self.old)
 
     def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
         """The first kernel of a row is the launch, the others follow by themselves."""
@@ -307,14 +419,17 @@ class Graphs(Remedy):
         if row[0] != Kind.KERNEL:
             self.open[thread] = self.open.get(thread, False) and row[0] in (Kind.STEP, Kind.NOTE, Kind.BATCH)
             return AS_IT_WAS
+        kernel = self.fused.change(index, row, lane, gap_ns)
         if gap_ns > LAUNCH_GAP_NS:
             self.open[thread] = False
-            return AS_IT_WAS
+            return kernel
+        if not kernel.keep:
+            return kernel
         on_host, lead_ns = self.old[lane.device].graph_launch_ns(1)
         if self.open.get(thread):
-            return Change(gap_ns=0, lead_ns=lead_ns)
+            return replace(kernel, gap_ns=0, lead_ns=lead_ns)
         self.open[thread] = True
-        return Change(gap_ns=min(gap_ns, on_host))
+        return replace(kernel, gap_ns=min(gap_ns, on_host))
 
 
 class Workers(Remedy):
@@ -400,7 +515,7 @@ REMEDIES: dict[Fix, Callable[[Trace, Sequence[Finding], Sequence[CostModel]], Re
     "copy once": CopyOnce,
     "no copy": NoCopy,
     "one copy": OneCopy,
-    "half precision": HalfPrecision,
+    "half precision": half_precision,
     "aligned": Aligned,
     "fused optimizer": FusedOptimizer,
     "graphs": Graphs,
@@ -443,6 +558,12 @@ class _Changed(Retiming):
             host.now_ns += issued - host.before_ns
             host.before_ns = max(issued, end if kind in (Kind.SYNCHRONIZE, Kind.HOST, Kind.QUEUE) else issued)
             return
+        for cast in change.casts:
+            model = self.old[lane.device]
+            issued_ns, host.before_ns = host.before_ns, issued - model.dispatch_ns(cast.name)
+            self.scale = model.kernel(cast).duration_ns / max(1, end - row[5])
+            self.take((*row[:2], self.trace.signatures.number(cast), *row[3:]))
+            host.before_ns = issued_ns
         self.scale, self.lead_ns = change.scale, change.lead_ns
         self.take(row if change.row is None else change.row)
         if change.waited:

@@ -69,9 +69,8 @@ class LaunchBound(Check):
             f"cuda:{idle.device} spent {format_share(idle.launch_ns / idle.window_ns)} of its time waiting for "
             "launches: "
             f"{plural(idle.kernels, 'kernel')} of {format_ns(idle.kernel_ns / idle.kernels)} on average",
-            'launch the step as one CUDA graph (`torch.cuda.graph`, `torch.compile(mode="reduce-overhead")`), or '
-            "give each "
-            "kernel more to do: a larger batch, a `fused` optimizer",
+            'launch the step as one CUDA graph (`torch.cuda.graph`, `torch.compile(mode="reduce-overhead")`) with a '
+            "`fused` optimizer, or give each kernel more to do: a larger batch",
             self.gaps.home(),
             times=idle.kernels,
             lost_ns=idle.launch_ns,

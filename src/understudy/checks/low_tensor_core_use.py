@@ -119,7 +119,8 @@ class LowTensorCoreUse(Check):
             if ("tensor_cores", 1) in signature.detail:  # a profile names the kernel that ran
                 continue
             dtype = signature.dtypes[0].removeprefix("torch.") if signature.dtypes else ""
-            if dtype in FULL_PRECISION and ("tf32", 1) not in signature.detail:
+            tf32 = ("tf32", 1) in signature.detail and capability[0] >= 8  # older GPUs have none, whatever is allowed
+            if dtype in FULL_PRECISION and not tf32:
                 use.full_ns += time_ns
             elif dtype in HALF_PRECISION and capability[0] < ALIGNMENT_MATTERS_BELOW and not _aligned(signature):
                 use.unaligned_ns += time_ns

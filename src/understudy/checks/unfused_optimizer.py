@@ -64,14 +64,11 @@ class UnfusedOptimizer(NoteCheck):
     def message(self, line: Line) -> str:
         """How many kernels a step takes."""
         name = line.word("optimizer", "the optimizer")
-        if line.number("foreach"):
-            return (
-                f"{name} updated {plural(line.number('parameters'), 'tensor')} with "
-                f"{plural(line.number('kernels'), 'kernel')} in each of {plural(line.times, 'step')}"
-            )
-        kernels = f" with {plural(line.number('kernels'), 'kernel')}" if line.number("kernels") else ""
+        found = int(line.notes[-1].get("kernels", 0))  # the first step makes the optimizer's state as well
+        kernels = f" with {plural(found, 'kernel')}" if found else ""
+        way = "" if line.number("foreach") else " one by one"
         return (
-            f"{name} updated {plural(line.number('parameters'), 'tensor')} one by one{kernels} in each of "
+            f"{name} updated {plural(line.number('parameters'), 'tensor')}{way}{kernels} in each of "
             f"{plural(line.times, 'step')}"
         )
 
