@@ -8,6 +8,7 @@ rows, with and without the change; what happens once (contexts, libraries) is le
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -115,7 +116,9 @@ class NoWait(Remedy):
     """The host does not wait at these lines; copies stay, but those of a number that is only kept."""
 
     def prepare(self) -> None:
-        """Find the lines whose number needs no copy: `total += loss.item()` adds on the device instead."""
+        """Find the lines whose number needs no copy (`total += loss.item()` adds), and repeated copies."""
+        copies = Counter(row[3] for row in rows_of(self.trace) if row[0] == Kind.COPY)
+        self.repeated = {site for site, times in copies.items() if times >= STEPS}
         lines = {site: self.trace.line(self.trace.sites[site]).split("#")[0].strip() for site in self.sites}
         self.kept = {
             site
@@ -129,7 +132,8 @@ class NoWait(Remedy):
             return AS_IT_WAS
         if row[0] == Kind.COPY and row[3] in self.kept and row[7] <= NUMBER_BYTES and "DtoH" in self.name(row):
             return Change(keep=False, gap_ns=0)
-        if row[0] == Kind.COPY and "DtoH" in self.name(row):  # with `non_blocking=True` PyTorch takes pinned memory
+        if row[0] == Kind.COPY and row[3] in self.repeated and "DtoH" in self.name(row):
+            # With `non_blocking=True` PyTorch takes pinned memory, which is worth its making where it is used again.
             return self.pinned(row, lane)
         return GONE if row[0] == Kind.SYNCHRONIZE else AS_IT_WAS
 
