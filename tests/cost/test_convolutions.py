@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from understudy import gpus
 from understudy.cost import CostModel
@@ -114,3 +116,21 @@ def test_images_of_three_channels_are_padded_to_four():
     assert convolutions.padded(3, True) == 4
     assert convolutions.padded(12, True) == 16
     assert convolutions.padded(3, False) == 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    batch=st.integers(1, 64),
+    channels=st.tuples(st.integers(2, 40), st.integers(2, 40)),
+    size=st.sampled_from([7, 14, 28, 56]),
+    kernel=st.sampled_from([1, 3, 5]),
+    grown=st.sampled_from(["batch", "inputs", "outputs", "size"]),
+    passes=st.sampled_from([forward, backward]),
+)
+def test_time_does_not_fall_when_a_convolution_grows(batch, channels, size, kernel, grown, passes):
+    """Channels stay multiples of eight, so that the kernels are of one kind."""
+    inputs, outputs = 8 * channels[0], 8 * channels[1]
+    larger = {"batch": (2 * batch, inputs, outputs, size), "inputs": (batch, 2 * inputs, outputs, size)}
+    larger |= {"outputs": (batch, inputs, 2 * outputs, size), "size": (batch, inputs, outputs, 2 * size)}
+    small = ns(A100, passes(batch, inputs, outputs, size, kernel))
+    assert ns(A100, passes(*larger[grown], kernel)) >= 0.999 * small

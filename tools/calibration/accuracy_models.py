@@ -97,7 +97,7 @@ def transformers(only: str) -> list[Outcome]:
     return found
 
 
-def images(only: str, most: int, unseen: bool) -> list[Outcome]:
+def images(only: str, most: int, unseen: bool, without: tuple[str, ...]) -> list[Outcome]:
     """timm's results, in an order that a seed gives: of those that shares were fitted on, or of the others."""
     import reference_images as of
 
@@ -108,6 +108,7 @@ def images(only: str, most: int, unseen: bool) -> list[Outcome]:
     fitted = {(one.model, one.group) for one in record_steps.read("image_steps.json.gz")}
     chosen = [row for row in [*(row for row in rows if row.gpu == "RTX3090"), *others] if row.model.startswith(only)]
     chosen = [row for row in chosen if unseen != ((row.model, group_of(row)) in fitted)]
+    chosen = [row for row in chosen if not row.model.startswith(without)]
     found = []
     for row in chosen[:most]:
         try:
@@ -219,6 +220,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, help="how many rows of images (60), or of compiled models to run (10)")
     parser.add_argument("--dashboard", action="store_true", help="of compiled models, the dashboard's training steps")
     parser.add_argument("--unseen", action="store_true", help="rows of images that nothing was fitted on")
+    parser.add_argument("--without", action="append", default=[], help="leave out images' models whose names begin so")
     options = parser.parse_args()
     if options.what == "transformers":
         summarize(transformers(options.only))
@@ -230,7 +232,7 @@ def main() -> None:
         outcomes = compiled(options.only, 10 if options.most is None else options.most)
         summarize([*outcomes, *speedups(outcomes)])
         return
-    outcomes = images(options.only, options.most or 60, options.unseen)
+    outcomes = images(options.only, options.most or 60, options.unseen, tuple(options.without))
     summarize(outcomes)
     layouts(outcomes)
 

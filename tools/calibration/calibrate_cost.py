@@ -157,6 +157,7 @@ class Fit:
         OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
         operators.read.cache_clear()
         products.scales.cache_clear()
+        products.row_of.cache_clear()
         curves.curve.cache_clear()
         curves.share_of.cache_clear()
         curves._curves.cache_clear()

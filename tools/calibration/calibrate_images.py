@@ -126,6 +126,7 @@ def clear() -> None:
         generated.fitted_share,
         curves.share_of,
         products.scales,
+        products.row_of,
     ):
         cached.cache_clear()
 

@@ -287,12 +287,18 @@ def row_for(gpu: Gpu, precision: str) -> tuple[Row, bool] | None:
 
     Of a generation with several kinds of multiprocessor (P100 and P4), the constants are those of the GPU's kind.
     """
-    kind, generation = _SERVED_BY.get(precision), gpu.generation
+    return row_of(gpu.generation, gpu.compute_capability, precision)
+
+
+@cache
+def row_of(generation: str, compute_capability: tuple[int, int], precision: str) -> tuple[Row, bool] | None:
+    """`row_for` of all GPUs that have this in common."""
+    kind = _SERVED_BY.get(precision)
     nearest = NEAREST_FP32 if kind == "fp32" else NEAREST
     for relative in (generation, *nearest.get(generation, ())):
         rows = fitted().get((relative, kind), ()) if kind is not None else ()
         if rows:
-            found = next((row for row in rows if row.compute_capability == gpu.compute_capability), rows[0])
+            found = next((row for row in rows if row.compute_capability == compute_capability), rows[0])
             exact = relative == generation and precision in ("fp16", "bf16", "fp32")
             scale = scales().get((generation, "fp16" if precision == "bf16" else precision), 1.0)
             return found._replace(scale=scale), exact
