@@ -6,9 +6,9 @@
 
 For each GPU, mode and layout: the median and the 90th percentile of the error, the bias (of times: + is too slow),
 Kendall's tau of the ranking of models, and how many rows lay inside the printed band. Of compiled models, those that
-shares were fitted on are priced from their recordings, and others run, eagerly and compiled: so many of timm's results
-(`--most`), or with `--dashboard` the training steps on an A100 that TorchInductor's dashboard reported, of which
-excerpts sorted by speed-up were published.
+were recorded are priced from their recordings, fitted ones and those that nothing was fitted on; others run, eagerly
+and compiled: so many of timm's results (`--most`), or with `--dashboard` the training steps on an A100 that
+TorchInductor's dashboard reported, of which excerpts sorted by speed-up were published.
 """
 
 from __future__ import annotations
@@ -123,20 +123,22 @@ def images(only: str, most: int, unseen: bool, without: tuple[str, ...]) -> list
 
 
 def compiled(only: str, most: int) -> list[Outcome]:
-    """timm's compiled results: those that shares were fitted on, from their recordings, and others."""
+    """timm's compiled results: recorded ones, fitted and unseen, from their recordings, and others."""
     import calibrate_bands
     import calibrate_compiled
 
     from understudy.cost import bands
 
-    pairs = calibrate_compiled.pairs()
     found = []
-    for kind, some in (("eager", pairs.eager), ("compiled", pairs.compiled)):
-        predicted = calibrate_compiled.step_ms(some)
-        for one, ms in zip(some, predicted.tolist(), strict=True):
-            band = bands.of_step(calibrate_bands.mean_band(one))
-            found.append(Outcome(one.model, f"fitted {kind}", ms, one.ms, band))
-    known = {(one.model, one.cuda) for one in pairs.compiled}
+    known = set()
+    for name in ("fitted", "unseen"):
+        pairs = calibrate_compiled.pairs(unseen=name == "unseen")
+        known |= {(one.model, one.cuda) for one in pairs.compiled}
+        for kind, some in (("eager", pairs.eager), ("compiled", pairs.compiled)):
+            predicted = calibrate_compiled.step_ms(some)
+            for one, ms in zip(some, predicted.tolist(), strict=True):
+                band = bands.of_step(calibrate_bands.mean_band(one))
+                found.append(Outcome(one.model, f"{name} {kind}", ms, one.ms, band))
     return found + unseen(only, most, known)
 
 

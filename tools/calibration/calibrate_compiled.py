@@ -4,7 +4,8 @@
     python tools/calibration/calibrate_compiled.py --check    # fits nothing: the errors of the shares as they are
 
 The rows are timm's results of compiled models on an RTX 4090 (`compiled_models.csv`), their kernels those that the
-emulated programs launched (`compiled_steps.json.gz`, by `record_steps.py compiled`). The search is that of
+emulated programs launched (`compiled_steps.json.gz`, by `record_steps.py compiled`). The first `FITTED` models are
+fitted; the others judge the shares, unseen. The search is that of
 `calibrate_images.py`, whose constants it takes as they are; families of models are left out by fifths. The error of a
 speed-up is that of published over predicted times of both steps of a model.
 """
@@ -41,6 +42,8 @@ HEAD = "Kernels that Inductor generates: the shares of cost/families/generated.p
 PULL = 0.05
 """What moves a share as far as the rows ask for it where they agree, and holds it where two or three of them tell."""
 COMPILED, EAGER = "compiled", "eager"
+FITTED = 12
+"""How many of the recorded models are fitted, in the order that a seed gave."""
 
 
 def _generated(name: str, begin: float) -> Share:
@@ -87,11 +90,12 @@ class Pairs(NamedTuple):
     eager: list[Recording]
 
 
-def pairs() -> Pairs:
-    """The recordings of the fitted rows."""
+def pairs(unseen: bool = False) -> Pairs:
+    """The recordings of the fitted rows, or of the others."""
     found = record_steps.read(RECORDINGS)
     of = {(one.model, one.cuda): one for one in found if one.group == EAGER}
     compiled = [one for one in found if one.group == COMPILED]
+    compiled = compiled[FITTED:] if unseen else compiled[:FITTED]
     return Pairs(compiled, [of[one.model, one.cuda] for one in compiled])
 
 
@@ -165,6 +169,9 @@ def main() -> None:
         calibrate()
     of = pairs()
     show("as fitted", step_ms(of.compiled), of)
+    others = pairs(unseen=True)
+    if others.compiled:
+        show("unseen", step_ms(others.compiled), others)
 
 
 if __name__ == "__main__":
