@@ -94,6 +94,9 @@ def test_a_gradient_lies_where_its_tensor_does(session: Session) -> None:
         here.grad = torch.ones(3, device="cuda:0")
     here.grad = torch.zeros_like(here)
     assert here.grad.device == here.device
+    del here.grad
+    assert here.grad is None
+    here.grad = torch.ones_like(here)
     here.grad = None
     assert here.grad is None
 

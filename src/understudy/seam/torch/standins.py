@@ -100,7 +100,7 @@ class Attribute(property):
         getter: Callable[[torch.Tensor], object],
         setter: Callable[[torch.Tensor, object], None] | None = None,
     ) -> None:
-        super().__init__(getter, setter, doc=stock.__doc__)
+        super().__init__(getter, setter, None if setter is None else stock.__delete__, doc=stock.__doc__)
         self.__dict__["__get__"] = Getter(stock.__get__, property(getter).__get__)
 
 
