@@ -200,3 +200,24 @@ def test_a_triangular_system_of_blocks_is_solved(session: Session) -> None:
     assert torch.equal(out, solution)
     empty = torch.zeros(4, 4, dtype=torch.float64).to_sparse_bsr((2, 2)).cuda()
     assert torch.triangular_solve(given, empty).solution.isnan().all()
+
+
+def test_sums_of_sparse_tensors_keep_every_entry_until_there_are_too_many(session: Session) -> None:
+    sparse, host = coo(), coo("cpu")  # 3 entries at 3 places, of 6
+    total = sparse + sparse
+    assert total._nnz() == 6
+    assert torch.equal(total.to_dense().cpu(), (host + host).to_dense())
+    more = total + sparse
+    assert more._nnz() == 3
+    assert more.is_coalesced()
+    assert torch.equal(torch.add(sparse, sparse, alpha=-2).to_dense().cpu(), -host.to_dense())
+    sparse += coo()
+    assert (sparse._nnz(), sparse._values().device) == (6, sparse.device)
+
+
+def test_accumulated_sparse_gradients_keep_every_entry(session: Session) -> None:
+    layer = nn.Embedding(100, 4, sparse=True, device="cuda")
+    for _ in range(2):
+        layer(torch.tensor([3, 3, 7], device="cuda")).sum().backward()
+    assert layer.weight.grad._nnz() == 6
+    assert layer.weight.grad.to_dense()[3].tolist() == [4, 4, 4, 4]

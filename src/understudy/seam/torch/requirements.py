@@ -88,8 +88,8 @@ NEEDED = {
         torch._C._VariableFunctions torch._C._get_cudnn_benchmark torch._C._get_cudnn_enabled
         torch._C._get_deterministic_algorithms torch._ops.OpOverload torch.ops.aten._log_softmax
         torch.ops.aten._softmax torch.ops.aten._to_copy.default._op torch.ops.aten.addmm.default._op
-        torch.ops.aten.add.Tensor._op torch.ops.aten.mul.Tensor._op torch.ops.aten.triangular_solve.X._op
-        torch.ops.aten.triangular_solve.default._op
+        torch.ops.aten.add.Tensor._op torch.ops.aten.add_.Tensor._op torch.ops.aten.mul.Tensor._op
+        torch.ops.aten.triangular_solve.X._op torch.ops.aten.triangular_solve.default._op
         torch.ops.aten._nested_tensor_from_tensor_list.default
         torch.ops.aten._test_autograd_multiple_dispatch.fullcoverage
         torch.ops.aten._test_autograd_multiple_dispatch_view.default
