@@ -20,8 +20,9 @@ STEPS = 6
 FATAL = ("die", "die-code", "die-error", "oom", "hang", "xid")
 HARMLESS = ("slow", "slow-data")
 CHANGING = ("nan", "bit-flip")
-MOST_S = 180.0
-"""A run that takes longer hangs: a busy machine needs a tenth of it."""
+MOST_S, ALONE_S = 180.0, 45.0
+"""A run that takes longer hangs: a busy machine needs a tenth of the first. The second is for a rank that may stand
+still after the other has ended in the same step: nobody waits for it then, and no agent of torchrun ends it here."""
 
 
 def schedule(draw: random.Random) -> list[tuple[str, int, int]]:
@@ -54,6 +55,11 @@ def expected(faults: list[tuple[str, int, int]]) -> set[str]:
     return {"changed"} if any(kind in CHANGING for kind, _, _ in reached) else {"plain"}
 
 
+def stands_alone(faults: list[tuple[str, int, int]]) -> bool:
+    """Whether a rank may hang for which nobody waits, since both stop in the same step."""
+    return "stopped without a finding" in expected(faults) and any(kind == "hang" for kind, _, _ in faults)
+
+
 def seen(answer: dict[str, Any], plain: list[str]) -> str:
     """What the run came to."""
     if answer["took_s"] >= MOST_S:
@@ -77,12 +83,12 @@ def main() -> int:
         [sys.executable, str(TESTS / "rank_server.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
-    def ask(faults: list[str]) -> dict[str, Any]:
+    def ask(faults: list[str], most_s: float = MOST_S) -> dict[str, Any]:
         # On a busy machine a rank may do nothing for seconds, though nothing hangs.
         stuck_after = 2.0 if any(fault.startswith("hang") for fault in faults) else 60.0
         assert server.stdin is not None
         assert server.stdout is not None
-        request = {"program": str(PROGRAM), "ranks": 2, "faults": faults, "stuck_after": stuck_after, "most": MOST_S}
+        request = {"program": str(PROGRAM), "ranks": 2, "faults": faults, "stuck_after": stuck_after, "most": most_s}
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
         found: dict[str, Any] = json.loads(server.stdout.readline())
@@ -93,9 +99,11 @@ def main() -> int:
     wrong, slowest = 0, (0.0, 0)
     for number in numbers:
         faults = schedule(random.Random(f"{chosen.seed} {number}"))
-        answer = ask([text(fault) for fault in faults])
+        alone = stands_alone(faults)
+        answer = ask([text(fault) for fault in faults], ALONE_S if alone else MOST_S)
         found = seen(answer, plain)
-        slowest = max(slowest, (answer["took_s"], number))
+        if not alone:
+            slowest = max(slowest, (answer["took_s"], number))
         if found not in expected(faults):
             wrong += 1
             print(f"{number}: {' '.join(map(text, faults))}: {found}, not {' or '.join(expected(faults))}", flush=True)
