@@ -122,6 +122,14 @@ def test_everything_on_the_page_has_a_name_and_contrast(visit):
         assert page.run(FAINT) == []
 
 
+def test_a_dark_page_has_contrast_in_the_marked_line_too(visit):
+    made = program(3)
+    browser = visit(made, Finding("code", "error", "message", "advice", Site(__file__, 20)))
+    browser.prefer("dark")
+    assert browser.run("document.querySelectorAll('.marked .number').length") > 0
+    assert browser.run(FAINT) == []
+
+
 def test_what_is_printed_is_drawn_whole(visit):
     page = visit(program(steps=30))
     page.run("dispatchEvent(new Event('beforeprint'))")

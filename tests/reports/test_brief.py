@@ -31,3 +31,13 @@ def test_it_is_never_longer_or_wider(training: Trace, count: int, width: int) ->
 def test_the_others_say_what_they_save(training: Trace) -> None:
     lines = brief.lines(summarize(training.trace, findings(4)), 80)
     assert "also    code-2 train.py:2: would save 30 %" in lines
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_what_a_fix_saves_is_not_cut_off(training: Trace, width: int) -> None:
+    saving = "; fixing this would save about 30 % of the step (10.0 ms to 7.00 ms)"
+    lines = brief.lines(summarize(training.trace, [findings(2)[0]._replace(message=LONG + saving)]), width)
+    start = next(number for number, line in enumerate(lines) if line.startswith("why"))
+    why = " ".join(line[8:] for line in lines[start : start + brief.SENTENCE])
+    assert why.startswith("code-1 (train.py:1): every output")
+    assert why.endswith("...; fixing this would save about 30 % of the step")

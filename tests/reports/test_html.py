@@ -165,3 +165,19 @@ def test_what_the_host_does_after_the_last_operation_is_left_out(program):
     lanes = data_of(html.render(program.trace, []))["timeline"]["lanes"]
     assert [(lane["label"], lane["count"]) for lane in lanes] == [("host main thread", 1), ("cuda:0 stream 0", 1)]
     assert [unpacked(lane["durations"]) for lane in lanes] == [[1_000], [1_000]]
+
+
+def test_a_snapshot_has_no_figures_of_work(program):
+    program.memory("alloc", 0, 1 << 30, 5).memory("alloc", 1, 1 << 29, 6)
+    program.trace.facts |= {"recorded_by": "torch.cuda.memory", "source": "measured", "not_decidable": ["host-sync"]}
+    page = html.render(program.trace, [])
+    assert re.findall(r"<dt>(.*?)</dt>", page) == ["peak of memory", "findings"]
+    assert "a snapshot holds no work, so only its memory is judged" in page
+    assert "host-sync" not in page
+
+
+def test_lines_of_other_folders_have_names_that_can_be_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert str(Site(str(tmp_path / "nets" / "model.py"), 3)) == "nets/model.py:3"
+    assert str(Site("/elsewhere/train.py", 4)) == "train.py:4"
+    assert str(Site("Cell In[3]", 2)) == "Cell In[3], line 2"

@@ -119,7 +119,8 @@ def _answer(result: ReplayResult, trace: Trace, findings: list[Finding], rows: l
             lines.append("  made of " + ", ".join(f"{name} {format_bytes(size)}" for name, size in known.items()))
     for finding in findings:
         if finding.code == "out-of-memory":
-            lines += [f"  ran out of memory: {finding.message}", f"  fix: {finding.advice}"]
+            message = finding.message.partition("; most of it held by")[0]  # as the lines above say
+            lines += [f"  ran out of memory: {message}", f"  fix: {finding.advice}"]
             return lines
     if rows:
         lines.append(f"  {_help(rows)}")

@@ -24,7 +24,7 @@ def lines(summary: Summary, width: int) -> list[str]:
     width = max(40, width)
     found = [
         *_labelled("verdict", summary.verdict, width, SENTENCE),
-        *_labelled("why", summary.why, width, SENTENCE),
+        *_labelled("why", _why(summary.why, width), width, SENTENCE),
         *_labelled("next", summary.next, width, SENTENCE),
     ]
     for label, words in figures(summary):
@@ -35,6 +35,19 @@ def lines(summary: Summary, width: int) -> list[str]:
     if notes:
         found += _labelled("notes", notes, width, 1)
     return [*found, *_labelled("", MORE, width, 1)] if any(device.used for device in summary.devices) else found
+
+
+def _why(words: str, width: int) -> str:
+    """The reason, shortened before what its fix would save rather than behind it."""
+    reason, fixing, saving = words.partition("; fixing this")
+    if not fixing or len(_labelled("", words, width, SENTENCE + 1)) <= SENTENCE:
+        return words
+    end = fixing + saving.partition(" (")[0]  # without the times before and after
+    for room in range(SENTENCE * (width - LABEL) - len(end), 0, -1):
+        shortened = textwrap.shorten(reason, room, placeholder=" ...") + end
+        if len(_labelled("", shortened, width, SENTENCE + 1)) <= SENTENCE:
+            return shortened
+    return words
 
 
 def figures(summary: Summary) -> list[tuple[str, str]]:

@@ -99,7 +99,7 @@ def _steady(summary: Summary) -> tuple[int, int] | None:
 
 
 def _tiles(summary: Summary) -> list[Json]:
-    """The four figures of the first screen."""
+    """The four figures of the first screen; of a snapshot, which holds no work, the peak and the findings."""
     used = [device for device in summary.devices if device.used]
     fullest = max(used, key=lambda one: one.peak_allocated_bytes or 0, default=None)
     peak = None if fullest is None else fullest.peak_allocated_bytes
@@ -109,7 +109,7 @@ def _tiles(summary: Summary) -> list[Json]:
     notes = len(summary.findings) - graver
     length, _, band = step.partition(" (")
     known = summary.timing.step_ns is not None
-    return [
+    tiles: list[Json] = [
         {"label": "step" if known else "run", "share": None}
         | (
             {"value": length, "more": f"{band.rstrip(')')}; {rate}" if band else rate}
@@ -130,6 +130,7 @@ def _tiles(summary: Summary) -> list[Json]:
         },
         {"label": "findings", "value": str(graver), "share": None, "more": plural(notes, "note")},
     ]
+    return tiles if summary.worked else [tile for tile in tiles if tile["label"] not in ("run", "busy")]
 
 
 def _waits(devices: Sequence[Device]) -> list[dict[str, object]]:

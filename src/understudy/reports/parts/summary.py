@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import os
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from understudy.reports.parts.peak import Peak, peaks
 from understudy.reports.parts.throughput import Samples
 from understudy.reports.parts.time import Timing, measure
 from understudy.trace.finding import Finding
-from understudy.trace.operation import Kind, Site, written
+from understudy.trace.operation import Kind, Site
 from understudy.trace.plain import Json
 from understudy.trace.trace import Record, Trace
 from understudy.trace.units import format_bytes, format_ns, format_share, plural
@@ -118,6 +117,11 @@ class Summary:
         return "EMULATED" if self.emulated else "MEASURED"
 
     @property
+    def worked(self) -> bool:
+        """Whether any work on a device was recorded."""
+        return self.end_ns > self.begin_ns
+
+    @property
     def throughput(self) -> str:
         """Samples a second and what says so, in one phrase; empty where the batch is not known."""
         if self.samples is None:
@@ -129,6 +133,8 @@ class Summary:
         """What could not be judged, in one sentence; empty for an emulated run, where everything can be."""
         if not self.not_decidable:
             return ""
+        if not self.worked:
+            return "a snapshot holds no work, so only its memory is judged"
         return f"not decidable from a profile: {', '.join(self.not_decidable)}"
 
     @property
@@ -294,14 +300,8 @@ def _program(facts: Json) -> str:
 
 
 def short(site: Site) -> str:
-    """A source line with the file's path shortened to what a person needs: from the working directory down."""
-    if not site.file:
-        return str(site)
-    file = site.file
-    if os.path.isabs(file):
-        relative = os.path.relpath(file)
-        file = relative if not relative.startswith("..") else os.path.basename(file)
-    return written(file, site.line)
+    """A source line with the file's path shortened to what a person needs."""
+    return str(site)
 
 
 def gpu_names(devices: Sequence[Device]) -> str:
