@@ -106,17 +106,20 @@ def test_nested_tensors_are_multiplied_part_by_part() -> None:
     )
     for a, b, found in zip(first, second, product.unbind(), strict=True):
         torch.testing.assert_close(found.cpu(), a[0] @ b[0])
+    dense = torch.stack([part[0] for part in second]).cuda()
+    beside = torch.nested.nested_tensor([part[0] for part in first], device="cuda").bmm(dense)
+    assert all(torch.equal(a, b) for a, b in zip(product.unbind(), beside.unbind(), strict=True))
 
 
 def test_a_stream_is_recorded_for_all_that_a_jagged_tensor_is_made_of(session: Session) -> None:
     def used_on(stream: torch.cuda.Stream, recorded: bool) -> set[int]:
         values, offsets = torch.ones(1024, 8, device="cuda"), torch.tensor([0, 500, 1024], device="cuda")
-        nested = torch.nested.nested_tensor_from_jagged(values, offsets)
+        nested = torch.nested.nested_tensor_from_jagged(values, offsets, offsets.diff())
         with torch.cuda.stream(stream):
             torch.cuda._sleep(10**9)
             if recorded:
                 nested.record_stream(stream)
-        return {nested.values().data_ptr(), nested.offsets().data_ptr()}
+        return {nested.values().data_ptr(), nested.offsets().data_ptr(), nested.lengths().data_ptr()}
 
     stream = torch.cuda.Stream()
     assert used_on(stream, recorded=False) == used_on(stream, recorded=True)

@@ -16,6 +16,7 @@ from torch.utils.benchmark import Timer
 import understudy
 from helpers.findings import errors
 from understudy.session import Session
+from understudy.trace.operation import Kind
 
 BIG = 2048
 
@@ -457,3 +458,17 @@ def test_small_copies_cost_the_host_less_where_it_does_not_wait_for_each(session
         seconds.append(time.perf_counter() - begin)
     blocking, late_copies = seconds
     assert late_copies < 0.8 * blocking
+
+
+def test_a_kernel_that_only_waits_leaves_the_device_to_others() -> None:
+    with understudy.emulate("V100") as session:
+        x = torch.empty(1024, 4096, device="cuda")
+        torch.cuda.synchronize()
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(10**9)
+        x.fill_(1.0)  # as many blocks as the device takes
+        torch.cuda.current_stream().synchronize()
+        assert not side.query()
+        rows = {record.signature.name: record for record in session.trace if record.kind == Kind.KERNEL}
+    assert rows["aten::fill_"].end_ns < rows["spin_kernel"].end_ns

@@ -246,10 +246,13 @@ class Machine:
         second.order[first.agent] = max(second.order.get(first.agent, 0), first.epoch)
 
     def busy(self, host: HostThread, stream: Stream, duration_ns: int, site: int = 0) -> int:
-        """Queue a kernel that does nothing for `duration_ns` (`torch.cuda._sleep`); returns when it ends."""
+        """Queue a kernel that does nothing for `duration_ns` (`torch.cuda._sleep`); returns when it ends.
+
+        Its one thread takes no room from kernels of other streams, which may fill the device beside it.
+        """
         number = self.trace.signatures.number(Signature("spin_kernel"))
         dispatch = self.devices[stream.device].cost.dispatch_ns("spin_kernel")
-        return self.launch(host, stream, Cost(number, dispatch, duration_ns, 1, 0, 0.0), site)
+        return self.launch(host, stream, Cost(number, dispatch, duration_ns, 0, 0, 0.0), site)
 
     def sleep(self, host: HostThread, duration_ns: int, site: int = 0) -> None:
         """The host does nothing for so long."""

@@ -345,10 +345,7 @@ def flops_of(name: str, func: OpOverload, args: Arguments, kwargs: Keywords, out
         shapes = [(shape[batch], shared, shape[tokens], *shape[3:]) for shape in given]
         args = (*shapes, *args[first + 3 :])
     if any(tensor.is_nested for tensor in tensors_in(args)):  # a batch of parts, each with a shape of its own
-        split = [
-            [part[None] for part in t.unbind()] if isinstance(t, torch.Tensor) and t.is_nested else repeat(t)
-            for t in args
-        ]
+        split = [[part[None] for part in t.unbind()] if isinstance(t, torch.Tensor) else repeat(t) for t in args]
         return sum(int(count(*parts, **kwargs, out_val=None)) for parts in zip(*split, strict=False))
     # Its rules know no `out_dtype`.
     return int(count(*(value for value in args if not isinstance(value, torch.dtype)), **kwargs, out_val=out))
