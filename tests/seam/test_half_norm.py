@@ -43,3 +43,19 @@ def test_a_replay_is_as_exact(session: Session) -> None:
     graph.replay()
     expected = nn.BatchNorm1d(4).cuda()(x.float())
     torch.testing.assert_close(out.float(), expected.half().float(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_statistics_may_stay_in_float32(training: bool, session: Session) -> None:
+    """As sharding with mixed precision leaves them: it casts parameters, and no buffers."""
+    layer, wide = (nn.BatchNorm1d(4).cuda().train(training) for _ in range(2))
+    for parameter in layer.parameters():
+        parameter.data = parameter.data.bfloat16()
+    x = torch.randint(1, 10, (8, 4)).bfloat16().cuda()
+    found, expected = results(layer, x), results(wide, x.float())
+    assert layer.weight.grad is not None
+    assert (layer.weight.grad.dtype, layer.running_mean.dtype) == (torch.bfloat16, torch.float32)
+    for one, other in zip(found[:-2], expected[:-2], strict=True):
+        torch.testing.assert_close(one, other.bfloat16().float(), rtol=0.03, atol=0.03)
+    for one, other in zip(found[-2:], expected[-2:], strict=True):
+        assert torch.equal(one, other)

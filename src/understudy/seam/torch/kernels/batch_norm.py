@@ -168,9 +168,11 @@ def backward(
 
 
 def _is_half(input: Tensor, parameters: tuple[Tensor | None, ...]) -> bool:
+    """Whether the CPU's kernel needs float32 instead: beside half precision it takes parameters in float32 alone."""
     if input.dtype not in HALVES or input.is_meta:
         return False
-    return not any(tensor is not None and tensor.dtype is torch.float32 for tensor in parameters)
+    given = [tensor for tensor in parameters if tensor is not None]
+    return not given or any(tensor.dtype in HALVES for tensor in given)
 
 
 COMPUTED: dict[str, Callable[..., object]] = {
