@@ -59,3 +59,15 @@ def test_statistics_may_stay_in_float32(training: bool, session: Session) -> Non
         torch.testing.assert_close(one, other.bfloat16().float(), rtol=0.03, atol=0.03)
     for one, other in zip(found[-2:], expected[-2:], strict=True):
         assert torch.equal(one, other)
+
+
+def test_images_want_statistics_of_their_own_type_backward(session: Session) -> None:
+    layer = nn.BatchNorm2d(3).cuda()
+    for parameter in layer.parameters():
+        parameter.data = parameter.data.bfloat16()
+    x = torch.ones(2, 3, 4, 4, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    out = layer(x)
+    with pytest.raises(RuntimeError, match="Expected running_mean to have type BFloat16 but got Float"):
+        out.sum().backward()
+    layer(x.to(memory_format=torch.channels_last)).sum().backward()
+    assert x.grad is not None

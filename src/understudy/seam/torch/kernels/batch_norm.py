@@ -159,12 +159,31 @@ def backward(
 ) -> object:  # fmt: skip
     """aten::native_batch_norm_backward: the gradients of the input, the weight and the bias, each of its own dtype."""
     given = (weight, running_mean, running_var)
+    if output_mask[0] and (train or output_mask[1] or output_mask[2]):
+        _check_fused(input, weight, running_mean)
     if not _is_half(input, given):
         return stock_backward(grad_out, input, *given, save_mean, save_invstd, train, eps, output_mask)
     widened = [wide(tensor) for tensor in (grad_out, input, *given, save_mean, save_invstd)]
     found = stock_backward(*widened, train, eps, output_mask)
     dtypes = (input.dtype, *[input.dtype if weight is None else weight.dtype] * 2)
     return tuple(None if t is None else t.to(dtype) for t, dtype in zip(found, dtypes, strict=True))
+
+
+def _check_fused(input: Tensor, weight: Tensor | None, running_mean: Tensor | None) -> None:
+    """Raise PyTorch's error where the fused kernel finds statistics of another type than its input and weight.
+
+    Source: `batch_norm_backward_cuda` in aten/src/ATen/native/cuda/Normalization.cu; images whose channels are apart
+    take that kernel.
+    """
+    if input.dtype not in HALVES or running_mean is None or running_mean.dtype is input.dtype:
+        return
+    channels_last = any(
+        input.dim() == dim and input.is_contiguous(memory_format=layout)
+        for dim, layout in ((4, torch.channels_last), (5, torch.channels_last_3d))
+    )
+    together = channels_last or (input.is_contiguous() and input.stride(1) == 1)
+    if weight is not None and weight.dtype is input.dtype and not together:
+        raise RuntimeError(f"Expected running_mean to have type {HALVES_NAMES[input.dtype]} but got Float")
 
 
 def _is_half(input: Tensor, parameters: tuple[Tensor | None, ...]) -> bool:
@@ -175,6 +194,7 @@ def _is_half(input: Tensor, parameters: tuple[Tensor | None, ...]) -> bool:
     return not given or any(tensor.dtype in HALVES for tensor in given)
 
 
+HALVES_NAMES = {torch.float16: "Half", torch.bfloat16: "BFloat16"}
 COMPUTED: dict[str, Callable[..., object]] = {
     "aten::batch_norm_stats": stats,
     "aten::batch_norm_gather_stats": gather,
