@@ -139,6 +139,7 @@ def compiled(only: str, most: int) -> list[Outcome]:
             for one, ms in zip(some, predicted.tolist(), strict=True):
                 band = bands.of_step(calibrate_bands.mean_band(one))
                 found.append(Outcome(one.model, f"{name} {kind}", ms, one.ms, band))
+                show(found[-1])
     return found + unseen(only, most, known)
 
 
