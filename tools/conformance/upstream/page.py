@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .runs import BAD, Result
+from .runs import BAD, OTHER_GPUS, Result
 
 HERE = Path(__file__).parent
 COLUMNS = ("passed", "failed", "skipped", "out of scope", "not run")
@@ -241,6 +241,7 @@ def suites_document(runs: Runs, earlier: str = "") -> str:
         *([f"Files that the last run did not reach: {', '.join(left)}."] if left else []),
         "*Skipped* tests skip themselves, mostly for reasons unrelated to emulation. *Not run* tests were not reached "
         "by the last run.",
+        *_elsewhere(runs),
         *_samples(),
         *_alone(runs),
         "## Out of scope",
@@ -285,6 +286,13 @@ class Earlier:
         found.sort(key=lambda line: order.index(line[0].removesuffix(f" {MARK}")))
         sums = Counter({name: sum(int(line[i]) for line in found) for i, name in enumerate(COLUMNS, 1)})
         return [header, *found, ["all", *(str(sums[name]) for name in COLUMNS), f"{share(sums):.1%}", last[-1]]]
+
+
+def _elsewhere(runs: Runs) -> list[str]:
+    """What skipped itself for its number of GPUs, and was not run with another: so it is with `--once`."""
+    found = [runs.emulated[file][name] for file, name in runs.tests() if runs.column(file, name) == "skipped"]
+    count = sum(any(re.search(words, result.message) for words in OTHER_GPUS) for result in found)
+    return [f"{count} of the skipped tests want another number of GPUs and were not run with it."] if count else []
 
 
 def _samples() -> list[str]:
