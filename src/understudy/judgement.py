@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from understudy import checks
-from understudy.analysis.savings import WAITS, Saving, Savings
+from understudy.analysis.fixes import WAITS
+from understudy.analysis.savings import Saving, Savings
 from understudy.errors import FileFormatError
 from understudy.trace.finding import WORTH, Finding
 from understudy.trace.operation import Kind

@@ -174,10 +174,3 @@ def test_a_snapshot_has_no_figures_of_work(program):
     assert re.findall(r"<dt>(.*?)</dt>", page) == ["peak of memory", "findings"]
     assert "a snapshot holds no work, so only its memory is judged" in page
     assert "host-sync" not in page
-
-
-def test_lines_of_other_folders_have_names_that_can_be_read(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert str(Site(str(tmp_path / "nets" / "model.py"), 3)) == "nets/model.py:3"
-    assert str(Site("/elsewhere/train.py", 4)) == "train.py:4"
-    assert str(Site("Cell In[3]", 2)) == "Cell In[3], line 2"

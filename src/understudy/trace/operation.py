@@ -6,7 +6,6 @@ within a device (0 is the default stream). All times are whole nanoseconds, all 
 
 from __future__ import annotations
 
-import os
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -39,20 +38,12 @@ class Site(NamedTuple):
     stack: tuple[tuple[str, int, str], ...] = ()
 
     def __str__(self) -> str:
-        return written(shown(self.file), self.line) if self.file else "unknown line"
+        return written(self.file, self.line) if self.file else "unknown line"
 
 
 def written(file: str, line: int) -> str:
     """A line as a person finds it: `train.py:12`, and of a notebook `Cell In[10], line 3`, as in its tracebacks."""
     return f"{file}, line {line}" if file.startswith(CELL) else f"{file}:{line}"
-
-
-def shown(file: str) -> str:
-    """A file's path shortened to what a person needs: from the working directory down, else its name."""
-    if not os.path.isabs(file):
-        return file
-    relative = os.path.relpath(file)
-    return os.path.basename(file) if relative.startswith("..") else relative
 
 
 CELL = "Cell In["

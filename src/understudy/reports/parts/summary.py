@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import os
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from understudy.reports.parts.peak import Peak, peaks
 from understudy.reports.parts.throughput import Samples
 from understudy.reports.parts.time import Timing, measure
 from understudy.trace.finding import Finding
-from understudy.trace.operation import Kind, Site
+from understudy.trace.operation import Kind, Site, written
 from understudy.trace.plain import Json
 from understudy.trace.trace import Record, Trace
 from understudy.trace.units import format_bytes, format_ns, format_share, plural
@@ -300,8 +301,14 @@ def _program(facts: Json) -> str:
 
 
 def short(site: Site) -> str:
-    """A source line with the file's path shortened to what a person needs."""
-    return str(site)
+    """A source line with the file's path shortened to what a person needs: from the working directory down."""
+    if not site.file:
+        return str(site)
+    file = site.file
+    if os.path.isabs(file):
+        relative = os.path.relpath(file)
+        file = relative if not relative.startswith("..") else os.path.basename(file)
+    return written(file, site.line)
 
 
 def gpu_names(devices: Sequence[Device]) -> str:
