@@ -237,8 +237,9 @@ def test_the_report_counts_graphs_kernels_and_breaks(session: Session) -> None:
         return y.sin() + 1
 
     run = torch.compile(forward)
+    x = torch.randn(64, 256, device="cuda")  # the same one twice: another may take the other branch
     for _ in range(2):
-        run(torch.randn(64, 256, device="cuda")).sum().backward()
+        run(x).sum().backward()
     found = compiled.measure(session.trace)
     assert found is not None
     assert (len(found.graphs), found.breaks) == (4, 1)
@@ -247,5 +248,5 @@ def test_the_report_counts_graphs_kernels_and_breaks(session: Session) -> None:
     assert first.nodes > first.generated
     assert first.operators > first.nodes
     assert found.compile_ns > 10**8
-    explained = torch._dynamo.explain(forward)(torch.randn(64, 256, device="cuda"))
+    explained = torch._dynamo.explain(forward)(x)
     assert (explained.graph_count, explained.graph_break_count) == (2, 1)
