@@ -340,18 +340,17 @@ class FusedOptimizer(Remedy):
         written: dict[int, list[int]] = {}  # by thread, the rows since its last step and those of the step
         of_last: dict[int, list[int]] = {}
         for index, row in enumerate(rows):
-            own = written.setdefault(threads[row[1]], [])
+            thread = threads[row[1]]
             if row[0] == Kind.STEP:
-                of_last[threads[row[1]]] = own[:]
-                own.clear()
+                of_last[thread] = written.pop(thread, [])
                 continue
-            own.append(index)
-            if row[0] == Kind.NOTE and row[3] in self.sites and threads[row[1]] in of_last:
+            written.setdefault(thread, []).append(index)
+            if row[0] == Kind.NOTE and row[3] in self.sites and thread in of_last:
                 note = self.trace.notes[row[7]]
                 detail = dict(note.detail)
                 kernels = int(detail.get("kernels", 0)) if note.code == "unfused-optimizer" else 0
-                before = of_last[threads[row[1]]]
-                of_step = [at for at in before[len(before) - min(kernels, len(before)) :] if rows[at][0] == Kind.KERNEL]
+                before = of_last[thread]
+                of_step = [at for at in before[max(0, len(before) - kernels) :] if rows[at][0] == Kind.KERNEL]
                 # Half of the bytes where nothing more is known: no result is written in between.
                 size = int(detail.get("fused_bytes", sum(rows[at][7] for at in of_step) // 2))
                 if of_step and (not self.fusible or "fused_bytes" in detail):  # a captured graph's step has no kernels

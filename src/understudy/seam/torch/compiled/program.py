@@ -73,7 +73,8 @@ class Program:
     def _note(self, before: int) -> None:
         """Record what this graph is, by the rows that its first call has added."""
         state, trace = self.dispatch.state, self.dispatch.machine.trace
-        launched = [trace.signatures[row[SIGNATURE]] for row in trace.rows.since(before) if row[KIND] == Kind.KERNEL]
+        rows = state.notes.own_rows(before)
+        launched = [trace.signatures[row[SIGNATURE]] for row in rows if row[KIND] == Kind.KERNEL]
         nodes = [int(value) for one in launched for key, value in one.detail if key == "nodes"]
         state.notes.note(
             "compiled-graph", state.site(), operators=self.operators, kernels=len(launched), generated=len(nodes),

@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.tags import device_of
 from understudy.trace.operation import Kind, Note
+from understudy.trace.rows import Row
 from understudy.trace.trace import LANE
 
 NUMBERED = re.compile(r"cuda:[1-9]|\.cuda\([1-9]|\.to\([1-9]|device=[1-9]")
@@ -100,11 +101,14 @@ class Notes:
 
     def _rows_since(self, first: int) -> int:
         """How many rows this thread has written since there were `first` of all threads."""
-        trace = self.core.machine.trace
         if self.core.machine.threads == 1:
-            return len(trace.rows) - first
-        own = self.core.local.host.index
-        return sum(trace.lanes[lane].thread == own for lane in trace.rows.since(first).column(LANE))
+            return len(self.core.machine.trace.rows) - first
+        return len(self.own_rows(first))
+
+    def own_rows(self, first: int) -> list[Row]:
+        """The rows that this thread has written since there were `first` of all threads."""
+        trace, own = self.core.machine.trace, self.core.local.host.index
+        return [row for row in trace.rows.since(first) if trace.lanes[row[LANE]].thread == own]
 
     def _fused_bytes(self, optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> int:
         """What a fused step reads and writes: parameters, gradients, and the states of their size."""
