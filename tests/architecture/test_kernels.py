@@ -19,7 +19,7 @@ from understudy.seam.torch import install, kernels, registry
 
 FOLDER = "seam/torch/kernels/"
 PACKAGE = "understudy.seam.torch.kernels"
-NAMES = {"HANDLERS", "COMPOSITES", "GRADIENTS", "RUN", "VALUES", "SCRATCH", "DTYPES", "LIMITS", "patches"}
+NAMES = {"HANDLERS", "COMPOSITES", "GRADIENTS", "RUN", "LAYOUTS", "VALUES", "SCRATCH", "DTYPES", "LIMITS", "patches"}
 WITHOUT_ORDER = {"composites", "__init__"}
 """Files that `install` takes by name: what puts the composites in, and the registry itself."""
 

@@ -21,12 +21,14 @@ Limit = Callable[[torch.Tensor, torch.Tensor], None]
 class Deviations(NamedTuple):
     """Tables by operator; each may lack most.
 
-    `run`: what gives the values on a device instead of the CPU's kernel, by name and overload. `values`: what computes
-    a captured operator in a replay, by name or by name and overload. `rows`: the memory that its kernel takes, by name
-    without namespace. `dtypes`: those that its kernel takes. `limits`: sizes that it refuses.
+    `run`: what gives the values on a device instead of the CPU's kernel, by name and overload; `layouts`: the same, for
+    sparse and nested tensors alone. `values`: what computes a captured operator in a replay, by name or by name and
+    overload. `rows`: the memory that its kernel takes, by name without namespace. `dtypes`: those that its kernel
+    takes. `limits`: sizes that it refuses.
     """
 
     run: Mapping[str, Callable[..., object]]
+    layouts: Mapping[str, Callable[..., object]]
     values: Mapping[str, Callable[..., object]]
     rows: Mapping[str, Row]
     dtypes: Mapping[str, Dtypes]
@@ -35,6 +37,7 @@ class Deviations(NamedTuple):
     def plan(self, func: OpOverload) -> Plan:
         """The plan of an operator, with what runs it and what memory its kernel takes."""
         plan = Plan(func, self.run.get(func.name()))
+        plan.run = self.layouts.get(func.name(), plan.run)
         if plan.kernel and plan.builtin:
             plan.row = self.rows.get(plain_name(plan.name))
         return plan

@@ -197,7 +197,7 @@ class Dispatch(TorchDispatchMode):
         if device < 0:
             return self.general(plan, func, args, {})
         near = plan.called or self.room.near
-        out = self.call(plan, func, args, {}, device) if near else plan.run(*args)
+        out = self.call(plan, func, args, {}, device) if near else plan.strided(*args)
         if plan.view:
             self.local.host.now_ns += VIEW_NS
             return out

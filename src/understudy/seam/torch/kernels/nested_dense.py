@@ -33,5 +33,5 @@ def part_by_part(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return run
 
 
-RUN = {"aten::mul.Tensor": part_by_part(aten.mul.Tensor._op)}
+LAYOUTS = {"aten::mul.Tensor": part_by_part(aten.mul.Tensor._op)}
 """By name and overload, what `Plan.run` calls instead of PyTorch's own kernel; that of sums is in `sparse_sums`."""

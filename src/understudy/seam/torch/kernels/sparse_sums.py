@@ -49,7 +49,7 @@ def _alike(self: Tensor, other: Tensor, alpha: complex) -> bool:
     )
 
 
-RUN = {
+LAYOUTS = {
     "aten::add.Tensor": part_by_part(side_by_side(aten.add.Tensor._op, in_place=False)),
     "aten::add_.Tensor": side_by_side(aten.add_.Tensor._op, in_place=True),
 }

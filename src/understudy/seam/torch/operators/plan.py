@@ -30,7 +30,8 @@ class Plan:
     known (no row). `empty`: makes memory of which nothing is computed. `view`: only makes views; `looks`: of its first
     argument, which is its only tensor. `fresh`: may return new storages. `mutated`: positions of arguments that it
     writes. `resizes`: may change a storage's size. `composite`: has no kernel of its own, but is written in other
-    operators. `handler`: replaces it all. `run`: what `func` calls, or a kernel of ours for it on a device.
+    operators. `handler`: replaces it all. `run`: what `func` calls, or a kernel of ours for it on a device; `strided`:
+    the same where no tensor is sparse or nested.
     `lists`: takes lists of tensors. `simple`: launching its kernel is all that there is to it.
     `tensorless`: neither takes nor makes tensors. `direct`: without keywords it is a plain operator, `called`: one that
     needs more round it than `run` (random numbers, a library's kernel); `Dispatch` decides both.
@@ -67,6 +68,7 @@ class Plan:
         "row",
         "run",
         "simple",
+        "strided",
         "synchronizes",
         "tensorless",
         "view",
@@ -76,6 +78,7 @@ class Plan:
         self.func = func
         schema = func._schema
         self.run: Kernel = func._op if run is None else run
+        self.strided = self.run
         arguments = schema.arguments
         returns = schema.returns
         self.name = name = schema.name
