@@ -41,6 +41,18 @@ def changes(seen: list[tuple[str, str]]) -> int:
     return sum(one[0] != other[0] for one, other in itertools.pairwise(seen))
 
 
+def test_arithmetic_in_place_takes_3_calls() -> None:
+    with understudy.emulate("V100"):
+        tensor = torch.ones(3, device="cuda:0")
+        for call in (lambda: tensor.add_(1), lambda: tensor.add_(tensor), lambda: tensor.mul_(2), tensor.relu_):
+            seen = followed(call)
+            assert [name for _, name in seen if name != "throttle"] == [
+                "Dispatch.__torch_dispatch__",
+                "Dispatch.plain",
+                "Machine.launch",
+            ]
+
+
 def test_a_factory_takes_at_most_18_calls() -> None:
     kept: list[torch.Tensor] = []
     with understudy.emulate("2xV100"):
