@@ -234,6 +234,12 @@ def test_bands_that_overlap_are_said_to() -> None:
     assert "overlaps with that of A100" in close.why
 
 
+def test_a_price_that_no_candidate_uses_is_said() -> None:
+    made = plan(question("T4"), work=Work(steps=3600, prices=parse_prices(["T4=0.4", "A100-80GB=2"])))
+    assert "--price of A100-SXM4-80GB was not used: no candidate has that GPU" in made.notes
+    assert not any("not used" in note for note in plan(question("T4"), work=Work(prices={"T4": 0.4})).notes)
+
+
 def test_different_batches_are_compared_by_the_sample() -> None:
     made = plan(question("L4", "--batch=4,16"), work=Work(steps=100))
     assert made.rows[0].work_ns == made.rows[1].work_ns

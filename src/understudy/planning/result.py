@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from understudy import gpus
 from understudy.planning import demand
 from understudy.planning.planner import RETIMED
 from understudy.planning.rows import CHEAPEST, STEP, UNITS, Row, Span, Work
@@ -167,6 +168,8 @@ class Plan:
             notes.append('"tight" fits by the model, but not by the upper end of its band')
         if self.work.chosen == CHEAPEST and any(row.price_per_hour is None for row in ran):
             notes.append("candidates without a --price come last")
+        if unused := self._unused_prices():
+            notes.append(f"--price of {', '.join(unused)} was not used: no candidate has that GPU")
         retimed = sum(row.how.startswith(RETIMED) for row in self.rows)
         done = f"{plural(self.rehearsals, 'rehearsal')} in {self.seconds:.0f} s"
         done += "" if self.processor_s is None else f", {self.processor_s:.0f} s of processor time"
@@ -177,6 +180,11 @@ class Plan:
         if self.interrupted:
             notes.append("interrupted: what was not tried is missing; the same command goes on from here")
         return notes
+
+    def _unused_prices(self) -> list[str]:
+        """GPUs that have a price but stand in no row: `--price A100` means another A100 than `--gpus A100-80GB`."""
+        used = {model.key for row in self.rows for model in gpus.parse(row.gpus)}
+        return [key for key in self.work.prices or {} if key not in used]
 
     def _without_effect(self) -> list[str]:
         """Options whose values all gave the same numbers: the program may not read them."""
