@@ -11,6 +11,7 @@ WRONG = {
     "a script without run": (["train.py"], "to run that program: understudy run train.py"),
     "no program": (["run"], "no program was given"),
     "a missing script": (["run", "nope.py"], "there is no file 'nope.py' to run"),
+    "a command as script": (["run", "sh", "-c", "true"], "there is no file 'sh' to run; --no-python runs a command"),
     "a missing command": (["run", "--no-python", "nope"], "there is no command 'nope' to run"),
     "two kinds of program": (["run", "-m", "-c", "x"], "exclude each other"),
     "an unknown option": (["run", "--gps", "2", "-c", "1"], "--gpus"),

@@ -202,7 +202,9 @@ def target_of(program: str | None, arguments: tuple[str, ...], options: Json) ->
         raise UsageError("no program was given: understudy run [options] script.py [arguments]")
     kind = kinds[0] if kinds else "script"
     if kind == "script" and program != "-" and not os.path.exists(program):
-        raise UsageError(f"there is no file {program!r} to run; check the path (-m runs a module, -c code)")
+        found = shutil.which(program, path=launch.search_path(os.environ))
+        hint = "--no-python runs a command" if found else "check the path (-m runs a module, -c code)"
+        raise UsageError(f"there is no file {program!r} to run; {hint}")
     if kind == "command" and shutil.which(program, path=launch.search_path(os.environ)) is None:
         raise UsageError(f"there is no command {program!r} to run; check its name and PATH")
     return launch.Program(kind, program, arguments)
