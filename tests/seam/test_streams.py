@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -34,6 +35,32 @@ def test_kernels_are_asynchronous(session: Session) -> None:
     torch.cuda.synchronize()
     done = time.perf_counter() - begin
     assert issued < done / 5
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        torch.cuda.synchronize,
+        lambda: torch.cuda.current_stream().synchronize(),
+        lambda: torch.cuda.current_stream().query(),
+        lambda: torch.cuda.Event().record(),
+        lambda: torch.cuda._sleep(10),
+        lambda: torch.cuda.Stream(),
+        lambda: torch.cuda.mem_get_info(),
+        lambda: torch.empty(4).pin_memory(),
+        lambda: torch.empty(4, device="cuda"),
+    ],
+)
+def test_whatever_uses_a_device_first_pays_for_its_context(first: Callable[[], object], session: Session) -> None:
+    session.machine.warm = False
+    begin = time.perf_counter()
+    torch.cuda.Event(), torch.cuda.current_stream(), torch.cuda.get_device_properties(0)
+    asked = time.perf_counter()
+    first()
+    used = time.perf_counter()
+    torch.cuda.Event().record(torch.cuda.Stream())
+    assert asked - begin < 0.01 < 0.2 < used - asked
+    assert time.perf_counter() - used < 0.01
 
 
 def test_pytorchs_benchmark_timer_reads_the_modelled_clock(session: Session) -> None:

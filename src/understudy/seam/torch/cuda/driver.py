@@ -64,8 +64,7 @@ def _devices(state: State) -> dict[str, object]:
         return before
 
     def synchronize() -> None:
-        machine = state.machine
-        machine.synchronize_device(state.host(), machine.devices[local.device], site=state.site())
+        state.machine.synchronize_device(state.host(), state.use(local.device), site=state.site())
         state.synchronized("cudaDeviceSynchronize")
         state.gpu_trace.synchronized_device()
 
@@ -99,7 +98,7 @@ def _capabilities(state: State) -> set[tuple[int, int]]:
 
 def _sleep(state: State, cycles: int) -> None:
     local = state.local
-    device = state.device(local.device)
+    device = state.use(local.device)
     state.machine.busy(local.host, local.streams[local.device], cycles * 1000 // device.gpu.clock_mhz)
 
 
@@ -170,8 +169,7 @@ def _accelerator(state: State) -> dict[str, object]:
     local = state.local
 
     def synchronize(index: int) -> None:
-        machine = state.machine
-        machine.synchronize_device(state.host(), machine.devices[index], site=state.site())
+        state.machine.synchronize_device(state.host(), state.use(index), site=state.site())
 
     def set_index(index: int) -> None:
         torch.cuda._lazy_init()

@@ -130,9 +130,11 @@ class StreamMethods:
         return recorded
 
     def query(self) -> bool:
+        self._state.use(self._us.device)
         return self._state.machine.query_stream(self._state.host(), self._us)
 
     def synchronize(self) -> None:
+        self._state.use(self._us.device)
         self._state.machine.synchronize_stream(self._state.host(), self._us, site=self._state.site())
         self._state.synchronized("cudaStreamSynchronize", self._us)
 
@@ -196,6 +198,7 @@ class EventMethods:
         if self._device is not None and self._device != found.device:
             raise RuntimeError(f"Event device {self._device} does not match recording stream's device {found.device}.")
         first, self._device = self._device is None, found.device
+        self._state.use(found.device)
         self._state.machine.record(self._state.host(), self._us, found, self._state.site())
         self._state.gpu_trace.recorded(self, handle(found), first)
 

@@ -227,6 +227,13 @@ class State(Core):
             raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.") from None
         raise self.guard.refusal(index, size) from error
 
+    def use(self, index: int) -> Device:
+        """The device that the driver is asked to work on; its first use makes the process a context there."""
+        device = self.device(index)
+        if not device.context:
+            self.memory.create_context(device)
+        return device
+
     def resized(self, storage: Storage) -> None:
         """A device's storage changed its size: it has new memory."""
         old = storage._us
@@ -244,6 +251,9 @@ class State(Core):
         """A page-locked storage with a host storage's bytes, in memory that was pinned before where some is free."""
         tag = Tag(CPU, storage.nbytes())
         tag.pinned = True
+        if tag.size and not any(device.context for device in self.machine.devices):
+            torch.cuda._lazy_init()
+            self.use(self.local.device)  # page-locking needs a context, whichever: getDeviceIndexWithPrimaryContext
         block = tag.block = self.host_allocator.malloc(tag.size)
         if block is not None:
             tag.frees = self.host_allocator.frees
@@ -286,9 +296,8 @@ class State(Core):
 
     def new_stream(self, index: int, priority: int) -> Stream:
         """The next stream of a device's pool; from the first one on, accesses are ordered."""
-        self.memory.create_context(self.device(index))
+        device = self.use(index)
         self.machine.begin_streams()
-        device = self.device(index)
         known = len(device.streams)
         found = device.pool_stream(priority)
         if len(device.streams) > known:
