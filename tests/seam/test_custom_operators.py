@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -57,3 +57,72 @@ def test_what_a_kernel_returns_is_a_view_where_its_operators_make_one() -> None:
     assert first._base is x
     first.add_(1)
     assert (x.tolist(), x._version) == ([1, 0, 0], 1)
+
+
+def ten_times(operator: Callable[[torch.Tensor], torch.Tensor], by: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The operator with a gradient of its own, for an autograd key."""
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            with torch._C._AutoDispatchBelowAutograd():
+                return operator(x)
+
+        @staticmethod
+        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return grad * by
+
+    return lambda x: Scaled.apply(x)
+
+
+def gradient(operator: Callable[[torch.Tensor], torch.Tensor], device: str) -> list[float]:
+    x = torch.ones(2, device=device, requires_grad=True)
+    operator(x).sum().backward()
+    assert x.grad is not None
+    return x.grad.tolist()
+
+
+@pytest.mark.parametrize("of_cpu", ["before", "after", ""])
+def test_a_gradient_under_cudas_own_autograd_key_is_that_of_device_tensors(of_cpu: str, session: Session) -> None:
+    with torch.library._scoped_library("us_autograd", "DEF") as library:
+        library.define("f(Tensor x) -> Tensor")
+        library.impl("f", lambda x: x + 1, "CPU")
+        library.impl("f", lambda x: x + 2, "CUDA")
+        operator = torch.ops.us_autograd.f
+        for when, key, by in (("before", "AutogradCPU", 3), ("", "AutogradCUDA", 10), ("after", "AutogradCPU", 3)):
+            if when in ("", of_cpu):
+                library.impl("f", ten_times(operator, by), key)
+        assert gradient(operator, "cuda") == [10, 10]
+        assert operator(torch.ones(1, device="cuda")).item() == 3
+        assert operator(torch.ones(1)).item() == 2
+        if of_cpu:
+            assert gradient(operator, "cpu") == [3, 3]
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "linear"])
+def test_a_kernel_of_the_programs_replaces_pytorchs_on_devices_alone(name: str, session: Session) -> None:
+    x = torch.zeros(2, 2)
+    operator = getattr(torch.ops.aten, name)
+    given = (x,) if name == "sigmoid" else (x, x)
+    expected = operator(*given)
+    on_device = [tensor.cuda() for tensor in given]
+    assert operator(*on_device).cpu().equal(expected)  # its plan is known already
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl(name, lambda x, *others: x + 7, "CUDA")
+        assert operator(*on_device).tolist() == [[7, 7], [7, 7]]
+        assert operator(*given).equal(expected)
+    assert operator(*on_device).cpu().equal(expected)
+
+
+def test_autocast_rules_of_an_operator_are_those_of_its_device(session: Session) -> None:
+    with torch.library._scoped_library("us_autocast", "DEF") as library:
+        library.define("f(Tensor x) -> Tensor")
+        library.impl("f", lambda x: x.clone(), "CompositeExplicitAutograd")
+        torch.library.register_autocast("us_autocast::f", "cuda", torch.float16, lib=library)
+        on_device, on_host = torch.ones(2, device="cuda"), torch.ones(2)
+        with torch.autocast("cuda"):
+            assert torch.ops.us_autocast.f(on_device).dtype == torch.float16
+            assert torch.ops.us_autocast.f(on_host).dtype == torch.float32
+        with torch.autocast("cpu"):
+            assert torch.ops.us_autocast.f(on_device).dtype == torch.float32
+        assert torch.ops.us_autocast.f(on_device).dtype == torch.float32

@@ -264,3 +264,25 @@ def test_a_cpu_build_says_the_emulated_cuda(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", None)
     with understudy.emulate("V100", cuda_version="12.4"):
         assert torch.version.cuda == "12.4"
+
+
+def test_a_gradient_that_was_registered_under_cudas_key_before_counts_as_well() -> None:
+    class TenTimes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            with torch._C._AutoDispatchBelowAutograd():
+                return torch.ops.us_earlier.f(x)
+
+        @staticmethod
+        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return grad * 10
+
+    with torch.library._scoped_library("us_earlier", "DEF") as library:
+        library.define("f(Tensor x) -> Tensor")
+        library.impl("f", lambda x: x + 1, "CompositeExplicitAutograd")
+        library.impl("f", lambda x: TenTimes.apply(x), "AutogradCUDA")
+        with understudy.emulate():
+            x = torch.ones(2, device="cuda", requires_grad=True)
+            torch.ops.us_earlier.f(x).sum().backward()
+            assert x.grad.tolist() == [10, 10]
+        assert torch.ops.us_earlier.f(torch.ones(1)).item() == 2

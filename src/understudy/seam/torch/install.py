@@ -111,6 +111,8 @@ class Installation:
         undo.append(state.autocast.unregister)
         undo.append(self.composites.unregister)
         self.composites.register()
+        undo.append(state.registered.unregister)
+        state.registered.begin()
         undo.append(self._leave_modes)
         with sanitizer.Lifted():
             if state.strikes is not None:

@@ -25,6 +25,8 @@ from understudy.seam.torch.operators.plan import (
     common_device,
     numbers_as_tensors,
     on_cpu,
+    registered,
+    run_python,
     selects,
     signature,
     tensors_in,
@@ -77,7 +79,7 @@ class Dispatch(TorchDispatchMode):
         self.room = state.room
         self.handlers = handlers
         self.deviations = deviations
-        self.plans: dict[int, Plan] = {}  # by identity: an operator's hash is a call of Python
+        self.plans = state.plans
         self.costs: dict[Hashable, Cost] = {}
         self.recorder: Recorder | None = None
         self.traced = 0  # by how many modes that write operators with real values into a graph (`make_fx`)
@@ -90,7 +92,7 @@ class Dispatch(TorchDispatchMode):
     def again(self) -> Self:
         """The same mode for another thread."""
         other = type(self)(self.state, self.handlers, self.deviations)
-        other.plans, other.costs = self.plans, self.costs
+        other.costs = self.costs
         return other
 
     @classmethod
@@ -113,6 +115,8 @@ class Dispatch(TorchDispatchMode):
         """The plan of an operator, made on its first use."""
         made = self.deviations.plan(func) if hasattr(func, "_schema") else HigherOrderPlan(func)
         plan = self.plans[id(func)] = made
+        if self.state.overridden and func.name() in self.state.overridden:
+            plan.handler = overridden
         if plan.handler is not None:
             return plan
         plan.handler = self.handlers.get(func.name()) or self.handlers.get(plan.name)
@@ -488,3 +492,13 @@ class Dispatch(TorchDispatchMode):
             tag = storage._us
             if tag is not HOST_TAG and tag.device >= 0 and tag.size != storage.nbytes():
                 self.state.resized(storage)
+
+
+def overridden(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """An operator of PyTorch's with a kernel of the program's under CUDA's key, as long as that is there."""
+    name = func.name()
+    if registered(name, "CUDA"):
+        return run_python(torch._C.DispatchKey.CUDA, dispatch, plan, func, args, kwargs)
+    dispatch.state.overridden.discard(name)
+    del dispatch.plans[id(func)]
+    return dispatch.__torch_dispatch__(func, (), args, kwargs)

@@ -143,10 +143,14 @@ def python_kernel(func: OpOverload) -> torch._C.DispatchKey | None:
 
     `torch.library.custom_op` and `Library.impl` keep a list of them.
     """
-    place = func.name().replace("::", "/")
-    found = (key for key in ("CUDA", "CompositeExplicitAutograd") if f"{place}/{key}" in torch.library._impls)
+    found = (key for key in ("CUDA", "CompositeExplicitAutograd") if registered(func.name(), key))
     name = next(found, None)
     return None if name is None else getattr(torch._C.DispatchKey, name)
+
+
+def registered(name: str, key: str) -> bool:
+    """Whether a library's kernel in Python is there for an operator and a dispatch key."""
+    return f"{name.replace('::', '/')}/{key}" in torch.library._impls
 
 
 class Dispatcher(Protocol):

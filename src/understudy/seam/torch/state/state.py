@@ -7,17 +7,20 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any, Protocol
 
 import torch
 
+from understudy.machine.device import Device
 from understudy.machine.machine import Machine
 from understudy.machine.memory.host_allocator import HostAllocator
 from understudy.machine.memory.oom_text import OutOfMemory
 from understudy.machine.memory.settings import Settings
 from understudy.machine.stream import Stream
 from understudy.seam.sites import Sites
+from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.gpu_trace import GpuTrace
 from understudy.seam.torch.state.history import History
@@ -54,6 +57,16 @@ class StreamObject(Protocol):
     stream_id: int
 
 
+class Registering(Protocol):
+    """Kernels of the program under CUDA's keys (`kernels.registered`)."""
+
+    def begin(self) -> None:
+        """Take in what was registered before."""
+
+    def unregister(self) -> None:
+        """Take what calls them out of PyTorch."""
+
+
 class Autocasting(Protocol):
     """What autocast does on devices (`kernels.autocast`)."""
 
@@ -62,6 +75,9 @@ class Autocasting(Protocol):
 
     def unregister(self) -> None:
         """Take its kernels out of PyTorch."""
+
+    def without(self) -> AbstractContextManager[None]:
+        """Operators that autocast does not look at."""
 
 
 class Failure(Protocol):
@@ -129,6 +145,9 @@ class State(Core):
         self.room = self.guard.room
         self.kernels = KernelBuffers(self.memory.out_of_memory)
         self.autocast: Autocasting
+        self.registered: Registering
+        self.overridden: set[str] = set()  # operators of PyTorch's with one
+        self.plans: dict[int, Plan] = {}  # by identity: an operator's hash is a call of Python
         self.groups: Any = None
         self.assumptions: Any = None  # of a rehearsal without data
         self.new_generators: Callable[[], list[Generator]]
@@ -229,7 +248,7 @@ class State(Core):
 
     def use(self, index: int) -> Device:
         """The device that the driver is asked to work on; its first use makes the process a context there."""
-        device = self.device(index)
+        device: Device = self.device(index)
         if not device.context:
             self.memory.create_context(device)
         return device
@@ -299,7 +318,7 @@ class State(Core):
         device = self.use(index)
         self.machine.begin_streams()
         known = len(device.streams)
-        found = device.pool_stream(priority)
+        found: Stream = device.pool_stream(priority)
         if len(device.streams) > known:
             self.gpu_trace.made(self.wrap_stream(found).cuda_stream)
         # Streams of a pool come round again: the last who asked for one has it.
