@@ -13,7 +13,8 @@ class LossBroadcast(NoteCheck):
 
     ## What it does
     Reports `mse_loss`, `l1_loss`, `smooth_l1_loss` and `huber_loss` of an output and a target that are both broadcast
-    against each other, as (128, 1) beside (128) is: the loss is then over 128 x 128 pairs.
+    against each other, as (128, 1) beside (128) is: the loss is then over 128 x 128 pairs. A mean or sum of squares or
+    absolute values of `output - target` that backward starts from is such a loss, too.
 
     ## Why it is bad
     Each output is pulled toward the mean of all targets, so the model learns that mean and nothing else. The loss still

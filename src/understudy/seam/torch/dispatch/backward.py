@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.dispatch.broadcast_losses import differentiated
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import FLOATING, device_of, storage_of, tag_of
 
@@ -18,6 +19,7 @@ def patches(state: State) -> list[Patch]:
 
     def run_backward(*args: Any, **kwargs: object) -> object:
         local = state.local
+        differentiated(state, args[0])
         before = local.callers
         local.callers = callers = list(local.streams)
         try:

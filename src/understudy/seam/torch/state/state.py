@@ -130,6 +130,7 @@ class State(Core):
         ] = {}  # of cuDNN: whose place they were drawn at, them
         self.positions: dict[int, Position] = {}  # where a device's generator is, by the generator's address
         self.default_generator = threading.RLock()  # held while the CPU's default generator stands for another
+        self.differences: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}  # see `broadcast_losses`
         self.sync_debug_mode = 0
         self.blas_repeatable: bool | None = None  # whether cuBLAS's workspace is one that gives the same bits again
         self.observers = Observers(machine)
