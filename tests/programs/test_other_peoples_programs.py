@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import pickle
 import subprocess
 import sys
 from contextlib import suppress
@@ -163,3 +165,8 @@ def test_data_have_the_formats_that_programs_read(tmp_path):
     images = (tmp_path / "data" / "FashionMNIST" / "raw" / "train-images-idx3-ubyte").read_bytes()
     assert len(images) == 16 + 512 * 784
     assert len((folder / "text" / "valid.txt").read_text(encoding="utf-8").splitlines()) == 30
+    assert len((folder / "data" / "eng-fra.txt").read_text(encoding="utf-8").splitlines()) == 32
+    assert sorted(path.stem for path in (folder / "data" / "names").iterdir()) == ["German", "Italian", "Polish"]
+    (train, labels), *_ = pickle.loads(gzip.decompress((folder / "data" / "mnist" / "mnist.pkl.gz").read_bytes()))
+    assert train.shape == (512, 784)
+    assert labels.max() == 9

@@ -9,6 +9,8 @@ import random
 import struct
 from pathlib import Path
 
+import numpy as np
+
 WORDS = ["the", "of", "and", "to", "in", "is", "it", "that", "was", "for", "are", "with", "his", "they", "this", "from"]
 
 
@@ -37,9 +39,15 @@ def characters(folder: Path) -> None:
 
 
 def fashion_mnist(folder: Path) -> None:
-    """`../data/FashionMNIST/raw`: 512 and 128 images of noise whose brightness is the label, in the idx format."""
+    """FashionMNIST and MNIST as torchvision keeps them, in `data` and beside the program: 512 and 128 noisy images."""
+    for root in (folder / "data", folder.parent / "data", folder):
+        for name in ("FashionMNIST", "MNIST"):
+            _images(root / name / "raw")
+
+
+def _images(raw: Path) -> None:
+    """Images of noise whose brightness is the label, in the idx format."""
     draw = random.Random(0)
-    raw = folder.parent / "data" / "FashionMNIST" / "raw"
     raw.mkdir(parents=True)
     for name, count in {"train": 512, "t10k": 128}.items():
         labels = bytes(index % 10 for index in range(count))
@@ -51,6 +59,47 @@ def fashion_mnist(folder: Path) -> None:
         for file, content in files.items():
             raw.joinpath(file).write_bytes(content)
             raw.joinpath(f"{file}.gz").write_bytes(gzip.compress(content))
+
+
+def mnist_arrays(folder: Path) -> None:
+    """`data/mnist/mnist.pkl.gz`: images as rows of floats with their labels, as the tutorial on torch.nn reads them."""
+    draw = np.random.default_rng(0)
+    parts = []
+    for count in (512, 128, 128):
+        labels = np.arange(count) % 10
+        images = (labels[:, None] + draw.random((count, 784))) / 11
+        parts.append((images.astype(np.float32), labels))
+    made = folder / "data" / "mnist"
+    made.mkdir(parents=True)
+    made.joinpath("mnist.pkl.gz").write_bytes(gzip.compress(pickle.dumps(tuple(parts))))
+
+
+def names(folder: Path) -> None:
+    """`data/names/*.txt`: names of three languages, a name a line; each language has letters of its own."""
+    draw = random.Random(0)
+    made = folder / "data" / "names"
+    made.mkdir(parents=True)
+    for language, letters in {"Italian": "aeiolnr", "German": "schtzuw", "Polish": "kzwybjd"}.items():
+        lines = ["".join(draw.choices(letters, k=6)).capitalize() for _ in range(20)]
+        made.joinpath(f"{language}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def phrases(folder: Path) -> None:
+    """`data/eng-fra.txt`: English and French sentences, with those that the tutorial translates at its end."""
+    draw = random.Random(0)
+    pairs = [
+        ("he is not as tall as his father", "il n est pas aussi grand que son pere"),
+        ("i am too tired to drive", "je suis trop fatigue pour conduire"),
+        ("i am sorry if this is a stupid question", "je suis desole si c est une question idiote"),
+        ("i am really proud of you", "je suis reellement fiere de vous"),
+    ]
+    words = {"tired": "fatigue", "tall": "grand", "proud": "fiere", "sorry": "desole"}
+    for _ in range(28):
+        one, other = draw.choices(sorted(words), k=2)
+        pairs.append((f"i am {one} and {other}", f"je suis {words[one]} et {words[other]}"))
+    (folder / "data").mkdir(exist_ok=True)
+    lines = [f"{english}\t{french}" for english, french in pairs]
+    folder.joinpath("data", "eng-fra.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def c4(folder: Path) -> None:
@@ -81,5 +130,8 @@ def shakespeare(folder: Path) -> None:
     folder.joinpath("tiktoken.py").write_text("def get_encoding(name):\n    return None\n", encoding="utf-8")
 
 
-MAKERS = {maker.__name__: maker for maker in (text, characters, fashion_mnist, c4, stories, shakespeare)}
+MAKERS = {
+    maker.__name__: maker
+    for maker in (text, characters, fashion_mnist, mnist_arrays, names, phrases, c4, stories, shakespeare)
+}
 """The functions that a row of programs.toml may name."""
