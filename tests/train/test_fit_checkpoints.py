@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import kill
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -234,6 +236,40 @@ def test_plain_data_survives():
 def test_what_only_pickle_could_keep_is_refused():
     with pytest.raises(UsageError, match=r"cannot hold rest\.callbacks\.0, a function"):
         Encoder().encode([lambda: 0], "rest.callbacks")
+
+
+def itself() -> list:
+    state: list = []
+    state.append(state)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (torch.eye(2).to_sparse(), "cannot hold rest.callbacks.0, a sparse tensor: it keeps"),
+        (torch.eye(2).to_sparse_csr(), "a sparse tensor"),
+        (torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "a quantized tensor"),
+        (torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged), "a nested tensor"),
+        (torch.empty(2, device="meta"), "a tensor without data"),
+        (np.longdouble(1), "100 levels deep, or holds itself"),
+        (itself(), "100 levels deep, or holds itself"),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) else "",
+)
+def test_what_no_file_keeps_is_refused_in_a_sentence(state, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        Snapshot({"model": {}, "callbacks": [state]})
+
+
+def test_complex_numbers_and_any_names_are_kept(tmp_path):
+    state = {"double": torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex128).conj(), "\ud800": torch.arange(2.0)}
+    write_checkpoint(tmp_path / "step-1", Snapshot({"model": {"weight": state["double"]}, "callbacks": [state]}))
+    found = read_checkpoint(tmp_path / "step-1")
+    for back in (found["callbacks"][0]["double"], found["model"]["weight"]):
+        assert back.dtype == torch.complex128
+        assert torch.equal(back, state["double"])
+    assert torch.equal(found["callbacks"][0]["\ud800"], torch.arange(2.0))
 
 
 def test_a_snapshot_is_not_changed_by_later_steps(tmp_path):

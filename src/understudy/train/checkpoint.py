@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,14 @@ from understudy.errors import FileFormatError, InternalError, UsageError
 
 FORMAT = "understudy-checkpoint-1"
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+DEEPEST = 100
+"""How many levels of lists and dicts a checkpoint holds; what is far deeper could not be read as JSON."""
+UNKEPT_TENSORS: dict[str, Callable[[torch.Tensor], bool]] = {
+    "tensor without data": lambda tensor: tensor.is_meta,
+    "nested tensor": lambda tensor: tensor.is_nested,
+    "quantized tensor": lambda tensor: tensor.is_quantized,
+    "sparse tensor": lambda tensor: tensor.layout != torch.strided,
+}
 STATE, MODEL, REST = "state.json", "model.safetensors", "training.safetensors"
 
 
@@ -38,39 +46,59 @@ class Encoder:
         self.tensors: dict[str, torch.Tensor] = {}
         self._names: dict[int, str] = {}
 
-    def encode(self, value: object, path: str) -> object:
+    def encode(self, value: object, path: str, depth: int = 0) -> object:
         """`value` as JSON. Raises UsageError where it holds what only pickle could keep."""
         if value is None or isinstance(value, bool | int | str):
             return value
         if isinstance(value, float):
             return value if math.isfinite(value) else {"$float": repr(value)}
         if isinstance(value, torch.Tensor):
-            return {"$tensor": self._put_aside(value, path)}
+            return self._encode_tensor(value, path)
         if isinstance(value, bytes):
             return {"$bytes": base64.b64encode(value).decode()}
+        if depth == DEEPEST:
+            raise UsageError(
+                f"a checkpoint cannot hold {path[:80]}...: it is nested {DEEPEST} levels deep, or holds itself."
+            )
+        deeper = depth + 1
         if isinstance(value, Mapping):
             if all(isinstance(key, str) and not key.startswith("$") for key in value):
-                return {key: self.encode(item, f"{path}.{key}") for key, item in value.items()}
-            pairs = [[self.encode(key, path), self.encode(item, f"{path}.{key}")] for key, item in value.items()]
+                return {key: self.encode(item, f"{path}.{key}", deeper) for key, item in value.items()}
+            pairs = [
+                [self.encode(key, path, deeper), self.encode(item, f"{path}.{key}", deeper)]
+                for key, item in value.items()
+            ]
             return {"$dict": pairs}
         if isinstance(value, list | tuple):
-            items = [self.encode(item, f"{path}.{index}") for index, item in enumerate(value)]
+            items = [self.encode(item, f"{path}.{index}", deeper) for index, item in enumerate(value)]
             return items if isinstance(value, list) else {"$tuple": items}
-        if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a NumPy number
-            return self.encode(value.item(), path)
-        raise UsageError(
-            f"a checkpoint cannot hold {path}, a {type(value).__name__}: "
-            "it keeps numbers, strings, lists, dicts and tensors."
-        )
+        if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a NumPy number; a longdouble is its own item
+            return self.encode(value.item(), path, deeper)
+        raise _unkept(path, type(value).__name__)
+
+    def _encode_tensor(self, value: torch.Tensor, path: str) -> object:
+        kind = next((kind for kind, meets in UNKEPT_TENSORS.items() if meets(value)), None)
+        if kind is not None:
+            raise _unkept(path, kind)
+        if value.dtype == torch.complex128:  # safetensors has none
+            return {"$complex": self._put_aside(torch.view_as_real(value.detach().resolve_conj()), path)}
+        return {"$tensor": self._put_aside(value, path)}
 
     def _put_aside(self, tensor: torch.Tensor, path: str) -> str:
         """The name of a tensor: its path, numbered where another has that path, as in {"a.b": x, "a": {"b": y}}."""
         name = self._names.get(id(tensor))
         if name is None:
+            path = path.encode("utf-8", "backslashreplace").decode()  # safetensors keeps nothing else
             numbered = (f"{path}#{number}" for number in count(2))
             name = self._names[id(tensor)] = next(n for n in chain([path], numbered) if n not in self.tensors)
             self.tensors[name] = tensor
         return name
+
+
+def _unkept(path: str, kind: str) -> UsageError:
+    return UsageError(
+        f"a checkpoint cannot hold {path}, a {kind}: it keeps numbers, strings, lists, dicts and dense tensors."
+    )
 
 
 def decode(value: object, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -83,6 +111,8 @@ def decode(value: object, tensors: Mapping[str, torch.Tensor]) -> Any:
         ((key, item),) = value.items()
         if key == "$tensor":
             return tensors[item]
+        if key == "$complex":
+            return torch.view_as_complex(tensors[item])
         if key == "$tuple":
             return tuple(decode(part, tensors) for part in item)
         if key == "$dict":

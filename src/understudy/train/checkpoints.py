@@ -104,7 +104,8 @@ class Checkpoints:
     def _refuse_nan(self, folder: Path, snapshot: Snapshot) -> None:
         """Keep the checkpoints that are there from making room for one that nobody can go on from."""
         for name, tensor in snapshot.model.items():
-            if tensor.is_floating_point() and tensor.element_size() > 1 and bool(tensor.isnan().any()):
+            numbers = tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() > 1)
+            if numbers and bool(tensor.isnan().any()):
                 raise UsageError(
                     f"the checkpoint {folder.name} was not written, since {name} holds NaN: go on from the "
                     "previous checkpoint with resume=True, and lower the learning rate or set gradient_clip_val if it "
