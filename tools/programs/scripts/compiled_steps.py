@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from vision import declare_operators
+from torchvision_operators import declare_operators
 
 STEPS = 5
 STEADY = 2

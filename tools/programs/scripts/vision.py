@@ -1,9 +1,6 @@
 """A few training steps of vision libraries, on the CPU and on a GPU: the losses are the same.
 
 understudy run --gpus A100 vision.py vit_pytorch
-
-torchvision's builds do not load beside a CPU build of torch. These libraries need only what it has in Python, so the
-operators that its import asks for are declared here, without an implementation.
 """
 
 from __future__ import annotations
@@ -15,14 +12,7 @@ import torch
 from beside_cpu import compare, steps
 from torch import nn
 from torch.nn import functional as F
-
-LIBRARY = torch.library.Library("torchvision", "DEF")
-
-
-def declare_operators() -> None:
-    """The operators of torchvision that its Python part names when it is imported."""
-    for name in ("nms", "qnms"):
-        LIBRARY.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+from torchvision_operators import declare_operators
 
 
 def vit_pytorch(device: str) -> Iterator[float]:

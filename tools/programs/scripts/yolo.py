@@ -15,10 +15,10 @@ os.environ.update(YOLO_OFFLINE="true", YOLO_CONFIG_DIR=str(Path.cwd() / "setting
 
 import numpy as np
 from PIL import Image
+from torchvision_operators import declare_operators
 from ultralytics import YOLO
 from ultralytics.models.yolo.detect import DetectionTrainer
 from ultralytics.utils.nms import TorchNMS
-from vision import declare_operators
 
 PICTURES, SIZE = 8, 64
 
