@@ -80,7 +80,7 @@ def names(folder: Path) -> None:
     made = folder / "data" / "names"
     made.mkdir(parents=True)
     for language, letters in {"Italian": "aeiolnr", "German": "schtzuw", "Polish": "kzwybjd"}.items():
-        lines = ["".join(draw.choices(letters, k=6)).capitalize() for _ in range(20)]
+        lines = ["".join(draw.choices(letters, k=6)).capitalize() for _ in range(28)]
         made.joinpath(f"{language}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
