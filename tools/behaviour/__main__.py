@@ -11,6 +11,7 @@ which are therefore always written to the same folder.
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import json
 import os
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +66,7 @@ PAGES = (
 )
 """The pages of tests/checks/pages whose programs run here."""
 SHARED_FOLDER = Path(tempfile.gettempdir()) / "understudy-behaviour"
+"""Where programs run: the same for all records, since traces name the file. One run has it at a time."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,21 @@ def programs() -> Iterator[Program]:
 
 def run(program: Program, folder: Path, hashes: str = "0") -> None:
     """Run a program and leave its output, traces and findings in a folder."""
-    SHARED_FOLDER.mkdir(exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
+    with alone():
+        _run(program, folder, hashes)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Wait until nobody else runs programs in the shared folder: another checkout has other programs of these names."""
+    SHARED_FOLDER.mkdir(exist_ok=True)
+    with (SHARED_FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _run(program: Program, folder: Path, hashes: str) -> None:
     file = SHARED_FOLDER / f"{program.name.replace('-', '_')}.py"
     file.write_text(program.text, "utf-8")
     command = [str(Path(sys.executable).with_name("understudy")), "run", "-q", "--gpus", program.gpus]
