@@ -19,7 +19,8 @@ class LaunchBound(Check):
 
     ## What it does
     Adds up the short gaps (at most 100 µs) between the operations of a device that no host synchronization explains,
-    and reports a device that spent more than half of its time in them over at least 2,000 kernels.
+    and reports a device that spent more than half of its time in them over at least 2,000 kernels. Of
+    `nn.DataParallel`, whose threads no CUDA graph takes in, [data-parallel](data-parallel.md) says what helps.
 
     ## Why it is bad
     Issuing an operation costs the host some microseconds, whatever its size. A kernel that takes less than that leaves
@@ -48,13 +49,15 @@ class LaunchBound(Check):
 
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding: the device that lost most."""
-        return self._bound(MIN_SHARE)
+        return self._bound(trace, MIN_SHARE)
 
     def candidates(self, trace: Trace) -> list[Finding]:
         """The device that lost most, however little."""
-        return self._bound(0.0)
+        return self._bound(trace, 0.0)
 
-    def _bound(self, share: float) -> list[Finding]:
+    def _bound(self, trace: Trace, share: float) -> list[Finding]:
+        if any(note.code == "data-parallel" for note in trace.notes):
+            return []
         bound = [
             idle
             for idle in self.gaps.devices.values()
