@@ -169,6 +169,20 @@ def test_a_kernel_compiled_beforehand_says_its_registers(session, monkeypatch, t
     assert compiled.metadata.target.arch == 80
 
 
+def test_a_kernel_compiled_beforehand_is_launched_with_what_was_compiled_in(session, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    x, y, other = torch.ones(64, device="cuda"), torch.zeros(64, device="cuda"), torch.zeros(64, device="cuda")
+    compiled = mean_of_two.warmup(x, x, BLOCK=64, num_warps=8, grid=(1,))
+    compiled[(1, 1, 1)](x, y, 64)
+    mean_of_two[(1,)](x, other, BLOCK=64, num_warps=8)
+    assert torch.equal(y, other)
+    assert y.any()
+    beforehand, directly = rows(session, "mean_of_two")
+    assert beforehand.signature == directly.signature
+    with pytest.raises(UnsupportedError, match="on the current stream"):
+        compiled[(1, 1, 1)](x, y, 64, stream=torch.cuda.Stream().cuda_stream)
+
+
 def test_products_are_priced_at_the_rate_of_their_type(session):
     @triton.jit
     def square(x_ptr, out_ptr, N: tl.constexpr):

@@ -71,3 +71,34 @@ def test_images_want_statistics_of_their_own_type_backward(session: Session) -> 
         out.sum().backward()
     layer(x.to(memory_format=torch.channels_last)).sum().backward()
     assert x.grad is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradients_summed_over_many_rows_are_rounded_once(dtype: torch.dtype, session: Session) -> None:
+    rows, width = 1151, 64
+    torch.manual_seed(0)
+    x, grad = torch.randn(rows, width), torch.randn(rows, width)
+    weight, table, at = torch.rand(width), torch.rand(3, width), torch.randint(0, 3, (rows,))
+
+    def gradients(device: str, dtype: torch.dtype, rounded: torch.dtype) -> list[torch.Tensor]:
+        leaves = [one.to(rounded).to(device, dtype).requires_grad_() for one in (x, weight, weight, table)]
+        image, scale, shift, rows_of = leaves
+        given = grad.to(rounded).to(device, dtype)
+        nn.functional.layer_norm(image, (width,), scale, shift).backward(given)
+        nn.functional.embedding(at.to(device), rows_of).backward(given)
+        return [one.grad for one in leaves[1:] if one.grad is not None]
+
+    found = [one.cpu() for one in gradients("cuda", dtype, dtype)]
+    assert len(found) == 3
+    for ours, exact in zip(found, gradients("cpu", torch.float64, dtype), strict=True):
+        assert ours.dtype is dtype
+        torch.testing.assert_close(ours.double(), exact, rtol=2 * torch.finfo(dtype).eps, atol=2e-3)
+
+
+def test_layer_norms_have_statistics_in_float32_and_parameters_of_the_inputs_type(session: Session) -> None:
+    x, weight = torch.randn(4, 8, device="cuda").half(), torch.ones(8, device="cuda")
+    out, mean, deviation = torch.native_layer_norm(x, (8,), weight.half(), None, 1e-5)
+    assert (out.dtype, mean.dtype, deviation.dtype) == (torch.float16, torch.float32, torch.float32)
+    with pytest.raises(RuntimeError, match=r"^expected scalar type Half but found Float$"):
+        nn.functional.layer_norm(x, (8,), weight)
+    assert nn.functional.layer_norm(x.cpu(), (8,), weight.cpu()).dtype is torch.float16

@@ -1,8 +1,9 @@
 """Half precision where CUDA has a kernel and the CPU has none: computed in float32 and rounded, as CUDA's do.
 
 The operators are those whose half precision types PyTorch 2.6's own operator database (`op_db` of
-torch/testing/_internal/common_methods_invocations.py) has for CUDA but not for the CPU, in either direction, and the
-grid samplers, whose CUDA kernels compute in float32 where the CPU's do not (ATen/native/cuda/GridSampler.cu).
+torch/testing/_internal/common_methods_invocations.py) has for CUDA but not for the CPU, in either direction, and those
+whose CUDA kernels compute in float32 where the CPU's do not: the grid samplers, and gradients of embeddings
+(ATen/native/cuda/GridSampler.cu, Embedding.cu).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ WIDENED = (
     "aten::_upsample_bilinear2d_aa_backward",
     "aten::avg_pool3d",
     "aten::avg_pool3d_backward",
+    "aten::embedding_dense_backward",
     "aten::grid_sampler_2d",
     "aten::grid_sampler_2d_backward",
     "aten::grid_sampler_3d",

@@ -6,7 +6,7 @@ The names are those of `CudaDriver` and `CudaUtils` of triton/backends/nvidia/dr
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import NoReturn, Protocol
 
@@ -19,10 +19,31 @@ from understudy.seam.torch.triton.launches import emulation
 ELF64 = b"\x7fELF\x02"
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
+HANDLES = 5
+"""A launcher's arguments between the stream and the kernel's: handles, metadata, two hooks (`CompiledKernel`)."""
 
 
-class Function(Protocol):
-    """A handle of a compiled kernel."""
+class Launchable(Protocol):
+    """A kernel as the program wrote it."""
+
+    arg_names: Sequence[str]
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., object]:
+        """What launches it on a grid."""
+
+
+class Source(Protocol):
+    """What a kernel was compiled from: its function, and the values of arguments that are constants, by place."""
+
+    fn: Launchable
+    constants: Mapping[tuple[int, ...], object]
+
+
+class Compiled(Protocol):
+    """What a kernel was compiled with."""
+
+    num_warps: int
+    num_stages: int
 
 
 def registers(cubin: bytes, name: str) -> int:
@@ -151,12 +172,22 @@ class Driver:
         return args
 
 
-def _launcher(source: object, metadata: object) -> Callable[..., object]:
-    def run(*_: object) -> NoReturn:
-        raise UnsupportedError(
-            "a Triton kernel that was compiled beforehand (warmup) cannot be launched on an emulated GPU, which has no "
-            "processor to run its code: launch the kernel itself, kernel[grid](...)"
-        )
+def _launcher(source: Source, metadata: Compiled) -> Callable[..., object]:
+    """What launches a kernel that was compiled beforehand: it is interpreted, with what was compiled in."""
+
+    def run(x: int, y: int, z: int, stream: int, *rest: object) -> None:
+        if stream != torch.cuda.current_stream().cuda_stream:
+            raise UnsupportedError(
+                "a compiled Triton kernel is launched on the current stream: enter torch.cuda.stream(...) "
+                "instead of passing a stream"
+            )
+        args = list(rest[HANDLES:])
+        for place, value in source.constants.items():
+            if len(place) == 1:
+                args[place[0]] = value
+        options = {"num_warps": metadata.num_warps, "num_stages": metadata.num_stages}
+        own = {name: value for name, value in options.items() if name not in source.fn.arg_names}
+        source.fn[x, y, z](*args, **own)
 
     return run
 
