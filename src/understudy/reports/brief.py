@@ -89,9 +89,10 @@ def memory(used: Sequence[Device]) -> str:
 
 
 def busy(used: Sequence[Device]) -> str:
-    """Each device's share."""
+    """Each device's share of the whole run, start-up included."""
     shares = [f"cuda:{device.index} {format_share(device.busy_share)}" for device in used[:NAMED]]
-    return ", ".join(shares) + (f" and {len(used) - NAMED} more" if len(used) > NAMED else "")
+    more = f" and {len(used) - NAMED} more" if len(used) > NAMED else ""
+    return f"{', '.join(shares)}{more} of the whole run" if shares else ""
 
 
 def graphs(summary: Summary) -> str:
@@ -107,13 +108,13 @@ def graphs(summary: Summary) -> str:
 
 
 def limit(summary: Summary) -> str:
-    """The causes that take most of the first used device's time."""
+    """The causes that take most of the first used device's steady part."""
     split = next(iter(summary.timing.splits), None)
     if split is None or not split.window_ns:
         return ""
     ranked = sorted(split.causes.items(), key=lambda item: -item[1])
     shown = [f"{cause} {format_share(spent / split.window_ns)}" for cause, spent in ranked if spent][:NAMED]
-    return f"{', '.join(shown)} of cuda:{split.device}'s time" if shown else ""
+    return f"{', '.join(shown)} of cuda:{split.device}'s time after start-up" if shown else ""
 
 
 def _others(findings: Sequence[Finding], width: int, room: int) -> list[str]:
