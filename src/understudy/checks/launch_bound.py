@@ -63,17 +63,18 @@ class LaunchBound(Check):
             for idle in self.gaps.devices.values()
             if idle.device != ALL and idle.kernels >= MIN_KERNELS and idle.launch_ns > share * idle.window_ns
         ]
-        return [self._finding(max(bound, key=lambda idle: idle.launch_ns))] if bound else []
+        return [self._finding(trace, max(bound, key=lambda idle: idle.launch_ns))] if bound else []
 
-    def _finding(self, idle: Idle) -> Finding:
+    def _finding(self, trace: Trace, idle: Idle) -> Finding:
+        fused = any(signature.name.startswith("aten::_fused_") for signature in trace.signatures)
         return Finding(
             self.code,
             self.severity,
             f"cuda:{idle.device} spent {format_share(idle.launch_ns / idle.window_ns)} of its time waiting for "
             "launches: "
             f"{plural(idle.kernels, 'kernel')} of {format_ns(idle.kernel_ns / idle.kernels)} on average",
-            'launch the step as one CUDA graph (`torch.cuda.graph`, `torch.compile(mode="reduce-overhead")`) with a '
-            "`fused` optimizer, or give each kernel more to do: a larger batch",
+            'launch the step as one CUDA graph (`torch.cuda.graph`, `torch.compile(mode="reduce-overhead")`)'
+            f"{'' if fused else ' with a `fused` optimizer'}, or give each kernel more to do: a larger batch",
             self.gaps.home(),
             times=idle.kernels,
             lost_ns=idle.launch_ns,
