@@ -337,3 +337,17 @@ def test_no_driver_is_asked_for_multicast() -> None:
     from torch._C._distributed_c10d import _SymmetricMemory
 
     assert _SymmetricMemory.has_multicast_support(DeviceType.CUDA, 0) is False
+
+
+def test_a_host_number_takes_no_devices_result() -> None:
+    on_host, on_device = torch.tensor(1.0), torch.tensor(2.0, device="cuda")
+    for write in (
+        lambda: torch.pow(on_device, on_device, out=on_host),
+        lambda: torch.cummax(on_device, 0, out=(on_host, torch.tensor(0))),
+        lambda: on_host.add_(on_device),
+    ):
+        with pytest.raises(RuntimeError, match="at least two devices"):
+            write()
+    assert on_host.item() == 1
+    assert (on_device + on_host).item() == 3
+    assert torch.zeros(2).fill_(on_device).tolist() == [2, 2]

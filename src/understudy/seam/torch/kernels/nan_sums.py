@@ -9,20 +9,23 @@ from collections.abc import Sequence
 
 import torch
 
+from understudy.seam.torch.kernels.complex_half import in_complex64
+
 Tensor = torch.Tensor
 aten = torch.ops.aten
 nansum_on_cpu = aten.nansum.default._op
+sum_of = in_complex64(aten.sum.dim_IntList)
 
 
 def nansum(
     input: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Tensor:
+) -> object:
     """`nansum` of any type."""
     if not input.is_complex():
         summed: Tensor = nansum_on_cpu(input, dim, keepdim, dtype=dtype)
         return summed
     dims = tuple(range(input.dim())) if dim is None or len(dim) == 0 else tuple(dim)
-    return torch.where(input.isnan(), 0, input).sum(dims, keepdim, dtype=dtype or input.dtype)
+    return sum_of(torch.where(input.isnan(), 0, input), dims, keepdim, dtype=dtype or input.dtype)
 
 
 RUN = {"aten::nansum": nansum}

@@ -29,9 +29,9 @@ class Plan:
     `blas`: takes cuBLAS's workspace. `memory`: its kernel takes memory beyond its results, as `row` says, or is not
     known (no row). `empty`: makes memory of which nothing is computed. `view`: only makes views; `looks`: of its first
     argument, which is its only tensor. `fresh`: may return new storages. `mutated`: positions of arguments that it
-    writes. `resizes`: may change a storage's size. `composite`: has no kernel of its own, but is written in other
-    operators. `handler`: replaces it all. `run`: what `func` calls, or a kernel of ours for it on a device; `strided`:
-    the same where no tensor is sparse or nested.
+    writes, `written` the names of all. `resizes`: may change a storage's size. `composite`: has no kernel of its own,
+    but is written in other operators. `handler`: replaces it all. `run`: what `func` calls, or a kernel of ours for it
+    on a device; `strided`: the same where no tensor is sparse or nested.
     `lists`: takes lists of tensors. `simple`: launching its kernel is all that there is to it.
     `tensorless`: neither takes nor makes tensors. `direct`: without keywords it is a plain operator, `called`: one that
     needs more round it than `run` (random numbers, a library's kernel); `Dispatch` decides both.
@@ -72,6 +72,7 @@ class Plan:
         "synchronizes",
         "tensorless",
         "view",
+        "written",
     )  # fmt: skip
 
     def __init__(self, func: OpOverload, run: Callable[..., object] | None = None) -> None:
@@ -93,6 +94,7 @@ class Plan:
         written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
         self.mutated = tuple(i for i, a in enumerate(arguments) if a in written and not a.kwarg_only)
         self.mutated_keywords = tuple(a.name for a in written if a.kwarg_only)
+        self.written = frozenset(a.name for a in written)
         aliases = [r.alias_info for r in returns]
         self.view = bool(returns) and all(a is not None and not a.is_write for a in aliases)
         if torch.Tag.inplace_view in func.tags and name not in RESIZING:

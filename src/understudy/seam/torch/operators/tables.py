@@ -32,6 +32,7 @@ EXEMPT = frozenset(
 """Operators whose tensors may lie on several devices."""
 
 HOST_ARGUMENTS: dict[str, frozenset[str]] = {
+    "aten::fill_": frozenset({"self"}),  # its value is fetched
     "aten::index": frozenset({"indices"}),
     "aten::_unsafe_index": frozenset({"indices"}),
     "aten::index_put": frozenset({"indices", "values"}),
