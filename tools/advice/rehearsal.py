@@ -51,7 +51,8 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """The mean round of the loop, the median steady step (None where there are too few), the run; kernels, findings.
+    """The mean round of the loop, the median steady step (None where there are too few), the run; kernels, findings,
+    accesses without order.
 
     `failed` says why there is nothing of that: the program's error in one line.
     """
@@ -62,6 +63,7 @@ class Rehearsal:
     kernels: int = 0
     findings: tuple[Finding, ...] = ()
     failed: str = ""
+    hazards: int = 0
 
     def share_of(self, before: Rehearsal) -> float:
         """What the change to this rehearsal saves of the one before it: of a round, else of a step, else of the run."""
@@ -134,7 +136,8 @@ def _rehearse(job: Job) -> Rehearsal:
         trace = session.trace.canonical()
         kernels = sum(kind == Kind.KERNEL for kind in trace.rows.column(0))
         findings = tuple(judge([trace])) if job.judged else ()
-        return Rehearsal(rounds.length_ns(), measure(trace).step_ns, run_ns(trace), kernels, findings)
+        hazards = len(trace.hazards)
+        return Rehearsal(rounds.length_ns(), measure(trace).step_ns, run_ns(trace), kernels, findings, hazards=hazards)
 
 
 class _Rounds:

@@ -122,6 +122,7 @@ def as_graph(program: ast.Module) -> ast.Module | None:
     used = {name for one in inside for name in _names(one)}
     if not inside or targets & used or any(isinstance(one, (ast.If, ast.While)) for one in after):
         return None
+    inside = _joined(inside)
     pieces = ast.parse(CAPTURE).body
     for node in ast.walk(ast.Module(pieces, [])):
         if isinstance(node, (ast.For, ast.With)) and isinstance(node.body[0], ast.Pass):
@@ -130,6 +131,21 @@ def as_graph(program: ast.Module) -> ast.Module | None:
     longer = [one for one in around if isinstance(one, ast.For) and _names(one.target) == {AGAIN}]
     _insert_before(program, longer[0] if longer else loop, pieces)
     return ast.fix_missing_locations(program)
+
+
+def _joined(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Statements of which every stream begins after the one that is captured, which goes on after all of them."""
+    calls = [one for statement in body for one in ast.walk(statement) if isinstance(one, ast.Call)]
+    streams = {
+        name.id
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "stream"
+        for name in call.args
+        if isinstance(name, ast.Name)
+    }
+    before = [f"{stream}.wait_stream(torch.cuda.current_stream())" for stream in sorted(streams)]
+    after = [f"torch.cuda.current_stream().wait_stream({stream})" for stream in sorted(streams)]
+    return [*ast.parse("\n".join(before)).body, *body, *ast.parse("\n".join(after)).body]
 
 
 def _names(tree: ast.AST) -> set[str]:

@@ -2,120 +2,136 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+from understudy.analysis.precision import Aligned, half_precision
+from understudy.analysis.rule import AS_IT_WAS, GONE, STEPS, Change, Remedy, rows_of
+from understudy.cost import flops
 from understudy.cost.model import CostModel
 from understudy.trace.finding import Finding, Fix
 from understudy.trace.operation import LAUNCH_GAP_NS, Kind, Lane, Signature
 from understudy.trace.rows import Row
 from understudy.trace.trace import Trace
 
-ROWS, MOST_ROWS, ENOUGH_STEPS = 5_000, 40_000, 6
-"""How much of a trace is replayed for each fix, the beginning of a long run for all of it: so many rows, or as many as
-make so many steps."""
-STEPS = 4
-"""From so many steps on the share is that of a step, the first left out; otherwise it is that of the run."""
 WORKERS = 4
 """Processes that the advice on input names: what they prepare takes a fourth of the time at least."""
 NUMBER_BYTES = 16
 """Copies up to this size are those of a single number."""
-IN_FULL = ("softmax", "norm", "loss", "entropy", "exp", "log", "pow", "cumsum", "prod")
-"""Words in the names of operators that autocast leaves in FP32, whatever they are given."""
-PARAMETERS = {"aten::addmm": (0, 2), "aten::convolution": (1, 2)}
-"""Which operands of a product are parameters: autocast casts them once a step, whoever made them."""
-
-Line = tuple[str, int]
-
-
-@dataclass
-class Change:
-    """What becomes of one row."""
-
-    keep: bool = True
-    gap_ns: int | None = None
-    """The host's time since its row before; as it was when None."""
-    scale: float = 1.0
-    lead_ns: int = 0
-    row: Row | None = None
-    waited: bool = False
-    """Whether the host waited within the call, and does so no longer."""
-    casts: tuple[Signature, ...] = ()
-    """Kernels that are launched before it."""
-
-
-AS_IT_WAS = Change()
-GONE = Change(keep=False)
-
-
-class Remedy:
-    """A rule for rows. `finding` says where; `old` are the cost models of the trace's GPUs."""
-
-    def __init__(self, trace: Trace, findings: Sequence[Finding], old: Sequence[CostModel]) -> None:
-        self.trace = trace
-        self.old = old
-        self.lines: set[Line] = {
-            (site.file, site.line) for one in findings for site in (one.site, one.other) if site.file
-        }
-        self.sites = {number for number, site in enumerate(trace.sites) if (site.file, site.line) in self.lines}
-        self.prepare()
-
-    def prepare(self) -> None:
-        """Look at the trace as a whole before the first row."""
-
-    def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
-        """What becomes of a row; `gap_ns` is the host's time since the row before it in its thread."""
-        raise NotImplementedError
-
-    def shortest_ns(self, after_ns: float) -> float:
-        """The window with the change, at least what work that goes on elsewhere leaves of it."""
-        return after_ns
-
-    def name(self, row: Row) -> str:
-        """The name of a row's signature."""
-        return self.trace.signatures[row[2]].name
-
-    def pinned(self, row: Row, lane: Lane) -> Change:
-        """A copy from or to pinned memory, which the host does not wait for."""
-        signature = self.trace.signatures[row[2]]
-        if "Pageable" not in signature.name:
-            return AS_IT_WAS
-        ends = (-1, lane.device) if "HtoD" in signature.name else (lane.device, -1)
-        pinned_ns = self.old[lane.device].copy_ns(row[7], *ends, True)
-        changed = signature._replace(name=signature.name.replace("Pageable", "Pinned"))
-        row_now = (*row[:2], self.trace.signatures.number(changed), *row[3:])
-        waited = ("non_blocking", 1) in signature.detail
-        return Change(scale=pinned_ns / max(1, row[6] - row[5]), row=row_now, waited=waited)
+KEEPS = re.compile(r"\.(append|extend|add)\(|\]\s*=[^=]|\+=\s*\[")
+"""A line that keeps what it copies, so that the next copy takes other memory."""
+SELECTIONS = ("aten::index", "aten::masked_select")
+"""What makes as many elements as a mask selects: `torch.where` makes all of them."""
 
 
 class NoWait(Remedy):
-    """The host does not wait at these lines; copies stay, but those of a number that is only kept."""
+    """The host does not wait at these lines; copies stay, but those of a number that is only read.
+
+    What selects by a mask waits for the number of elements: with `torch.where` all of them stay, so what works on the
+    selection works on all, and a mean is a sum divided by the number of those selected.
+    """
 
     def prepare(self) -> None:
-        """Find the lines whose number needs no copy (`total += loss.item()` adds), and repeated copies."""
-        copies = Counter(row[3] for row in rows_of(self.trace) if row[0] == Kind.COPY)
+        """Find the lines whose number needs no copy (`total += loss.item()` adds), repeated copies, and selections."""
+        rows = list(rows_of(self.trace))
+        copies = Counter(row[3] for row in rows if row[0] == Kind.COPY)
         self.repeated = {site for site, times in copies.items() if times >= STEPS}
         lines = {site: self.trace.line(self.trace.sites[site]).split("#")[0].strip() for site in self.sites}
-        self.kept = {
+        self.kept = {site for site, line in lines.items() if KEEPS.search(line)}
+        self.unread = {
             site
             for site, line in lines.items()
             if ".item()" in line and "+=" not in line and not line.startswith(("if ", "elif ", "while ", "assert "))
         }
+        self.selections: dict[int, Selection] = {}
+        for index, (row, following) in enumerate(pairwise(rows)):
+            if row[0] == Kind.KERNEL and following[0] == Kind.SYNCHRONIZE and following[3] in self.sites:
+                selection = Selection.of(self.trace.signatures[row[2]])
+                if selection is not None:
+                    self.selections[index] = selection
+        self.selection: Selection | None = None
 
     def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
         """Leave waits out, and the copies of single numbers that nothing takes the place of."""
+        if row[0] == Kind.KERNEL:
+            return self._kernel(index, row, lane, gap_ns)
         if row[3] not in self.sites:
             return AS_IT_WAS
-        if row[0] == Kind.COPY and row[3] in self.kept and row[7] <= NUMBER_BYTES and "DtoH" in self.name(row):
+        if row[0] == Kind.SYNCHRONIZE:
+            return GONE
+        if row[0] != Kind.COPY or "DtoH" not in self.name(row):
+            return AS_IT_WAS
+        if row[3] in self.unread and row[7] <= NUMBER_BYTES:
             return Change(keep=False, gap_ns=0)
-        if row[0] == Kind.COPY and row[3] in self.repeated and "DtoH" in self.name(row):
-            # With `non_blocking=True` PyTorch takes pinned memory, which is worth its making where it is used again.
-            return self.pinned(row, lane)
-        return GONE if row[0] == Kind.SYNCHRONIZE else AS_IT_WAS
+        if row[3] not in self.repeated:
+            return AS_IT_WAS
+        # With `non_blocking=True` PyTorch takes pinned memory, which is worth its making where it is used again.
+        pinned = self.pinned(row, lane)
+        if row[3] in self.kept and pinned is not AS_IT_WAS:
+            return replace(pinned, gap_ns=gap_ns + self.old[lane.device].host_malloc_ns(1 << (row[7] - 1).bit_length()))
+        return pinned
+
+    def _kernel(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
+        """What selects, or works on what was selected."""
+        selected = self.selections.get(index)
+        if selected is not None:
+            self.selection = selected
+            return self.another(row, lane, selected.where, gap_ns)
+        if self.selection is None:
+            return AS_IT_WAS
+        signature = self.trace.signatures[row[2]]
+        whole = self.selection.instead(signature)
+        if whole is signature:
+            return AS_IT_WAS
+        if signature.name == "aten::mean":
+            total = whole._replace(name="aten::sum")
+            return self.another(row, lane, DIVISION, gap_ns, (total, self.selection.number))
+        return self.another(row, lane, whole, gap_ns)
+
+
+class Selection(NamedTuple):
+    """What a mask selects: the shape of that, the shape of everything, and the kernels that take its place."""
+
+    shape: tuple[int, ...]
+    all: tuple[int, ...]
+    where: Signature
+    number: Signature
+
+    @classmethod
+    def of(cls, signature: Signature) -> Selection | None:
+        """The selection of a kernel; None where it is none."""
+        inputs, outputs = signature.shapes[: signature.inputs], signature.shapes[signature.inputs :]
+        dtypes = [dtype.removeprefix("torch.") for dtype in signature.dtypes]
+        if signature.name not in SELECTIONS or len(outputs) != 1 or len(inputs) < 2 or dtypes[1] != "bool":
+            return None
+        everything, mask, dtype = inputs[0], inputs[1], dtypes[0]
+        size = prod(everything) * flops.ITEM_BYTES.get(dtype, 1)
+        kinds = ("bool", dtype, dtype, dtype)
+        where = Signature("aten::where", (mask, everything, (), everything), kinds, 3, 0, size + prod(mask), size)
+        number = Signature("aten::sum", (mask, ()), ("bool", "int64"), 1, 0, prod(mask), 8)
+        return cls(outputs[0], everything, where, number)
+
+    def instead(self, signature: Signature) -> Signature:
+        """A kernel on everything instead of on what was selected; the same one where it does not work on that."""
+        if self.shape not in signature.shapes[: signature.inputs]:
+            return signature
+        more = prod(self.all) - prod(self.shape)
+        at = [index for index, shape in enumerate(signature.shapes) if shape == self.shape]
+        sizes = {one: more * flops.ITEM_BYTES.get(signature.dtypes[one].removeprefix("torch."), 1) for one in at}
+        return signature._replace(
+            shapes=tuple(self.all if number in sizes else shape for number, shape in enumerate(signature.shapes)),
+            read_bytes=signature.read_bytes + sum(size for one, size in sizes.items() if one < signature.inputs),
+            written_bytes=signature.written_bytes + sum(size for one, size in sizes.items() if one >= signature.inputs),
+        )
+
+
+DIVISION = Signature("aten::div", ((), (), ()), ("float32", "int64", "float32"), 2, 0, 12, 4)
+"""A sum by a number of elements."""
 
 
 class Pin(Remedy):
@@ -155,6 +171,22 @@ class NoCopy(CopyOnce):
     keep: ClassVar[int] = 0
 
 
+class MadeThere(Remedy):
+    """What these lines copy is made on the device: a kernel instead of the host's work, the copy and its wait."""
+
+    def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
+        """The copy becomes the kernel that fills as many bytes."""
+        if row[3] not in self.sites or row[0] not in (Kind.COPY, Kind.SYNCHRONIZE):
+            return AS_IT_WAS
+        if row[0] == Kind.SYNCHRONIZE:
+            return Change(keep=False, gap_ns=0)
+        on_host_ns = self.old[lane.device].host_operator_ns(row[7])
+        signature = Signature("aten::full", ((-(-row[7] // 4),),), ("float32",), 0, 0, 0, row[7])
+        return self.another(
+            row, lane, signature, max(self.old[lane.device].dispatch_ns(self.name(row)), gap_ns - on_host_ns)
+        )
+
+
 class OneCopy(Remedy):
     """What these lines copy in a row goes in one copy."""
 
@@ -181,149 +213,6 @@ class OneCopy(Remedy):
         ends = (-1, lane.device) if "HtoD" in name else (lane.device, -1)
         copied_ns = self.old[lane.device].copy_ns(self.firsts[index], *ends, "Pinned" in name)
         return Change(scale=copied_ns / max(1, row[6] - row[5]))
-
-
-class Repriced(Remedy):
-    """Kernels of matrix work that cost what another signature does."""
-
-    def prepare(self) -> None:
-        """Begin without prices."""
-        self.ratios: dict[tuple[int, Signature], float] = {}
-
-    def other(self, signature: Signature) -> Signature:
-        """The signature whose price is taken; the same one where nothing changes."""
-        raise NotImplementedError
-
-    def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
-        """Scale a kernel by the ratio of the two prices."""
-        if row[0] != Kind.KERNEL:
-            return AS_IT_WAS
-        signature = self.trace.signatures[row[2]]
-        ratio = self.ratio(lane.device, signature, self.other(signature)) if signature.flops else 1.0
-        return AS_IT_WAS if ratio == 1.0 else Change(scale=ratio)
-
-    def ratio(self, device: int, signature: Signature, other: Signature) -> float:
-        """What the other signature costs for each nanosecond of this one."""
-        if other is signature:
-            return 1.0
-        key = device, signature
-        if key not in self.ratios:
-            before, after = self.price_ns(device, signature), self.price_ns(device, other)
-            self.ratios[key] = after / before if before else 1.0
-        return self.ratios[key]
-
-    def price_ns(self, device: int, signature: Signature) -> int:
-        """What a signature costs on a device."""
-        return self.old[device].kernel(signature).duration_ns
-
-
-class Tf32(Repriced):
-    """Matrix work in TF32, which is a setting and changes nothing else."""
-
-    def other(self, signature: Signature) -> Signature:
-        """The same product with the setting."""
-        if not _is_float32(signature) or ("tf32", 1) in signature.detail:
-            return signature
-        return signature._replace(detail=(*signature.detail, ("tf32", 1)))
-
-
-class Autocast(Repriced):
-    """Matrix work in FP16, what works on its results too, and the casts of what is still FP32.
-
-    A trace does not say which tensor is which: a shape stands for the tensors that have it. Products write FP16, other
-    operators what they read, those of `IN_FULL` FP32. A product casts its parameters, and operands in FP32; the
-    gradient of a parameter that was cast is cast back. A step, and a batch that is copied, begins anew.
-    """
-
-    def prepare(self) -> None:
-        """Everything is FP32."""
-        super().prepare()
-        self.halves: set[Shape] = set()
-        self.on_host: set[int] = set()  # bytes of what was copied there
-        self.cast: set[Shape] = set()
-
-    def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
-        """Price a kernel by what it reads, with the casts of its operands."""
-        signature = self.trace.signatures[row[2]]
-        if row[0] == Kind.COPY:
-            return self._copied(signature.name, {_size(shape) for shape in signature.shapes}, row[7])
-        if row[0] == Kind.STEP:
-            self.cast.clear()
-            self.halves.clear()
-        if row[0] != Kind.KERNEL or not _is_float32(signature) or "foreach" in signature.name:
-            return AS_IT_WAS
-        given = [_size(shape) for shape in signature.shapes[: signature.inputs]]
-        made = [_size(shape) for shape in signature.shapes[signature.inputs :]]
-        in_full = any(word in signature.name for word in IN_FULL)
-        if not signature.flops and (in_full or self.halves.isdisjoint(given)):
-            self.halves.difference_update(made)
-            return AS_IT_WAS
-        casts = self._casts(signature, given) if signature.flops else []
-        self.halves.update(made)
-        casts += [shape for shape in made if shape in self.cast]
-        return Change(scale=self.ratio(lane.device, signature, _halved(signature)), casts=tuple(map(_cast, casts)))
-
-    def _copied(self, name: str, shapes: set[Shape], size_bytes: int) -> Change:
-        """What goes to the host in FP16 is half as large, and comes back so; anything else that comes is a batch."""
-        if "DtoH" in name:
-            half = any(4 * prod(shape) == size_bytes for shape in self.halves)
-            self.on_host |= {size_bytes} if half else set()
-            return Change(scale=0.5) if half else AS_IT_WAS
-        if size_bytes in self.on_host:
-            self.halves |= shapes
-            return Change(scale=0.5)
-        self.cast.clear()
-        self.halves -= shapes
-        return AS_IT_WAS
-
-    def _casts(self, signature: Signature, given: list[Shape]) -> list[Shape]:
-        """What a product casts before it begins."""
-        parameters = PARAMETERS.get(signature.name, ())
-        found = [shape for at, shape in enumerate(given) if at in parameters or shape not in self.halves | self.cast]
-        self.cast.update(shape for at, shape in enumerate(given) if at in parameters)
-        self.halves.update(shape for at, shape in enumerate(given) if at not in parameters)
-        return found
-
-
-Shape = tuple[int, ...]
-
-
-def _size(shape: Shape) -> Shape:
-    """A shape's sizes in order, but for those of 1: as of a matrix and its transpose, a bias and its gradient."""
-    return tuple(sorted(size for size in shape if size != 1))
-
-
-def _cast(shape: Shape) -> Signature:
-    elements = prod(shape)
-    return Signature("aten::_to_copy", (shape, shape), ("float32", "float16"), 1, 0, 4 * elements, 2 * elements)
-
-
-def _halved(signature: Signature) -> Signature:
-    half = tuple("float16" if dtype.removeprefix("torch.") == "float32" else dtype for dtype in signature.dtypes)
-    read, written = signature.read_bytes // 2, signature.written_bytes // 2
-    return signature._replace(dtypes=half, read_bytes=read, written_bytes=written)
-
-
-def _is_float32(signature: Signature) -> bool:
-    return bool(signature.dtypes) and signature.dtypes[0].removeprefix("torch.") in ("float32", "float", "fp32")
-
-
-def half_precision(trace: Trace, findings: Sequence[Finding], old: Sequence[CostModel]) -> Remedy:
-    """TF32 where the GPUs have it, autocast otherwise."""
-    ampere = all(model.gpu.compute_capability >= (8, 0) for model in old)
-    return (Tf32 if ampere else Autocast)(trace, findings, old)
-
-
-class Aligned(Repriced):
-    """Matrix work whose sizes are multiples of eight."""
-
-    def other(self, signature: Signature) -> Signature:
-        """The same product, padded."""
-        shapes = tuple(
-            (*shape[:-2], *(-(-size // 8) * 8 for size in shape[-2:])) if len(shape) >= 2 else shape
-            for shape in signature.shapes
-        )
-        return signature if shapes == signature.shapes else signature._replace(shapes=shapes)
 
 
 class FusedOptimizer(Remedy):
@@ -385,6 +274,10 @@ class FusedWhereverPossible(FusedOptimizer):
         super().prepare()
 
 
+EDGES = frozenset({Kind.EVENT_RECORD, Kind.EVENT_WAIT, Kind.BARRIER})
+"""What orders streams: in a CUDA graph an edge, for which the host does nothing when the graph is launched."""
+
+
 class Graphs(Remedy):
     """Kernels in a row are one CUDA graph: one launch of the host, and the device's own time between its nodes.
 
@@ -399,6 +292,8 @@ class Graphs(Remedy):
     def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
         """The first kernel of a row is the launch, the others follow by themselves."""
         thread = lane.thread
+        if row[0] in EDGES and self.open.get(thread):
+            return Change(gap_ns=0)
         if row[0] != Kind.KERNEL:
             self.open[thread] = self.open.get(thread, False) and row[0] in (Kind.STEP, Kind.NOTE, Kind.BATCH)
             return AS_IT_WAS
@@ -497,6 +392,7 @@ REMEDIES: dict[Fix, Callable[[Trace, Sequence[Finding], Sequence[CostModel]], Re
     "pin": Pin,
     "copy once": CopyOnce,
     "no copy": NoCopy,
+    "made there": MadeThere,
     "one copy": OneCopy,
     "half precision": half_precision,
     "aligned": Aligned,
@@ -506,10 +402,3 @@ REMEDIES: dict[Fix, Callable[[Trace, Sequence[Finding], Sequence[CostModel]], Re
     "one GPU": OneGpu,
 }
 WAITS: frozenset[Fix] = frozenset({"no wait", "pin"})
-
-
-def rows_of(trace: Trace) -> Iterator[Row]:
-    """The rows of a trace that are looked at."""
-    steps = (index for index, kind in enumerate(trace.rows.column(0)) if kind == Kind.STEP)
-    enough = next(islice(steps, ENOUGH_STEPS, None), MOST_ROWS)
-    return islice(iter(trace.rows), min(MOST_ROWS, max(ROWS, enough + 2)))

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from understudy.analysis.fixes import AS_IT_WAS, REMEDIES, STEPS, WAITS, Change, OneGpu, Remedy, rows_of
+from understudy.analysis.fixes import REMEDIES, WAITS, OneGpu
 from understudy.analysis.retime import Host, Retiming, gpus_of
+from understudy.analysis.rule import AS_IT_WAS, STEPS, Change, Remedy, rows_of
 from understudy.cost.model import CostModel
 from understudy.errors import FileFormatError
 from understudy.gpus.gpu import Gpu
@@ -66,11 +67,11 @@ class _Changed(Retiming):
             host.now_ns += issued - host.before_ns
             host.before_ns = max(issued, end if kind in (Kind.SYNCHRONIZE, Kind.HOST, Kind.QUEUE) else issued)
             return
-        for cast in change.casts:
+        for first in change.first:
             model = self.old[lane.device]
-            issued_ns, host.before_ns = host.before_ns, issued - model.dispatch_ns(cast.name)
-            self.scale = model.kernel(cast).duration_ns / max(1, end - row[5])
-            self.take((*row[:2], self.trace.signatures.number(cast), *row[3:]))
+            issued_ns, host.before_ns = host.before_ns, issued - model.dispatch_ns(first.name)
+            self.scale = model.kernel(first).duration_ns / max(1, end - row[5])
+            self.take((*row[:2], self.trace.signatures.number(first), *row[3:]))
             host.before_ns = issued_ns
         self.scale, self.lead_ns = change.scale, change.lead_ns
         self.take(row if change.row is None else change.row)

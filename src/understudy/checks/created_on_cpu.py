@@ -34,7 +34,7 @@ class CreatedOnCpu(NoteCheck):
     """
 
     code: ClassVar = "created-on-cpu"
-    fix: ClassVar = "no copy"
+    fix: ClassVar = "made there"
     supersedes: ClassVar = frozenset({"pageable-copy", "host-sync"})
 
     def judge(self, line: Line) -> Severity:

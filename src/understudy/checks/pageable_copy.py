@@ -116,5 +116,5 @@ class PageableCopy(Check):
             lost_ns=line.lost_ns,
             size_bytes=line.size_bytes,
             device=line.device,
-            fix="no copy" if numbers else "pin",
+            fix="made there" if numbers else "pin",
         )

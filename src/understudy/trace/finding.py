@@ -10,8 +10,8 @@ WORTH = 0.03
 """Of the step: a fix that saves less makes its finding a note."""
 
 Fix = Literal[
-    "", "no wait", "pin", "copy once", "no copy", "one copy", "half precision", "aligned", "fused optimizer", "graphs",
-    "workers", "one GPU",
+    "", "no wait", "pin", "copy once", "no copy", "made there", "one copy", "half precision", "aligned",
+    "fused optimizer", "graphs", "workers", "one GPU",
 ]  # fmt: skip
 """What the advice of a finding comes to in the trace, so that `analysis/savings` can try it; empty where it cannot."""
 Severity = Literal["info", "warning", "error"]
