@@ -167,3 +167,116 @@ def test_without_a_change_the_replay_is_the_run() -> None:
     trace = session.trace.canonical()
     steps = [row for row in trace.rows if row[0] == 10]
     assert step_ns(session) == pytest.approx((steps[-1][4] - steps[0][4]) / (len(steps) - 1), rel=0.02)
+
+
+def selects(x: torch.Tensor) -> torch.Tensor:
+    x = x @ x
+    return x + x[x > 0].mean()
+
+
+def selects_on_the_device(x: torch.Tensor) -> torch.Tensor:
+    x = x @ x
+    positive = x > 0
+    return x + torch.where(positive, x, 0).sum() / positive.sum()
+
+
+KEPT: list[torch.Tensor] = []
+
+
+def keeps(x: torch.Tensor) -> torch.Tensor:
+    x = x @ x @ x @ x
+    KEPT.append(x.cpu())
+    return x
+
+
+def keeps_in_pinned_memory(x: torch.Tensor) -> torch.Tensor:
+    x = x @ x @ x @ x
+    KEPT.append(x.to("cpu", non_blocking=True))
+    return x
+
+
+def moves_a_number(x: torch.Tensor) -> torch.Tensor:
+    return (x @ x) * torch.tensor(0.01, device="cuda")
+
+
+def makes_a_number(x: torch.Tensor) -> torch.Tensor:
+    return (x @ x) * torch.full((), 0.01, device="cuda")
+
+
+class Shifted(nn.Module):
+    def __init__(self, there: bool) -> None:
+        super().__init__()
+        self.there = there
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        zeros = torch.zeros(512, 512, device=x.device) if self.there else torch.zeros(512, 512).to(x.device)
+        return x @ x + zeros
+
+
+@pytest.mark.parametrize(
+    ("code", "slow", "fast"),
+    [
+        ("host-sync", selects, selects_on_the_device),
+        ("host-sync", keeps, keeps_in_pinned_memory),
+        ("pageable-copy", moves_a_number, makes_a_number),
+        ("created-on-cpu", Shifted(there=False), Shifted(there=True)),
+    ],
+)
+def test_a_promise_is_what_the_fix_launches(
+    code: str, slow: Callable[[torch.Tensor], torch.Tensor], fast: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    def session(step: Callable[[torch.Tensor], torch.Tensor]) -> Session:
+        with emulate("V100") as session:
+            x = torch.zeros(512, 512, device="cuda")
+            for _ in range(20):
+                x = step(x) / 512
+            KEPT.clear()
+        return session
+
+    before, after = session(slow), session(fast)
+    promised = next(one for one in before.findings() if one.code == code).saved_share
+    assert promised is not None
+    assert promised == pytest.approx(1.0 - step_ns(after) / step_ns(before), rel=0.1)
+
+
+def test_streams_are_edges_of_a_graph() -> None:
+    def session(captured: bool) -> Session:
+        with emulate("V100") as session:
+            x, other = torch.ones(64, 64, device="cuda"), torch.cuda.Stream()
+
+            def step() -> None:
+                y = x @ x
+                other.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(other):
+                    (y + y) @ x
+                torch.cuda.current_stream().wait_stream(other)
+                x @ x
+
+            if captured:
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    step()
+            for _ in range(520):
+                graph.replay() if captured else step()
+        return session
+
+    slow, fast = session(captured=False), session(captured=True)
+    promised = next(one for one in slow.findings() if one.code == "launch-bound").saved_share
+    assert promised is not None
+    assert promised == pytest.approx(1.0 - step_ns(fast) / step_ns(slow), rel=0.1)
+
+
+def test_two_tensors_of_one_shape_are_told_apart_in_half_precision() -> None:
+    def session(half: bool) -> Session:
+        with emulate("V100", no_data=True, assume=0.0) as session, torch.no_grad():
+            net = nn.Linear(512, 512).cuda()
+            x, mask = torch.randn(512, 512, device="cuda"), torch.ones(512, 512)
+            for _ in range(1100):
+                with torch.autocast("cuda", torch.float16, enabled=half):
+                    x = net(x) * mask.to("cuda")
+        return session
+
+    slow, fast = session(half=False), session(half=True)
+    promised = next(one for one in slow.findings() if one.code == "low-tensor-core-use").saved_share
+    assert promised is not None
+    assert promised == pytest.approx(1.0 - step_ns(fast) / step_ns(slow), rel=0.1)
