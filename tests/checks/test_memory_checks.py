@@ -31,7 +31,8 @@ def test_memory_that_is_reserved_and_not_in_use(program):
     totals(program, 8 * GIB, 14 * GIB)
     (finding,) = checks.run(program.trace)
     assert finding.code == "fragmentation"
-    assert "expandable_segments:True" in finding.advice
+    assert "expandable_segments" not in finding.advice
+    assert "`--memory-history` the allocations are replayed" in finding.advice
 
 
 def test_a_replay_names_the_setting_that_helps_most(program):
@@ -133,10 +134,22 @@ def test_out_of_memory_within_a_fraction_says_so(program):
     assert finding.message == "tried to allocate 2.00 GiB on cuda:0; the process may use at most 1.00 GiB"
 
 
-def test_out_of_memory_in_pieces_names_the_setting(program):
-    program.note("out-of-memory", 7, requested_bytes=2 * GIB, allocated_bytes=10 * GIB, reserved_bytes=14 * GIB)
+def test_out_of_memory_in_pieces_names_a_setting_only_after_a_replay(program):
+    program.note(
+        "out-of-memory", 7, device=0, requested_bytes=2 * GIB, allocated_bytes=10 * GIB, reserved_bytes=14 * GIB
+    )
     (finding,) = checks.run(program.trace)
-    assert "expandable_segments:True" in finding.advice
+    assert "expandable_segments" not in finding.advice
+    assert "tries the allocator's settings by replay" in finding.advice
+    program.trace.facts["replays"] = [replay("", 14, out_of_memory=1), replay("expandable_segments:True", 12)]
+    (finding,) = checks.run(program.trace)
+    assert "with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True the same allocations fit" in finding.advice
+
+
+def test_a_device_that_ran_out_of_memory_is_not_near_full_as_well(program):
+    totals(program, 15 * GIB, 15 * GIB)
+    program.note("out-of-memory", 7, device=0, requested_bytes=2 * GIB, free_bytes=GIB)
+    assert [finding.code for finding in checks.run(program.trace)] == ["out-of-memory"]
 
 
 def test_out_of_memory_that_was_caught_is_no_error(program):

@@ -33,7 +33,7 @@ def programs() -> list[Program]:
         matrix.kernel("aten::mm", ns=100_000, line=2, dtypes=("float32",), flops=1)
     full = Program()
     totals = {"peak_allocated_bytes": 12 * GIB, "peak_reserved_bytes": 16 * GIB, "context_bytes": 3 * GIB}
-    full.trace.facts["devices"] = [{"memory_bytes": 16 * GIB, **totals}]
+    full.trace.facts["devices"] = [{"memory_bytes": 16 * GIB, **totals}] * 2
     full.kernel(line=2).note("out-of-memory", 3, device=0, requested_bytes=GIB, reserved_bytes=2 * GIB)
     full.note("out-of-memory", 4, device=0, requested_bytes=GIB)
     timed = Program()

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,15 @@ def test_a_limit_makes_requests_fail(understudy, snapshot: Path) -> None:
     done = understudy("memory", snapshot.name, "--json", "--alloc-conf", "", "--memory-mib", "22")
     rows = json.loads(done.stdout)["what_if"]["rows"]
     assert all(row["out_of_memory"] > 0 for row in rows)
+
+
+def test_what_does_not_fit_is_an_error_that_says_by_how_much(understudy, snapshot: Path) -> None:
+    done = understudy("memory", snapshot.name, "--memory-mib", "22")
+    assert done.returncode == 65
+    assert re.search(r"does not fit: \d+.* over on cuda:0, which has 22.0 MiB, nor under any setting", done.stdout)
+    done = understudy("memory", snapshot.name, "--memory-mib", "4000")
+    assert done.returncode == 0
+    assert "fits into 3.91 GiB (replayed)" in done.stdout
 
 
 def test_a_snapshot_that_differs_is_code_1(understudy, snapshot: Path) -> None:

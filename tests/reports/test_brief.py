@@ -41,3 +41,20 @@ def test_what_a_fix_saves_is_not_cut_off(training: Trace, width: int) -> None:
     why = " ".join(line[8:] for line in lines[start : start + brief.SENTENCE])
     assert why.startswith("code-1 (train.py:1): every output")
     assert why.endswith("...; fixing this would save about 30 % of the step")
+
+
+def test_a_warning_does_not_explain_a_failure(training: Trace) -> None:
+    training.trace.facts["exit_code"] = 3
+    lines = brief.lines(summarize(training.trace, findings(3)), 80)
+    assert "the program failed (exit code 3)" in lines[0]
+    assert "no finding explains it" in " ".join(lines[:2])
+    assert "also    code-1 train.py:1: would save 30 %" in lines
+    assert "        code-2 train.py:2: would save 30 %" in lines
+
+
+@pytest.mark.parametrize("fact", [{"exit_code": 66, "refusal": "it cannot be emulated"}, {"exit_code": 130}])
+def test_no_warning_is_lost_where_another_reason_is_the_headline(training: Trace, fact: dict[str, object]) -> None:
+    training.trace.facts.update(fact)
+    lines = brief.lines(summarize(training.trace, findings(3)), 80)
+    assert not any(line.startswith("why     code") for line in lines)
+    assert "also    code-1 train.py:1: would save 30 %" in lines

@@ -85,7 +85,8 @@ def follow(target: Target, tally: Tally) -> None:
     for change in target.changes:
         share = promised(worth, change.code, change.fix)
         codes = {one.code for one in worth if one.code == change.code or (not change.code and one.fix == change.fix)}
-        if ((change.code or change.promised) and not share and not nothing) or (codes and codes <= followed):
+        tried = share or (nothing if change.code else not change.promised)
+        if not tried or (codes and codes <= followed):
             continue
         after = rehearse(change.job._replace(judged=False))
         if not after.failed and after.hazards > before.hazards:

@@ -28,7 +28,8 @@ class WhatIfRow:
     """One setting's outcome. Sizes in bytes; `driver_calls` counts cudaMalloc, cudaFree and (un)mapped pages.
 
     `peak_requested_bytes` is the most that the program asked for at once, `fragmentation` the part of the peak
-    reservation that goes beyond it: 1 - peak requested / peak reserved. `timeline` holds (event, allocated bytes,
+    reservation that goes beyond it: 1 - peak requested / peak reserved. `over_bytes` is by how much what is reserved
+    without a limit exceeds the device, 0 where every request fits. `timeline` holds (event, allocated bytes,
     reserved bytes) for a plot: of each stretch of events, the moment with the most reserved.
     """
 
@@ -42,6 +43,7 @@ class WhatIfRow:
     driver_calls: int
     retries: int
     out_of_memory: int
+    over_bytes: int
     timeline: tuple[tuple[int, int, int], ...] = ()
 
     def to_json(self) -> Json:
@@ -213,5 +215,11 @@ def outcome(snapshot: Snapshot, settings: Settings, memory_bytes: int | None) ->
         driver_calls=driver.malloc_calls + driver.free_calls + driver.map_calls + driver.unmap_calls,
         retries=statistics.num_alloc_retries,
         out_of_memory=run.out_of_memory,
+        over_bytes=_over_bytes(snapshot, settings, memory_bytes) if run.out_of_memory and memory_bytes else 0,
         timeline=tuple(run.timeline),
     )
+
+
+def _over_bytes(snapshot: Snapshot, settings: Settings, memory_bytes: int) -> int:
+    everything = _Run(snapshot, settings, None).allocator.statistics.all
+    return max(0, everything.reserved_peak - memory_bytes)

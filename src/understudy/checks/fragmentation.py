@@ -73,8 +73,8 @@ def _advice(replays: list[Json], device: int) -> str:
     replayed = [one for one in replays if one["device"] == device]
     if not replayed:
         return (
-            "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and pad inputs to a few sizes; with "
-            "`--memory-history` the allocations are replayed to see which setting helps"
+            "allocate the largest tensors first, or pad inputs to a few sizes; with `--memory-history` the allocations "
+            "are replayed to see which of the allocator's settings helps"
         )
     own, *others = replayed
     fitting = [one for one in others if one["out_of_memory"] <= own["out_of_memory"]]

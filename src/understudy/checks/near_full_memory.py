@@ -41,10 +41,11 @@ class NearFullMemory(Check):
     def findings(self, trace: Trace) -> list[Finding]:
         """One finding a device."""
         found = []
+        failed = {dict(note.detail).get("device") for note in trace.notes if note.code == "out-of-memory"}
         for index, device in enumerate(trace.facts.get("devices", [])):
             total = device.get("memory_bytes") or 0
             used = (device.get("peak_allocated_bytes") or 0) + (device.get("context_bytes") or 0)
-            if not total or used <= NEAR * total:
+            if not NEAR * total < used <= total or index in failed:  # what does not fit is an error of its own
                 continue
             held = owners(trace, index) if len(trace.memory) else []
             found.append(

@@ -16,7 +16,7 @@ ROOM = (
     "tensors "
     "alive"
 )
-FRAGMENTED = "enough memory was free, but fragmented: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+FRAGMENTED = "enough memory was free, but fragmented: allocate the largest tensors first, or pad inputs to a few sizes"
 ON_PURPOSE = "`--fault` refused the memory on purpose: check that the program recovers, or ends, as it should"
 
 
@@ -69,8 +69,7 @@ class OutOfMemory(NoteCheck):
         if refused:
             found = [one._replace(advice=ON_PURPOSE) if one.site[:2] in refused else one for one in found]
         if not len(trace.memory):
-            hint = "; `--memory-history` names the lines that held it"
-            return [one if one.advice == ON_PURPOSE else one._replace(advice=one.advice + hint) for one in found]
+            return [one if one.advice == ON_PURPOSE else one._replace(advice=one.advice + _hint(one)) for one in found]
         return [
             finding._replace(message=finding.message + owners_words(owners(trace, finding.device, "oom", finding.site)))
             for finding in found
@@ -96,6 +95,12 @@ class OutOfMemory(NoteCheck):
         if unused >= line.number("requested_bytes") > 0:
             return FRAGMENTED
         return ROOM
+
+
+def _hint(finding: Finding) -> str:
+    """What a history of allocations would add."""
+    more = ", and tries the allocator's settings by replay" if finding.advice == FRAGMENTED else ""
+    return f"; `--memory-history` names the lines that held it{more}"
 
 
 def _tried(finding: Finding, trace: Trace) -> Finding:

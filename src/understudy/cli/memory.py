@@ -25,7 +25,7 @@ from understudy.trace.plain import Json
 from understudy.trace.trace import Trace
 from understudy.trace.units import format_bytes, format_share, plural
 
-DIFFERS = 1
+DIFFERS, DOES_NOT_FIT = 1, 65
 MIB = 1 << 20
 HOLDERS = 4  # lines that held the peak
 WORTH = 0.03  # of the reserved memory: what a setting must save to be named
@@ -52,7 +52,7 @@ def command(
     SNAPSHOT is a file of torch.cuda.memory._dump_snapshot or of `understudy run --report out.snapshot.pickle`. Its
     requests and frees go through understudy's allocator, which does not see the recorded addresses. The exit code is
     0 when every placement agrees with the recorded one (or differs only because the driver put segments elsewhere)
-    and 1 when not.
+    and 1 when not; 65 when `--memory-mib` is given and no setting that was tried fits into it.
 
     \b
     understudy memory out.snapshot.pickle
@@ -71,7 +71,19 @@ def command(
         click.echo(json.dumps(_as_dict(path, results, asked), indent=1))
     else:
         click.echo("\n".join(_lines(path, results, table, verbose or bool(confs))))
-    return 0 if all(result.explained for result in results) else DIFFERS
+    if not all(result.explained for result in results):
+        return DIFFERS
+    return DOES_NOT_FIT if table.memory_bytes and not all(any(_fits(rows)) for rows in _by_device(table)) else 0
+
+
+def _by_device(table: WhatIf) -> list[list[WhatIfRow]]:
+    """Each device's rows, the recorded settings first."""
+    devices = dict.fromkeys(row.device for row in table.rows)
+    return [[row for row in table.rows if row.device == device] for device in devices]
+
+
+def _fits(rows: Sequence[WhatIfRow]) -> list[bool]:
+    return [not row.out_of_memory for row in rows]
 
 
 def _as_dict(path: str, results: Sequence[ReplayResult], table: WhatIf | None) -> Json:
@@ -93,6 +105,8 @@ def _lines(path: str, results: Sequence[ReplayResult], table: WhatIf | None, ver
     for result in results:
         mine = [row for (device, _), row in rows.items() if device == result.device]
         lines += _answer(result, trace, [one for one in findings if one.device == result.device], mine)
+        if table is not None and table.memory_bytes and mine:
+            lines.append(f"  {_room(mine, table.memory_bytes)}")
         if verbose or not result.explained:
             lines += _replay_lines(result)
         lines.append(f"  {_agreement(result)}")
@@ -138,6 +152,18 @@ def _help(rows: list[WhatIfRow]) -> str:
         f"PYTORCH_CUDA_ALLOC_CONF={best.alloc_conf} would reserve {format_bytes(best.peak_reserved_bytes)}, "
         f"{format_bytes(saved)} less (replayed)"
     )
+
+
+def _room(rows: list[WhatIfRow], memory_bytes: int) -> str:
+    """Whether it fits into the memory that was given, and under which settings."""
+    own = rows[0]
+    if not own.out_of_memory:
+        return f"fits into {format_bytes(memory_bytes)} (replayed)"
+    words = f"does not fit: {format_bytes(own.over_bytes)} over on cuda:{own.device}, which has "
+    fitting = [row.alloc_conf for row, fits in zip(rows, _fits(rows), strict=True) if fits]
+    if fitting:
+        return f"{words}{format_bytes(memory_bytes)}; with PYTORCH_CUDA_ALLOC_CONF={fitting[0]} it fits (replayed)"
+    return f"{words}{format_bytes(memory_bytes)}, nor under any setting that was tried (replayed)"
 
 
 def _agreement(result: ReplayResult) -> str:

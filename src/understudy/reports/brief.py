@@ -31,7 +31,7 @@ def lines(summary: Summary, width: int) -> list[str]:
         found += _labelled(label, words, width, 1)
     notes = _notes(summary.findings)
     room = LINES - len(found) - bool(notes) - 1
-    found += _others(summary.findings, width, room)
+    found += _others(summary, width, room)
     if notes:
         found += _labelled("notes", notes, width, 1)
     return [*found, *_labelled("", MORE, width, 1)] if any(device.used for device in summary.devices) else found
@@ -117,9 +117,11 @@ def limit(summary: Summary) -> str:
     return f"{', '.join(shown)} of cuda:{split.device}'s time after start-up" if shown else ""
 
 
-def _others(findings: Sequence[Finding], width: int, room: int) -> list[str]:
-    """The findings after the first, a line each."""
-    graver = [finding for finding in findings if finding.severity != "info"][1:]
+def _others(summary: Summary, width: int, room: int) -> list[str]:
+    """The findings that are not the reason already given, a line each."""
+    graver = [finding for finding in summary.findings if finding.severity != "info"]
+    if graver and summary.why.startswith(graver[0].code):
+        graver = graver[1:]
     shown = graver if len(graver) <= room else graver[: max(0, room - 1)]
     found: list[str] = []
     for number, finding in enumerate(shown):

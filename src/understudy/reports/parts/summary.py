@@ -340,6 +340,8 @@ def _verdict(
         return f"{place}: no verdict on a part of a run", _where_time_went(devices, window_ns), "run it to its end"
     errors = [finding for finding in findings if finding.severity == "error"]
     warnings = [finding for finding in findings if finding.severity == "warning"]
+    if code and warnings and not errors:
+        return f"{place}: no finding explains it", _where_time_went(devices, window_ns), "see its own error message"
     if errors or warnings:
         counts = [plural(len(some), word) for some, word in ((errors, "error"), (warnings, "warning")) if some]
         worst = (errors or warnings)[0]
