@@ -38,6 +38,20 @@ def test_parameters_of_another_model_and_damage_are_refused(session, tmp_path):
         load_parameters({"w": jax.numpy.ones(3)}, path)
 
 
+def test_leaves_whose_paths_are_alike_and_numbers_come_back(tmp_path):
+    ones = jax.numpy.ones
+    written = {"a.b": ones(2), "a": {"b": 2 * ones(2)}, "scale": 3 * ones(()), "half": ones(2, jax.numpy.bfloat16)}
+    save_parameters(written, tmp_path / "p")
+    read = load_parameters(jax.tree.map(jax.numpy.zeros_like, written), tmp_path / "p")
+    jax.tree.map(np.testing.assert_array_equal, read, written)
+    assert read["half"].dtype == jax.numpy.bfloat16
+
+
+def test_a_type_that_cannot_be_read_back_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="cannot hold 'w' of type float8_e4m3fn"):
+        save_parameters({"w": jax.numpy.ones(2, jax.numpy.float8_e4m3fn)}, tmp_path / "p")
+
+
 def test_an_array_says_that_it_is_on_a_gpu_and_comes_back_there(session):
     x = us.to(np.arange(6.0), us.gpu(1))
     assert tuple(map(int, x.__dlpack_device__())) == (2, 1)

@@ -294,14 +294,22 @@ def remove_folder(folder: Path) -> None:
 
 
 def save_parameters(model: torch.nn.Module, path: str | Path) -> None:
-    """Write the parameters and buffers of `model`, wherever they are, to one safetensors file, atomically."""
+    """Write the parameters and buffers of `model`, wherever they are, to one safetensors file, atomically.
+
+    Raises UsageError where one cannot be kept, or the file cannot be written.
+    """
     path = Path(path)
     snapshot = Snapshot({"model": model.state_dict(keep_vars=True)})
     snapshot.wait()
     draft = path.with_name(f".draft-{path.name}-{os.getpid()}")
-    save_file(snapshot.model, draft, metadata={"names": json.dumps(snapshot.json["model"])})
-    _sync(draft)
-    draft.replace(path)
+    try:
+        save_file(snapshot.model, draft, metadata={"names": json.dumps(snapshot.json["model"])})
+        _sync(draft)
+        draft.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"{path} could not be written: {error}.") from error
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def load_parameters(model: torch.nn.Module, path: str | Path) -> torch.nn.Module:

@@ -7,6 +7,7 @@ read once an epoch. The model is a flax.linen module, or anything with its `init
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -189,6 +190,11 @@ def load_parameters(params: object, path: str | Path) -> object:
 
 
 def _named(params: object) -> dict[str, Any]:
-    """The leaves in the tree's order, under names such as "params.Dense_0.kernel"."""
+    """The leaves in the tree's order, under names such as "params.Dense_0.kernel", numbered where two have one name."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+    named: dict[str, Any] = {}
+    for path, leaf in leaves:
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        numbered = (f"{name}#{number}" for number in count(2))
+        named[next(one for one in chain([name], numbered) if one not in named)] = leaf
+    return named

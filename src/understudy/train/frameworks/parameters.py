@@ -16,16 +16,30 @@ from safetensors.numpy import load_file, save_file
 
 from understudy.errors import FileFormatError, UsageError
 
+KEPT = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16", "bfloat16")
+KEPT += ("float32", "float64", "complex64")
+"""The types that safetensors both writes from NumPy and reads into it."""
+
 
 def write(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write `arrays` by name; the file is there as a whole or not at all."""
+    """Write `arrays` by name; the file is there as a whole or not at all.
+
+    Raises UsageError where an array is of a type that the format lacks, or the file cannot be written.
+    """
     path = Path(path)
+    for name, array in arrays.items():
+        if array.dtype.name not in KEPT:
+            raise UsageError(
+                f"{path} cannot hold {name!r} of type {array.dtype}: convert it to one of {', '.join(KEPT)}."
+            )
     draft = path.with_name(f".draft-{path.name}-{os.getpid()}")
     try:
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, draft)
+        save_file({name: np.array(array, order="C") for name, array in arrays.items()}, draft)
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         draft.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"{path} could not be written: {error}.") from error
     finally:
         draft.unlink(missing_ok=True)
 
