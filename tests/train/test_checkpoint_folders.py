@@ -17,7 +17,7 @@ from training import ADAM, housing, network, weights
 
 from understudy.errors import FileFormatError, UsageError
 from understudy.train import Callback, Checkpoints, Trainer
-from understudy.train.checkpoint import STATE, Snapshot, folders, newest, read_checkpoint, write_checkpoint
+from understudy.train.checkpoint import MODEL, STATE, Snapshot, folders, newest, read_checkpoint, write_checkpoint
 from understudy.train.checkpoints import BEST
 
 
@@ -153,6 +153,27 @@ def test_a_damaged_state_falls_back_to_the_checkpoint_before(content, tmp_path):
         read_checkpoint(last)
     with pytest.warns(UserWarning, match="The checkpoint before it is used"):
         assert newest(tmp_path)["position"] == read_checkpoint(before)["position"]
+
+
+@pytest.mark.parametrize("name", [STATE, MODEL])
+@pytest.mark.parametrize("put", [os.mkfifo, os.mkdir])
+def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_damage(name, put, tmp_path):
+    """A pipe that nobody writes to would be read without end."""
+    train(tmp_path, crash=23)
+    *_, before, last = folders(tmp_path)
+    (last / name).unlink()
+    put(last / name)
+    with pytest.warns(UserWarning, match="The checkpoint before it is used"):
+        assert newest(tmp_path)["position"] == read_checkpoint(before)["position"]
+
+
+def test_a_pipe_in_the_place_of_the_best_is_damage(tmp_path):
+    train(tmp_path, keep=30)
+    expected = Checkpoints(tmp_path).best()
+    (tmp_path / BEST).unlink()
+    os.mkfifo(tmp_path / BEST)
+    with pytest.warns(UserWarning, match=r"best\.json is damaged"):
+        assert Checkpoints(tmp_path).best() == expected
 
 
 def test_what_is_no_checkpoint_is_not_taken_for_one(tmp_path):

@@ -96,6 +96,38 @@ def test_another_optimizer_is_refused_by_name(optimizer, message, tmp_path):
         train(tmp_path, optimizer)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"accumulate": 2}, r"different settings: accumulate was 1 and is 2\. Give"),
+        ({"gradient_clip_val": 1}, "gradient_clip_val was 0.0 and is 1.0"),
+        ({"precision": "bf16"}, "precision was fp32 and is bf16"),
+    ],
+)
+def test_another_update_is_refused_by_name(options, message, tmp_path):
+    def fit(**options):
+        trainer = Trainer(1, progress=False, checkpoint=Checkpoints(tmp_path, asynchronous=False), **options)
+        trainer.fit(network(), housing(ROWS), loss=nn.MSELoss(), optimizer=adam(), resume=True, **asked)
+
+    asked = {}
+    fit()
+    with pytest.raises(UsageError, match=message):
+        fit(**options)
+    asked = {"allow_changes": True}
+    fit(**options)
+
+
+def test_another_loss_is_refused_by_name(tmp_path):
+    def fit(loss):
+        trainer = Trainer(1, progress=False, checkpoint=Checkpoints(tmp_path, asynchronous=False))
+        trainer.fit(network(), housing(ROWS), loss=loss, optimizer=adam(), resume=True)
+
+    fit(nn.functional.mse_loss)
+    fit(nn.functional.mse_loss)
+    with pytest.raises(UsageError, match=r"the loss was torch\.nn\.functional\.mse_loss and is .*l1_loss"):
+        fit(nn.functional.l1_loss)
+
+
 def test_what_only_carries_the_steps_out_may_change(tmp_path):
     train(tmp_path, crash=5)
     assert train(tmp_path, adam(foreach=True))[0].step == 21
@@ -251,3 +283,15 @@ def test_another_number_of_processes_keeps_the_rows_of_each_or_of_all(batch_size
         for size in (16, batch_size)
     )
     assert [str(change) for change in changes(then, now, 3, processes)] == said
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "processes", "refused"), [(2, 2, False), (4, 1, False), (1, 4, False), (4, 2, True)]
+)
+def test_an_update_may_be_of_as_many_batches_of_fewer_processes(accumulate, processes, refused):
+    """After updates of two batches in each of two processes."""
+    then, now = (
+        {"optimizer": {"class": "Adam", "groups": []}, "schedule": {"class": None}, "data": {}, "training": training}
+        for training in ({"accumulate": 2}, {"accumulate": accumulate})
+    )
+    assert bool(changes(then, now, 2, processes)) == refused

@@ -7,12 +7,14 @@ the SHA-256 of every file and of itself, so that a damaged checkpoint is refused
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
 import math
 import os
 import re
 import shutil
+import stat
 import warnings
 from collections.abc import Callable, Mapping
 from itertools import chain, count
@@ -238,7 +240,7 @@ def read_checkpoint(folder: str | Path) -> dict[str, Any]:
 def read_state(folder: Path) -> dict[str, Any]:
     """What `state.json` holds: all of a checkpoint but its tensors. Raises FileFormatError where it is damaged."""
     try:
-        content = json.loads((folder / STATE).read_bytes())
+        content = json.loads(read_regular(folder / STATE))
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             found = content.get("format") if isinstance(content, dict) else content
             raise FileFormatError(f"{folder} is not a checkpoint of this version: its format is {found!r:.80}.")
@@ -258,7 +260,19 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def read_regular(path: Path) -> bytes:
+    """The content of a file. Raises OSError where it cannot be read, or is a pipe or a device, which may never end."""
+    _require_regular(path)
+    return path.read_bytes()
+
+
+def _require_regular(path: Path) -> None:
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+
+
 def _digest(path: Path) -> dict[str, object]:
+    _require_regular(path)
     with path.open("rb") as file:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "size_bytes": path.stat().st_size}
 

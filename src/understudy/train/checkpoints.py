@@ -23,6 +23,7 @@ from understudy.train.checkpoint import (
     folder_name,
     folders,
     newest_whole,
+    read_regular,
     read_state,
     remove_folder,
     write_checkpoint,
@@ -166,7 +167,7 @@ class Checkpoints:
         """The best checkpoint, and whether that is what the note of it says."""
         path = self.directory / BEST
         try:
-            content = json.loads(path.read_bytes())
+            content = json.loads(read_regular(path))
             name, monitor, value = Path(content["checkpoint"]), content["monitor"], float(content["value"])
             if name.name != str(name):
                 raise ValueError(f"{name} is not the name of a checkpoint")

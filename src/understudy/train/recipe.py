@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sized
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -46,6 +47,16 @@ def of_schedule(scheduler: Any) -> dict[str, Any]:
     state = {str(key): _plain(value) for key, value in kept.items()}
     made_with = {key: value for key, value in state.items() if key not in COUNTED and not key.startswith("_")}
     return {"class": _class_of(scheduler)} | {key: value for key, value in made_with.items() if value is not None}
+
+
+def of_training(precision: str, gradient_clip_val: float, accumulate: int, loss: object) -> dict[str, Any]:
+    """What else decides the updates: the loss by its class or the function's name, as far as it has one."""
+    found = {"precision": precision, "gradient_clip_val": gradient_clip_val, "accumulate": accumulate}
+    if isinstance(loss, FunctionType):
+        found["loss"] = f"{loss.__module__}.{loss.__qualname__}"
+    elif loss is not None:
+        found["loss"] = _class_of(loss)
+    return found
 
 
 def of_data(source: Any) -> dict[str, Any]:
@@ -99,10 +110,19 @@ def changes(then: Mapping[str, Any], now: Mapping[str, Any], processes_then: int
             continue
         if key != "class":
             found.append(Change("data", _WORDS.get(key, key), former, present))
+    for key, (former, present) in _differing(then.get("training", {}), now.get("training", {})):
+        # Among another number of processes an update may be of as many batches.
+        if key != "accumulate" or former * processes_then != present * processes_now:
+            found.append(Change("training", _WORDS.get(key, key), former, present))
     return found
 
 
-_WORDS = {"order": "the order of the data", "rows": "the number of rows", "length": "the length of the data"}
+_WORDS = {
+    "loss": "the loss",
+    "order": "the order of the data",
+    "rows": "the number of rows",
+    "length": "the length of the data",
+}
 
 
 def _differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:

@@ -29,7 +29,7 @@ from understudy.train.metrics import Metrics
 from understudy.train.module import Module, set_scratch_params_device
 from understudy.train.precision import Precision, PrecisionName
 from understudy.train.progress import Progress
-from understudy.train.recipe import of_optimizer, of_schedule
+from understudy.train.recipe import of_optimizer, of_schedule, of_training
 from understudy.train.reproducible import deterministic_algorithms, seed_all
 from understudy.train.state import loose_parameters
 from understudy.train.step import ModuleStep, Step
@@ -171,7 +171,8 @@ class Trainer(TrainerBase):
         `scheduler` an object or a function of the optimizer. `metrics` maps names to functions
         (outputs, target) -> scalar tensor, or to torchmetrics objects. `resume` goes on from the newest complete
         checkpoint of the trainer's folder (True: if there is one) or of the given folder. If that was trained with a
-        different optimizer, schedule, batch size or order of the data, `allow_changes` is needed.
+        different optimizer, schedule, batch size, order of the data, loss, precision, clipping or accumulation,
+        `allow_changes` is needed.
 
         After SIGTERM or SIGUSR1 the state is saved and SystemExit(128 + signal number) is raised.
         Raises UsageError if the arguments do not fit together, FileFormatError if no checkpoint is complete.
@@ -250,6 +251,7 @@ class Trainer(TrainerBase):
         recipe = {"optimizer": of_optimizer(self.optimizer), "data": dict(feed.recipe)}
         self.scheduler = build.make_scheduler(scheduler, self.optimizer) or own_scheduler
         recipe["schedule"] = of_schedule(self.scheduler)
+        recipe["training"] = of_training(self.precision.name, float(self.gradient_clip_val), self.accumulate, loss)
         forward = build.forward_of(runner, model, loss, "training_step", self.placement.splits_batches)
         clip = float(self.gradient_clip_val)
         step = Step(forward, runner, self.optimizer, self.placement, self.precision, clip, gives_extra, loss)
