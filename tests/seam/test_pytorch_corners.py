@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -351,3 +351,26 @@ def test_a_host_number_takes_no_devices_result() -> None:
     assert on_host.item() == 1
     assert (on_device + on_host).item() == 3
     assert torch.zeros(2).fill_(on_device).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, number: torch.nn.functional.embedding(number.long(), x[None]),
+        lambda x, number: x.index_select(0, number.long()),
+        lambda x, number: torch.nn.functional.cross_entropy(x, number.long()),
+        lambda x, number: x.clamp(max=number),
+        lambda x, number: torch.stack([x[0], number]),
+        lambda x, number: x.index_fill(0, number.long(), 1.0),
+        lambda x, number: x.masked_select(number.bool()),
+    ],
+)
+def test_what_a_cuda_wrapper_checks_takes_no_host_number_either(
+    call: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> None:
+    x, number = torch.ones(3, device="cuda"), torch.tensor(0.0)
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        call(x, number)
+    call(x, number.cuda())
+    call(x.cpu(), number)
+    assert torch.where(x > 0, x, number).is_cuda

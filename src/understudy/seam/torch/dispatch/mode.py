@@ -298,7 +298,9 @@ class Dispatch(TorchDispatchMode):
                     floating.append(tensor)
                 elif found == device:
                     continue
-                elif found == CPU and ((tensor.dim() == 0 and name not in plan.written) or (host and name in host)):
+                elif found == CPU and (
+                    (tensor.dim() == 0 and not plan.checked and name not in plan.written) or (host and name in host)
+                ):
                     if tensor.requires_grad:
                         numbers.append(tensor)
                 elif device == NOWHERE or (device == CPU and plan.exempt):

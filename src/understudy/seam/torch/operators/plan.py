@@ -15,6 +15,7 @@ from torch.utils.flop_counter import flop_registry
 from understudy.machine.machine import Machine
 from understudy.seam.torch.operators import tables
 from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result
+from understudy.seam.torch.operators.device_checks import CHECKED
 from understudy.seam.torch.tags import NOWHERE, size_of, storage_of, tag_of
 from understudy.trace.operation import Signature
 
@@ -27,14 +28,15 @@ class Plan:
     """How one OpOverload is handled.
 
     `blas`: takes cuBLAS's workspace. `memory`: its kernel takes memory beyond its results, as `row` says, or is not
-    known (no row). `empty`: makes memory of which nothing is computed. `view`: only makes views; `looks`: of its first
-    argument, which is its only tensor. `fresh`: may return new storages. `mutated`: positions of arguments that it
-    writes, `written` the names of all. `resizes`: may change a storage's size. `composite`: has no kernel of its own,
-    but is written in other operators. `handler`: replaces it all. `run`: what `func` calls, or a kernel of ours for it
-    on a device; `strided`: the same where no tensor is sparse or nested.
-    `lists`: takes lists of tensors. `simple`: launching its kernel is all that there is to it.
-    `tensorless`: neither takes nor makes tensors. `direct`: without keywords it is a plain operator, `called`: one that
-    needs more round it than `run` (random numbers, a library's kernel); `Dispatch` decides both.
+    known (no row). `checked`: lets no number of the host stand beside a device's tensors. `empty`: makes memory of
+    which nothing is computed. `view`: only makes views; `looks`: of its first argument, which is its only tensor.
+    `fresh`: may return new storages. `mutated`: positions of arguments that it writes, `written` the names of all.
+    `resizes`: may change a storage's size. `composite`: has no kernel of its own, but is written in other
+    operators. `handler`: replaces it all. `run`: what `func` calls, or a kernel of ours for it on a device;
+    `strided`: the same where no tensor is sparse or nested. `lists`: takes lists of tensors. `simple`: launching
+    its kernel is all that there is to it. `tensorless`: neither takes nor makes tensors. `direct`: without keywords
+    it is a plain operator, `called`: one that needs more round it than `run` (random numbers, a library's kernel);
+    `Dispatch` decides both.
     """
 
     __slots__ = (
@@ -42,6 +44,7 @@ class Plan:
         "blas",
         "builtin",
         "called",
+        "checked",
         "composite",
         "convolves",
         "direct",
@@ -105,6 +108,7 @@ class Plan:
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.random = RANDOM_ARGUMENT if "generator" in self.names else RANDOM_STATE
         self.exempt = name in tables.EXEMPT
+        self.checked = func.name() in CHECKED
         self.host_arguments = tables.HOST_ARGUMENTS.get(name)
         self.synchronizes = name in tables.SYNCHRONIZING
         self.maskable = name in tables.MASKABLE

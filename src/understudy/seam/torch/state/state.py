@@ -125,9 +125,7 @@ class State(Core):
         self.generator_devices: dict[int, int] = {}
         self.pool_numbers = count(1)  # second numbers of pools that the program asks for, (0, n)
         self.capture_numbers = count(1)  # first numbers of those that captures make for themselves, (n, 0)
-        self.dropout_states: dict[
-            int, tuple[object, torch.Tensor]
-        ] = {}  # of cuDNN: whose place they were drawn at, them
+        self.dropout_states: dict[int, tuple[object, torch.Tensor]] = {}  # of cuDNN: whose place they were drawn at
         self.positions: dict[int, Position] = {}  # where a device's generator is, by the generator's address
         self.default_generator = threading.RLock()  # held while the CPU's default generator stands for another
         self.differences: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}  # see `broadcast_losses`
