@@ -114,7 +114,8 @@ def limit(summary: Summary) -> str:
         return ""
     ranked = sorted(split.causes.items(), key=lambda item: -item[1])
     shown = [f"{cause} {format_share(spent / split.window_ns)}" for cause, spent in ranked if spent][:NAMED]
-    return f"{', '.join(shown)} of cuda:{split.device}'s time after start-up" if shown else ""
+    when = "" if split.causes.get("first use") else " after start-up"
+    return f"{', '.join(shown)} of cuda:{split.device}'s time{when}" if shown else ""
 
 
 def _others(summary: Summary, width: int, room: int) -> list[str]:

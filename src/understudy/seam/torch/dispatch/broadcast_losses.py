@@ -22,8 +22,6 @@ from understudy.seam.torch.tags import device_of
 from understudy.trace.operation import Note
 
 LOSSES = ("aten::mse_loss", "aten::l1_loss", "aten::smooth_l1_loss", "aten::huber_loss")
-
-
 DIFFERENCE = "aten::sub.Tensor"
 REDUCTIONS = ("MeanBackward0", "SumBackward0", "LinalgVectorNormBackward0")
 POWERS = ("PowBackward0", "AbsBackward0", "MulBackward0")
@@ -83,13 +81,15 @@ def _go_on(
     return dispatch.general(plan, func, args, kwargs) if kwargs else dispatch.plain(plan, func, args)
 
 
-def differentiated(state: State, roots: Iterable[torch.Tensor]) -> None:
-    """Backward begins at `roots`: note those made of a remembered difference, and forget all of them."""
+def differentiated(state: State, roots: Iterable[object]) -> None:
+    """Backward begins at `roots` (tensors, or edges of the graph): note those made of a remembered difference."""
     if not state.differences:
         return
     remembered = dict(state.differences)
     state.differences.clear()
     for root in roots:
+        if not isinstance(root, torch.Tensor):
+            continue
         for size in _differences_of(root.grad_fn):
             if size in remembered:
                 site, output, target = remembered.pop(size)
