@@ -119,7 +119,7 @@ def _forget() -> None:
     for value in list(vars(triton).values()) if triton is not None else ():
         if hasattr(value, "cache_clear"):
             value.cache_clear()
-    if "torch._dynamo.eval_frame" in sys.modules:
+    if sys.modules.keys() >= {"torch._dynamo", "torch._dynamo.eval_frame"}:  # an import that failed leaves one alone
         _reset_dynamo()
 
 
@@ -128,7 +128,8 @@ def _reset_dynamo() -> None:
     patches = Patches()
     try:
         if "torch._inductor.cudagraph_trees" not in sys.modules:
-            patches.apply([Patch(torch.cuda, "is_available", lambda: False)])
+            # PyTorch 2.13 asks for the first, 2.14 for the second.
+            patches.apply([Patch(torch.cuda, name, lambda: False) for name in ("is_available", "is_initialized")])
         sys.modules["torch._dynamo"].reset()
     finally:
         patches.restore()

@@ -42,7 +42,8 @@ def generators_patches(module: ModuleType) -> list[Patch]:
 
     Dynamo asks for `torch._C.Generator` itself and takes a class derived from it for an opaque object.
     """
-    owner = module.TorchScriptObjectVariable
+    named = vars(module)  # PyTorch 2.14 renamed it
+    owner = named.get("CustomClassObjectVariable") or named["TorchScriptObjectVariable"]
     stock: Callable[[type], bool] = owner.is_matching_cls
 
     @functools.wraps(stock)
