@@ -79,7 +79,7 @@ def test_our_own_snapshot_agrees(understudy, snapshot: Path) -> None:
     assert result["what_if"] is None
     shown = understudy("memory", snapshot.name)
     assert shown.stdout.startswith("cuda:0: ")
-    assert "held by train.py:" in shown.stdout
+    assert "train.py:7 held " in shown.stdout
     assert "our replay agrees with every placement" in shown.stdout.splitlines()[-1]
 
 

@@ -13,8 +13,7 @@ from understudy.trace.units import format_bytes
 
 ROOM = (
     "use a smaller batch with gradient accumulation, `torch.autocast` or activation checkpointing, or keep fewer "
-    "tensors "
-    "alive"
+    "tensors alive"
 )
 FRAGMENTED = "enough memory was free, but fragmented: allocate the largest tensors first, or pad inputs to a few sizes"
 ON_PURPOSE = "`--fault` refused the memory on purpose: check that the program recovers, or ends, as it should"

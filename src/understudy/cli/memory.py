@@ -19,7 +19,7 @@ from understudy.measure import snapshot
 from understudy.reports.parts import figures, page
 from understudy.reports.parts.figures import Figure
 from understudy.reports.parts.peak import peaks
-from understudy.reports.parts.summary import short
+from understudy.reports.parts.summary import RECORD, UNNAMED_LINES, holders_words
 from understudy.trace.finding import Finding
 from understudy.trace.plain import Json
 from understudy.trace.trace import Trace
@@ -97,7 +97,11 @@ def _as_dict(path: str, results: Sequence[ReplayResult], table: WhatIf | None) -
 
 def _lines(path: str, results: Sequence[ReplayResult], table: WhatIf | None, verbose: bool) -> list[str]:
     if not results:
-        return [f"{path}: no device of this snapshot holds a segment or an event"]
+        return [
+            f"{path}: this snapshot is empty, no device holds a segment or an event",
+            "  record while the GPU is used: `torch.cuda.memory._record_memory_history()` at the program's start, "
+            "`_dump_snapshot` at its end",
+        ]
     trace = snapshot.load(path)
     findings = checks.run(trace)
     rows = {(row.device, row.alloc_conf): row for row in table.rows} if table is not None else {}
@@ -125,9 +129,8 @@ def _answer(result: ReplayResult, trace: Trace, findings: list[Finding], rows: l
     ]
     held = peaks(trace).get(result.device)
     if held is not None and held.allocated_bytes:
-        named = [one for one in held.holders if one.site.file]
-        words = ", ".join(f"{short(one.site)} {format_bytes(one.size_bytes)}" for one in named[:HOLDERS])
-        lines.append(f"  held by {words}" if words else "  held by lines that the snapshot does not name")
+        words = holders_words(held, HOLDERS) or (UNNAMED_LINES if result.allocations else "")
+        lines += [f"  {words}"] if words else []
         known = {name: size for name, size in held.categories.items() if name != "other"}
         if known:
             lines.append("  made of " + ", ".join(f"{name} {format_bytes(size)}" for name, size in known.items()))
@@ -136,7 +139,7 @@ def _answer(result: ReplayResult, trace: Trace, findings: list[Finding], rows: l
             message = finding.message.partition("; most of it held by")[0]  # as the lines above say
             lines += [f"  ran out of memory: {message}", f"  fix: {finding.advice}"]
             return lines
-    if rows:
+    if rows and result.allocations:
         lines.append(f"  {_help(rows)}")
     return lines
 
@@ -167,8 +170,15 @@ def _room(rows: list[WhatIfRow], memory_bytes: int) -> str:
 
 
 def _agreement(result: ReplayResult) -> str:
+    if not result.allocations:
+        return RECORD
     if result.agrees:
         return f"our replay agrees with every placement ({result.placements_agree} of {result.allocations})"
+    if result.explained:
+        return (
+            f"our replay agrees with every placement ({result.allocations} of {result.allocations}), given the "
+            "driver's recorded addresses: these decide between free blocks of equal size"
+        )
     return f"our replay {result.verdict}"
 
 

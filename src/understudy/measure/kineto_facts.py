@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from understudy.errors import UnknownGpuError
 from understudy.gpus import find
 from understudy.measure.kineto_hosts import Event
+from understudy.trace.operation import UNKNOWN_GPU
 from understudy.trace.plain import Json
 from understudy.trace.trace import MEMORY_ACTIONS, Trace
 
@@ -43,7 +44,7 @@ def facts(head: Json, events: Iterable[Event], trace: Trace) -> Json:
     gpus = [_gpu(properties) for properties in head.get("deviceProperties") or []]
     if not ours:
         gpus = gpus[: max(seen, 1)]  # the profiler lists the machine's, whether they were used or not
-    gpus = gpus or [{"name": "unknown GPU"} for _ in range(seen)]
+    gpus = gpus or [{"name": UNKNOWN_GPU} for _ in range(seen)]
     found: Json = {
         "source": str(ours.get("source", "measured")),
         "band": ours.get("band"),
@@ -64,7 +65,7 @@ def facts(head: Json, events: Iterable[Event], trace: Trace) -> Json:
 
 def _gpu(properties: Json) -> Json:
     """A device as a session describes it; peaks and bandwidth are the catalogue's, where it knows the name."""
-    name = str(properties.get("name", "unknown GPU"))
+    name = str(properties.get("name", UNKNOWN_GPU))
     described: Json = {
         "name": name,
         "memory_bytes": int(properties.get("totalGlobalMem", 0)),

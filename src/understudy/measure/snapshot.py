@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from understudy import foreign
 from understudy.analysis.remedies import SETTINGS
@@ -14,7 +16,7 @@ from understudy.analysis.what_if import outcome
 from understudy.errors import FileFormatError
 from understudy.machine.memory.settings import parse
 from understudy.measure.kineto_facts import NEEDS_MEMORY, UNDECIDABLE
-from understudy.trace.operation import UNKNOWN_SITE, Note, Site
+from understudy.trace.operation import UNKNOWN_GPU, UNKNOWN_SITE, Note, Site
 from understudy.trace.plain import Json
 from understudy.trace.trace import MEMORY_ACTIONS, MEMORY_EXCESS, Trace, require_sound
 
@@ -28,7 +30,8 @@ WITHOUT_WORK = (
 )
 """What a profile tells and a snapshot alone does not."""
 ENTRY = ("action", "addr", "size", "stream")
-LIBRARY = ("/torch/", "/site-packages/", "/dist-packages/", "<frozen", "/lib/python3")
+LIBRARY = ("/torch/", "/site-packages/", "/dist-packages/", "<frozen", "/lib/python3", "/torchinductor_")
+"""Parts of the names of files that are not the program's: libraries, and what torch.compile generated."""
 
 
 def load(path: str | Path) -> Trace:
@@ -66,11 +69,13 @@ def add(trace: Trace, path: str | Path) -> None:
         ]
         events.sort(key=lambda pair: int(pair[0].get("time_us", 0)))
         begin_us = int(events[0][0].get("time_us", 0)) if events else 0
+        trace.facts["history_allocations"] = sum(event["action"] == "alloc" for event, _ in events)
         devices = from_dict(snapshot, path) if "segments" in snapshot else []
+        lines = _Lines()
         for one in devices:
-            _start(trace, one, _frames(dict(snapshot)))
+            _start(trace, one, _frames(dict(snapshot)), lines)
         for event, device in events:
-            _row(trace, event, device, begin_us)
+            _row(trace, event, device, begin_us, lines)
         _notes(trace)
     except foreign.UNFIT as error:
         raise FileFormatError(f"{path} has an entry that an allocator does not write: {error!r}") from error
@@ -100,7 +105,7 @@ def _frames(snapshot: Json) -> dict[int, Sequence[Json]]:
     }
 
 
-def _start(trace: Trace, snapshot: Snapshot, frames: Mapping[int, Sequence[Json]]) -> None:
+def _start(trace: Trace, snapshot: Snapshot, frames: Mapping[int, Sequence[Json]], lines: _Lines) -> None:
     """What the allocator held when the recording began, as its first actions."""
     device = snapshot.device
     taken, alloc = MEMORY_ACTIONS.index("segment_alloc"), MEMORY_ACTIONS.index("alloc")
@@ -111,7 +116,7 @@ def _start(trace: Trace, snapshot: Snapshot, frames: Mapping[int, Sequence[Json]
             if block["state"] == "inactive":
                 continue
             asked = int(block["requested_size"])
-            site = trace.sites.number(_site(frames.get(block["address"], ())))
+            site = trace.sites.number(lines.site(frames.get(block["address"], ())))
             excess = max(0, int(block["size"]) - asked) << MEMORY_EXCESS
             trace.memory.append((alloc, device, stream, block["address"], asked, 0, site, excess))
 
@@ -137,7 +142,7 @@ def _notes(trace: Trace) -> None:
                 "requested_bytes": action.size_bytes,
                 "device": device,
                 "free_bytes": action.address,  # torch's `device_free`
-                "memory_bytes": reserved.get(device, 0) + action.address,
+                "room_bytes": reserved.get(device, 0) + action.address,
                 "allocated_bytes": allocated.get(device, 0),
                 "reserved_bytes": reserved.get(device, 0),
             }
@@ -148,7 +153,7 @@ def _replayed(trace: Trace, devices: Sequence[Snapshot]) -> None:
     """Peaks as the allocator has them, which knows how it rounds, and what its settings would have made of an OOM."""
     totals, gpus = trace.facts["devices"], trace.facts["gpus"]
     limits = {
-        int(dict(note.detail)["device"]): int(dict(note.detail)["memory_bytes"])
+        int(dict(note.detail)["device"]): int(dict(note.detail)["room_bytes"])
         for note in trace.notes
         if note.code == "out-of-memory"
     }
@@ -156,7 +161,7 @@ def _replayed(trace: Trace, devices: Sequence[Snapshot]) -> None:
         result = Replay(one).run()
         while len(totals) <= one.device:
             totals.append({})
-            gpus.append({"name": "unknown GPU"})
+            gpus.append({"name": UNKNOWN_GPU})
         totals[one.device].setdefault("peak_allocated_bytes", result.peak_allocated_bytes)
         totals[one.device].setdefault("peak_reserved_bytes", result.peak_reserved_bytes)
         if one.device in limits:
@@ -169,23 +174,41 @@ def _replayed(trace: Trace, devices: Sequence[Snapshot]) -> None:
             )  # fmt: skip
 
 
-def _row(trace: Trace, event: Json, device: int, begin_us: int) -> None:
+def _row(trace: Trace, event: Json, device: int, begin_us: int, lines: _Lines) -> None:
     if event["action"] not in MEMORY_ACTIONS:
         return
     address = int(event["addr"] if "addr" in event else event["device_free"])
-    site = trace.sites.number(_site(event.get("frames") or ()))
+    site = trace.sites.number(lines.site(event.get("frames") or ()))
     time_ns = (int(event.get("time_us", begin_us)) - begin_us) * 1000
     action = MEMORY_ACTIONS.index(event["action"])
     trace.memory.append((action, device, int(event.get("stream", 0)), address, int(event["size"]), time_ns, site, 0))
 
 
-def _site(frames: Sequence[Json]) -> Site:
-    """The innermost line of the program, its callers behind it."""
-    lines = [(str(one["filename"]), int(one["line"]), str(one["name"])) for one in frames]
-    for number, line in enumerate(lines):
-        if not any(part in line[0] for part in LIBRARY) and line[0].endswith(".py"):
-            return Site(*line, tuple(lines[number + 1 :]))
-    return UNKNOWN_SITE
+class _Lines:
+    """The program's lines in stacks that another machine recorded, its files named as briefly as they differ."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._folder = os.getcwd() + os.sep
+
+    def site(self, frames: Sequence[Json]) -> Site:
+        """The innermost line of the program, its callers behind it."""
+        lines = [(str(one["filename"]), int(one["line"]), str(one["name"])) for one in frames]
+        for number, (file, line, function) in enumerate(lines):
+            if file.endswith(".py") and not any(part in file.replace("\\", "/") for part in LIBRARY):
+                return Site(self._name(file), line, function, tuple(lines[number + 1 :]))
+        return UNKNOWN_SITE
+
+    def _name(self, file: str) -> str:
+        """Relative where the file is below the working directory, else the last part, or as many as tell it apart."""
+        if file not in self._names:
+            below = file.removeprefix(self._folder)
+            parts = re.split(r"[/\\]", below)
+            first = len(parts) - 1 if PurePosixPath(below).is_absolute() or PureWindowsPath(below).drive else 0
+            taken = set(self._names.values())
+            names = ("/".join(parts[start:]) for start in range(first, -1, -1))
+            self._names[file] = next((name for name in names if name not in taken), file)
+        return self._names[file]
 
 
 def _peaks(trace: Trace) -> None:
@@ -211,6 +234,6 @@ def _peaks(trace: Trace) -> None:
     for device, (allocated, reserved) in peaks.items():
         while len(devices) <= device:
             devices.append({})
-            gpus.append({"name": "unknown GPU"})
+            gpus.append({"name": UNKNOWN_GPU})
         devices[device].setdefault("peak_allocated_bytes", allocated)
         devices[device].setdefault("peak_reserved_bytes", reserved)

@@ -49,6 +49,8 @@ def written(file: str, line: int) -> str:
 CELL = "Cell In["
 """How the name of a notebook's cell begins where a file's name would stand."""
 UNKNOWN_SITE = Site("", 0)
+UNKNOWN_GPU = "unknown GPU"
+"""The name of a GPU where a recording does not tell its model."""
 
 LAUNCH_GAP_NS = 100_000
 """A longer pause of the host is no launch: issuing one operation takes 2 to 30 µs in eager PyTorch."""

@@ -77,6 +77,7 @@ class Facts(TypedDict, total=False):
     memory_segments: list[dict[str, object]]
     memory_pools: list[object]
     memory_from_start: bool
+    history_allocations: Count
     allocator_settings: dict[str, object]
     program_files: list[str]
 

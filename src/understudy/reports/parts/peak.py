@@ -28,7 +28,8 @@ class Peak:
     """A device's memory at its peak, as far as the history was kept. Bytes are those of whole blocks.
 
     `allocated_bytes` is the sum of `categories`; where the history began late it is less than the device's peak.
-    `holders` are the lines with most, largest first; `other_bytes` is what lines beyond them hold.
+    `holders` are the lines with most, largest first; `other_bytes` is what lines beyond them hold, and `unnamed_bytes`
+    what no line is known for.
     """
 
     device: int
@@ -37,6 +38,7 @@ class Peak:
     categories: dict[str, int] = field(default_factory=dict)
     holders: list[Holder] = field(default_factory=list)
     other_bytes: int = 0
+    unnamed_bytes: int = 0
 
 
 def peaks(trace: Trace) -> dict[int, Peak]:
@@ -91,4 +93,5 @@ def _peak(trace: Trace, device: int, last: int) -> Peak:
         dict(sorted(categories.items(), key=lambda item: (-item[1], item[0]))),
         holders,
         total - sum(holder.size_bytes for holder in holders),
+        sum(size for key, (_, size) in lines.items() if not key[0]),
     )

@@ -14,7 +14,7 @@ from understudy.reports.parts.peak import Peak, peaks
 from understudy.reports.parts.throughput import Samples
 from understudy.reports.parts.time import Timing, measure
 from understudy.trace.finding import Finding
-from understudy.trace.operation import Kind, Site, written
+from understudy.trace.operation import UNKNOWN_GPU, Kind, Site, written
 from understudy.trace.plain import Json
 from understudy.trace.trace import Record, Trace
 from understudy.trace.units import format_bytes, format_ns, format_share, plural
@@ -46,7 +46,7 @@ class Device:
     """One device's totals. Memory is None where the trace does not say."""
 
     index: int
-    name: str = "unknown GPU"
+    name: str = UNKNOWN_GPU
     memory_bytes: int | None = None
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
@@ -206,6 +206,10 @@ def _host_factor(options: Json) -> float | None:
 
 
 SHORT = 2_000  # kernels, about 20 ms of launching
+HOLDERS = 3  # lines that a verdict names
+SMALL = 0.01  # of a peak: what is not worth a word
+RECORD = "call `torch.cuda.memory._record_memory_history()` at the program's start: the snapshot has no history"
+UNNAMED_LINES = 'the snapshot names no lines: record it with `stacks="python"`'
 INTERRUPTED = (130,)  # exit codes after Ctrl-C
 _ON_DEVICE = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE})
 _COUNTED = _ON_DEVICE | {Kind.SYNCHRONIZE}
@@ -231,7 +235,7 @@ def _devices(facts: Json) -> dict[int, Device]:
     devices = {}
     totals = facts.get("devices", [])
     for index, gpu in enumerate(facts.get("gpus", [])):
-        device = Device(index, str(gpu.get("name", "unknown GPU")), gpu.get("memory_bytes"))
+        device = Device(index, str(gpu.get("name", UNKNOWN_GPU)), gpu.get("memory_bytes"))
         if index < len(totals):
             device.memory_bytes = totals[index].get("memory_bytes", device.memory_bytes)
             device.peak_allocated_bytes = totals[index].get("peak_allocated_bytes")
@@ -316,7 +320,11 @@ def gpu_names(devices: Sequence[Device]) -> str:
     counts: dict[str, int] = {}
     for device in devices:
         counts[device.name] = counts.get(device.name, 0) + 1
-    return ", ".join(f"{count} x {name}" for name, count in counts.items()) or "no GPU"
+    phrases = (
+        f"{count} x {name}" if name != UNKNOWN_GPU else f"{plural(count, 'GPU')} of unknown model"
+        for name, count in counts.items()
+    )
+    return ", ".join(phrases) or "no GPU"
 
 
 def _verdict(
@@ -348,7 +356,7 @@ def _verdict(
         at = f" ({short(worst.site)})" if worst.site.file else ""
         return f"{place}: {', '.join(counts)}", f"{worst.code}{at}: {worst.message}", worst.advice
     if trace.facts.get("recorded_by") == "torch.cuda.memory":
-        return _of_snapshot(devices, place)
+        return _of_snapshot(trace, devices, place)
     if tests is not None:
         return f"{place}: nothing to fix", "no test's work on GPUs had an error or a warning", "nothing"
     if not any(device.used for device in devices) and not emulated:
@@ -381,19 +389,35 @@ def _verdict(
     return f"{place}: nothing to fix", _where_time_went(devices, window_ns), _next(trace, emulated)
 
 
-def _of_snapshot(devices: list[Device], place: str) -> tuple[str, str, str]:
+def _of_snapshot(trace: Trace, devices: list[Device], place: str) -> tuple[str, str, str]:
     """The verdict on a history of allocations alone: what was held, and by whom."""
     device = max(devices, key=lambda one: one.peak_allocated_bytes or 0, default=None)
     if device is None or device.peak is None:
         return f"{place}: the snapshot holds no allocation", "it has no segment and no event", "record while it works"
-    held = ", ".join(
-        f"{short(one.site)} {format_bytes(one.size_bytes)}" for one in device.peak.holders[:3] if one.site.file
-    )
+    verdict = f"{place}: {memory_words(device)} at the peak of cuda:{device.index}"
+    if not trace.facts.get("history_allocations"):
+        held = holders_words(device.peak, HOLDERS)
+        return verdict, f"this was held when the snapshot was written{held and ': '}{held}", RECORD
     return (
-        f"{place}: {memory_words(device)} at the peak of cuda:{device.index}",
-        f"most of it held by {held}" if held else 'the snapshot names no lines: record it with `stacks="python"`',
+        verdict,
+        holders_words(device.peak, HOLDERS) or UNNAMED_LINES,
         "`understudy memory` on the same file tries other settings of the allocator",
     )
+
+
+def holders_words(peak: Peak, most: int) -> str:
+    """The lines that held most of a peak, and what has no line; empty where no line is known."""
+    named = [one for one in peak.holders if one.site.file]
+    if not named:
+        return ""
+    words = [f"{short(one.site)} held {format_bytes(one.size_bytes)}" for one in named[:1]]
+    words += [f"{short(one.site)} {format_bytes(one.size_bytes)}" for one in named[1:most]]
+    rest = peak.allocated_bytes - peak.unnamed_bytes - sum(one.size_bytes for one in named[:most])
+    if rest >= SMALL * peak.allocated_bytes:
+        words.append(f"other lines {format_bytes(rest)}")
+    if peak.unnamed_bytes >= SMALL * peak.allocated_bytes:
+        words.append(f"no line is known for {format_bytes(peak.unnamed_bytes)}")
+    return ", ".join(words)
 
 
 def _ending(code: int) -> str:
