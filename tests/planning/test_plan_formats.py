@@ -41,6 +41,17 @@ def test_long_choices_are_folded_and_numbers_are_not() -> None:
     assert sum("500 ms ±10 %" in line and "12.0 GiB" in line for line in text.splitlines()) == 1
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_a_narrow_terminal_goes_without_columns_and_folds_no_cell(width: int) -> None:
+    text = render_text(Plan(ROWS, WORK, "train.py"), width=width)
+    table = text.split("\n\n")[1].splitlines()
+    heads, lines = table[0], [line for line in table[1:] if not line.startswith("a wider terminal")]
+    assert len(lines) == len(ROWS)
+    assert max(map(len, table[:-1])) <= width
+    assert {"GPUs", "with", "fits", "step", "cost"} <= set(heads.split())
+    assert ("a wider terminal shows how" in text) == (width < 160)
+
+
 def test_markdown_has_a_row_a_candidate() -> None:
     lines = render_markdown(Plan(ROWS, WORK, "train.py")).splitlines()
     assert sum(line.startswith("| ") for line in lines) == 2 + len(ROWS)  # titles and rule

@@ -87,6 +87,9 @@ def render_markdown(plan: Plan) -> str:
 
 NARROWEST = 20
 """The least width of the column of what varies: narrower, options would be folded into syllables."""
+DISPENSABLE = ("how", "headroom", "limited by", "MFU", "hours", "throughput", "peak")
+"""Columns that a narrow terminal goes without, the first of them first; every other format has them all."""
+GAP = 2  # between columns
 STYLES = {demand.FITS: "", demand.TIGHT: "yellow", demand.FAILED: "red"}
 
 
@@ -98,13 +101,22 @@ def render_text(plan: Plan, *, width: int = 100, color: bool = False) -> str:
         console.print(Text(f"{label:8}", style="bold") + Text(words), soft_wrap=True)
     console.print()
     titles, rows = cells(plan)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", expand=False)
+    widths = {title: max(len(title), *map(len, texts)) for title, *texts in zip(titles, *rows, strict=True)}
+    if "with" in widths:
+        widths["with"] = min(widths["with"], NARROWEST)
+    left_out = _left_out(widths, console.width)
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold", expand=False)
     for title in titles:
-        wraps, least = title not in ("GPUs", "step"), NARROWEST if title == "with" else None
-        table.add_column(title, overflow="fold", no_wrap=not wraps, min_width=least)
+        if title not in left_out:
+            wraps, least = title not in ("GPUs", "step"), widths[title] if title == "with" else None
+            table.add_column(title, overflow="fold", no_wrap=not wraps, min_width=least)
     for row, texts in zip(plan.rows, rows, strict=True):
-        table.add_row(*(Text(text) for text in texts), style=STYLES.get(row.status, "dim"))
+        shown = (text for title, text in zip(titles, texts, strict=True) if title not in left_out)
+        table.add_row(*map(Text, shown), style=STYLES.get(row.status, "dim"))
     console.print(table)
+    if left_out:
+        words = f"a wider terminal shows {', '.join(left_out)}; so does `--report plan.html`"
+        console.print(Text(words, style="dim"), soft_wrap=True)
     console.print()
     for text in plan.reasons:
         console.print(Text(text), soft_wrap=True)
@@ -113,3 +125,14 @@ def render_text(plan: Plan, *, width: int = 100, color: bool = False) -> str:
     for note in plan.notes:
         console.print(Text(note, style="dim"), soft_wrap=True)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _left_out(widths: dict[str, int], room: int) -> list[str]:
+    """The columns that a table goes without so that the others have `room`."""
+    found: list[str] = []
+    needed = sum(widths.values()) + GAP * (len(widths) - 1)
+    for title in DISPENSABLE:
+        if needed > room and title in widths:
+            found.append(title)
+            needed -= widths[title] + GAP
+    return found
