@@ -59,8 +59,9 @@ WITHOUT_TORCH = (
     Use(("understudy", "experiment", "matmul"), r"^understudy: PyTorch is not installed: pip install \S+$", 2),
     Use(("understudy", "run", "first.py"), r"^understudy: PyTorch is not installed: pip install \S+$", 2),
 )
+DEMO = r"(?s)use 2 GPUs.*lines \.\.\..*verdict EMULATED on 2.*loss-broadcast \(housing_data_parallel\.py:\d+\)"
 WITH_TORCH = (
-    Use(("python", "-m", "understudy.demo", "--epochs", "2"), r"(?s)use 2 GPUs.*lines \.\.\..*verdict EMULATED on 2"),
+    Use(("python", "-m", "understudy.demo", "--epochs", "2"), DEMO),
     Use(("understudy", "experiment", "matmul", "--gpus", "V100", "--small"), r"modelled"),
     Use(("python", "-m", "understudy.examples"), r"wrote \d+ files to examples"),
     Use(("understudy", "run", "--gpus", "T4", "examples/shapes_cnn.py", "--epochs", "1"), r"verdict EMULATED on"),

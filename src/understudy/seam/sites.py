@@ -13,8 +13,8 @@ from understudy.trace.operation import Site
 from understudy.trace.trace import Table
 
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-PROGRAMS = os.path.join(OURS, "experiments") + os.sep
-"""What comes with us and is a program like any other."""
+PROGRAMS = tuple(os.path.join(OURS, name) + os.sep for name in ("experiments", "programs"))
+"""What comes with us and is a program like any other: the experiments, and the examples that a wheel carries."""
 STANDARD = tuple(os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib"))
 PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 DEPTH = 60
