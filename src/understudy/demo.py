@@ -35,7 +35,12 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("runs"), help="where its files go  [default: runs]")
     options, others = parser.parse_known_args()
     folder: Path = options.folder
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        words = f"the folder {folder} cannot be made: {error.strerror}; name another one with --folder"
+        print(f"understudy: {words}", file=sys.stderr)
+        return 2
     log, report = folder / "demo.log", folder / "demo.html"
     program = examples.folder() / "housing_data_parallel.py"
     words = ["--gpus", options.gpus, "--report", str(report)]

@@ -29,8 +29,12 @@ def main() -> int:
         copy = target / source.relative_to(folder())
         if source.is_dir() or "__pycache__" in source.parts or copy.exists():
             continue
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, copy)
+        try:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, copy)
+        except OSError as error:
+            print(f"understudy: {copy} cannot be written: {error.strerror}; name another folder", file=sys.stderr)
+            return 2
         written += 1
     print(f"wrote {written} files to {target}" if written else f"{target} has all of them already")
     return 0

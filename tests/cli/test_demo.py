@@ -36,3 +36,18 @@ def test_the_examples_are_written_once(tmp_path: Path) -> None:
     assert re.match(r"wrote \d+ files to examples", python(tmp_path, "-m", "understudy.examples").stdout)
     assert "has all of them" in python(tmp_path, "-m", "understudy.examples").stdout
     assert (tmp_path / "examples" / "gpt.py").read_bytes() == (examples.folder() / "gpt.py").read_bytes()
+
+
+@pytest.mark.parametrize("module", ["demo", "examples"])
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, module: str) -> None:
+    (tmp_path / "file").write_text("")
+    words = ["--folder", "file/below"] if module == "demo" else ["file/below"]
+    done = subprocess.run(
+        [sys.executable, "-m", f"understudy.{module}", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert re.fullmatch(r"understudy: .*file/below.*: Not a directory; name another .*\n", done.stderr)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -129,6 +130,19 @@ def test_autotuning_is_answered(session: Session) -> None:
     multiply = torch.compile(lambda x, y: (x @ y).relu(), mode="max-autotune-no-cudagraphs")
     x, y = torch.randn(2, 512, 512, device="cuda").unbind()
     torch.testing.assert_close(multiply(x, y), (x @ y).relu())
+
+
+def test_the_history_of_memory_ends_no_graph() -> None:
+    with understudy.emulate("A100", memory_history=True) as session, warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Using `torch.compile")  # ... when there are global hooks on modules
+        nn.Linear(8, 8).cuda()(torch.randn(8, 8, device="cuda"))  # a module that runs before anything is compiled
+        module = layers()
+        run = torch.compile(module, fullgraph=True)
+        with torch.no_grad():
+            run(torch.randn(64, 256, device="cuda"))
+    allocated = [one for one in session.trace.memory_actions() if one.action == "alloc"]
+    assert sum(one.size_bytes == 1 << 20 for one in allocated if one.category == "parameter") == 2
+    assert not [note for note in session.trace.notes if note.code == "graph-break"]
 
 
 def test_generated_code_lies_in_a_folder_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

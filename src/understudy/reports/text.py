@@ -17,6 +17,7 @@ from rich.text import Text
 from understudy.reports import brief
 from understudy.reports.parts import time as _time
 from understudy.reports.parts.compiled import SAVED
+from understudy.reports.parts.peak import OTHER
 from understudy.reports.parts.summary import Device, Summary, activity, memory_words, short, summarize
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
@@ -128,7 +129,7 @@ def _print_devices(console: Console, summary: Summary) -> None:
     splits = {split.device: split for split in summary.timing.splits}
     for device in used:
         console.print(Text(f"cuda:{device.index} {device.name}", style="bold"))
-        for words in _device_lines(device):
+        for words in _device_lines(device, summary.worked):
             _print_paragraph(console, words)
         if device.index in splits:
             for words in _use_lines(splits[device.index], summary.timing):
@@ -165,15 +166,14 @@ def _use_lines(split: _time.Split, timing: _time.Timing) -> list[str]:
     return lines + ([f"most time in {', '.join(top)}"] if top else [])
 
 
-def _device_lines(device: Device) -> list[str]:
-    lines = [
-        f"memory at its peak: {memory_words(device)}",
-        f"{plural(device.kernels, 'kernel')}, {plural(device.copies, 'copy')} ({format_bytes(device.copied_bytes)}), "
-        + (f"{plural(device.collectives, 'collective')}, " if device.collectives else "")
-        + f"busy {format_share(device.busy_share)} of the time",
-    ]
-    if device.peak is not None:
-        lines[1:1] = peak_lines(device)
+def _device_lines(device: Device, worked: bool) -> list[str]:
+    lines = [f"memory at its peak: {memory_words(device)}", *peak_lines(device)]
+    if worked:
+        collectives = f"{plural(device.collectives, 'collective')}, " if device.collectives else ""
+        lines.append(
+            f"{plural(device.kernels, 'kernel')}, {plural(device.copies, 'copy')} "
+            f"({format_bytes(device.copied_bytes)}), {collectives}busy {format_share(device.busy_share)} of the time"
+        )
     if device.synchronizations:
         lines.append(
             f"{plural(device.synchronizations, 'host synchronization')}, {format_ns(device.wait_ns)} waited: "
@@ -195,16 +195,16 @@ def peak_lines(device: Device) -> list[str]:
     peak = device.peak
     if peak is None or not peak.allocated_bytes:
         return []
-    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in peak.categories.items())
     late = (device.peak_allocated_bytes or 0) - peak.allocated_bytes
-    if late > 0:
-        parts += f" ({format_bytes(late)} more was there before the history was kept)"
+    before = f" ({format_bytes(late)} more was there before the history was kept)" if late > 0 else ""
+    known = set(peak.categories) != {OTHER}  # a snapshot that PyTorch wrote has no categories
+    made = ", ".join(f"{name} {format_bytes(size)}" for name, size in peak.categories.items())
     held = ", ".join(
-        f"{short(holder.site)} {holder.category} {format_bytes(holder.size_bytes)}"
+        f"{short(holder.site)} {holder.category + ' ' if known else ''}{format_bytes(holder.size_bytes)}"
         + (f" in {plural(holder.blocks, 'block')}" if holder.blocks > 1 else "")
         for holder in peak.holders[:MAX_LINES]
     )
-    return [f"made of {parts}", f"held by {held}"]
+    return [f"made of {made}{before}", f"held by {held}"] if known else [f"held by {held}{before}"]
 
 
 def sync_lines(device: Device) -> str:

@@ -69,6 +69,7 @@ class Compilers:
             "torch._functorch.config": self._uncached,
             "torch._dynamo.guards": guards.guards_patches,
             "torch._dynamo.variables.script_object": guards.generators_patches,
+            "torch._dynamo.eval_frame": partial(diagnosis.compiled_modules, state),
             "torch._dynamo.callback": partial(diagnosis.compile_time, state),
             "torch._dynamo.symbolic_convert": partial(diagnosis.graph_breaks, state),
             "torch._dynamo.convert_frame": lambda module: [

@@ -58,6 +58,18 @@ def recompilations(state: State, module: ModuleType) -> list[Patch]:
     return [Patch(module, "get_and_maybe_log_recompilation_reasons", reasons_of)]
 
 
+def compiled_modules(state: State, module: ModuleType) -> list[Patch]:
+    """`torch._dynamo.eval_frame`: from the first `torch.compile` on, the memory history hooks into no module."""
+    stock: Callable[..., object] = module._optimize
+
+    @functools.wraps(stock)
+    def _optimize(*args: object, **options: object) -> object:
+        state.history.compiling()
+        return stock(*args, **options)
+
+    return [Patch(module, "_optimize", _optimize)]
+
+
 def skipped_graphs(state: State, module: ModuleType) -> list[Patch]:
     """`torch._inductor.output_code`, and others that say why a compiled graph is no CUDA graph."""
     stock: Callable[[str], None] = module.log_cudagraph_skip_and_bump_counter

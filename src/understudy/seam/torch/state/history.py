@@ -8,6 +8,7 @@ a block was taken and given back: in the forward pass, in a backward pass or in 
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import weakref
@@ -69,6 +70,7 @@ class History:
         self._stepping = False
         self._modules: weakref.WeakSet[object] = weakref.WeakSet()
         self._handles: list[RemovableHandle] = []
+        self._compiled = False
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------------ begin and end
@@ -140,8 +142,21 @@ class History:
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
-            register_module_forward_pre_hook(self._before_forward),
         ]
+        if not self._compiled:
+            self._handles.append(register_module_forward_pre_hook(self._before_forward))
+
+    def compiling(self) -> None:
+        """Hook into no module any more: Dynamo would follow the hook, and end its graph there.
+
+        The modules that there are now are looked at once; parameters of later ones are found by their optimizers.
+        """
+        if self.enabled and not self._compiled:
+            self._handles.pop().remove()
+        self._compiled = True
+        for found in gc.get_objects() if self.enabled else ():
+            if issubclass(type(found), torch.nn.Module):
+                self._mark_module(found)
 
     def disable(self) -> None:
         """Keep no more history; what was kept stays in the trace."""
@@ -296,6 +311,9 @@ class History:
         if module in self._modules:
             return
         self._modules.add(module)
+        self._mark_module(module)
+
+    def _mark_module(self, module: torch.nn.Module) -> None:
         for tensor in (*module._parameters.values(), *module._buffers.values()):
             if tensor is not None:
                 self.mark_tensor(tensor, "parameter")
