@@ -38,8 +38,7 @@ def main() -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        words = f"the folder {folder} cannot be made: {error.strerror}; name another one with --folder"
-        print(f"understudy: {words}", file=sys.stderr)
+        print(f"understudy: {folder} cannot be made: {error.strerror}; name another --folder", file=sys.stderr)
         return 2
     log, report = folder / "demo.log", folder / "demo.html"
     program = examples.folder() / "housing_data_parallel.py"

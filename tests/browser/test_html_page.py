@@ -122,6 +122,16 @@ def test_everything_on_the_page_has_a_name_and_contrast(visit):
         assert page.run(FAINT) == []
 
 
+def test_what_scrolls_takes_the_keyboard_and_the_tiles_are_terms_and_descriptions(visit):
+    """Two rules of axe-core: scrollable-region-focusable and definition-list."""
+    made = program(3)
+    page = visit(made, Finding("code", "error", "message", "advice", Site(__file__, 20)))
+    unfold(page)
+    assert page.run("[...document.querySelectorAll('pre, .scroll')].map((one) => one.tabIndex)").count(0) > 4
+    assert page.run("document.querySelectorAll('pre:not([tabindex]), .scroll:not([tabindex])').length") == 0
+    assert page.run("document.querySelectorAll('.tiles > div > :not(dt, dd), .tiles [role]:is(dt, dd)').length") == 0
+
+
 def test_a_dark_page_has_contrast_in_the_marked_line_too(visit):
     made = program(3)
     browser = visit(made, Finding("code", "error", "message", "advice", Site(__file__, 20)))

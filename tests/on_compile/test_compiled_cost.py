@@ -142,6 +142,7 @@ def test_the_history_of_memory_ends_no_graph() -> None:
             run(torch.randn(64, 256, device="cuda"))
     allocated = [one for one in session.trace.memory_actions() if one.action == "alloc"]
     assert sum(one.size_bytes == 1 << 20 for one in allocated if one.category == "parameter") == 2
+    assert {Path(one.site.file).name for one in allocated} == {Path(__file__).name}  # of no generated file
     assert not [note for note in session.trace.notes if note.code == "graph-break"]
 
 

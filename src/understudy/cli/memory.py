@@ -26,7 +26,7 @@ from understudy.trace.trace import Trace
 from understudy.trace.units import format_bytes, format_share, plural
 
 DIFFERS, DOES_NOT_FIT = 1, 65
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 HOLDERS = 4  # lines that held the peak
 WORTH = 0.03  # of the reserved memory: what a setting must save to be named
 
@@ -258,6 +258,8 @@ def _page(table: WhatIf) -> str:
 def _figure(device: int, rows: list[WhatIfRow]) -> Figure:
     traces: list[Json] = []
     most: list[str] = []
+    largest = max((size for row in rows for _, _, size in row.timeline), default=0)
+    unit, called = (GIB, "GiB") if largest >= 2 * GIB else (MIB, "MiB")
     for number, row in enumerate(rows):
         name = _name(row, number == 0)
         events = [event for event, _, _ in row.timeline]
@@ -267,18 +269,19 @@ def _figure(device: int, rows: list[WhatIfRow]) -> Figure:
             traces.append(
                 {
                     "kind": "line",
-                    "name": f"{name}: {what}",
+                    "name": name,
                     "colour": figures.ORDER[number % len(figures.ORDER)],
                     "dash": dash,
                     "stepped": True,
                     "x": events,
-                    "y": [size / MIB for size in sizes],
+                    "y": [size / unit for size in sizes],
+                    "unlisted": what == "allocated",
                 }
             )
     layout = {
         "height": figures.HEIGHT,
         "xaxis": figures.axis("event of the recording, by its number", [x for trace in traces for x in trace["x"]]),
-        "yaxis": figures.axis("memory (MiB)", [y for trace in traces for y in trace["y"]]),
+        "yaxis": figures.axis(f"memory ({called})", [y for trace in traces for y in trace["y"]]),
     }
     spoken = f"Peak of the reserved memory on cuda:{device}: {'; '.join(most)}."
     return Figure(f"cuda:{device}", spoken, {"traces": traces, "layout": layout})

@@ -15,6 +15,7 @@ from understudy.reports.parts import charts, page, source, timeline
 from understudy.reports.parts import time as _time
 from understudy.reports.parts.summary import Device, Summary, memory_words, short, summarize
 from understudy.trace.finding import Finding
+from understudy.trace.operation import UNKNOWN_GPU
 from understudy.trace.plain import Json
 from understudy.trace.trace import Trace
 from understudy.trace.units import format_bytes, format_ns, format_share, join_units, plural
@@ -45,7 +46,12 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
     environment = page.environment()
     environment.filters |= {"ns": format_ns, "size": format_bytes, "share": format_share, "short": short, "code": code}
     environment.filters["flop"] = format_flop
-    environment.globals |= {"plural": plural, "around": partial(source.around, trace), "memory_words": memory_words}
+    environment.globals |= {
+        "plural": plural,
+        "around": partial(source.around, trace),
+        "memory_words": memory_words,
+        "unknown_gpu": UNKNOWN_GPU,
+    }
     summary = summarize(trace, findings)
     groups = charts.kernels(trace)
     memory = charts.memory(trace, summary.begin_ns)
@@ -67,6 +73,7 @@ def render(trace: Trace, findings: Sequence[Finding]) -> str:
         versions=trace.facts.get("versions", {}),
         max_steps=MAX_STEPS,
         max_rows=MAX_ROWS,
+        causes=_causes(summary),
         style=page.stylesheet(),
         script=page.template("report.js"),
         tiles=_tiles(summary),
@@ -90,6 +97,12 @@ def code(text: str) -> markupsafe.Markup:
         return markupsafe.Markup("`".join(parts))
     marked = (f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
     return markupsafe.Markup("".join(marked))
+
+
+def _causes(summary: Summary) -> list[str]:
+    """The causes that took any device's time."""
+    splits = summary.timing.splits
+    return [cause for cause in splits[0].causes if any(split.causes[cause] for split in splits)] if splits else []
 
 
 def _steady(summary: Summary) -> tuple[int, int] | None:
@@ -128,7 +141,7 @@ def _tiles(summary: Summary) -> list[Json]:
             "share": max((device.busy_share for device in used), default=None),
             "more": brief.limit(summary) or brief.busy(used),
         },
-        {"label": "findings", "value": str(graver), "share": None, "more": plural(notes, "note")},
+        {"label": "findings", "value": str(graver), "share": None, "more": plural(notes, "note") if notes else ""},
     ]
     return tiles if summary.worked else [tile for tile in tiles if tile["label"] not in ("run", "busy")]
 

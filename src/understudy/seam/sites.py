@@ -17,6 +17,8 @@ PROGRAMS = tuple(os.path.join(OURS, name) + os.sep for name in ("experiments", "
 """What comes with us and is a program like any other: the experiments, and the examples that a wheel carries."""
 STANDARD = tuple(os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib"))
 PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+HIDING = (f"{os.sep}torch{os.sep}", f"{os.sep}torchinductor_", f"{os.sep}understudy_inductor_")
+"""In the names of PyTorch's files and of those that Inductor generates, for PyTorch and for an emulation."""
 DEPTH = 60
 FRAMES_KEPT = 12
 
@@ -170,7 +172,7 @@ class Sites:
         file = code.co_filename
         if file.startswith(PROGRAMS):
             kind = PROGRAM
-        elif file.startswith(("<frozen", OURS)) or f"{os.sep}torch{os.sep}" in file:
+        elif file.startswith(("<frozen", OURS)) or any(part in file for part in HIDING):
             kind = HIDDEN
         elif any(part in file for part in PACKAGES):
             kind = LIBRARY

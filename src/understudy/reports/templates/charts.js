@@ -34,9 +34,9 @@ const drawChart = (() => {
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((times) => times * power).find((size) => size >= rough);
     const ticks = [];
-    for (let k = Math.ceil(from / step - 1e-9); k * step <= to + step * 1e-9; k++) ticks.push(k * step);
+    for (let k = Math.ceil(from / step - 1e-9); k * step <= to + step * 1e-9; k++) ticks.push(k * step + 0); // not -0
     const digits = Math.max(0, Math.min(9, -Math.floor(Math.log10(step) + 1e-9)));
-    return ticks.map((value) => [value, value.toFixed(digits)]);
+    return ticks.map((value) => [value, value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })]);
   }
 
   function logTicks(from, to, most) {
@@ -83,7 +83,7 @@ const drawChart = (() => {
     const list = document.createElement("ul");
     list.className = "legend";
     for (const trace of traces) {
-      if (!trace.name) continue;
+      if (!trace.name || trace.unlisted) continue;
       const item = document.createElement("li"), swatch = document.createElement("span");
       swatch.style.background = tint(trace.colour);
       if (trace.kind === "line") {
@@ -196,7 +196,7 @@ const drawChart = (() => {
 
   function frame(svg, layout, box, x, y, lanes) {
     const grid = css("--grid"), { left, right, top, bottom } = box;
-    for (const [value, words] of ticksOf(layout.xaxis, (right - left) / 90)) {
+    for (const [value, words] of ticksOf(layout.xaxis, (right - left) / 75)) {
       make("line", { x1: x(value), x2: x(value), y1: top, y2: bottom, stroke: grid }, svg);
       text(svg, words, x(value), bottom + 16, { "text-anchor": "middle" });
     }

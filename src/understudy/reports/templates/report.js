@@ -147,14 +147,19 @@
     const names = [...known, ...Object.keys(device.categories).filter((name) => !CATEGORIES.includes(name))];
     const tint = (name) => MEMORY_COLOURS.at(CATEGORIES.indexOf(name)); // the last is everything else's
     const unit = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(([size]) => device.peak_bytes >= 2 * size) || [1, "B"];
+    const long = device.by_time && device.times.at(-1) >= 1e4; // milliseconds
+    const at = (time) => (long ? time / 1e3 : time), times = device.times.map(at);
     const traces = names.map((name) => ({
-      kind: "area", name, colour: tint(name), x: device.times, y: device.categories[name].map((size) => size / unit[0]),
+      kind: "area", name, colour: tint(name), x: times, y: device.categories[name].map((size) => size / unit[0]),
       tips: device.categories[name].map(sizeWords),
     }));
-    const marks = device.peaks.map((peak) => ({ x: peak.at, words: `${sizeWords(peak.size_bytes)} ${peak.line}` }));
+    const marks = device.peaks.map((peak) => ({ x: at(peak.at), words: `${sizeWords(peak.size_bytes)} ${peak.line}` }));
     drawChart(chart, traces, {
       height: 300, marks,
-      xaxis: { title: device.by_time ? "host's time since the first operation (ms)" : "allocation or free, by its number", unit: device.by_time ? "ms" : "", range: [device.times[0], Math.max(device.by_time ? LENGTH_MS : 1, device.times.at(-1))] },
+      xaxis: {
+        title: device.by_time ? `host's time since the first operation (${long ? "s" : "ms"})` : "allocation or free, by its number",
+        unit: device.by_time ? (long ? "s" : "ms") : "", range: [times[0], Math.max(at(device.by_time ? LENGTH_MS : 1), times.at(-1))],
+      },
       yaxis: { title: `memory of cuda:${device.device} (${unit[1]})` },
     });
   }
