@@ -20,7 +20,7 @@ from understudy.reports.parts.compiled import SAVED
 from understudy.reports.parts.peak import OTHER
 from understudy.reports.parts.summary import Device, Summary, activity, memory_words, short, summarize
 from understudy.trace.finding import Finding
-from understudy.trace.operation import Site
+from understudy.trace.operation import UNKNOWN_GPU, Site
 from understudy.trace.trace import Trace
 from understudy.trace.units import format_bytes, format_ns, format_share, join_units, plural
 
@@ -128,7 +128,8 @@ def _print_devices(console: Console, summary: Summary) -> None:
         _print_paragraph(console, words, 0)
     splits = {split.device: split for split in summary.timing.splits}
     for device in used:
-        console.print(Text(f"cuda:{device.index} {device.name}", style="bold"))
+        name = f" {device.name}" if device.name != UNKNOWN_GPU else ""
+        console.print(Text(f"cuda:{device.index}{name}", style="bold"))
         for words in _device_lines(device, summary.worked):
             _print_paragraph(console, words)
         if device.index in splits:

@@ -142,7 +142,7 @@ class Summary:
     def times_are(self) -> str:
         """Where the durations come from, with their error band where it is known."""
         if not self.emulated:
-            return f"times are {self.source}"
+            return f"times are {self.source}" if self.worked else "what the allocator recorded"
         words = f"times are {self.source}"
         words += (
             f", within about ±{format_share(self.band)}" if self.band is not None else "; their error band is not known"
