@@ -280,3 +280,22 @@ def test_two_tensors_of_one_shape_are_told_apart_in_half_precision() -> None:
     promised = next(one for one in slow.findings() if one.code == "low-tensor-core-use").saved_share
     assert promised is not None
     assert promised == pytest.approx(1.0 - step_ns(fast) / step_ns(slow), rel=0.1)
+
+
+@pytest.mark.parametrize("size", [64, 4096])
+def test_a_loader_without_workers_pins_in_the_program_s_own_time(size: int) -> None:
+    def session(pinned: bool) -> Session:
+        data = torch.utils.data.TensorDataset(torch.zeros(1, size).expand(200 * 64, size))
+        with emulate("V100") as session:
+            net = nn.Linear(size, 8).cuda()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+            for (x,) in torch.utils.data.DataLoader(data, batch_size=64, pin_memory=pinned):
+                optimizer.zero_grad()
+                net(x.to("cuda", non_blocking=pinned)).square().mean().backward()
+                optimizer.step()
+        return session
+
+    slow, fast = session(pinned=False), session(pinned=True)
+    promised = Savings(slow.trace.canonical()).of([one for one in slow.findings() if one.fix == "pin"])
+    assert promised is not None
+    assert promised.share == pytest.approx(1.0 - step_ns(fast) / step_ns(slow), rel=0.3)

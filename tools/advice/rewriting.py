@@ -87,9 +87,9 @@ def without_waits(program: ast.Module) -> ast.Module | None:
 
 HOST = (
     MARK, "print", "item", "tolist", "cpu", "numpy", "append", "format", "synchronize", "perf_counter", "time",
-    "is_nan",
+    "is_nan", "pin_memory",
 )  # fmt: skip
-"""Names by which a statement of a loop is known to need the host."""
+"""Names by which a statement of a loop is known to need the host: to read a result, or to prepare what is copied."""
 
 
 def _on_host(statement: ast.stmt) -> bool:

@@ -23,6 +23,8 @@ WORKERS = 4
 """Processes that the advice on input names: what they prepare takes a fourth of the time at least."""
 NUMBER_BYTES = 16
 """Copies up to this size are those of a single number."""
+LOADER = "DataLoader"
+"""The name of the host's work in a DataLoader."""
 KEEPS = re.compile(r"\.(append|extend|add)\(|\]\s*=[^=]|\+=\s*\[")
 """A line that keeps what it copies, so that the next copy takes other memory."""
 SELECTIONS = ("aten::index", "aten::masked_select")
@@ -135,7 +137,14 @@ DIVISION = Signature("aten::div", ((), (), ()), ("float32", "int64", "float32"),
 
 
 class Pin(Remedy):
-    """Copies of these lines come from pinned memory, and the host does not wait for them."""
+    """Copies of these lines come from pinned memory, and the host does not wait for them.
+
+    A DataLoader without workers pins each batch in the thread that trains, which takes the host one more operator.
+    """
+
+    def prepare(self) -> None:
+        """Whether a DataLoader works in the program's own thread."""
+        self.loads = any(row[0] == Kind.HOST and self.name(row) == LOADER for row in rows_of(self.trace))
 
     def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
         """Price a copy as pinned, leave its wait out."""
@@ -143,7 +152,12 @@ class Pin(Remedy):
             return AS_IT_WAS
         if row[0] == Kind.SYNCHRONIZE:
             return GONE
-        return self.pinned(row, lane) if row[0] == Kind.COPY else AS_IT_WAS
+        if row[0] != Kind.COPY:
+            return AS_IT_WAS
+        pinned = self.pinned(row, lane)
+        if not self.loads or pinned is AS_IT_WAS:
+            return pinned
+        return replace(pinned, gap_ns=gap_ns + self.old[lane.device].host_operator_ns(row[7]))
 
 
 class CopyOnce(Remedy):
