@@ -6,6 +6,7 @@ import ast
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from rehearsal import MARK
 
@@ -117,8 +118,7 @@ def as_graph(program: ast.Module) -> ast.Module | None:
         bound.update(*(_names(binding) for binding in bindings if binding is not None))
     targets = _names(loop.target)
     of_host = [_on_host(one) or bool((bound - targets) & _names(one)) for one in loop.body]
-    first_host = of_host.index(True) if any(of_host) else len(loop.body)
-    inside, after = loop.body[:first_host], loop.body[first_host:]
+    inside, after = _split(loop.body, of_host)
     used = {name for one in inside for name in _names(one)}
     if not inside or targets & used or any(isinstance(one, (ast.If, ast.While)) for one in after):
         return None
@@ -131,6 +131,21 @@ def as_graph(program: ast.Module) -> ast.Module | None:
     longer = [one for one in around if isinstance(one, ast.For) and _names(one.target) == {AGAIN}]
     _insert_before(program, longer[0] if longer else loop, pieces)
     return ast.fix_missing_locations(program)
+
+
+def _split(body: list[ast.stmt], of_host: list[bool]) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """What is captured, and what the host does after a replay: its reading of results comes last where it can."""
+    inside = [one for one, host in zip(body, of_host, strict=True) if not host]
+    after = [one for one, host in zip(body, of_host, strict=True) if host]
+    made = {node.id for one in after for node in ast.walk(one) if _stores(node)}
+    if of_host[:1] == [True] or made & {name for one in inside for name in _names(one)}:
+        first = of_host.index(True) if any(of_host) else len(body)
+        return body[:first], body[first:]
+    return inside, after
+
+
+def _stores(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def _joined(body: list[ast.stmt]) -> list[ast.stmt]:

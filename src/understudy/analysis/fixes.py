@@ -293,7 +293,7 @@ EDGES = frozenset({Kind.EVENT_RECORD, Kind.EVENT_WAIT, Kind.BARRIER})
 
 
 class Graphs(Remedy):
-    """Kernels in a row are one CUDA graph: one launch of the host, and the device's own time between its nodes.
+    """Kernels of a step in a row are one CUDA graph: one launch of the host, the device's own time between its nodes.
 
     The optimizer is fused if it can be: what its state does on the device in `capturable`'s other form costs more.
     """
@@ -309,7 +309,7 @@ class Graphs(Remedy):
         if row[0] in EDGES and self.open.get(thread):
             return Change(gap_ns=0)
         if row[0] != Kind.KERNEL:
-            self.open[thread] = self.open.get(thread, False) and row[0] in (Kind.STEP, Kind.NOTE, Kind.BATCH)
+            self.open[thread] = self.open.get(thread, False) and row[0] in (Kind.NOTE, Kind.BATCH)
             return AS_IT_WAS
         kernel = self.fused.change(index, row, lane, gap_ns)
         if gap_ns > LAUNCH_GAP_NS:
