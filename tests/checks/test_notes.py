@@ -1,4 +1,4 @@
-"""Checks that read what the seam remarked on."""
+"""Checks that read the notes recorded by the seam."""
 
 from __future__ import annotations
 

@@ -345,7 +345,7 @@ class Endless(Sampler):
         (lambda rank: DataLoader(TensorDataset(X + rank), 4), "were given different data sets"),
         (
             lambda rank: DataLoader(DATA, 4, sampler=DividedSampler(rank)),
-            "this DividedSampler gives each process other",
+            "this DividedSampler gives each process different",
         ),
         (lambda rank: DataLoader(DATA, 4, sampler=Endless()), "this Endless has no length"),
     ],

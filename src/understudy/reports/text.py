@@ -209,7 +209,7 @@ def peak_lines(device: Device) -> list[str]:
 
 
 def sync_lines(device: Device) -> str:
-    """The source lines that made the host wait, the most expensive first: "train.py:12 (400×)"."""
+    """The source lines that blocked the host, the most expensive first: "train.py:12 (400×)"."""
     lines: dict[str, tuple[int, int]] = {}
     for wait in device.waits.values():
         name = short(wait.site)

@@ -122,7 +122,7 @@ class Order:
             restore_random_state(before)
         if len(set(self.strategy.gather(zlib.crc32(repr(drawn).encode())))) > 1:
             raise UsageError(
-                f"this {type(source).__name__} gives each process other rows, so that some would be seen twice or "
+                f"this {type(source).__name__} gives each process different rows, so some would be seen twice or "
                 "never: let it draw the same in every process (generators with equal seeds), or divide the rows by a "
                 "DistributedSampler."
             )
