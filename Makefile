@@ -52,6 +52,7 @@ help:
 	@echo "make fuzz             damaged and hostile files of every format that is read: ten minutes, seeded (ARGS=\"--seed 7\")"
 	@echo "make race-oracle      1,000 random programs of several streams, with free and reuse, beside an oracle; five minutes"
 	@echo "make differential-operators  every operator of PyTorch's database, and random programs, beside plain PyTorch; hours"
+	@echo "make differential-kernels   400 random Triton kernels, half of them with a fault; a minute"
 	@echo "make differential-compiled  60 random functions compiled by torch.compile, beside the same uncompiled; a few minutes"
 	@echo "make docs             the documentation, in site/"
 	@echo "make experiment-pages the experiments' pages of the documentation, from runs of them; takes long"
@@ -221,6 +222,11 @@ differential-operators: environment
 differential-compiled:
 	@PYTHON="$(PYTHON)" tools/environment .venv-compile torch,report,compile,dev
 	OMP_NUM_THREADS=1 .venv-compile/bin/python -W ignore tools/differential/compiled.py $(ARGS)
+
+# ARGS="--kernels 7" judges the kernel of one seed again.
+differential-kernels:
+	@PYTHON="$(PYTHON)" tools/environment .venv-compile torch,report,compile,dev
+	OMP_NUM_THREADS=1 .venv-compile/bin/python -W ignore tools/differential/kernels.py $(ARGS)
 
 # ARGS="--seed 7 --one trace/112" writes one file again and reads it.
 fuzz: environment

@@ -169,6 +169,19 @@ def test_a_kernel_compiled_beforehand_says_its_registers(session, monkeypatch, t
     assert compiled.metadata.target.arch == 80
 
 
+def test_a_launch_returns_the_compiled_kernel(session, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    x = torch.ones(8, device="cuda")
+    before = torch.cuda.memory_allocated()
+    y = x.clone()
+    launched = mean_of_two[(1,)](x, y, BLOCK=8)
+    del y
+    assert torch.cuda.memory_allocated() == before
+    assert 0 < launched.n_regs < 64
+    assert (launched.n_spills, launched.metadata.num_warps) == (0, 4)
+    assert ".target sm_80" in launched.asm["ptx"]
+
+
 def test_a_kernel_compiled_beforehand_is_launched_with_what_was_compiled_in(session, monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     x, y, other = torch.ones(64, device="cuda"), torch.zeros(64, device="cuda"), torch.zeros(64, device="cuda")
@@ -315,6 +328,94 @@ def test_what_means_something_else_in_python_means_what_triton_means(session):
         undecided[(1,)](x, 8)
 
 
+def test_annotated_arguments_have_their_types(session):
+    @triton.jit
+    def squared(out_ptr, number: tl.int64, share: tl.float32, plain):
+        tl.store(out_ptr, number * number)
+        tl.store(out_ptr + 1, (plain * plain).to(tl.int64))
+        tl.store(out_ptr + 2, (share / 2).to(tl.int64))
+
+    out = torch.empty(3, dtype=torch.int64, device="cuda")
+    squared[(1,)](out, 100_000, 5, 100_000)
+    assert out.tolist() == [10**10, 1410065408, 2]  # and plain arguments overflow, since they have 32 bits
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
+        squared[(1,)](out, 2.5, 5.0, 1)
+
+
+def test_what_does_not_fit_in_shared_memory_is_refused_as_by_triton(session):
+    @triton.jit
+    def square(x_ptr, out_ptr, SIZE: tl.constexpr):
+        at = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
+        x = tl.load(x_ptr + at)
+        tl.atomic_add(out_ptr + at, tl.dot(x, x))
+
+    x, out = torch.rand(256, 256, device="cuda"), torch.zeros(256, 256, device="cuda")
+    refused = r"out of resource: shared memory, Required: 524288, Hardware limit: 166912"
+    with pytest.raises(triton.runtime.errors.OutOfResources, match=refused):
+        square[(1,)](x, out, SIZE=256)
+    assert not out.any()  # nothing ran
+    sizes = [triton.Config({"SIZE": size}) for size in (256, 64)]
+    tuned = triton.autotune(sizes, key=[])(square)
+    tuned[(1,)](x, out)
+    assert tuned.best_config.kwargs == {"SIZE": 64}
+    assert tuned.configs_timings[sizes[0]] == [float("inf")] * 3
+
+
+def test_device_print_writes_as_cuda(session, capsys):
+    @triton.jit
+    def printed(x_ptr, BLOCK: tl.constexpr):
+        x = tl.load(x_ptr + tl.arange(0, BLOCK))
+        tl.device_print("x", x)
+        print("twice", x * 2, tl.program_id(0))
+        tl.device_print("bits: ", tl.program_id(0) + 10, hex=True)
+
+    printed[(2,)](torch.arange(2, device="cuda").float(), BLOCK=2)
+    assert capsys.readouterr().out.splitlines()[:6] == [
+        "pid (0, 0, 0) idx (0) x: 0.000000",
+        "pid (0, 0, 0) idx (1) x: 1.000000",
+        "pid (0, 0, 0) idx (0) twice: (operand 0) 0.000000",
+        "pid (0, 0, 0) idx (1) twice: (operand 0) 2.000000",
+        "pid (0, 0, 0) idx () twice: (operand 1) 0",
+        "pid (0, 0, 0) idx () bits: 0x0000000a",
+    ]
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_assertions_end_the_context_if_the_kernel_is_compiled_for_debugging(debug):
+    @triton.jit
+    def small(x_ptr, BLOCK: tl.constexpr):
+        x = tl.load(x_ptr + tl.arange(0, BLOCK))
+        tl.device_assert(x < 3, "x is too large")
+        assert x < 100, "never"
+
+    with emulate("A100") as session:
+        small[(1,)](torch.arange(4, device="cuda"), BLOCK=4, debug=debug)
+        if not debug:
+            torch.cuda.synchronize()
+            assert codes(session) == set()
+            return
+        with pytest.raises(RuntimeError, match="CUDA error: device-side assert triggered") as caught:
+            torch.cuda.synchronize()
+        assert any("Assertion `x is too large` failed" in note for note in caught.value.__notes__)
+    assert "device-assert" in codes(session)
+
+
+def test_atomics_on_blocks_of_descriptors_and_bfloat16(session):
+    @triton.jit
+    def summed(x_ptr, out_ptr, count_ptr, M, N, BM: tl.constexpr, BN: tl.constexpr):
+        x = tl.make_tensor_descriptor(x_ptr, shape=[M, N], strides=[N, 1], block_shape=[BM, BN])
+        out = tl.make_tensor_descriptor(out_ptr, shape=[BM - 1, N], strides=[N, 1], block_shape=[BM, BN])
+        out.atomic_add([0, 0], x.load([tl.program_id(0) * BM, 0]))
+        tl.atomic_add(count_ptr + tl.arange(0, BM), tl.full([BM], 0.5, tl.bfloat16))
+
+    x, out = torch.rand(12, 8, device="cuda"), torch.zeros(3, 8, device="cuda")
+    counts = torch.zeros(4, dtype=torch.bfloat16, device="cuda")
+    summed[(3,)](x, out, counts, 12, 8, BM=4, BN=8)
+    torch.testing.assert_close(out, x.view(3, 4, 8).sum(0)[:3])
+    assert counts.tolist() == [1.5] * 4
+    assert codes(session) == set()
+
+
 def test_inline_assembler_is_refused(session):
     @triton.jit
     def assembled(x_ptr):
@@ -380,3 +481,71 @@ def test_an_old_triton_is_refused(monkeypatch):
     monkeypatch.setattr(triton, "__version__", "3.2.0")
     with pytest.raises(UnsupportedError, match=r"kernels of Triton 3.7 or newer, and this is 3\.2\.0"):
         check_version()
+
+
+@triton.jit
+def first_of(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + at, mask=at < n, other=0.0), mask=at < n)
+
+
+WRITES = {
+    "a slice": lambda x: x[:50].fill_(1.0),
+    "a copy of the host's": lambda x: x[:50].copy_(torch.rand(50)),
+    "two slices": lambda x: (x[25:50].zero_(), x[:25].normal_()),
+    "through data": lambda x: x.data[:50].fill_(1.0),
+    "assigned": lambda x: x.__setitem__(slice(0, 50), torch.ones(50, device="cuda")),
+    "after a kernel": lambda x: (first_of[(1,)](torch.rand(64, device="cuda"), x, 10, BLOCK=64), x[10:50].fill_(2.0)),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_what_operators_write_of_empty_memory_is_known_to_the_byte(session, write):
+    out = torch.zeros(64, device="cuda")
+    for count, wanted in ((50, set()), (51, {"triton-uninitialized"})):
+        x = torch.empty(64, device="cuda")
+        WRITES[write](x)
+        first_of[(1,)](x, out, count, BLOCK=64)
+        assert codes(session) == wanted
+
+
+def test_columns_that_nobody_wrote(session):
+    out = torch.zeros(64, device="cuda")
+    x = torch.empty(8, 8, device="cuda")
+    x[:, :7] = 1.0
+    first_of[(1,)](x, out, 7, BLOCK=64)
+    assert codes(session) == set()
+    first_of[(1,)](x, out, 8, BLOCK=64)
+    assert codes(session) == {"triton-uninitialized"}
+
+
+def test_writes_that_are_not_told_apart_count_for_all(session):
+    out = torch.zeros(64, device="cuda")
+    for write in (
+        lambda x: x.index_put_((torch.tensor([1], device="cuda"),), torch.ones(1, device="cuda")),
+        lambda x: torch._foreach_copy_([x[:32], x[32:]], [out[:32], out[32:]]),
+        lambda x: torch.add(out, 1, out=x),
+    ):
+        x = torch.empty(64, device="cuda")
+        write(x)
+        first_of[(1,)](x, out, 64, BLOCK=64)
+    x = torch.empty(64, device="cuda")
+    x[:10] = 1.0
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x[10:].fill_(2.0)
+    graph.replay()
+    first_of[(1,)](x, out, 64, BLOCK=64)
+    assert codes(session) == set()
+
+
+def test_the_same_value_by_two_programs_hides_no_other_value(session):
+    @triton.jit
+    def by_pairs(out_ptr):
+        tl.store(out_ptr, tl.program_id(0) // 2)
+
+    out = torch.zeros(1, dtype=torch.int32, device="cuda")
+    for programs, severity in ((2, "warning"), (3, "error")):
+        by_pairs[(programs,)](out)
+        found = [finding.severity for finding in session.findings() if finding.code == "triton-write-conflict"]
+        assert found == [severity]

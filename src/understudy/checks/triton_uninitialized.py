@@ -14,8 +14,9 @@ class TritonUninitialized(KernelMemoryCheck):
 
     ## What it does
     Reports the line of a kernel whose load, or atomic that reads, meets bytes of `torch.empty` and its like that
-    neither a kernel nor a copy has written before. What Triton kernels wrote is known to the byte; an operator of
-    PyTorch's that writes a part of a tensor counts as having written all of it.
+    neither a kernel nor an operator has written before. What Triton kernels wrote is known to the byte, and so is what
+    operators of PyTorch's write through a view; one that chooses places by values (`index_put_`) counts as having
+    written its whole tensor, and one with several results (`torch._foreach_copy_`) as having written all of them.
 
     ## Why it is bad
     Such bytes hold whatever was there before: zeros on a fresh GPU, so that a test passes, and another tensor's numbers

@@ -100,8 +100,8 @@ class Tag:
     `device` is an emulated device's index, or CPU for pinned memory, or FLOATING. `block` is the allocator's block,
     returned to `frees` when the storage dies. `epoch` is the work on `stream` that wrote it last. `late` counts the
     pending writes of asynchronous copies into pinned memory, `generation` is the emulation it belongs to. `blank` is
-    BLANK while nobody is known to have written the memory, and an array of bytes (1 for unwritten) once a Triton kernel
-    has seen it.
+    BLANK while nobody is known to have written the memory, then the pieces that operators wrote, and an array of bytes
+    (1 for unwritten) once a Triton kernel has seen it (`state.blank`).
     """
 
     __slots__ = (

@@ -26,7 +26,7 @@ from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.messages import cuda_error
 from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.state.late import byte_range
-from understudy.seam.torch.state.order import wrote
+from understudy.seam.torch.state.order import written
 from understudy.seam.torch.state.positions import Generator, Position, Taken
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU, VERSION, tag_of
@@ -196,7 +196,7 @@ class Graph:
         end = replay(state.machine, state.host(), stream, self._capture, site)
         self._compute(stream, end, site)
         reads, writes = (state.order.whole(tags) for tags in (self._mode.reads, self._mode.writes))
-        wrote(writes)
+        written(writes)
         state.machine.access(local.host, stream, reads, writes, site)
         for _ in range(self._optimizer_steps):
             state.notes.stepped(site)

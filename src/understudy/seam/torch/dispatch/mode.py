@@ -32,7 +32,7 @@ from understudy.seam.torch.operators.plan import (
     tensors_in,
 )
 from understudy.seam.torch.scratch.silent import silent
-from understudy.seam.torch.state import cublas
+from understudy.seam.torch.state import blank, cublas
 from understudy.seam.torch.state.positions import Generator
 from understudy.seam.torch.state.state import VIEW_NS, State
 from understudy.seam.torch.tags import (
@@ -221,7 +221,8 @@ class Dispatch(TorchDispatchMode):
             machine.launch(local.host, stream, cost)
             if plan.mutated:
                 first.epoch = stream.epoch  # type: ignore[union-attr]  # it is what was written
-                first.blank = None  # type: ignore[union-attr]
+                if first.blank is not None:  # type: ignore[union-attr]
+                    blank.wrote(args[0])
             return out
         self.submit(plan, func, args, {}, out, device, key)
         return out
@@ -436,7 +437,8 @@ class Dispatch(TorchDispatchMode):
                         tag = tag_of(value)
                     if tag is not HOST_TAG:
                         tag.epoch = stream.epoch
-                        tag.blank = None
+                        if tag.blank is not None:
+                            blank.wrote(value)
         if plan.memory:
             state.kernels.run(plan, args, kwargs, out, machine.devices[device], local.streams[device], name)
         if plan.synchronizes or (plan.maskable and selects(args)):

@@ -19,6 +19,7 @@ from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.scratch.copy_memory import between, staging
+from understudy.seam.torch.state import blank
 from understudy.seam.torch.state.late import byte_range
 from understudy.seam.torch.state.order import asks_the_host
 from understudy.seam.torch.state.state import State
@@ -279,7 +280,8 @@ def transfer(
     end = machine.copy(local.host, stream, signature, size, of.device, to.device, pinned, site)
     if other is not None:
         machine.barrier(local.host, stream, other)
-    to.blank = None
+    if to.blank is not None:
+        blank.wrote(destination)
     if machine.watching:
         state.order.copied(source, destination, stream, site)
     elif to.device >= 0:

@@ -19,6 +19,7 @@ from understudy.machine.stream import Stream
 from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.operators.tables import HIDDEN_WRITES, WRITES_ONLY
+from understudy.seam.torch.state.blank import wrote
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.late import byte_range
 from understudy.seam.torch.tags import Tag, parts_of, storage_of
@@ -165,6 +166,7 @@ class Order:
             for tensor in tensors_in((value,)):
                 if id(tensor) in mutated:
                     self._add(writes, tensor)
+                    wrote(tensor)
                 elif position >= skip:
                     self._add(reads, tensor)
                     if forward:
@@ -173,9 +175,9 @@ class Order:
             made: list[Range] = []
             for tensor in tensors_in((out,)):
                 self._add(made, tensor)
+            written(made)
             given = {id(item[0]) for item in (*reads, *writes)}
             writes += [item for item in made if id(item[0]) not in given]  # some results are an argument itself
-        wrote(writes)
         self.core.machine.access(self.core.local.host, stream, reads, writes, site)
 
     def copied(self, source: torch.Tensor, destination: torch.Tensor, stream: Stream, site: int) -> None:
@@ -195,13 +197,13 @@ class Order:
     def touched(self, reads: list[torch.Tensor], writes: list[torch.Tensor], stream: Stream, site: int) -> None:
         """Tell the machine what a collective reads and writes."""
         read: list[Range] = []
-        written: list[Range] = []
+        changed: list[Range] = []
         for tensor in reads:
             self._add(read, tensor)
         for tensor in writes:
-            self._add(written, tensor)
-        wrote(written)
-        self.core.machine.access(self.core.local.host, stream, read, written, site)
+            self._add(changed, tensor)
+        written(changed)
+        self.core.machine.access(self.core.local.host, stream, read, changed, site)
 
     def kernel(
         self, reads: Iterable[tuple[Tag, int, int]], writes: Iterable[tuple[Tag, int, int]], stream: Stream, site: int
@@ -275,7 +277,7 @@ class Order:
         return made
 
 
-def wrote(ranges: Iterable[Range]) -> None:
+def written(ranges: Iterable[Range]) -> None:
     """Memory was written whose bytes are not told apart."""
     for tag, _, _, _ in ranges:
         tag.blank = None  # type: ignore[attr-defined]  # in the seam, a storage of the machine's is a tag

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +14,13 @@ from understudy.seam.torch.triton.values import Array
 
 SPINS = 1 << 17
 """So often in a row one program looks at one place before it counts as waiting for a program that runs later."""
+
+
+class Descriptor(Protocol):
+    """A block of memory with its shape (`TensorDescHandle`)."""
+
+    def materialize_pointers(self, offsets: Sequence[Handle]) -> tuple[Handle, NDArray[np.bool_]]:
+        """The pointers of a block at these offsets, and which of them lie in the tensor."""
 
 
 class Accesses(Base):
@@ -84,6 +94,24 @@ class Accesses(Base):
             _solid(lanes), known.ir_sem_to_interpreter_sem[sem],
         )  # fmt: skip
         return self._handle(found, dtype)
+
+    def create_descriptor_reduce(
+        self, kind: object, descriptor: Descriptor, value: Handle, offsets: Sequence[Handle]
+    ) -> None:
+        """An atomic on a block of a tensor descriptor; what lies outside its shape is left out."""
+        pointers, mask = descriptor.materialize_pointers(offsets)
+        operation = getattr(self._ir.ATOMIC_OP, self._atomic_name(kind, value.dtype.scalar))
+        lanes = self._handle(mask, self._language.int1)
+        self.create_atomic_rmw(operation, pointers, value, lanes, self._ir.MEM_SEMANTIC.RELAXED, None)
+
+    @staticmethod
+    def _atomic_name(kind: object, dtype: Type) -> str:
+        """Triton's name of the atomic on single elements (`DescriptorReduceKind` in TritonAttrDefs.td)."""
+        name = str(kind).rpartition(".")[2]
+        if name == "ADD" and dtype.is_floating():
+            return "FADD"
+        unsigned = name in ("MIN", "MAX") and dtype.name.startswith("uint")
+        return f"U{name}" if unsigned else name
 
     def _atomic(
         self, pointer: Handle, lanes: NDArray[np.bool_], value: Handle, sem: object, reads: bool

@@ -44,6 +44,10 @@ class Arithmetic(Base):
             return values.widened(handle.data, name)
         return handle.data.astype(np.float32) if handle.data.dtype == np.float16 else handle.data
 
+    def get_bf16(self, value: float) -> Handle:
+        """A constant."""
+        return self._handle(values.narrowed(np.array([value]), "bf16"), self._language.bfloat16)
+
     def cast_impl(self, source: Handle, dtype: Type) -> Handle:
         """A conversion."""
         before, after = source.dtype.scalar, dtype.scalar

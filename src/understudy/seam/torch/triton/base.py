@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from understudy.errors import UnsupportedError
+from understudy.seam.torch.triton.compiling import Compiled
 from understudy.seam.torch.triton.memory import Memory
 from understudy.seam.torch.triton.values import Array
 
@@ -46,6 +47,7 @@ class Parameter(Protocol):
 
     name: str
     is_constexpr: bool
+    annotation_type: str
 
 
 class Kernel(Protocol):
@@ -54,7 +56,11 @@ class Kernel(Protocol):
     fn: FunctionType
     params: Sequence[Parameter]
     debug: bool | None
+    src: str
     __name__: str
+
+    def run(self, *args: object, grid: object, warmup: bool, **kwargs: object) -> Compiled:
+        """Launch it, or compile it."""
 
     def parse(self) -> object:
         """Its source, as a tree."""
@@ -132,6 +138,10 @@ class Base:
 
     def function(self, kernel: Kernel) -> Callable[..., object]:
         """A kernel, or a function that one calls, as a Python function."""
+        raise NotImplementedError
+
+    def line(self) -> tuple[str, int, str]:
+        """The line of the program's kernels that runs: file, number, function."""
         raise NotImplementedError
 
     def _handle(self, data: Array, dtype: object) -> Handle:

@@ -21,6 +21,8 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 HANDLES = 5
 """A launcher's arguments between the stream and the kernel's: handles, metadata, two hooks (`CompiledKernel`)."""
+BUS_LANES = 32
+"""The width of a memory's bus is a multiple of one chip's."""
 
 
 class Launchable(Protocol):
@@ -80,7 +82,8 @@ class Utils:
             "warpSize": 32,
             "sm_clock_rate": 1000 * gpu.clock_mhz,
             "mem_clock_rate": 1000 * gpu.memory_clock_mhz,
-            "mem_bus_width": round(gpu.memory_bandwidth_bytes_per_s * 8 / (2e6 * gpu.memory_clock_mhz)),
+            "mem_bus_width": BUS_LANES
+            * round(gpu.memory_bandwidth_bytes_per_s * 8 / (2e6 * BUS_LANES * gpu.memory_clock_mhz)),
         }
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
@@ -174,6 +177,11 @@ class Driver:
 
 def _launcher(source: Source, metadata: Compiled) -> Callable[..., object]:
     """What launches a kernel that was compiled beforehand: it is interpreted, with what was compiled in."""
+    if not hasattr(source, "constants"):
+        raise UnsupportedError(
+            "code that was compiled elsewhere (PTX, Triton's IR) cannot run on an emulated GPU, which has no processor "
+            "for it: launch a kernel of triton.language"
+        )
 
     def run(x: int, y: int, z: int, stream: int, *rest: object) -> None:
         if stream != torch.cuda.current_stream().cuda_stream:

@@ -19,7 +19,8 @@ from understudy.seam.torch.triton import rewriting, values
 from understudy.seam.torch.triton.accesses import Accesses
 from understudy.seam.torch.triton.arithmetic import Arithmetic
 from understudy.seam.torch.triton.base import Kernel, Work
-from understudy.seam.torch.triton.memory import Memory
+from understudy.seam.torch.triton.debugging import Debugging
+from understudy.seam.torch.triton.memory import AssertedError, IllegalAddressError, Memory
 from understudy.seam.torch.triton.reductions import Reductions
 
 LOCK = threading.RLock()
@@ -28,7 +29,7 @@ LIBDEVICE = "triton.language.extra.libdevice"
 MISSING = object()
 
 
-class Interpreter(Accesses, Arithmetic, Reductions):
+class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
     """Triton's interpreter, prepared once; `running` is the memory and work of the launch that runs now."""
 
     def __init__(self) -> None:
@@ -50,6 +51,7 @@ class Interpreter(Accesses, Arithmetic, Reductions):
             logical_and=self._logical_and,
             logical_or=self._logical_or,
             logical_not=self._logical_not,
+            asserts=self._asserts,
             truth=self._truth,
         )
 
@@ -81,6 +83,8 @@ class Interpreter(Accesses, Arithmetic, Reductions):
                         number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
                     )
                     function(**arguments)
+            except (AssertedError, IllegalAddressError):
+                raise
             except (NotImplementedError, AttributeError) as error:
                 raise self._refused(kernel, error) from error
             except Exception as error:
@@ -160,6 +164,8 @@ class Interpreter(Accesses, Arithmetic, Reductions):
     def _name(self, kernel: Kernel, namespace: dict[str, object]) -> None:
         """Bring a function's names up to date, libdevice's functions as CUDA has them."""
         namespace.clear()
+        core = self._language.core
+        namespace.update(print=core.device_print, min=core.builtin_min, max=core.builtin_max)
         namespace.update(kernel.get_capture_scope())
         namespace[rewriting.SEMANTIC] = self._semantic
         namespace[rewriting.HELPERS] = self.helpers
@@ -197,7 +203,7 @@ class Interpreter(Accesses, Arithmetic, Reductions):
                 self._options["interpret"] = interpreted
 
     def _chosen_options(self) -> object:
-        return self._module.InterpreterOptions(debug=self.debug, sanitize_overflow=False)
+        return self._module.InterpreterOptions(debug=self.debug, sanitize_overflow=self.debug)
 
     def _prepare(self) -> list[tuple[object, str, object, object]]:
         """Everything to replace while a kernel runs: owner, name, value, what stood there."""
@@ -250,9 +256,16 @@ class Interpreter(Accesses, Arithmetic, Reductions):
         dtype = self._language.str_to_ty(kind, None)
         return self._language.tensor(self._handle(np.array([address], dtype=np.uint64), dtype), dtype)
 
-    def number(self, value: bool | int | float) -> object:
-        """A number as a kernel's argument: of the types that Triton's launcher gives them (`mangle_type`)."""
-        if isinstance(value, bool):
+    def number(self, value: bool | int | float, kind: str = "") -> object:
+        """A number as a kernel's argument: of the type of its annotation, or that Triton's launcher gives it."""
+        if kind:
+            dtype = self._language.str_to_ty(kind, None)
+            if isinstance(value, float) and not dtype.is_floating():
+                raise TypeError("'float' object cannot be interpreted as an integer")
+            given = np.array([value])
+            packed = values.is_packed(dtype.name)
+            data = values.narrowed(given, dtype.name) if packed else given.astype(self._type(dtype))
+        elif isinstance(value, bool):
             dtype, data = self._language.int1, np.array([value], dtype=np.bool_)
         elif isinstance(value, int):
             return self._module._implicit_cvt(value)
@@ -295,15 +308,18 @@ class Interpreter(Accesses, Arithmetic, Reductions):
     def _logical_not(self, value: object) -> object:
         return value.__not__() if self._is_block(value) else not value  # type: ignore[attr-defined]
 
+    def _asserts(self, condition: object, message: str = "") -> object:
+        return self._language.device_assert(condition, message)
+
     def _static_print(self, *texts: object, **_: object) -> None:
         if self.memory is not None and self.memory.program == 0:
             print(*texts)
 
 
 OPERATIONS = (
-    "binary_op", "cast_impl", "create_atomic_cas", "create_atomic_rmw", "create_dot", "create_erf",
-    "create_extern_elementwise", "create_fma", "create_fp_to_fp", "create_masked_load", "create_masked_store",
-    "ternary_op", "unary_op",
+    "binary_op", "cast_impl", "create_assert", "create_atomic_cas", "create_atomic_rmw", "create_descriptor_reduce",
+    "create_dot", "create_erf", "create_extern_elementwise", "create_fma", "create_fp_to_fp", "create_masked_load",
+    "create_masked_store", "create_print", "get_bf16", "ternary_op", "unary_op",
 )  # fmt: skip
 """Methods of `InterpreterBuilder` that ours stand in the place of."""
 

@@ -20,12 +20,14 @@ from understudy.seam.torch.dispatch import asserts
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.call import Arguments
 from understudy.seam.torch.operators.plan import Plan
+from understudy.seam.torch.state.blank import PIECES, unwritten
 from understudy.seam.torch.state.core import Apart
 from understudy.seam.torch.state.state import State
-from understudy.seam.torch.tags import BLANK, HOST_TAG, Storage, Tag, device_of, is_physically_meta, storage_of
+from understudy.seam.torch.tags import HOST_TAG, Storage, Tag, device_of, is_physically_meta, storage_of
 from understudy.seam.torch.triton.base import Kernel, Work
+from understudy.seam.torch.triton.compiling import LaunchedKernel, shared_memory, types_of
 from understudy.seam.torch.triton.interpreter import LOCK, Interpreter
-from understudy.seam.torch.triton.memory import IllegalAddressError, Memory, Region
+from understudy.seam.torch.triton.memory import AssertedError, IllegalAddressError, Memory, Region
 from understudy.trace.operation import Note, Signature, Site
 
 Tensor = torch.Tensor
@@ -99,6 +101,8 @@ class Capturing(Protocol):
 
 
 _interpreter: list[Interpreter] = []
+_fitting: set[str] = set()
+"""Launches whose products are known to fit in shared memory."""
 pricing: list[bool] = []
 """Not empty while a launch is to be priced and not made."""
 
@@ -137,7 +141,10 @@ class Launch:
         bound = inspect.signature(kernel.fn).bind(*args, **given)
         bound.apply_defaults()
         self.arguments = dict(bound.arguments)
+        self.types = types_of(args), dict(zip(kwargs, types_of(tuple(kwargs.values())), strict=True))
         self.options = Options(*(_number(kwargs.get(name)) or default for name, default in OPTIONS))
+        if self.options.warps & (self.options.warps - 1):
+            raise AssertionError("num_warps must be a power of 2")
         self.debug = bool(kwargs.get("debug", kernel.debug) or _debugging())
         self.grid = self._grid(grid)
         self.tensors: list[tuple[str, Tensor]] = []
@@ -166,6 +173,8 @@ class Launch:
         """Make the launch: now, or as a node of the graph that is captured."""
         if self.state.failure is not None and getattr(self.state.failure, "surfaced", False):
             self.state.failure.surface()
+        if not self.state.no_data and _has_products(self.kernel):
+            self._check_resources()
         recorder = self.dispatch.recorder
         if self.apart is not None:
             self.apart.append(self._apart([tensor for _, tensor in self.tensors]))
@@ -187,7 +196,34 @@ class Launch:
     def price(self) -> Cost:
         """What the launch would cost; nothing is written."""
         memory, work, programs = self._compute([tensor for _, tensor in self.tensors], SAMPLED)
+        self._check_shared(work)
         return self._cost(memory, work, programs)
+
+    def _check_resources(self) -> None:
+        """Refuse a launch as Triton does, before anything is computed."""
+        args, kwargs = self.types
+        key = repr((self.kernel.__name__, id(self.kernel), self.state.device(self.device).gpu.name, self.debug, [
+            str(value.dtype) if hasattr(value, "dtype") else repr(value) for value in (*args, *kwargs.values())
+        ]))  # fmt: skip
+        if key not in _fitting:
+            _, work, _ = self._compute([tensor for _, tensor in self.tensors], 1)
+            self._check_shared(work)
+            _fitting.add(key)
+
+    def _check_shared(self, work: Work) -> None:
+        """Where the operands of a product may not fit in shared memory, the compiler says how much it needs.
+
+        Raises:
+            OutOfResources: more than a block can have.
+        """
+        limit = self.state.device(self.device).gpu.shared_memory_per_block_optin_bytes
+        if work.largest is not None and work.largest.operand_bytes * self.options.stages > limit:
+            from triton.runtime.errors import OutOfResources
+
+            args, kwargs = self.types
+            needed = shared_memory(self.kernel, self.grid, args, kwargs)
+            if needed > limit:
+                raise OutOfResources(needed, limit, "shared memory")
 
     def _again(self, *tensors: Tensor) -> None:
         """Compute the values once more, in a graph's replay."""
@@ -235,6 +271,8 @@ class Launch:
                 work = engine.run(self.kernel, arguments, memory, self.grid, programs, self.debug)
         except IllegalAddressError:
             work = engine.work
+        except AssertedError as error:
+            work, memory.asserted = engine.work, error
         finally:
             local.inner = inner
         return memory, work, len(programs)
@@ -246,14 +284,17 @@ class Launch:
         names = iter(name for name, _ in self.tensors)
         found = {}
         for parameter in self.kernel.params:
-            value = self.arguments[parameter.name]
-            found[parameter.name] = value if parameter.is_constexpr else self._convert(memory, value, left, names)
+            value, kind = self.arguments[parameter.name], parameter.annotation_type
+            found[parameter.name] = value if parameter.is_constexpr else self._convert(memory, value, left, names, kind)
         return found
 
-    def _convert(self, memory: Memory, value: object, tensors: Iterator[Tensor], names: Iterator[str]) -> object:
+    def _convert(
+        self, memory: Memory, value: object, tensors: Iterator[Tensor], names: Iterator[str], kind: str = ""
+    ) -> object:
+        """An argument as the kernel gets it; `kind` is the type that its parameter is annotated with."""
         engine = self.interpreter
         if isinstance(value, (bool, int, float)):
-            return engine.number(value)
+            return engine.number(value, kind)
         if isinstance(value, tuple):
             made = [self._convert(memory, part, tensors, names) for part in value]
             return value._make(made) if hasattr(value, "_make") else tuple(made)
@@ -264,9 +305,9 @@ class Launch:
             tensor = next(tensors)
             region = self._region(memory, tensor)
             offset = int(tensor.storage_offset()) * tensor.element_size()
-            return engine.pointer(memory.pointer(next(names), region, offset), _mangled(value))
+            return engine.pointer(memory.pointer(next(names), region, offset), kind or _mangled(value))
         if hasattr(value, "data_ptr"):
-            return engine.pointer(int(value.data_ptr()), _mangled(value))
+            return engine.pointer(int(value.data_ptr()), kind or _mangled(value))
         return value
 
     def _region(self, memory: Memory, tensor: Tensor) -> Region:
@@ -350,19 +391,44 @@ class Launch:
                 ("found", violation.found), ("launched", launched), ("severe", int(violation.severe)),
             )  # fmt: skip
             machine.note(state.host(), Note(violation.code, site, detail), machine.trace.sites.number(site))
+        stream = stream or state.local.streams[self.device]
+        if memory.asserted is not None:
+            self._fail(memory.asserted, stream)
         if memory.lost and state.failure is None:
-            stream = stream or state.local.streams[self.device]
             state.failure = asserts.Failure(
                 self.dispatch, stream, stream.epoch, "an illegal memory access was encountered",
                 "cudaErrorIllegalAddress", next(iter(memory.violations.values())).sentence(self.kernel.__name__),
             )  # fmt: skip
 
+    def _fail(self, asserted: AssertedError, stream: Stream) -> None:
+        """An assertion of the kernel's failed; the error surfaces where the host next waits."""
+        state, machine = self.state, self.state.machine
+        file, line, _ = asserted.line
+        found = f"Assertion `{asserted}` failed at {file}:{line}"
+        detail = (("operator", f"triton::{self.kernel.__name__}"), ("found", found))
+        machine.note(state.host(), Note("device-assert", machine.trace.sites[state.site()], detail))
+        if state.failure is None:
+            state.failure = asserts.Failure(
+                self.dispatch, stream, stream.epoch, note=f"{found}, in the Triton kernel {self.kernel.__name__!r}"
+            )
 
-def launch(kernel: TunedKernel, grid: object, args: Arguments, kwargs: Mapping[str, object]) -> bool:
-    """Launch a kernel on the emulated device; False where this thread has none."""
+
+def _has_products(kernel: Kernel, seen: frozenset[int] = frozenset()) -> bool:
+    """Whether a kernel, or a function that it may call, has a `dot` in its source."""
+    if "dot" in kernel.src:
+        return True
+    scope = kernel.get_capture_scope()
+    named = (scope.get(name) for name in {*kernel.fn.__code__.co_names, *kernel.fn.__code__.co_freevars})
+    callees = (value for value in named if hasattr(value, "get_capture_scope"))
+    seen |= {id(kernel)}
+    return any(_has_products(callee, seen) for callee in callees if id(callee) not in seen)  # type: ignore[arg-type]
+
+
+def launch(kernel: TunedKernel, grid: object, args: Arguments, kwargs: Mapping[str, object]) -> LaunchedKernel | None:
+    """Launch a kernel on the emulated device; None where this thread has none."""
     dispatch = emulation()
     if dispatch is None:
-        return False
+        return None
     if hasattr(kernel, "is_gluon") and kernel.is_gluon():
         raise UnsupportedError(
             f"{kernel.__name__!r} is a Gluon kernel, which says itself how a GPU's warps share the work and which "
@@ -374,7 +440,7 @@ def launch(kernel: TunedKernel, grid: object, args: Arguments, kwargs: Mapping[s
     if pricing:
         raise Priced(made.price())
     made.run()
-    return True
+    return LaunchedKernel(kernel, made.grid, *made.types)
 
 
 @contextmanager
@@ -416,7 +482,7 @@ def _number(value: object) -> int:
 
 def _spread(total: int, count: int) -> list[int]:
     """So many of a grid's programs, evenly, the first and the last among them."""
-    return sorted({round(at * (total - 1) / (count - 1)) for at in range(count)})
+    return sorted({round(at * (total - 1) / max(1, count - 1)) for at in range(count)})
 
 
 class _Wrapped(Protocol):
@@ -487,12 +553,10 @@ def _region_of(storage: Storage, tensor: Tensor, elsewhere: int) -> Region:
     tag = storage._us
     size = storage.nbytes()
     host = 0 if is_physically_meta(tensor) or not size else int(C.StorageBase.data_ptr(storage))  # type: ignore[attr-defined]
-    if tag.blank is BLANK:
-        untouched = not (tag.accesses is not None and tag.accesses.writes) and not _version(tensor)
-        tag.blank = torch.ones(size, dtype=torch.uint8).numpy() if untouched else None
-    return Region(storage, _address(storage) or elsewhere + host % SYNTHETIC // 512 * 512, size, host, tag.blank)  # type: ignore[arg-type]
+    address = _address(storage) or elsewhere + host % SYNTHETIC // 512 * 512
+    return Region(storage, address, size, host, unwritten(tag, size, _version(tensor)))
 
 
 def _version(tensor: Tensor) -> int:
     """How often PyTorch wrote a tensor; inference tensors do not say, and count as written."""
-    return 1 if tensor.is_inference() else tensor._version
+    return PIECES + 1 if tensor.is_inference() else tensor._version

@@ -54,6 +54,14 @@ class IllegalAddressError(Exception):
     """A kernel touched memory that is not mapped on the device: the context is lost."""
 
 
+class AssertedError(Exception):
+    """A kernel's `device_assert` failed: the context is lost. `line` is the kernel's."""
+
+    def __init__(self, message: str, line: tuple[str, int, str]) -> None:
+        super().__init__(message)
+        self.line = line
+
+
 class Region:
     """One storage as a launch sees it: where it lies, and which of it is read, written and by which program.
 
@@ -71,20 +79,22 @@ class Region:
         self.written = np.zeros(-(-size // SECTOR), dtype=np.bool_)
         self.reads: tuple[int, int] | None = None
         self.writes: tuple[int, int] | None = None
-        self._writers: NDArray[np.int64] | None = None
-        self._unit = 1
+        self._writers: dict[bool, NDArray[np.int64]] = {}
+        self._unit = 0
 
     def bytes(self) -> Bytes:
         """The values as they are now."""
         return np.frombuffer(memoryview((ctypes.c_uint8 * self.size).from_address(self.host)), dtype=np.uint8)
 
-    def writers(self, item: int, aligned: bool) -> tuple[NDArray[np.int64], int]:
-        """Which program wrote each unit of this memory last, with its epoch, and the bytes of a unit."""
-        if self._writers is None:
+    def writers(self, item: int, aligned: bool) -> tuple[dict[bool, NDArray[np.int64]], int]:
+        """Which program wrote each unit of this memory last, with its epoch, and the bytes of a unit.
+
+        By atomics (True) and by plain stores (False), as far as there are some.
+        """
+        if not self._unit:
             self._unit = item if aligned else 1
-            self._writers = np.full(-(-self.size // self._unit), NOBODY, dtype=np.int64)
         elif self._unit != 1 and (item != self._unit or not aligned):
-            self._writers = np.repeat(self._writers, self._unit)
+            self._writers = {atomic: np.repeat(known, self._unit) for atomic, known in self._writers.items()}
             self._unit = 1
         return self._writers, self._unit
 
@@ -139,6 +149,7 @@ class Memory:
         self.dry = False
         self.host = True  # whether there are values
         self.lost = False  # whether it left the device's memory
+        self.asserted: AssertedError | None = None
         self.read_bytes = self.written_bytes = 0  # of sectors, as often as instructions ask for them
         self._epoch = 0
         self._known: NDArray[np.int64] | None = None
@@ -242,8 +253,7 @@ class Memory:
             region.written[sectors] = True
             if not self.dry:
                 region.writes = _hull(region.writes, low, high)
-                if access == "store":
-                    self._alone(argument, offsets, item, None if values is None else _chosen(values, mask, item))
+                self._alone(argument, offsets, item, access, None if values is None else _chosen(values, mask, item))
                 if region.blank is not None:
                     region.blank[_units(offsets, item, 1)] = 0
         shift = (region.host - start) % (1 << 64)
@@ -253,7 +263,9 @@ class Memory:
 
     def _report(self, code: str, argument: str, access: str, found: str, severe: bool = True) -> None:
         line = self._line()
-        self.violations.setdefault((code, line, argument), Violation(code, line, argument, access, found, severe))
+        known = self.violations.get((code, line, argument))
+        if known is None or severe > known.severe:
+            self.violations[code, line, argument] = Violation(code, line, argument, access, found, severe)
 
     def _outside(self, argument: str, offsets: Offsets, item: int, access: str, region: Region | None) -> None:
         """An access out of bounds; CUDA notices only where no memory is mapped."""
@@ -273,13 +285,33 @@ class Memory:
             at = int(offsets[int(fresh.reshape(len(offsets), -1).any(axis=1).argmax())])
             self._report(UNINITIALIZED, argument.name, access, f"{item} bytes at byte {at}, in program {self.program}")
 
-    def _alone(self, argument: Argument, offsets: Offsets, item: int, values: Bytes | None) -> None:
-        """Whether no other program of the grid wrote the same place, but for those that this one is ordered after."""
-        region = argument.region
+    def _alone(self, argument: Argument, offsets: Offsets, item: int, access: str, values: Bytes | None) -> None:
+        """Whether no other program of the grid wrote the same place, but for those that this one is ordered after.
+
+        Atomics may meet each other, and no plain store.
+        """
+        region, atomic = argument.region, access != "store"
         writers, unit = region.writers(item, not (offsets % item).any())
         units = _units(offsets, item, unit)
-        before = writers[units]
-        mine = self.program << EPOCH_BITS
+        for how, known in writers.items():
+            if not (how and atomic):
+                self._meet(argument, known[units], units, unit, item, access, None if how else values)
+        if atomic not in writers:
+            writers[atomic] = np.full(-(-region.size // unit), NOBODY, dtype=np.int64)
+        writers[atomic][units] = (self.program << EPOCH_BITS) + self._epoch
+
+    def _meet(
+        self,
+        argument: Argument,
+        before: NDArray[np.int64],
+        units: Offsets,
+        unit: int,
+        item: int,
+        access: str,
+        values: Bytes | None,
+    ) -> None:
+        """Report where others wrote (`before`) what this program writes now, and are not known to be done."""
+        region = argument.region
         other = (before != NOBODY) & (before >> EPOCH_BITS != self.program)
         if other.any() and self._known is not None:
             owner, epoch = before >> EPOCH_BITS, before & ((1 << EPOCH_BITS) - 1)
@@ -289,12 +321,11 @@ class Memory:
             at = int(units[first]) * unit
             changed = self._changed(region, units[other], unit, values, other, item)
             self._report(
-                CONFLICT, argument.name, "store",
+                CONFLICT, argument.name, access,
                 f"byte {at} is written by programs {int(before[first]) >> EPOCH_BITS} and {self.program}"
                 + ("" if changed else ", with the same value"),
                 changed,
             )  # fmt: skip
-        writers[units] = mine + self._epoch
 
     @staticmethod
     def _changed(region: Region, units: Offsets, unit: int, values: Bytes | None, where: Mask, item: int) -> bool:

@@ -97,8 +97,11 @@ class Rewriter(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        """Assertions are left out unless the kernel is compiled for debugging."""
-        return self.generic_visit(node) if self.debug else ast.Pass()
+        """An assertion is a `device_assert`, and left out unless the kernel is compiled for debugging."""
+        if not self.debug:
+            return ast.Pass()
+        self.generic_visit(node)
+        return ast.Expr(_call(HELPERS, "asserts", node.test, *([node.msg] if node.msg else [])))
 
 
 def rewritten(tree: ast.Module, first_line: int, debug: bool) -> ast.Module:

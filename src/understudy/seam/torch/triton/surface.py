@@ -17,9 +17,8 @@ def _compiled(module: ModuleType) -> list[Patch]:
     stock: Callable[..., object] = module.JITFunction.run
 
     def run(self: TunedKernel, *args: object, grid: object, warmup: bool, **kwargs: object) -> object:
-        if not warmup and launch(self, grid, args, kwargs):
-            return None
-        return stock(self, *args, grid=grid, warmup=warmup, **kwargs)
+        made = None if warmup else launch(self, grid, args, kwargs)
+        return made or stock(self, *args, grid=grid, warmup=warmup, **kwargs)
 
     return [Patch(module.JITFunction, "run", run)]
 
@@ -40,9 +39,8 @@ def _interpreted(module: ModuleType) -> list[Patch]:
             options = {name: value for name, value in self.kwargs.items() if value is not None}  # type: ignore[attr-defined]
             known = kernels[id(self)] = self, JITFunction(self.fn, **options)  # type: ignore[attr-defined]
         known[1].pre_run_hooks = self.pre_run_hooks  # type: ignore[attr-defined]
-        if _on_devices(args, kwargs) and launch(known[1], grid, args, kwargs):
-            return None
-        return stock(self, *args, grid=grid, warmup=warmup, **kwargs)
+        made = launch(known[1], grid, args, kwargs) if _on_devices(args, kwargs) else None
+        return made or stock(self, *args, grid=grid, warmup=warmup, **kwargs)
 
     return [Patch(module.InterpretedFunction, "run", run)]
 

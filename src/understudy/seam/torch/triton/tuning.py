@@ -6,6 +6,7 @@ of its grid, and the fastest is computed once. `triton.testing.do_bench` runs it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Protocol
@@ -70,6 +71,8 @@ def autotuner(module: ModuleType) -> list[Patch]:
                 self.fn.run(*args, **current)
             except Priced as price:
                 duration_ms = 1e-6 * price.cost.duration_ns
+            except (module.OutOfResources, AssertionError):  # which `static_assert` raises in the interpreter
+                duration_ms = math.inf
         if self.user_defined_post_hook:
             self.post_hook(named, exception=None)
         return [duration_ms, duration_ms, duration_ms]
