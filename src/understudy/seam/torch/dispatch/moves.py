@@ -280,8 +280,7 @@ def transfer(
     end = machine.copy(local.host, stream, signature, size, of.device, to.device, pinned, site)
     if other is not None:
         machine.barrier(local.host, stream, other)
-    if to.blank is not None:
-        blank.wrote(destination)
+    blank.wrote(destination)
     if machine.watching:
         state.order.copied(source, destination, stream, site)
     elif to.device >= 0:

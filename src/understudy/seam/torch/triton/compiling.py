@@ -87,6 +87,10 @@ def compiled(kernel: Compilable, grid: object, args: Arguments, kwargs: Mapping[
     return kernel.run(*args, grid=grid, warmup=True, **kwargs)
 
 
+HOOK = "add_stages_inspection_hook"
+"""Triton's option that names who may change the stages of a compilation."""
+
+
 class _AllocatedError(Exception):
     """Ends a compilation once shared memory is allocated."""
 
@@ -128,14 +132,15 @@ def shared_memory(kernel: Compilable, grid: object, args: Arguments, kwargs: Map
         found["llir"] = allocate
         return None
 
-    before = knobs.runtime.add_stages_inspection_hook
-    knobs.runtime.add_stages_inspection_hook = stages
+    chosen = vars(knobs.runtime)
+    before = chosen.get(HOOK)
+    chosen[HOOK] = stages
     try:
         return compiled(kernel, grid, args, kwargs).metadata.shared  # of an earlier compilation
     except _AllocatedError as found:
         return found.size_bytes
     finally:
-        knobs.runtime.add_stages_inspection_hook = before
+        chosen[HOOK] = before
 
 
 def types_of(args: Sequence[object]) -> tuple[object, ...]:
