@@ -42,7 +42,7 @@ HEAD = "Kernels that Inductor generates: the shares of cost/families/generated.p
 PULL = 0.05
 """What moves a share as far as the rows ask for it where they agree, and holds it where two or three of them tell."""
 COMPILED, EAGER = "compiled", "eager"
-FITTED = 12
+FITTED = 24
 """How many of the recorded models are fitted, in the order that a seed gave."""
 
 
@@ -50,9 +50,12 @@ def _generated(name: str, begin: float) -> Share:
     return Share("generated", "share", (("name", name),), begin, 1.0, SOURCE)
 
 
+MOST = {"direct channels last": 1.0, "narrow groups channels last": 8.0}
+"""What a share can be at most, where that is not twice the products' rate: of a bandwidth, and of tiles hardly filled."""
+
+
 def _convolutions(name: str, begin: float) -> Share:
-    of_bandwidth = name.startswith("direct")
-    return Share("convolutions", "share", (("name", name),), begin, 1.0 if of_bandwidth else 2.0, SOURCE)
+    return Share("convolutions", "share", (("name", name),), begin, MOST.get(name, 2.0), SOURCE)
 
 
 SHARES = {
@@ -63,6 +66,7 @@ SHARES = {
     "channels last": _convolutions("channels last", 1.0),
     "pointwise channels last": _convolutions("pointwise channels last", 1.0),
     "grouped channels last": _convolutions("grouped channels last", 0.7),
+    "narrow groups channels last": _convolutions("narrow groups channels last", 4.0),
     "direct channels last": _convolutions("direct channels last", 0.8),
 }
 

@@ -20,7 +20,7 @@ time for it, those of torch 1.12 do. `data/convolutions.toml` has, fitted on tim
 of the forward pass's rate ("backward"), the forward pass of channels first as they are ("channels first"), and
 conversions of layout of the bandwidth of additions ("conversion"). Compiled models have channels last: what
 their convolutions reach of the rate that the products' constants give is fitted on timm's results of those ("channels
-last", apart for 1x1 kernels and for groups).
+last", apart for 1x1 kernels and for groups, narrow and wide).
 
 In FP32, 3x3 kernels of stride 1 go by the efficiency curve instead, which was fitted on 24,662 of them: cuDNN took
 Winograd's transforms for 81 % of those on A100, 76 % on V100 and 67 % on T4 (the kernels' names in NeuSight's tables).
@@ -42,6 +42,8 @@ from understudy.cost.operators import classify
 CLASSES = ("convolution",)
 NO_CONVERSION = (12, 0)
 """From this version of CUDA on the forward pass takes channels first as they are."""
+NARROW = 32
+"""Channels of a group up to which cuDNN's kernels for channels last do better than a product of its own for each."""
 LEAST_CHANNELS = 16
 """Of a kernel that Winograd's transforms are worth for."""
 
@@ -140,9 +142,9 @@ def price(problem: Problem) -> Price | None:
 
 
 def last_name(of: Sizes) -> str:
-    """The share of the rate above that the forward pass reaches with channels last: with groups, 1x1, or others."""
+    """The share of the rate above that the forward pass reaches with channels last: with groups, narrow or wide, 1x1, or others."""
     if of.groups > 1:
-        return "grouped channels last"
+        return "narrow groups channels last" if of.wide // of.groups <= NARROW else "grouped channels last"
     return "pointwise channels last" if of.kernel == 1 else "channels last"
 
 
