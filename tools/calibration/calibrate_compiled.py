@@ -51,7 +51,7 @@ def _generated(name: str, begin: float) -> Share:
 
 
 MOST = {"direct channels last": 1.0, "narrow groups channels last": 8.0}
-"""What a share can be at most, where that is not twice the products' rate: of a bandwidth, and of tiles hardly filled."""
+"""What a share can be at most, where that is not twice the products' rate: of a bandwidth, of half-empty tiles."""
 
 
 def _convolutions(name: str, begin: float) -> Share:

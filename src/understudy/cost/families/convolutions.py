@@ -142,7 +142,7 @@ def price(problem: Problem) -> Price | None:
 
 
 def last_name(of: Sizes) -> str:
-    """The share of the rate above that the forward pass reaches with channels last: with groups, narrow or wide, 1x1, or others."""
+    """The share of the rate above that the forward pass reaches with channels last, by groups and kernel."""
     if of.groups > 1:
         return "narrow groups channels last" if of.wide // of.groups <= NARROW else "grouped channels last"
     return "pointwise channels last" if of.kernel == 1 else "channels last"
