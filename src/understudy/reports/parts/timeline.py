@@ -1,7 +1,8 @@
-"""The timeline's numbers for the HTML report, packed: 12 bytes an operation, before base64.
+"""The timeline's numbers for the HTML report, packed: 8 to 12 bytes an operation, before base64.
 
-Each lane holds three columns of 32-bit integers: when an operation starts and how long it takes, in units of
-`unit_ns`, and a number that says which kind of operation, with which name, from which line.
+Each lane holds three columns of integers of 32 bits, or of 16 where the column's numbers fit: when an operation starts
+and how long it takes, in units of `unit_ns`, and a number that says which kind of operation, with which name, from
+which line.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from understudy.trace.operation import Kind
 from understudy.trace.plain import Json
 from understudy.trace.trace import Record, Trace
 
-MAX_OPERATIONS = 300_000  # about 5 MB of page; what comes later is left out, and the page says so
+MAX_OPERATIONS = 300_000  # about 3.5 MB of page; what comes later is left out, and the page says so
 CLASSES = {Kind.KERNEL: 0, Kind.COPY: 1, Kind.COLLECTIVE: 2, Kind.SYNCHRONIZE: 3, Kind.HOST: 4}
 CLASS_NAMES = ("kernel", "copy", "collective", "host waits", "host works")
 
@@ -97,7 +98,7 @@ def _lane(lanes: dict[tuple[int, int, int], _Lane], record: Record) -> _Lane:
 
 
 def _packed(numbers: array[int]) -> str:
+    numbers = array("H" if max(numbers, default=0) <= 0xFFFF else "I", numbers)
     if sys.byteorder == "big":
-        numbers = array("I", numbers)
         numbers.byteswap()
     return base64.b64encode(numbers.tobytes()).decode("ascii")

@@ -9,9 +9,9 @@
   const STRETCHES = 500;
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  function unpack(text) {
+  function unpack(text, count) {
     const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-    return new Uint32Array(bytes.buffer);
+    return bytes.length === 2 * count ? new Uint16Array(bytes.buffer) : new Uint32Array(bytes.buffer);
   }
 
   function words(ns) {
@@ -32,7 +32,7 @@
   const line = data.timeline;
   const lanes = line.lanes.map((lane) => ({
     label: lane.label, count: lane.count,
-    starts: unpack(lane.starts), durations: unpack(lane.durations), whats: unpack(lane.whats),
+    starts: unpack(lane.starts, lane.count), durations: unpack(lane.durations, lane.count), whats: unpack(lane.whats, lane.count),
   }));
   const MS = line.unit_ns / 1e6; // milliseconds a unit
   const LENGTH_MS = Math.max(line.length_ns / 1e6, 1e-6);
