@@ -52,6 +52,19 @@ def test_losses_are_held_to_those_of_the_program_on_the_cpu(tmp_path, on_gpu, on
     assert str(programs._beside_cpu(row, on_gpu, tmp_path, tmp_path / "some.log", 1)) == told
 
 
+@pytest.mark.parametrize(
+    ("compiled", "told"),
+    [
+        ("loss 1.5001\n", "runs: 1 loss equal to the uncompiled program's"),
+        ("loss 1.6\n", "fails: its losses [1.6] are not those of the uncompiled program, [1.5]"),
+    ],
+)
+def test_losses_are_held_to_those_of_the_uncompiled_program(tmp_path, monkeypatch, compiled, told):
+    monkeypatch.setattr(programs, "_command", lambda row, folder, report: [sys.executable, *row.command])
+    row = programs.Row("some", "trains", "V100", uncompiled=("-c", "print('loss 1.5')"), losses="loss ([0-9.]+)")
+    assert str(programs._beside_uncompiled(row, compiled, tmp_path, tmp_path / "some.log", 1)) == told
+
+
 def test_names_are_unique():
     names = [row.name for row in ROWS]
     assert len(set(names)) == len(names)

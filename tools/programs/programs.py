@@ -28,7 +28,7 @@ import threading
 import time
 import tomllib
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,7 @@ class Row:
     tests: bool = False
     minutes: float = 5
     cpu: tuple[str, ...] = ()
+    uncompiled: tuple[str, ...] = ()
     losses: str = ""
     seconds: str = ""
     variables: dict[str, str] = field(default_factory=dict)
@@ -153,6 +154,8 @@ def run(row: Row, sources: Path | None, log: Path, patience: float) -> Outcome:
         outcome = _judge_tests(output) if row.tests else _judge(row, code, output)
         if row.cpu and outcome.good:
             outcome = _beside_cpu(row, output, folder, log, patience)
+        elif row.uncompiled and outcome.good:
+            outcome = _beside_uncompiled(row, output, folder, log, patience)
         if report.exists():
             _read(json.loads(report.read_text(encoding="utf-8")), outcome)
         return outcome
@@ -165,10 +168,7 @@ def _beside_cpu(row: Row, output: str, folder: Path, log: Path, patience: float)
     ours, theirs = (_numbers(row.losses, text) for text in (output, plain))
     if code != 0 or not theirs:
         return Outcome("fails", f"on the CPU it ended with exit code {code} and {len(theirs)} losses")
-    equal = len(ours) == len(theirs) and all(
-        math.isclose(one, other, rel_tol=1e-3) for one, other in zip(ours, theirs, strict=True)
-    )
-    if not equal:
+    if not _equal(ours, theirs):
         return Outcome("fails", f"its losses {ours} are not the CPU's {theirs}")
     reason = f"{len(ours)} losses equal to the CPU's"
     if row.seconds:
@@ -177,6 +177,29 @@ def _beside_cpu(row: Row, output: str, folder: Path, log: Path, patience: float)
         if slower > SLOWEST:
             return Outcome("fails", reason)
     return Outcome("runs", reason)
+
+
+def _beside_uncompiled(row: Row, output: str, folder: Path, log: Path, patience: float) -> Outcome:
+    """Run the same program without torch.compile, on the same GPUs: the losses that both print must be equal."""
+    command = _command(replace(row, command=row.uncompiled), folder, folder.parent / "uncompiled.json")
+    beside = log.with_suffix(".uncompiled.log")
+    code, plain = _execute(command, _variables(row, folder), folder, row, beside, patience)
+    ours, theirs = (_numbers(row.losses, text) for text in (output, plain))
+    if code != 0 or not theirs:
+        return Outcome("fails", f"uncompiled it ended with exit code {code} and {len(theirs)} losses")
+    if not _equal(ours, theirs):
+        return Outcome("fails", f"its losses {ours} are not those of the uncompiled program, {theirs}")
+    return Outcome("runs", f"{_losses(ours)} equal to the uncompiled program's")
+
+
+def _losses(values: list[float]) -> str:
+    return f"{len(values)} loss" if len(values) == 1 else f"{len(values)} losses"
+
+
+def _equal(ours: list[float], theirs: list[float]) -> bool:
+    return len(ours) == len(theirs) and all(
+        math.isclose(one, other, rel_tol=1e-3) for one, other in zip(ours, theirs, strict=True)
+    )
 
 
 def _numbers(pattern: str, text: str) -> list[float]:
