@@ -65,7 +65,8 @@ Step time (the median of the optimizer's steps after the first) and peak memory 
 Findings are what the checks say beyond notes that cost nothing. `torch` is the version that the row ran on: torchvision
 is published for CUDA builds of torch, so what needs it runs with `make programs TORCH=2.14.1`; where its Python part is
 enough (`torchvision-python`), that is installed in a folder of its own. Rows that say "equal to the CPU's" compare
-losses with a run on the CPU. `make programs-compiled` runs the rows called "compiled", with Triton.
+losses with a run on the CPU. `make programs-compiled` runs the rows called "compiled", with Triton; torchtitan needs
+PyTorch 2.14 (`make programs TORCH=2.14.1`). A tutorial of Triton's compares its kernels with PyTorch's operators itself.
 Programs of `tools/programs/programs.toml` that are missing below have not been run with this version.
 
 | program | what it does | GPUs | torch | packages | outcome | step | peak | findings |
