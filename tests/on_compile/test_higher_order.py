@@ -9,6 +9,8 @@ import torch
 from test_compiled_cost import launched
 from torch import Tensor
 from torch._higher_order_ops.associative_scan import associative_scan
+from torch._higher_order_ops.map import map as map_rows
+from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
@@ -92,6 +94,17 @@ def test_a_loop_launches_its_body_as_often_as_it_runs(session: Session, turns: i
     before = len(session.trace)
     power(x, n)
     assert sum("mm" in name for name in launched(session, before)) == turns
+
+
+def test_scans_with_a_carry_and_maps_run_operator_by_operator(session: Session) -> None:
+    x = torch.rand(8, 16, device="cuda")
+    sums = torch.compile(lambda x: scan(lambda total, row: (total + row, total * row), x[0] * 0, x), fullgraph=True)
+    total, rows = sums(x)
+    torch.testing.assert_close(total, x.sum(0))
+    torch.testing.assert_close(rows, (x.cumsum(0) - x) * x)
+    scaled = torch.compile(lambda x: map_rows(lambda row, first: row * first, x, x[0].clone()), fullgraph=True)
+    torch.testing.assert_close(scaled(x), x * x[0])
+    assert [finding.code for finding in session.findings()].count("not-modelled") == 2
 
 
 def test_a_scan_is_a_kernel_of_inductors(session: Session) -> None:

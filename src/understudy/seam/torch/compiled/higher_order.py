@@ -101,18 +101,6 @@ def _associative_scan(
     return module.generic_associative_scan(combine, list(xs), additional_inputs=tuple(additional))
 
 
-def _scan(
-    context: Context, combine: Function, init: Sequence[Tensor], xs: Sequence[Tensor], additional: Sequence[object] = ()
-) -> object:
-    module = importlib.import_module("torch._higher_order_ops.scan")
-    return module.generic_scan(combine, list(init), list(xs), additional_inputs=tuple(additional))
-
-
-def _map(context: Context, body: Function, xs: Sequence[Tensor], additional: Sequence[object]) -> object:
-    module = importlib.import_module("torch._higher_order_ops.map")
-    return module.map_dense(body, list(xs), tuple(additional))
-
-
 def _flex_attention(name: str, context: Context, *args: object, **kwargs: object) -> object:
     """Flex attention by its definition, all scores at once; notes the operations in blocks that the mask keeps."""
     module = importlib.import_module("torch._higher_order_ops.flex_attention")
@@ -221,8 +209,6 @@ EVALUATE: dict[str, Callable[..., object]] = {
     "while_loop_stack_output": partial(_while_loop, stacked=True),
     "invoke_subgraph": _invoke_subgraph,
     "associative_scan": _associative_scan,
-    "scan": _scan,
-    "map_impl": _map,
     "with_effects": _with_effects,
     "graphsafe_run_with_rng_state": _drawing_apart,
     "run_and_save_rng_state": _drawing,
