@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from understudy import emulate
+from understudy.analysis.fixes import period
 from understudy.analysis.savings import Savings
 from understudy.session import Session
 
@@ -299,3 +300,19 @@ def test_a_loader_without_workers_pins_in_the_program_s_own_time(size: int) -> N
     promised = Savings(slow.trace.canonical()).of([one for one in slow.findings() if one.fix == "pin"])
     assert promised is not None
     assert promised.share == pytest.approx(1.0 - step_ns(fast) / step_ns(slow), rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"), [("", 1), ("a", 1), ("aaaa", 1), ("abcabcab", 3), ("aabaab", 3), ("abcd", 4)]
+)
+def test_the_period_of_a_loop(names: str, expected: int) -> None:
+    assert period(names) == expected
+
+
+def test_one_kernel_a_round_gains_nothing_by_a_graph() -> None:
+    with emulate("V100", no_data=True, assume=0.0) as session:
+        x = torch.zeros(8, device="cuda")
+        for _ in range(2100):
+            x = x + 1
+    found = next(one for one in session.findings() if one.code == "launch-bound")
+    assert found.saved_share == 0.0

@@ -58,3 +58,12 @@ def test_no_warning_is_lost_where_another_reason_is_the_headline(training: Trace
     lines = brief.lines(summarize(training.trace, findings(3)), 80)
     assert not any(line.startswith("why     code") for line in lines)
     assert "also    code-1 train.py:1: would save 30 %" in lines
+
+
+def test_each_process_of_a_job_is_judged_by_its_own_kernels(training: Trace) -> None:
+    training.trace.facts["exit_code"] = 0
+    kernels = sum(row[0] == 0 for row in training.trace.rows)
+    lines = brief.lines(summarize(training.trace, []), 80)
+    assert ("too short to judge" in lines[0]) == (kernels < 2_000)
+    training.trace.facts["processes"] = 2 * kernels
+    assert "too short to judge" in brief.lines(summarize(training.trace, []), 80)[0]

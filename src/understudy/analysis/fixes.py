@@ -295,13 +295,16 @@ EDGES = frozenset({Kind.EVENT_RECORD, Kind.EVENT_WAIT, Kind.BARRIER})
 class Graphs(Remedy):
     """Kernels of a step in a row are one CUDA graph: one launch of the host, the device's own time between its nodes.
 
-    The optimizer is fused if it can be: what its state does on the device in `capturable`'s other form costs more.
+    Without an optimizer a step is a round of the loop: as many kernels as it takes until their names come again. The
+    optimizer is fused if it can be: what its state does on the device in `capturable`'s other form costs more.
     """
 
     def prepare(self) -> None:
         """No graph is open."""
-        self.open: dict[int, bool] = {}
+        self.open: dict[int, int] = {}  # by thread, the kernels that its graph holds
         self.fused = FusedWhereverPossible(self.trace, [], self.old)
+        names = [self.name(row) for row in rows_of(self.trace) if row[0] == Kind.KERNEL]
+        self.most = period(names[len(names) // 2 :])
 
     def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
         """The first kernel of a row is the launch, the others follow by themselves."""
@@ -309,19 +312,31 @@ class Graphs(Remedy):
         if row[0] in EDGES and self.open.get(thread):
             return Change(gap_ns=0)
         if row[0] != Kind.KERNEL:
-            self.open[thread] = self.open.get(thread, False) and row[0] in (Kind.NOTE, Kind.BATCH)
+            if row[0] not in (Kind.NOTE, Kind.BATCH):
+                self.open[thread] = 0
             return AS_IT_WAS
         kernel = self.fused.change(index, row, lane, gap_ns)
         if gap_ns > LAUNCH_GAP_NS:
-            self.open[thread] = False
+            self.open[thread] = 0
             return kernel
+        held = self.open[thread] = self.open.get(thread, 0) % self.most + 1
         if not kernel.keep:
             return kernel
         on_host, lead_ns = self.old[lane.device].graph_launch_ns(1)
-        if self.open.get(thread):
+        if held > 1:
             return replace(kernel, gap_ns=0, lead_ns=lead_ns)
-        self.open[thread] = True
         return replace(kernel, gap_ns=min(gap_ns, on_host))
+
+
+def period(names: Sequence[str]) -> int:
+    """After how many the same names come again, to the end; all of them where they do not."""
+    ends = [0] * len(names)  # Knuth, Morris and Pratt's table: how much of the beginning ends here as well
+    for index in range(1, len(names)):
+        length = ends[index - 1]
+        while length and names[index] != names[length]:
+            length = ends[length - 1]
+        ends[index] = length + (names[index] == names[length])
+    return max(1, len(names) - (ends[-1] if ends else 0))
 
 
 class Workers(Remedy):

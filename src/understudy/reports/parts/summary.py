@@ -379,8 +379,8 @@ def _verdict(
         )
     if code:
         return f"{place}: no finding explains it", _where_time_went(devices, window_ns), "see its own error message"
-    kernels = sum(device.kernels for device in devices)
-    if kernels < SHORT:
+    kernels = sum(device.kernels for device in devices) // max(1, int(trace.facts.get("processes", 1)))
+    if kernels < SHORT:  # of a process: each is judged by itself
         return (
             f"{place}: too short to judge",
             f"{plural(kernels, 'kernel')}, and start-up is most of so short a run",
