@@ -16,6 +16,7 @@ LINES = 15
 LABEL = 8  # columns before the words of a line
 SENTENCE = 3  # lines of `why` and of `next`
 NAMED = 4  # devices whose share is said, causes that limit the step, notes by name
+LEAST = 0.005  # of the steps: a cause of less limits nothing
 MORE = "`-v` shows the whole report, `--report run.html` the timeline"
 
 
@@ -108,14 +109,15 @@ def graphs(summary: Summary) -> str:
 
 
 def limit(summary: Summary) -> str:
-    """The causes that take most of the first used device's steady part."""
+    """The causes that take most of the first used device's steps, or of its time where there are too few."""
     split = next(iter(summary.timing.splits), None)
     if split is None or not split.window_ns:
         return ""
-    ranked = sorted(split.causes.items(), key=lambda item: -item[1])
-    shown = [f"{cause} {format_share(spent / split.window_ns)}" for cause, spent in ranked if spent][:NAMED]
-    when = "" if split.causes.get("first use") else " after start-up"
-    return f"{', '.join(shown)} of cuda:{split.device}'s time{when}" if shown else ""
+    shares = {cause: spent / split.window_ns for cause, spent in split.causes.items()}
+    ranked = sorted((cause for cause in shares if shares[cause] >= LEAST), key=lambda cause: -shares[cause])
+    shown = [f"{cause} {format_share(shares[cause])}" for cause in ranked[:NAMED]]
+    of = "time" if summary.timing.step_ns is None else "steps"
+    return f"{', '.join(shown)} of cuda:{split.device}'s {of}" if shown else ""
 
 
 def _others(summary: Summary, width: int, room: int) -> list[str]:
