@@ -66,7 +66,7 @@ Findings are what the checks say beyond notes that cost nothing. `torch` is the 
 is published for CUDA builds of torch, so what needs it runs with `make programs TORCH=2.14.1`; where its Python part is
 enough (`torchvision-python`), that is installed in a folder of its own. Rows that say "equal to the CPU's" compare
 losses with a run on the CPU. `make programs-compiled` runs the rows called "compiled", with Triton; torchtitan needs
-PyTorch 2.14 (`make programs TORCH=2.14.1`). A tutorial of Triton's compares its kernels with PyTorch's operators itself.
+PyTorch 2.14 (`make programs TORCH=2.14.1`). Triton's tutorials compare their own results with PyTorch's.
 Programs of `tools/programs/programs.toml` that are missing below have not been run with this version.
 
 | program | what it does | GPUs | torch | packages | outcome | step | peak | findings |
