@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -90,3 +92,28 @@ def test_symmetric_memory_is_refused_in_one_sentence() -> None:
         symmetric = importlib.import_module("torch.distributed._symmetric_memory")
         with pytest.raises(UnsupportedError, match=r"has no symmetric memory.*use the collectives"):
             symmetric.empty(8, device="cuda")
+
+
+def direct_storage(path: Path) -> None:
+    torch.cuda.gds.gds_register_buffer(torch.ones(3, device="cuda").untyped_storage())
+
+
+def direct_file(path: Path) -> None:
+    torch.cuda.gds.GdsFile(str(path / "file"), os.O_CREAT | os.O_RDWR)
+
+
+def green_context(path: Path) -> None:
+    torch.cuda.green_contexts.GreenContext.create(num_sms=8, device_id=0)
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (direct_storage, "by cuFile"),
+        (direct_file, "by cuFile"),
+        *([(green_context, "divides a GPU's multiprocessors")] if hasattr(torch.cuda, "green_contexts") else []),
+    ],
+)
+def test_what_only_a_driver_does_is_refused(use: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+    with understudy.emulate("H100"), pytest.raises(UnsupportedError, match=message):
+        use(tmp_path)

@@ -17,6 +17,11 @@ WHY = "an emulated GPU has no processor to run it on"
 INSTEAD = "write it with PyTorch's operators, or run this part on a real GPU"
 
 
+DIRECT_STORAGE = (
+    "_gds_register_buffer", "_gds_deregister_buffer", "_gds_register_handle", "_gds_deregister_handle",
+    "_gds_load_storage", "_gds_save_storage",
+)  # fmt: skip
+"""What the functions of torch.cuda.gds call."""
 TRITON = (
     "triton.runtime.jit", "triton.runtime.interpreter", "triton.runtime.autotuner", "triton.runtime.driver",
     "triton.testing",
@@ -30,8 +35,27 @@ def patches(state: State) -> list[Patch]:
         Patch(torch._C, "_cuda_jiterator_compile_and_launch_kernel", _jiterator),
         Patch(torch._C, "_cuda_customAllocator", _allocator),
         Patch(torch._C, "_cuda_changeCurrentAllocator", _allocator),
+        *(Patch(torch._C, name, _direct_storage) for name in DIRECT_STORAGE if hasattr(torch._C, name)),
     ]
-    return [*found, Patch(torch.cuda, "_compile_kernel", _kernel)] if hasattr(torch.cuda, "_compile_kernel") else found
+    if hasattr(torch.cuda, "_compile_kernel"):
+        found.append(Patch(torch.cuda, "_compile_kernel", _kernel))
+    if hasattr(torch.cuda, "green_contexts"):
+        found.append(Patch(torch.cuda.green_contexts.GreenContext, "create", staticmethod(_green_context)))
+    return found
+
+
+def _direct_storage(*_: object) -> NoReturn:
+    raise UnsupportedError(
+        "torch.cuda.gds moves bytes between a disk and a GPU by cuFile, which emulated GPUs do not have: read the file "
+        "into host memory, and copy that"
+    )
+
+
+def _green_context(**_: object) -> NoReturn:
+    raise UnsupportedError(
+        "torch.cuda.green_contexts divides a GPU's multiprocessors by CUDA's driver, which emulated GPUs do not have: "
+        "use streams of different priority"
+    )
 
 
 def _allocator(*_: object) -> NoReturn:
