@@ -374,3 +374,9 @@ def test_what_a_cuda_wrapper_checks_takes_no_host_number_either(
     call(x, number.cuda())
     call(x.cpu(), number)
     assert torch.where(x > 0, x, number).is_cuda
+
+
+def test_an_overload_of_tensors_takes_a_number_first() -> None:
+    x = torch.ones((), dtype=torch.int16, device="cuda")
+    assert torch.ops.aten.sub.Tensor(-6, x).item() == -7  # type: ignore[arg-type]
+    assert torch.sub(torch.ones(2, device="cuda"), x).tolist() == [0, 0]

@@ -63,7 +63,8 @@ def _subtracted(
     inner: Handler | None, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
 ) -> object:
     first, second = args[0], args[1]
-    if isinstance(second, torch.Tensor) and first.dim() + second.dim() == 3:
+    both = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)  # TorchScript gives numbers as such
+    if both and first.dim() + second.dim() == 3:
         column, row = (first, second) if first.dim() == 2 else (second, first)
         if row.dim() == 1 and column.size(1) == 1 < column.size(0) == row.size(0) and device_of(column) >= 0:
             state = dispatch.state
