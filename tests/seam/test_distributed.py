@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
+import understudy
 from understudy.trace.operation import Kind
 from understudy.trace.trace import Trace
 
@@ -245,3 +247,15 @@ def test_rpc_refuses_tensors_of_devices(tmp_path):
     assert len(there) == 2
     assert all("TensorPipe RPC backend only supports CPU tensors by default" in text for text in there)
     assert all("cuda:0" in text for text in there)
+
+
+def test_a_group_that_is_told_its_device_does_not_initialize_cuda() -> None:
+    """NCCL connects in C++; `DeviceMesh` chooses the rank's device as long as PyTorch's Python side has none."""
+    with understudy.emulate("2xA100"):
+        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=torch.device("cuda", 1))
+        try:
+            assert not torch.cuda.is_initialized()
+            torch.cuda.set_device(1)
+            assert torch.cuda.is_initialized()
+        finally:
+            dist.destroy_process_group()
