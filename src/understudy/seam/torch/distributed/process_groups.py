@@ -187,8 +187,11 @@ def _connect_eagerly(groups: Groups, group: dist.ProcessGroup) -> None:
     """A group that was told its device makes NCCL's communicator at once; other groups at their first collective."""
     made, device = groups.by_name.get(group.group_name), group.bound_device_id
     if made is not None and made.nccl and device is not None:
-        groups.state.initialize()  # as C++ does: `torch.cuda.is_initialized()` stays False, which DeviceMesh looks at
-        index = groups.state.index(device)
+        state = groups.state
+        if state.visible is None:
+            state.initialize()
+            state.only_driver = True  # DeviceMesh chooses the rank's device then
+        index = state.checked(device.index)
         groups.connect(made, index)
         groups.introduce(made, index)
 

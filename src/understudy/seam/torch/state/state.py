@@ -98,6 +98,7 @@ class State(Core):
     """
 
     generation = 0
+    only_driver = False  # whether C++ has used CUDA, but not yet Python, whose `torch.cuda.is_initialized()` is False
 
     def __init__(
         self,
@@ -197,8 +198,13 @@ class State(Core):
             if place.type != "cuda":
                 return CPU
             index = self.local.device if place.index is None else place.index
-        if self.visible is None:
+        if self.visible is None or self.only_driver:
+            self.only_driver = False
             torch.cuda._lazy_init()
+        return self.checked(index)
+
+    def checked(self, index: int) -> int:
+        """An ordinal, which a device must have."""
         if not 0 <= index < len(self.machine.devices):
             raise invalid_ordinal()
         return index
