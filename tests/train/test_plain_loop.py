@@ -111,8 +111,10 @@ def test_a_loss_with_parameters_trains_and_is_resumed(tmp_path):
     assert torch.equal(resumed.weight, expected.weight)
     assert resumed.calls.item() == 12
     assert torch.equal(again.weight, model.weight)
-    with pytest.raises(UsageError, match="loss is of a different model"):
+    with pytest.raises(UsageError, match="the loss was"):
         trained(nn.Linear(1, 1), epochs=9, checkpoint=tmp_path, fit={"resume": True})
+    with pytest.raises(UsageError, match="loss is of a different model"):
+        trained(nn.Linear(1, 1), epochs=9, checkpoint=tmp_path, fit={"resume": True, "allow_changes": True})
 
 
 def test_a_loss_is_in_eval_mode_while_it_validates():

@@ -188,10 +188,10 @@ def _connect_eagerly(groups: Groups, group: dist.ProcessGroup) -> None:
     made, device = groups.by_name.get(group.group_name), group.bound_device_id
     if made is not None and made.nccl and device is not None:
         state = groups.state
-        if state.visible is None:
-            state.initialize()
-            state.only_driver = True  # DeviceMesh chooses the rank's device then
-        index = state.checked(device.index)
+        first = state.visible is None
+        state.initialize()
+        index = state.index(device)
+        state.only_driver = state.only_driver or first  # DeviceMesh chooses the rank's device then
         groups.connect(made, index)
         groups.introduce(made, index)
 

@@ -201,10 +201,6 @@ class State(Core):
         if self.visible is None or self.only_driver:
             self.only_driver = False
             torch.cuda._lazy_init()
-        return self.checked(index)
-
-    def checked(self, index: int) -> int:
-        """An ordinal, which a device must have."""
         if not 0 <= index < len(self.machine.devices):
             raise invalid_ordinal()
         return index
