@@ -205,14 +205,15 @@ def _size_bytes(tensor: torch.Tensor) -> int:
 
 
 def synchronize(device: Device | None = None) -> None:
-    """Wait until `device` (by default every GPU) has finished all work that was submitted to it."""
+    """Wait until `device` (by default every GPU that this process uses) has finished all work submitted to it."""
     if device is not None:
         if torch.device(device).type == "cuda":
             torch.cuda.synchronize(device)
         return
     if _cuda.is_initialized():
         for index in range(num_gpus()):
-            torch.cuda.synchronize(index)
+            if torch._C._cuda_hasPrimaryContext(index):  # waiting would make one, and take the GPU's memory for it
+                torch.cuda.synchronize(index)
 
 
 class Stream:
