@@ -26,8 +26,8 @@ from understudy.trace.trace import Trace
 
 SUFFIX = ".journal"
 FEW, SOON_NS = 1024, 10_000_000
-"""A wait of the host with fewer new rows than that writes them only when the last writing was so long ago: a loop that
-waits for each number is not to open a file each time."""
+"""A wait of the host with fewer new rows than that writes them only when the last writing was so long ago, or so few
+rows were written before: a loop that waits for each number is not to open a file each time."""
 
 
 def program_files() -> list[str]:
@@ -101,10 +101,10 @@ class ExitHandler:
     # ------------------------------------------------------------------ as it comes
 
     def keep(self) -> None:
-        """Write the rows that are new, unless they are few and the last ones were written just now."""
+        """Write the rows that are new, unless they are few, many were before, and the last were written just now."""
         now = monotonic_ns()
         new = len(self.trace.rows) - self._pages.written
-        if now - self._kept_ns < SOON_NS and new < FEW:
+        if now - self._kept_ns < SOON_NS and new < FEW <= self._pages.written:
             return
         if self.done or not self._lock.acquire(blocking=False):
             return
