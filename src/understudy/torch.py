@@ -212,7 +212,8 @@ def synchronize(device: Device | None = None) -> None:
         return
     if _cuda.is_initialized():
         for index in range(num_gpus()):
-            if torch._C._cuda_hasPrimaryContext(index):  # waiting would make one, and take the GPU's memory for it
+            # Waiting would make a context, which takes the GPU's memory.
+            if torch._C._cuda_hasPrimaryContext(index):  # type: ignore[attr-defined]
                 torch.cuda.synchronize(index)
 
 
