@@ -34,6 +34,9 @@ SELECTIONS = ("aten::index", "aten::masked_select")
 class NoWait(Remedy):
     """The host does not wait at these lines; copies stay, but those of a number that is only read.
 
+    What a line keeps is copied into new pinned memory, or once after the loop where making that takes longer than the
+    host waits now.
+
     What selects by a mask waits for the number of elements: with `torch.where` all of them stay, so what works on the
     selection works on all, and a mean is a sum divided by the number of those selected.
     """
@@ -75,7 +78,9 @@ class NoWait(Remedy):
         # With `non_blocking=True` PyTorch takes pinned memory, which is worth its making where it is used again.
         pinned = self.pinned(row, lane)
         if row[3] in self.kept and pinned is not AS_IT_WAS:
-            return replace(pinned, gap_ns=gap_ns + self.old[lane.device].host_malloc_ns(1 << (row[7] - 1).bit_length()))
+            memory_ns = self.old[lane.device].host_malloc_ns(1 << (row[7] - 1).bit_length())
+            if memory_ns <= row[6] - row[4]:
+                return replace(pinned, gap_ns=gap_ns + memory_ns)
         return pinned
 
     def _kernel(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
