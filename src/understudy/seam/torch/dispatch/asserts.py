@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from understudy.machine.stream import Stream
-from understudy.seam.torch.dispatch.mode import Dispatch, Handler
+from understudy.seam.torch.dispatch.mode import Dispatch, Handler, hand_on
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import cuda_error
 from understudy.seam.torch.operators.plan import Plan, tensors_in
@@ -101,7 +101,7 @@ def _refuse(
 def guarded(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """An operator whose CUDA kernel asserts that indices are in range."""
     try:
-        return dispatch.general(plan, func, args, kwargs) if kwargs else dispatch.plain(plan, func, args)
+        return hand_on(dispatch, plan, func, args, kwargs)
     except (IndexError, RuntimeError) as error:
         devices = [device_of(tensor) for tensor in tensors_in((*args, *kwargs.values()))]
         device = max(devices, default=-1)

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch.autograd.graph import Node
 
-from understudy.seam.torch.dispatch.mode import Dispatch, Handler
+from understudy.seam.torch.dispatch.mode import Dispatch, Handler, hand_on
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.state import State
@@ -31,12 +31,12 @@ MOST_DIFFERENCES = 64  # remembered, of programs that never call backward
 
 def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
     """Handlers of `LOSSES` and `DIFFERENCE`: they look at both sides, then go on with the handler that there was."""
-    losses = {name: partial(_compared, handlers.get(name)) for name in LOSSES}
-    return {**losses, DIFFERENCE: partial(_subtracted, handlers.get(DIFFERENCE))}
+    losses = {name: partial(_compared, handlers.get(name, hand_on)) for name in LOSSES}
+    return {**losses, DIFFERENCE: partial(_subtracted, handlers.get(DIFFERENCE, hand_on))}
 
 
 def _compared(
-    inner: Handler | None, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
+    inner: Handler, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
 ) -> object:
     first, second = args[0], args[1]
     if (
@@ -56,11 +56,11 @@ def _compared(
         site = state.site()
         note = Note("loss-broadcast", state.machine.trace.sites[site], detail)
         state.machine.note(state.local.host, note, site)
-    return _go_on(inner, dispatch, plan, func, args, kwargs)
+    return inner(dispatch, plan, func, args, kwargs)
 
 
 def _subtracted(
-    inner: Handler | None, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
+    inner: Handler, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
 ) -> object:
     first, second = args[0], args[1]
     both = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)  # TorchScript gives numbers as such
@@ -71,15 +71,7 @@ def _subtracted(
             if len(state.differences) < MOST_DIFFERENCES:
                 output, target = (column, row) if column.requires_grad else (row, column)
                 state.differences[row.size(0)] = (state.site(), tuple(output.shape), tuple(target.shape))
-    return _go_on(inner, dispatch, plan, func, args, kwargs)
-
-
-def _go_on(
-    inner: Handler | None, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
-) -> object:
-    if inner is not None:
-        return inner(dispatch, plan, func, args, kwargs)
-    return dispatch.general(plan, func, args, kwargs) if kwargs else dispatch.plain(plan, func, args)
+    return inner(dispatch, plan, func, args, kwargs)
 
 
 def differentiated(state: State, roots: Iterable[object]) -> None:

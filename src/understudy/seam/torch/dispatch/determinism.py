@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from understudy.seam.torch.dispatch.mode import Dispatch, Handler
+from understudy.seam.torch.dispatch.mode import Dispatch, Handler, hand_on
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.tags import device_of
@@ -76,19 +76,17 @@ RAISED = (
 
 def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
     """Handlers of the operators of `ALERTS`: they look at the switch, then go on with the handler that there was."""
-    return {name: partial(_checked, handlers.get(name)) for name in ALERTS}
+    return {name: partial(_checked, handlers.get(name, hand_on)) for name in ALERTS}
 
 
 def _checked(
-    inner: Handler | None, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
+    inner: Handler, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
 ) -> object:
     if torch.are_deterministic_algorithms_enabled() and any(device_of(t) >= 0 for t in tensors_in(args)):
         only = ONLY_WHEN.get(plan.name)
         if only is None or only(dict(zip(plan.names, args, strict=False)) | kwargs):
             alert(ALERTS[plan.name])
-    if inner is not None:
-        return inner(dispatch, plan, func, args, kwargs)
-    return dispatch.general(plan, func, args, kwargs) if kwargs else dispatch.plain(plan, func, args)
+    return inner(dispatch, plan, func, args, kwargs)
 
 
 def alert(name: str) -> None:

@@ -498,6 +498,11 @@ class Dispatch(TorchDispatchMode):
                 self.state.resized(storage)
 
 
+def hand_on(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """An operator without a handler of its own: what those around it go on with."""
+    return dispatch.general(plan, func, args, kwargs) if kwargs else dispatch.plain(plan, func, args)
+
+
 def overridden(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """An operator of PyTorch's with a kernel of the program's under CUDA's key, as long as that is there."""
     name = func.name()
