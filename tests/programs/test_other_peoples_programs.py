@@ -34,8 +34,25 @@ def test_a_row_names_what_exists(row):
 
 
 def test_each_package_has_a_module_that_can_be_imported():
-    alone = {program_packages.PYTHON_PART, *program_packages.ALONE}
-    assert all(program_packages.MODULES.get(name, name).isidentifier() for name in set(VERSIONS) - alone)
+    apart = set(program_packages.APART)
+    assert all(program_packages.MODULES.get(name, name).isidentifier() for name in set(VERSIONS) - apart)
+
+
+def test_a_package_that_breaks_others_is_seen_by_the_rows_that_name_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(program_packages, "PARTS", tmp_path)
+    (tmp_path / "timm" / "timm-1.0.dist-info").mkdir(parents=True)
+    (tmp_path / "timm" / "timm-1.0.dist-info" / "METADATA").write_text("Name: timm\nVersion: 1.0\n", encoding="utf-8")
+    (tmp_path / "timm" / "timm.py").write_text("", encoding="utf-8")
+    code = "import importlib.util; print(importlib.util.find_spec('timm') is not None)"
+    seen = {}
+    for packages in (("timm",), ("accelerate",)):
+        row = programs.Row("some", "looks", "V100", ("-c", code), packages=packages)
+        seen[packages] = subprocess.run(
+            [sys.executable, "-c", code], env=programs._variables(row, tmp_path), capture_output=True, text=True
+        ).stdout.strip()
+    assert seen == {("timm",): "True", ("accelerate",): "False"}
+    assert program_packages.version_of("timm") == "1.0"
+    assert program_packages.version_of("vit-pytorch") is None
 
 
 @pytest.mark.parametrize(

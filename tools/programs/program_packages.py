@@ -25,10 +25,10 @@ NO_INDEX = "pip reaches no package index"
 CPU_BUILD = "{name} is published for CUDA builds of torch, and this is a CPU build: make programs TORCH=2.14.1"
 OF_CUDA_BUILDS = ("torchvision", "triton")
 PARTS = Path(sys.prefix) / "parts"
-"""Packages of which only the Python files are used: beside the others, libraries that look for them would break."""
 PYTHON_PART = "torchvision-python"
 """torchvision without its operators, which its builds for CUDA do not load beside a CPU build of torch."""
-ALONE = (
+APART = (
+    PYTHON_PART,
     "denoising-diffusion-pytorch",
     "open-clip-torch",
     "pytorch-fid",
@@ -37,13 +37,22 @@ ALONE = (
     "ultralytics",
     "vit-pytorch",
 )
-"""Packages that need torchvision: they are installed without what they depend on, which rows name."""
+"""torchvision's Python part and what needs it, each in a folder of its own that only the rows see that name it.
+
+Other libraries try these packages when they find them, and break where torchvision is missing or has no operators. They
+are installed without what they depend on, which rows name."""
+
+
+def folders_of(names: Iterable[str]) -> list[str]:
+    """The folders to import the packages from that are not among the environment's own."""
+    return [str(PARTS / name) for name in names if name in APART]
 
 
 def version_of(name: str) -> str | None:
     """The version of an installed package, None when it is missing."""
-    if name == PYTHON_PART:
-        found = importlib.metadata.distributions(name="torchvision", path=[str(PARTS)])
+    if name in APART:
+        known = "torchvision" if name == PYTHON_PART else name
+        found = importlib.metadata.distributions(name=known, path=folders_of([name]))
         return next((one.version for one in found), None)
     try:
         return importlib.metadata.version(name)
@@ -86,7 +95,7 @@ def _provide(name: str, version: str) -> str:
         problem = _pip(name, version)
         if problem:
             return problem
-    problem = "" if name in (PYTHON_PART, *ALONE) else _import_problem(name)
+    problem = "" if name in APART else _import_problem(name)
     if problem:
         command = [sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", name]
         subprocess.run(command, capture_output=True, check=False)
@@ -102,12 +111,9 @@ def _pip(name: str, version: str) -> str:
     wanted = f"{name}=={version}" if version and name != "torchvision" else name
     torch = importlib.metadata.version("torch")
     pin = f"torch=={torch}"
-    own = []
+    own = ["--no-deps", "--target", *folders_of([name])] if name in APART else []
     if name == PYTHON_PART:  # torch 2.N goes with torchvision 0.(N + 15)
         wanted = f"torchvision==0.{int(torch.split('.')[1]) + 15}.*"
-        own = ["--no-deps", "--target", str(PARTS)]
-    elif name in ALONE:
-        own = ["--no-deps"]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
         constraints.write(pin)
         constraints.flush()

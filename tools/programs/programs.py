@@ -39,7 +39,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
 from program_data import MAKERS  # noqa: E402
-from program_packages import PARTS, PYTHON_PART, clone, commit_of, install, version_of  # noqa: E402
+from program_packages import clone, commit_of, folders_of, install, version_of  # noqa: E402
 
 TABLE = HERE / "programs.toml"
 SCRIPTS = HERE / "scripts"
@@ -64,7 +64,8 @@ has the command of each, and how its success is judged: it must succeed and prin
 Step time (the median of the optimizer's steps after the first) and peak memory (of the fullest GPU) are modelled.
 Findings are what the checks say beyond notes that cost nothing. `torch` is the version that the row ran on: torchvision
 is published for CUDA builds of torch, so what needs it runs with `make programs TORCH=2.14.1`; where its Python part is
-enough (`torchvision-python`), that is installed in a folder of its own. Rows that say "equal to the CPU's" compare
+enough (`torchvision-python`), that is installed, and so is what needs torchvision, in a folder that only the rows see
+which name it. Rows that say "equal to the CPU's" compare
 losses with a run on the CPU. `make programs-compiled` runs the rows called "compiled", with Triton; torchtitan needs
 PyTorch 2.14 (`make programs TORCH=2.14.1`). Triton's tutorials compare their own results with PyTorch's.
 Programs of `tools/programs/programs.toml` that are missing below have not been run with this version.
@@ -225,8 +226,8 @@ def _command(row: Row, folder: Path, report: Path) -> list[str]:
 def _variables(row: Row, folder: Path) -> dict[str, str]:
     own = {name: f"{folder}/{value[2:]}" if value.startswith("@/") else value for name, value in row.variables.items()}
     # This checkout is what is tried, also where the environment has another one installed.
-    parts = str(PARTS) if PYTHON_PART in row.packages else None
-    own["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT / "src"), own.get("PYTHONPATH"), parts)))
+    paths = (str(ROOT / "src"), own.get("PYTHONPATH"), *folders_of(row.packages))
+    own["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     # Nothing is to be downloaded; one thread a process, as torchrun sets it.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))  # for `accelerate launch`
     fixed = {"PATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
