@@ -231,17 +231,18 @@ def _circle(job: Job, start: int, stuck: set[int]) -> list[int]:
         path.append(following)
 
 
-def late(job: Job, calls: Mapping[int, Call], waited_ms: Mapping[int, int], limit_ms: int) -> Note:
-    """A call in which ranks waited longer than their group's timeout; `waited_ms` is each one's wait for the last."""
-    first = max(waited_ms, key=lambda rank: (waited_ms[rank], -rank))
-    last = min(waited_ms, key=lambda rank: (waited_ms[rank], rank))
+def late(job: Job, calls: Mapping[int, Call], waits_ms: Mapping[int, tuple[int, int]]) -> Note:
+    """A call in which ranks waited longer than they may: each one's wait for the last, and its limit, 0 for none."""
+    overdue = [rank for rank, (waited_ms, limit_ms) in waits_ms.items() if 0 < limit_ms < waited_ms]
+    first = max(overdue, key=lambda rank: (waits_ms[rank][0], -rank))
+    last = min(waits_ms, key=lambda rank: (waits_ms[rank][0], rank))
     some = next(iter(calls.values()))
     detail: Detail = [
         ("rank", first),
         ("group", _group(job, some.channel)),
         ("number", some.number),
-        ("waited_ms", waited_ms[first]),
-        ("limit_ms", limit_ms),
+        ("waited_ms", waits_ms[first][0]),
+        ("limit_ms", waits_ms[first][1]),
         *_lines({rank: f"{call.operation} at {call.site}" for rank, call in calls.items()}),
     ]
     nearest = calls.get(last, some)

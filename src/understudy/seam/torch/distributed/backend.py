@@ -14,10 +14,13 @@ import torch.distributed as dist
 
 from understudy.errors import UnsupportedError
 from understudy.ranks.calls import Channel, Operation
+from understudy.seam.torch.distributed.allowance import Allowance
 from understudy.seam.torch.distributed.groups import Groups
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import ErrorType, Store
+
+    from understudy.seam.torch.distributed.work import Waiting
 
 NCCL_TIMEOUT = timedelta(minutes=10)
 """What `init_process_group` takes for NCCL when the program gives none (torch/distributed/constants.py)."""
@@ -49,6 +52,7 @@ class Nccl:
 
     _us_groups: Groups
     _us_options: Options
+    _us_allowance: Allowance
     _us_store: Store
     _us_number: int
     _us_splits = 0
@@ -80,11 +84,11 @@ class Nccl:
         self._us_options._timeout = timeout
 
     def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
-        pass
+        self._us_allowance.add(timeout)
 
-    def _verify_work_timeout(self, work: object, timeout: timedelta) -> bool:
+    def _verify_work_timeout(self, work: Waiting, timeout: timedelta) -> bool:
         """Whether a Work's timeout is this one (`verifyWorkTimeoutForTest`)."""
-        return self._us_options._timeout == timeout
+        return work.timeout == timeout
 
     # -------------------------------------------------------------- the communicator
 
@@ -203,6 +207,7 @@ def backend_class(groups: Groups) -> type[dist.ProcessGroupGloo]:
             if not _several_machines():
                 dist.ProcessGroupGloo._set_default_timeout(self, PATIENCE)
             self._us_groups, self._us_options, self._us_store = groups, options, store
+            self._us_allowance = Allowance(options)
             self._us_number = next(numbers)
             groups.backends.append(self)  # C++ keeps the gloo object, only this keeps the Python one
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from understudy.ranks.calls import Channel
 from understudy.seam.torch.dispatch.asserts import Failure
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.distributed.described import Described, message, reduction_of
-from understudy.seam.torch.distributed.groups import Group, Groups, Queued
+from understudy.seam.torch.distributed.groups import NS, Group, Groups, Queued
 from understudy.seam.torch.distributed.nodata import answer, lacks_values, token, with_values
 from understudy.seam.torch.distributed.values import (
     REDUCING,
@@ -103,6 +104,7 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
     seen = [] if shape.reads == shape.writes else writes
     call = groups.descriptions.collective(plan.name, reads, seen, (group.rank, group.size), reduction, named)
     stream = _stream(dispatch, group, device, asynchronous)
+    timeout = group.timeout(dispatch.local.host.now_ns)
     with _meeting(dispatch, group, call, stream, (plan.name, device, size)) as site:
         if lacks_values(args):
             out = answer(func, args[shape.writes])
@@ -125,6 +127,7 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
     if CALLS.queued is not None:
         CALLS.queued.site, CALLS.queued.call = site, call.operation
         CALLS.queued.group, CALLS.queued.began_ns = group, began_ns
+        CALLS.queued.timeout = timeout
     return out
 
 
@@ -271,6 +274,7 @@ def submit(
     state = dispatch.state
     state.groups.clear_shelf()
     state.machine.collective(state.local.host, stream, *what, group.size, site)
+    group.called(stream.ready_ns)
     if state.machine.concurrent:
         state.order.touched(*touched, stream, site)
 
@@ -301,6 +305,7 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         return dispatch.call(plan, func, args, kwargs, CPU)
     device = place(dispatch, group, tensors)
     entry = _posted(dispatch, group, plan.name, tensors, (peer, tag))
+    timeout = group.timeout(dispatch.local.host.now_ns)
     out = _message(dispatch, plan, func, args, kwargs, device)
     stream, ready = _ready(dispatch, group, device)
     with torch._C._DisableTorchDispatch():
@@ -315,7 +320,7 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         ticket.wait()
         return None if stream is None else groups.mark(stream, 0)
 
-    return _pending(groups, out, finish, entry, tensors)
+    return _pending(groups, out, finish, entry, tensors, timeout)
 
 
 def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
@@ -328,6 +333,7 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
     device = place(dispatch, group, tensors)
     entry = _posted(dispatch, group, plan.name, tensors, (args[2] if len(args) > 3 else -1, args[-1]))
     posted_ns = dispatch.local.host.now_ns
+    limit_ms = group.limit_ms(posted_ns)
     out = _message(dispatch, plan, func, args, kwargs, device)
     work = dist.Work.unbox(out)
     stream, _ = _ready(dispatch, group, device)
@@ -344,11 +350,11 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         if stream is None:
             dispatch.local.host.wait_until(sent)
             return None
-        if group.limit_ms and sent - posted_ns > group.limit_ms * 1_000_000:
+        if 0 < limit_ms * NS < sent - posted_ns:
             sender = group.ranks[args[2] if len(args) > 3 else work._source_rank()]
-            waited = {group.ranks[group.rank]: (sent - posted_ns) // 1_000_000, sender: 0}
+            waits = {group.ranks[group.rank]: (-(-(sent - posted_ns) // NS), limit_ms), sender: (0, limit_ms)}
             channel = Channel(group.name, "recv", sender if len(args) > 3 else -1, args[-1])
-            raise groups.late(group, channel, message(plan.name, tensors), waited)
+            raise groups.late(group, channel, message(plan.name, tensors), waits)
         stream.ready_ns = max(stream.ready_ns, sent)
         site = dispatch.state.site()
         dispatch.machine.collective(dispatch.local.host, stream, "nccl:recv", size, 2, site)
@@ -356,7 +362,7 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
             dispatch.state.order.touched([], list(tensors), stream, site)
         return groups.mark(stream, 0)
 
-    return _pending(groups, out, finish, entry, tensors)
+    return _pending(groups, out, finish, entry, tensors, group.timeout(posted_ns))
 
 
 def _posted(dispatch: Dispatch, group: Group, name: str, tensors: Sequence[Tensor], whom: tuple[int, int]) -> int:
@@ -389,10 +395,16 @@ def _ready(dispatch: Dispatch, group: Group, device: int) -> tuple[Stream | None
 
 
 def _pending(
-    groups: Groups, out: Result, finish: Callable[[], Event | None], entry: int, tensors: Sequence[Tensor]
+    groups: Groups,
+    out: Result,
+    finish: Callable[[], Event | None],
+    entry: int,
+    tensors: Sequence[Tensor],
+    timeout: timedelta | None,
 ) -> object:
     if CALLS.depth:
         CALLS.queued = Queued(None, finish, entry=entry, message=tensors)
+        CALLS.queued.timeout = timeout
     else:
         with groups.watch.waiting(entry):
             dist.Work.unbox(out).wait()

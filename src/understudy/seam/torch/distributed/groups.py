@@ -17,6 +17,7 @@ from understudy.machine.order import knows
 from understudy.machine.stream import Event, Stream
 from understudy.ranks.calls import Channel, Operation
 from understudy.seam.cuda_driver import FIRST_PCI_BUS
+from understudy.seam.torch.distributed.allowance import Allowance
 from understudy.seam.torch.distributed.described import MASK, Described, Descriptions
 from understudy.seam.torch.distributed.lending import Lender, Lending
 from understudy.seam.torch.distributed.nccl import NCCL_VERSION
@@ -40,6 +41,8 @@ its place on the PCI bus."""
 SHARING = "understudy: give each rank a GPU of its own, or run with --share-gpus (share_gpus=True in Python)"
 
 MILLISECOND = timedelta(milliseconds=1)
+NS = 1_000_000
+"""Nanoseconds in one."""
 ABORTED = "NCCL communicator was aborted on rank {rank}. "
 """What `NCCLComm::getNcclComm` says (torch/csrc/distributed/c10d/NCCLUtils.cpp)."""
 
@@ -90,12 +93,25 @@ class Group:
         return bool(getattr(self.lender.inner, "_us_aborted", False))
 
     @property
-    def limit_ms(self) -> int:
-        """How long NCCL lets a call of it take, 0 for ever."""
-        options = getattr(self.lender.inner, "_us_options", None)
-        if options is None or not self.settings.times_out:
-            return 0
-        return int(options._timeout / MILLISECOND)
+    def allowance(self) -> Allowance | None:
+        """What NCCL lets calls of it take; None for a group of another backend."""
+        found: Allowance | None = getattr(self.lender.inner, "_us_allowance", None)
+        return found
+
+    def timeout(self, now_ns: int) -> timedelta | None:
+        """How long NCCL lets a call take that is made now; None for a group of another backend."""
+        allowance = self.allowance
+        return None if allowance is None else allowance.timeout(now_ns)
+
+    def limit_ms(self, now_ns: int) -> int:
+        """The same in milliseconds, 0 where nothing comes of it when it takes longer."""
+        timeout = self.timeout(now_ns)
+        return 0 if timeout is None or not self.settings.times_out else int(timeout / MILLISECOND)
+
+    def called(self, end_ns: int) -> None:
+        """A call was queued that is done on the device at `end_ns`."""
+        if self.allowance is not None:
+            self.allowance.called(end_ns)
 
     def meet(self, mine: Sequence[int]) -> list[tuple[int, ...]]:
         """Each rank's numbers: one exchange of all ranks, which bring equally many."""
@@ -131,8 +147,8 @@ class Queued:
     `tensors` are kept until somebody waits, as ProcessGroupNCCL's TensorShelf does: memory that a collective is still
     at work on goes to nobody else. `entry` is a message's in the ledger of this rank's calls, `message` its tensors,
     which the Work keeps for its own life (`outputs_` of ProcessGroupNCCL::pointToPoint). `site` and `call` are the line
-    and the operation, `group` whose it is, `began_ns` when it begins on the device, `waited` whether somebody waited or
-    took its future.
+    and the operation, `group` whose it is, `began_ns` when it begins on the device, `timeout` how long it may take,
+    `waited` whether somebody waited or took its future.
     """
 
     def __init__(
@@ -151,6 +167,7 @@ class Queued:
         self.site, self.began_ns = 0, 0
         self.call: Operation | None = None
         self.group: Group | None = None
+        self.timeout: timedelta | None = None
         self.waited = False
         self.host = False
 
@@ -287,13 +304,13 @@ class Groups:
             return
         try:
             with self.watch.inside(group.channel, call.operation, site):
-                rows = group.meet((ready_ns, *call[1:], self.state.local.host.now_ns))
+                now_ns = self.state.local.host.now_ns
+                rows = group.meet((ready_ns, *call[1:], now_ns, group.limit_ms(now_ns)))
                 first = rows[0][1]
                 if any(row[1] != first for row in rows) or _sum(rows, 2) != _sum(rows, 3):
                     raise self.watch.differing(group.name, call.operation, site)
                 times = [(row[0], row[4]) for row in rows]
-                if group.limit_ms:
-                    self._in_time(group, call, times)
+                self._in_time(group, call, times, [row[5] for row in rows])
                 self.skew.met(site, call.operation.name, group.ranks, ready_ns, times)
                 yield max(times)[0]
         except BaseException as error:
@@ -302,24 +319,30 @@ class Groups:
                 raise dist.DistBackendError(ABORTED.format(rank=group.rank)) from error
             raise
 
-    def _in_time(self, group: Group, call: Described, times: Sequence[tuple[int, int]]) -> None:
+    def _in_time(
+        self, group: Group, call: Described, times: Sequence[tuple[int, int]], limits_ms: Sequence[int]
+    ) -> None:
         """End what NCCL's watchdog ends: it counts from when a rank's host makes a call until the last rank is ready.
 
+        Each rank has a limit of its own, 0 for none.
+
         Raises:
-            DistBackendError: a rank waited for longer than the group's timeout.
+            DistBackendError: a rank waited for longer than it may.
         """
         last_ns = max(times)[0]
-        if last_ns - min(host_ns for _, host_ns in times) > group.limit_ms * 1_000_000:
-            waited = {
-                rank: (last_ns - host_ns) // 1_000_000 for rank, (_, host_ns) in zip(group.ranks, times, strict=True)
+        waits_ns = [last_ns - host_ns for _, host_ns in times]
+        if any(0 < limit_ms * NS < waited_ns for limit_ms, waited_ns in zip(limits_ms, waits_ns, strict=True)):
+            waits = {
+                rank: (-(-waited_ns // NS), limit_ms)
+                for rank, waited_ns, limit_ms in zip(group.ranks, waits_ns, limits_ms, strict=True)
             }
-            raise self.late(group, group.channel, call.operation, waited)
+            raise self.late(group, group.channel, call.operation, waits)
 
     def late(
-        self, group: Group, channel: Channel, operation: Operation, waited_ms: Mapping[int, int]
+        self, group: Group, channel: Channel, operation: Operation, waits_ms: Mapping[int, tuple[int, int]]
     ) -> dist.DistBackendError:
-        """The error of a call for which some rank waited longer than its group's timeout."""
-        return self.watch.late(channel, operation, waited_ms, group.limit_ms, group.settings.tears_down)
+        """The error of a call for which some rank waited longer than it may; each rank's wait, and its limit."""
+        return self.watch.late(channel, operation, waits_ms, group.settings.tears_down)
 
     def named_of(self, backend: object) -> list[str]:
         """The names of the groups that a backend belongs to: one, once it is made."""

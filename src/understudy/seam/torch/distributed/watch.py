@@ -249,26 +249,26 @@ class Watch:
         return error
 
     def late(
-        self, channel: Channel, operation: Operation, waited_ms: Mapping[int, int], limit_ms: int, tears_down: bool
+        self, channel: Channel, operation: Operation, waits_ms: Mapping[int, tuple[int, int]], tears_down: bool
     ) -> dist.DistBackendError:
-        """The error of a call that took longer than its group's timeout, by each rank's wait.
+        """The error of a call that took longer than its timeout, by each rank's wait and limit, 0 for none.
 
         Where NCCL's watchdog `tears_down`, a rank that waited too long ends here, as it does there.
         """
         entries = {entry.rank.rank: entry.rank for entry in self._entries()}
         me = -1 if self.ledger is None else self.ledger.rank
         number = 0 if self.ledger is None else self.ledger.counts.get(channel, 0)
-        calls = {rank: call for rank in waited_ms if rank in entries and (call := entries[rank].call(channel, number))}
+        calls = {rank: call for rank in waits_ms if rank in entries and (call := entries[rank].call(channel, number))}
         if channel.peer in entries:  # whose part of a message has a channel of its own
             calls = {rank: call for rank, call in calls.items() if rank != channel.peer}
-        notes = [late(entries, calls, waited_ms, limit_ms)] if calls else []
+        notes = [late(entries, calls, waits_ms)] if calls else []
         error = self.failure(notes)
-        if waited_ms.get(me, 0) <= limit_ms:
+        waited_ms, limit_ms = waits_ms.get(me, (0, 0))
+        if not 0 < limit_ms < waited_ms:
             return error
         group = entries[me].groups[channel.group]
-        times = limit_ms, waited_ms[me]
         rank = group.ranks.index(me)
-        said = watchdog.timeout(rank, number, operation, group, times)
+        said = watchdog.timeout(rank, number, operation, group, (limit_ms, waited_ms))
         if tears_down:
             lines = [said, f"[Rank {rank}] {watchdog.FAILED}", f"[Rank {rank}] {watchdog.TAKEN_DOWN}"]
             print("\n".join(f"[rank{me}]: {line}" for line in lines), file=sys.stderr)

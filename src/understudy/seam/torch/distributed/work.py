@@ -143,6 +143,11 @@ class Waiting:
     _queued: Queued
     _others: Sequence[Waiting]
 
+    @property
+    def timeout(self) -> timedelta | None:
+        """How long NCCL lets it take; None where NCCL does not say."""
+        return self._queued.timeout
+
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Make the current stream wait; for a barrier, and for tensors of the host, the host waits."""
         for other in self._others:
