@@ -61,6 +61,16 @@ def test_matrix_rank_writes_its_out(session: Session, place: str) -> None:
         torch.linalg.matrix_rank(matrix, out=torch.empty((), dtype=torch.bool, device=place))
 
 
+@pytest.mark.parametrize("name", ["rcond", "atol", "rtol"])
+def test_a_tolerance_of_pinv_lies_where_its_matrix_does(name: str) -> None:
+    with understudy.emulate():
+        matrix = torch.eye(3, device="cuda")
+        with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cpu!"):
+            torch.linalg.pinv(matrix, **{name: torch.full((), 1e-2)})
+        assert torch.linalg.pinv(matrix, **{name: torch.full((), 1e-2, device="cuda")}).equal(matrix)
+        assert torch.linalg.pinv(matrix[:0], **{name: torch.full((), 1e-2)}).shape == (3, 0)
+
+
 @pytest.mark.parametrize("function", [torch.linalg.matrix_rank, torch.linalg.cond, torch.linalg.matrix_norm])
 def test_what_an_empty_matrix_gives_is_on_its_device(session: Session, function: Callable[..., Any]) -> None:
     assert function(torch.empty(2, 0, 0, device="cuda:1")).device == torch.device("cuda", 1)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import understudy
 from understudy.session import Session
 
 HALVES = [torch.float16, torch.bfloat16]
@@ -67,3 +68,21 @@ def test_a_graph_replays_them(session: Session) -> None:
     x.fill_(1.0)
     graph.replay()
     assert out.tolist() == [[64.0] * 8] * 8
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("into", [False, True])
+def test_the_activation_of_a_product_is_that_of_cublaslt(dtype, into):
+    torch.manual_seed(0)
+    bias, left, right = torch.randn(5), torch.randn(4, 6), torch.randn(6, 5)
+    product = torch.addmm(bias, left, right)
+    with understudy.emulate():
+        tensors = [one.to("cuda", dtype) for one in (bias, left, right)]
+        for use_gelu, expected in (
+            (True, torch.nn.functional.gelu(product, approximate="tanh")),
+            (False, product.relu()),
+        ):
+            out = {"out": torch.empty(4, 5, device="cuda", dtype=dtype)} if into else {}
+            found = torch._addmm_activation(*tensors, use_gelu=use_gelu, **out)
+            tolerance = 1e-6 if dtype is torch.float32 else 2e-2
+            torch.testing.assert_close(found.cpu().float(), expected, rtol=tolerance, atol=tolerance)

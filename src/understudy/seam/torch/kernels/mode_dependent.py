@@ -25,6 +25,7 @@ from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.parts import COMPOSITE, restore_dispatch_keys
 from understudy.seam.torch.kernels.composite_checks import beside
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
+from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import FLOATING, device_of, storage_of, tag_of
@@ -34,16 +35,32 @@ Tensor = torch.Tensor
 
 MAKING_VIEWS = ("aten::linalg_pinv", "aten::linalg_lstsq")
 """Operators whose kernels are written in others and make conjugate views for them."""
+TOLERANCES = {"rcond", "atol", "rtol"}
 RANK = aten.linalg_matrix_rank
 
 
 def with_views(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Run an operator of `MAKING_VIEWS` as it runs where there is no mode."""
+    given = dict(zip(plan.names, args, strict=False)) | kwargs
     out = kwargs.get("out")
     if isinstance(out, Tensor) and isinstance(args[0], Tensor):
         beside("linalg_pinv", out, args[0])
+    for name in TOLERANCES & given.keys():
+        _beside_input(args[0], given[name])
     with restore_dispatch_keys(dispatch.state):
         return dispatch.general(plan, func, args, kwargs)
+
+
+def _beside_input(input: object, tolerance: object) -> None:
+    """Raises where a tolerance lies elsewhere than its matrix: multiplied by singular values it has a dimension."""
+    if not (isinstance(input, Tensor) and isinstance(tolerance, Tensor)) or not input.numel():
+        return
+    pair = device_of(tolerance), device_of(input)
+    if pair[0] != pair[1] and FLOATING not in pair:
+        first, other = (device_name(place) for place in (pair if pair[0] >= 0 else reversed(pair)))
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, {first} and {other}!"
+        )
 
 
 def placed(state: State, func: OpOverload, input: Tensor, *args: object, **kwargs: object) -> object:

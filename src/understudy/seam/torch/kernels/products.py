@@ -5,6 +5,8 @@
   documentation of cuBLAS, `CUBLAS_COMPUTE_32F`, which PyTorch asks for (aten/src/ATen/cuda/CUDABlas.cpp).
 - `torch.mm(a, b, out_dtype=torch.float32)` and its kin, for which the CPU has no kernel: half precision factors, a
   float32 sum that is never rounded (`_mm_dtype_out_cuda` and its kin of aten/src/ATen/native/cuda/Blas.cpp).
+- `torch._addmm_activation` with `use_gelu` takes GELU's approximation by tanh, which is that of cuBLASLt's epilogue
+  (`addmm_out_cuda_impl` of the same file); the CPU takes the exact one.
 - The CPU multiplies integers; CUDA refuses them (the AT_DISPATCH macros of the same file).
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._prims_common.wrappers import _maybe_resize_out as resized
 
 from understudy.seam.torch.kernels.substitutes import Kernel, substituted
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
@@ -49,6 +52,22 @@ class WithDtype(Kernel):
         return made if out is None else out.resize_(made.shape).copy_(made)
 
 
+def activated(bias: Tensor, *factors: Tensor, use_gelu: bool = False, **scales: object) -> object:
+    """`torch._addmm_activation`."""
+    made: Tensor = aten.addmm.default(bias, *factors, **scales)
+    return aten.gelu.default(made, approximate="tanh") if use_gelu else made.relu()
+
+
+def activated_into(*tensors: Tensor, out: Tensor, **options: object) -> object:
+    """The same with `out`."""
+    made = activated_in_float32(*tensors, **options)
+    assert isinstance(made, Tensor)
+    return resized(out, made.shape).copy_(made)
+
+
+activated_in_float32 = in_float32(activated)
+
+
 def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
     return WithDtype(func)
 
@@ -60,6 +79,8 @@ RUN = {
     "aten::addmm": in_float32(aten.addmm.default._op),
     "aten::bmm": in_float32(aten.bmm.default._op),
     "aten::baddbmm": in_float32(aten.baddbmm.default._op),
+    "aten::_addmm_activation": activated_in_float32,
+    "aten::_addmm_activation.out": activated_into,
 }
 """By name and overload, what `Plan.run` calls instead of PyTorch's own kernel."""
 DTYPES = {
