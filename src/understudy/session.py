@@ -70,7 +70,9 @@ class Options:
     """How to emulate. The names are those of `understudy run`'s options.
 
     - `gpus`: the GPUs, such as "2xV100", "V100:2" or "A100,H100".
-    - `cuda_version`: "X.Y"; None is 11.2, the documents' version, or the first one that supports the GPUs.
+    - `cuda_version`: "X.Y", of the driver and of the program. None: the program runs with the version that the
+      installed PyTorch is built with for these GPUs, and the driver (nvidia-smi's header) is that of 11.2, the
+      documents' version, or of the first one that supports the GPUs.
     - `seed`: seeds the generators of Python, NumPy and the framework at the start; None leaves them alone.
     - `clock`: "virtual" (the program reads the modelled time) or "real".
     - `async_copies`: "late", "clock" or "stale": when asynchronous copies take effect.
@@ -118,7 +120,9 @@ class Session:
         self.options = options
         self.models: tuple[Gpu, ...] = gpus.parse(options.gpus)
         wanted = options.cuda_version
-        self.cuda_version = versions.parse_version(wanted) if wanted else versions.default_cuda(self.models)
+        given = versions.parse_version(wanted) if wanted else None
+        self.cuda_version = given or versions.runtime_cuda(self.models, versions.installed_torch())
+        self.driver_cuda = given or versions.default_cuda(self.models)
         self.trace = Trace()
         self.trace.folder = os.getcwd()
         self.settings = _alloc_settings()
@@ -215,7 +219,7 @@ class Session:
         from understudy.seam import clock, cuda_driver, nvml
 
         self._patches.apply(Patch(*patch) for patch in nvml.patches(self.smi_host))
-        self._patches.apply(cuda_driver.patches(self.machine, self.cuda_version))
+        self._patches.apply(cuda_driver.patches(self.machine, self.driver_cuda))
         if self.options.clock == "virtual":
             self._patches.apply(clock.patches(self.machine, host, sites))
 
@@ -301,7 +305,7 @@ class Session:
 
     def smi_host(self) -> SmiHost:
         """The emulated GPUs as nvidia-smi sees them now, this process's memory in use."""
-        driver = versions.driver_version(self.cuda_version)
+        driver = versions.driver_version(self.driver_cuda)
         devices = []
         for device in self._devices:
             used = device.driver.occupied_bytes + device.driver.reserved_bytes
@@ -309,7 +313,7 @@ class Session:
             made = smi.device_of(device.gpu, device.physical, device.uuid, driver, shown, devices=len(self._devices))
             process = SmiProcess(os.getpid(), sys.executable, used >> 20)
             devices.append(replace(made, processes=(process,) if used else (), xid=device.driver.xid))
-        return SmiHost(tuple(devices), driver, ".".join(map(str, self.cuda_version)))
+        return SmiHost(tuple(devices), driver, ".".join(map(str, self.driver_cuda)))
 
     def _write_facts(self) -> None:
         facts = self.trace.facts

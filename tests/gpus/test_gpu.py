@@ -173,6 +173,25 @@ def test_context_and_gap():
     assert versions.process_gap_bytes() == 3 << 20
 
 
+@pytest.mark.parametrize(
+    ("spec", "torch", "cuda"),
+    [
+        ("A100", "2.6.0", (12, 4)),
+        ("A100", "2.10.0+cpu", (12, 8)),
+        ("2xH100", "2.13.0", (13, 0)),
+        ("V100", "2.13.0", (12, 6)),
+        ("V100,H100", "2.13.0", (12, 6)),
+        ("K80", "2.6.0", (11, 8)),
+        ("A100", "2.13.0+cu126", (12, 6)),
+        ("A100", "2.13.0a0+git1a2b3c4", (13, 0)),
+        ("H100", "of our own", (11, 8)),
+        ("2", None, (11, 2)),
+    ],
+)
+def test_a_program_runs_with_the_cuda_of_pytorchs_wheels(spec, torch, cuda):
+    assert versions.runtime_cuda(gpus.parse(spec), torch) == cuda
+
+
 def test_default_cuda_knows_the_gpu():
     assert versions.default_cuda(gpus.parse("2")) == (11, 2)
     assert versions.default_cuda(gpus.parse("V100,H100")) == (11, 8)

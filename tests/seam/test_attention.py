@@ -36,12 +36,20 @@ def kernel(out: torch.Tensor) -> str:
     [
         ("P100", HALF, "Efficient"), ("V100", HALF, "Efficient"), ("V100", SINGLE, "Efficient"), ("V100", DOUBLE, ""),
         ("T4", torch.bfloat16, ""), ("A100", torch.bfloat16, "Flash"), ("A100", HALF, "Flash"),
-        ("A100", SINGLE, "Efficient"), ("H100", HALF, "Flash"),
+        ("A100", SINGLE, "Efficient"),
     ],
 )  # fmt: skip
 def test_the_kernel_follows_gpu_and_type(gpu: str, dtype: torch.dtype, expected: str) -> None:
     with understudy.emulate(gpu, no_data=True):
         assert kernel(F.scaled_dot_product_attention(*heads(dtype, device="cuda"))) == expected
+
+
+@pytest.mark.parametrize(("cuda_version", "expected"), [("11.8", "Flash"), ("13.0", "Cudnn")])
+def test_the_kernel_follows_cudnns_version(cuda_version: str, expected: str) -> None:
+    if choice.VERSION < (2, 8):
+        expected = "Flash"  # cuDNN's was not preferred yet
+    with understudy.emulate("H100", no_data=True, cuda_version=cuda_version):
+        assert kernel(F.scaled_dot_product_attention(*heads(HALF, device="cuda"))) == expected
 
 
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.5}, {"attn_mask": True}], ids=str)

@@ -40,13 +40,21 @@ def retime(trace: Trace, models: Sequence[Gpu]) -> Trace:
         devices = "1 device" if len(before) == 1 else f"{len(before)} devices"
         raise UsageError(f"the trace has {devices} and {len(models)} GPUs were given: give one GPU{many}")
     after = [models[0]] * len(before) if len(models) == 1 else list(models)
-    cuda = max(tuple(trace.facts.get("cuda_version", (0, 0))), versions.default_cuda(tuple(after)))
-    run = Retiming(trace, before, after, (cuda[0], cuda[1]))
+    cuda = _cuda_version(trace, tuple(after))
+    run = Retiming(trace, before, after, cuda)
     for row in trace.rows:
         run.take(row)
     run.out.facts = _facts(trace, before, after, cuda, run.band())
     run.out.sources = trace.sources
     return run.out
+
+
+def _cuda_version(trace: Trace, after: tuple[Gpu, ...]) -> versions.Version:
+    """The CUDA version that the program would have run with on `after`."""
+    given = trace.facts.get("options", {}).get("cuda_version")
+    if given:
+        return max(versions.parse_version(str(given)), versions.default_cuda(after))
+    return versions.runtime_cuda(after, trace.facts.get("versions", {}).get("torch"))
 
 
 def does_not_fit(trace: Trace) -> list[int]:
@@ -69,8 +77,9 @@ def gpus_of(trace: Trace) -> list[Gpu]:
         ) from error
 
 
-def _facts(trace: Trace, before: list[Gpu], after: list[Gpu], cuda: Sequence[int], band: float | None) -> Json:
+def _facts(trace: Trace, before: list[Gpu], after: list[Gpu], cuda: versions.Version, band: float | None) -> Json:
     facts = dict(trace.facts)
+    was = facts.get("cuda_version") or cuda
     facts["gpus"] = [
         {
             "key": gpu.key,
@@ -84,8 +93,14 @@ def _facts(trace: Trace, before: list[Gpu], after: list[Gpu], cuda: Sequence[int
         for gpu in after
     ]
     facts["devices"] = [
-        {**device, "memory_bytes": gpu.memory_bytes}
-        for device, gpu in zip(trace.facts.get("devices", []), after, strict=False)
+        {
+            **device,
+            "memory_bytes": new.memory_bytes,
+            "context_bytes": device.get("context_bytes", 0)  # of each process that shares the device
+            * versions.context_bytes(new, cuda)
+            // versions.context_bytes(old, (was[0], was[1])),
+        }
+        for device, old, new in zip(trace.facts.get("devices", []), before, after, strict=False)
     ]
     facts["cuda_version"] = list(cuda)
     facts["retimed_from"] = [gpu.key for gpu in before]

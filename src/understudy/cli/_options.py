@@ -117,7 +117,7 @@ cuda_version_option = click.option(
     metavar="X.Y",
     envvar="UNDERSTUDY_CUDA_VERSION",
     callback=_cuda_version,
-    help="CUDA version to emulate.  [default: 11.2, or the first that knows the GPUs]",
+    help="CUDA version of the driver and the program.  [default: the installed PyTorch's; nvidia-smi's: 11.2]",
 )
 seed_option = click.option(
     "--seed",

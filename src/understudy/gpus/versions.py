@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
 import tomllib
 from functools import cache
 from typing import Any
@@ -20,6 +22,8 @@ _FIRST_CUDA: dict[str, Version] = {
     "blackwell": (12, 8),
     "blackwell-120": (12, 8),
 }
+_LAST_CUDA: dict[str, Version] = {"kepler": (11, 8), "pascal": (12, 6), "volta": (12, 6)}
+"""The newest CUDA whose wheels of PyTorch have kernels for these GPUs: pytorch/pytorch#157517, #172352."""
 DOCUMENTS_CUDA: Version = (11, 2)
 
 
@@ -43,6 +47,33 @@ def parse_version(text: str) -> Version:
 def default_cuda(gpus: tuple[Gpu, ...]) -> Version:
     """The CUDA version to emulate when nobody chose one: 11.2 as in the documents, or the first that knows the GPUs."""
     return max((DOCUMENTS_CUDA, *(_FIRST_CUDA.get(gpu.generation, DOCUMENTS_CUDA) for gpu in gpus)))
+
+
+def runtime_cuda(gpus: tuple[Gpu, ...], torch: str | None) -> Version:
+    """The CUDA version that a program runs with when nobody chose one: that of PyTorch's wheel of this version.
+
+    A wheel says its own ("2.13.0+cu126"). Without PyTorch (None) it is `default_cuda`.
+    """
+    default = default_cuda(gpus)
+    if torch is None:
+        return default
+    wheel = re.match(r"(\d+)\.(\d+)[^+]*(?:\+cu(\d+)(\d))?", torch)
+    if wheel is None:
+        return default
+    if wheel[3]:
+        return int(wheel[3]), int(wheel[4])
+    release = int(wheel[1]), int(wheel[2])
+    builds = {parse_version(key): parse_version(value) for key, value in _table("builds")["torch"].items()}
+    built = max((cuda for first, cuda in builds.items() if first <= release), default=default)
+    return min((built, *(_LAST_CUDA[gpu.generation] for gpu in gpus if gpu.generation in _LAST_CUDA)))
+
+
+def installed_torch() -> str | None:
+    """The version of the installed PyTorch, without importing it; None where there is none."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def driver_version(cuda: Version) -> str:

@@ -25,8 +25,6 @@ from understudy.planning.space import Axis, Choice, Largest, applied
 from understudy.trace.units import format_bytes
 
 REHEARSED, RETIMED, CACHED = "rehearsed", "retimed", "cached"
-TODAYS_CUDA = 12, 4
-"""PyTorch's default build since 2.6, the oldest that is supported; contexts take less memory than those of 11.2 did."""
 INTERRUPTED = "the plan was interrupted before it was known"
 
 
@@ -59,16 +57,15 @@ class Question:
         )
 
     def cuda_version(self, spec: str) -> str:
-        """The CUDA version for these GPUs: the one given, or that of the PyTorch builds of today, or their first."""
+        """The CUDA version that a rehearsal on these GPUs runs with: the one given, or the installed PyTorch's."""
         given = self.options.get("cuda_version")
-        newest = max(TODAYS_CUDA, versions.default_cuda(gpus.parse(spec)))
-        return str(given) if given else f"{newest[0]}.{newest[1]}"
+        built = versions.runtime_cuda(gpus.parse(spec), versions.installed_torch())
+        return str(given) if given else ".".join(map(str, built))
 
     def job(self, spec: str, choices: Sequence[Choice], overcommit: bool) -> Job:
         """The rehearsal of a candidate."""
         program, variables, files = applied(self.program, choices)
         options = {**self.options, "no_data": True, "overcommit": overcommit, "stop_after": self.stop_after}
-        options["cuda_version"] = self.cuda_version(spec)
         return Job(
             program, gpus.absolute(spec), options, variables, files, self.ranks(spec), self.folder, self.timeout_s
         )  # fmt: skip
