@@ -210,6 +210,8 @@ NEEDED_BY_RANKS = {
         torch._C._distributed_c10d.PrefixStore
         torch._C._distributed_c10d._create_work_from_future torch.autograd.Variable._execution_engine
         torch.distributed.ProcessGroup._device_types torch.distributed.ProcessGroup._end_coalescing
+        torch.distributed.ProcessGroup._has_hooks torch.distributed.ProcessGroup._register_on_completion_hook
+        torch.distributed.ProcessGroup._wait_for_pending_works
         torch.distributed.ProcessGroup._start_coalescing torch.distributed.Reducer._run_allreduce_hook
         torch.distributed._register_comm_hook torch.distributed._verify_params_across_processes
         torch.distributed.distributed_c10d._NCCL_AVAILABLE

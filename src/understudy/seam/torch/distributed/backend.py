@@ -121,9 +121,6 @@ class Nccl:
     def _shutdown(self) -> None:
         """The same (called so before torch 2.7)."""
 
-    def _wait_for_pending_works(self) -> None:
-        """Nothing is pending: a hook is called when its collective is."""
-
     def _group_start(self) -> None:
         pass
 

@@ -121,6 +121,7 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
     barrier = plan.name == "c10d::barrier"
     began_ns = stream.ready_ns
     submit(dispatch, group, stream, (plan.name, 0 if barrier else size), (reads, writes), site)
+    group.called(call.operation.name, began_ns, stream.ready_ns)
     if group.settings.check_nan and not barrier and not lacks_values(args):
         _check_nan(dispatch, group, stream, (plan.name, int(named.get("root_rank", -1))), reads)
     _hand_over(dispatch, stream, asynchronous, barrier or group.settings.blocking, (*reads, *writes))
@@ -274,7 +275,6 @@ def submit(
     state = dispatch.state
     state.groups.clear_shelf()
     state.machine.collective(state.local.host, stream, *what, group.size, site)
-    group.called(stream.ready_ns)
     if state.machine.concurrent:
         state.order.touched(*touched, stream, site)
 
@@ -439,7 +439,9 @@ def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments
         if CALLS.depth:
             CALLS.queued = Queued(None)
         return out
+    began_ns = stream.ready_ns
     submit(dispatch, group, stream, (plan.name, size), (reads, made), site)
+    group.called(call.operation.name, began_ns, stream.ready_ns)
     queued = Queued(groups.mark(stream, 0), tensors=reads)
     if len(groups.pending) > MOST_PENDING:
         groups.pending.clear()

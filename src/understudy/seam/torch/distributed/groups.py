@@ -26,6 +26,7 @@ from understudy.seam.torch.distributed.skew import Skew
 from understudy.seam.torch.distributed.watch import Watch
 
 if TYPE_CHECKING:
+    from understudy.seam.torch.distributed.completions import Completions
     from understudy.seam.torch.state.ranks import Carrier
     from understudy.seam.torch.state.state import State
 
@@ -81,6 +82,8 @@ class Group:
         self.streams: dict[int, Stream] = {}
         self.connected: dict[int, int] = {}  # a device -> the bytes of the communicator there
         self.met = False
+        self.number = 0  # of the last collective on a device
+        self.completions: Completions | None = None
         self._slates: list[Slate] = []  # those that no thread is using
 
     @property
@@ -108,10 +111,13 @@ class Group:
         timeout = self.timeout(now_ns)
         return 0 if timeout is None or not self.settings.times_out else int(timeout / MILLISECOND)
 
-    def called(self, end_ns: int) -> None:
-        """A call was queued that is done on the device at `end_ns`."""
+    def called(self, name: str, began_ns: int, end_ns: int) -> None:
+        """A collective was queued that the device works on from `began_ns` to `end_ns`."""
+        self.number += 1
         if self.allowance is not None:
             self.allowance.called(end_ns)
+        if self.completions is not None:
+            self.completions.add(name, self.number, began_ns, end_ns)
 
     def meet(self, mine: Sequence[int]) -> list[tuple[int, ...]]:
         """Each rank's numbers: one exchange of all ranks, which bring equally many."""

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from understudy.machine.stream import Event
+from understudy.seam.torch.distributed import completions
 from understudy.seam.torch.distributed.groups import MILLISECOND, Groups, Queued
 from understudy.seam.torch.distributed.values import factor_of
 
@@ -78,6 +79,8 @@ def methods(groups: Groups) -> dict[str, Callable[..., object]]:
             queued = found[0]
             if queued is None or work is None:
                 return work
+            if queued.group is not None and queued.group.completions is not None:
+                queued.group.completions.tell(groups.state.local.host.now_ns)
             made = work_class(work, queued)
             if CALLS.together is not None:
                 CALLS.together.append(made)
@@ -86,7 +89,7 @@ def methods(groups: Groups) -> dict[str, Callable[..., object]]:
         return method
 
     found = {name: wrap(name) for name in METHODS if hasattr(dist.ProcessGroup, name)}
-    return found | _coalescing(groups, work_class)
+    return found | _coalescing(groups, work_class) | completions.methods(groups)
 
 
 def _coalescing(groups: Groups, work_class: Callable[..., Waiting]) -> dict[str, Callable[..., object]]:
