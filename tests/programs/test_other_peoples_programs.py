@@ -61,6 +61,24 @@ def test_a_package_that_breaks_others_is_seen_by_the_rows_that_name_it(tmp_path,
         ("loss 1.5000\nloss 0.7500\n", "loss 1.5001\nloss 0.7500\n", "runs: 2 losses equal to the CPU's"),
         ("loss 1.5\n", "loss 1.6\n", "fails: its losses [1.5] are not the CPU's [1.6]"),
         ("loss 1.5\n", "loss 1.5\nloss 0.7\n", "fails: its losses [1.5] are not the CPU's [1.5, 0.7]"),
+        (
+            "loss 1.5\nseconds a step: processor 0.110, real 0.220\nseconds a step: processor 0.090, real 0.250\n",
+            "loss 1.5\nseconds a step: processor 0.100, real 0.100\n",
+            "runs: 1 loss equal to the CPU's; a step takes 220 ms where the CPU's takes 100 ms: 2.2 times the real "
+            "and 1.1 times the processor time",
+        ),
+        (
+            "loss 1.5\nseconds a step: processor 0.410, real 0.500\n",
+            "loss 1.5\nseconds a step: processor 0.100, real 0.100\n",
+            "fails: 1 loss equal to the CPU's; a step takes 500 ms where the CPU's takes 100 ms: 5.0 times the real "
+            "and 4.1 times the processor time",
+        ),
+        (
+            "loss 1.5\nseconds a step: processor 0.009, real 0.009\n",
+            "loss 1.5\nseconds a step: processor 0.001, real 0.001\n",
+            "runs: 1 loss equal to the CPU's; a step takes 9 ms where the CPU's takes 1 ms: 9.0 times the real "
+            "and 9.0 times the processor time",
+        ),
         ("loss 1.5\n", "none\n", "fails: on the CPU it ended with exit code 0 and 0 losses"),
     ],
 )

@@ -32,6 +32,12 @@ def halve_until_it_fits(batch: int) -> int:
             return batch
 
 
+def test_a_parameter_without_a_shape_moves_where_memory_is_short() -> None:
+    with understudy.emulate("V100", host_memory_limit="64MiB"):
+        layer = torch.nn.LazyLinear(1).to("cuda")
+        assert layer(torch.ones(2, 3, device="cuda")).is_cuda
+
+
 def test_a_halving_loop_ends_in_a_sentence_that_names_its_line_and_the_ways_out() -> None:
     with understudy.emulate("V100", host_memory_limit="64MiB"), pytest.raises(HostMemoryError) as caught:
         halve_until_it_fits(1 << 20)

@@ -49,8 +49,11 @@ ERROR = re.compile(r"^(?:\[?rank\d+\]?:? ?|E +)*([\w.]*(?:Error|Exception|Exit|I
 ABORT = re.compile(r"^ *what\(\): +(.*)$", re.MULTILINE)
 COUNTED = re.compile(r"(\d+) (passed|failed|skipped|error)")
 IDLE = "not run"
-SLOWEST = 4.0
-"""How many times the CPU's time a step of a row with `seconds` may take."""
+RANKS = "--nproc-per-node"
+SECONDS = re.compile(r"seconds a step: processor ([\d.]+), real ([\d.]+)")
+"""What scripts/step_seconds.py prints."""
+SLOWEST, MORE_S = 4.0, 0.010
+"""How many times the CPU's time a step may take, or how many seconds more: one of a small network is all overhead."""
 GRACE_S = 10
 """How long a program that is ended may take to leave."""
 
@@ -97,7 +100,6 @@ class Row:
     cpu: tuple[str, ...] = ()
     uncompiled: tuple[str, ...] = ()
     losses: str = ""
-    seconds: str = ""
     variables: dict[str, str] = field(default_factory=dict)
 
 
@@ -164,21 +166,36 @@ def run(row: Row, sources: Path | None, log: Path, patience: float) -> Outcome:
 
 
 def _beside_cpu(row: Row, output: str, folder: Path, log: Path, patience: float) -> Outcome:
-    """Run the same program on the CPU, without understudy: the losses that both print must be equal."""
-    command = [sys.executable, *_words(row.cpu, row, folder)]
+    """Run the same program on the CPU, without understudy, in as many ranks: the losses of both must be equal."""
+    ranks = ["-m", "torch.distributed.run", "--standalone", *row.options] if RANKS in row.options else []
+    command = [sys.executable, *ranks, *_words(row.cpu, row, folder)]
     code, plain = _execute(command, _variables(row, folder), folder, row, log.with_suffix(".cpu.log"), patience)
     ours, theirs = (_numbers(row.losses, text) for text in (output, plain))
     if code != 0 or not theirs:
         return Outcome("fails", f"on the CPU it ended with exit code {code} and {len(theirs)} losses")
     if not _equal(ours, theirs):
         return Outcome("fails", f"its losses {ours} are not the CPU's {theirs}")
-    reason = f"{len(ours)} losses equal to the CPU's"
-    if row.seconds:
-        slower = max(_numbers(row.seconds, output)) / max(_numbers(row.seconds, plain))
-        reason += f", {slower:.1f} times the CPU's processor time"
-        if slower > SLOWEST:
+    reason = f"{_losses(ours)} equal to the CPU's"
+    emulated, alone = (_seconds(text) for text in (output, plain))
+    if emulated and alone:
+        (processor, real), (its_processor, its_real) = emulated, alone
+        reason += (
+            f"; a step takes {_milliseconds(real)} where the CPU's takes {_milliseconds(its_real)}: "
+            f"{real / its_real:.1f} times the real and {processor / its_processor:.1f} times the processor time"
+        )
+        if processor > max(SLOWEST * its_processor, its_processor + MORE_S):
             return Outcome("fails", reason)
     return Outcome("runs", reason)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms"
+
+
+def _seconds(text: str) -> tuple[float, ...]:
+    """Processor and real seconds of a step, of the slowest process that says so; nothing where none does."""
+    found = [tuple(map(float, one)) for one in SECONDS.findall(text)]
+    return max(found, default=())
 
 
 def _beside_uncompiled(row: Row, output: str, folder: Path, log: Path, patience: float) -> Outcome:

@@ -9,19 +9,17 @@ All random numbers are drawn on the host, before they are moved, so that all run
 from __future__ import annotations
 
 import math
-import resource
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from step_seconds import Spent, spent, tell
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchvision_operators import declare_operators
 
-STEPS = 5
-STEADY = 2
-"""Steps at the end that are measured: what compiles has compiled by then."""
+STEPS = 6
 
 
 class Training(NamedTuple):
@@ -32,10 +30,10 @@ class Training(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The losses of all steps, and of the steady ones the processor seconds of each and the peak in bytes."""
+    """The losses of all steps, the seconds so far at the end of each, and the peak in bytes of the second half."""
 
     losses: list[float]
-    seconds: float
+    ends: list[Spent]
     peak: int
 
 
@@ -106,25 +104,18 @@ def train(make: Callable[[], Training], device: str, compiled: bool) -> Outcome:
     model = training.model.to(device)
     run = torch.compile(model) if compiled else model
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    losses, begin = [], 0.0
+    losses, ends = [], []
     for step in range(STEPS):
-        if step == STEPS - STEADY:
-            begin = _spent()
-            if device == "cuda":
-                torch.cuda.reset_peak_memory_stats()
+        if step == STEPS // 2 and device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
         optimizer.zero_grad()
         loss = training.loss(run, device)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+        ends.append(spent())
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
-    return Outcome(losses, (_spent() - begin) / STEADY, peak)
-
-
-def _spent() -> float:
-    """Processor seconds of this process: real ones, unlike those of `time`."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    return Outcome(losses, ends, peak)
 
 
 def main() -> None:
@@ -134,12 +125,12 @@ def main() -> None:
         outcome = train(make, "cpu", False)
     else:
         eager, outcome = train(make, "cuda", False), train(make, "cuda", True)
-        print(f"uncompiled: peak {eager.peak >> 10:,} KiB, {eager.seconds:.3f} processor seconds for each step")
+        print(f"uncompiled: peak {eager.peak >> 10:,} KiB")
         print(f"compiled:   peak {outcome.peak >> 10:,} KiB, {outcome.peak / eager.peak:.3f} of that")
         assert all(math.isclose(*pair, rel_tol=1e-4) for pair in zip(eager.losses, outcome.losses, strict=True))
     for loss in outcome.losses:
         print(f"loss {loss:.6f}")
-    print(f"processor seconds a step: {outcome.seconds:.3f}")
+    tell(outcome.ends)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.memory import Memory
-from understudy.seam.torch.tags import BLANK, disable_torch_function, storage_of, tag_of
+from understudy.seam.torch.tags import BLANK, disable_torch_function, shape_of, storage_of, tag_of
 from understudy.trace.units import format_bytes
 
 Tensor = torch.Tensor
@@ -153,7 +153,7 @@ def _shapes(values: Iterable[object]) -> tuple[object, ...]:
     found: list[Hashable] = []
     for value in values:
         if isinstance(value, Tensor):
-            found.append((value.shape, value.stride(), value.dtype))
+            found.append((shape_of(value), value.stride(), value.dtype))
         elif isinstance(value, (list, tuple)):
             found.append(_shapes(value))
         else:
@@ -164,7 +164,7 @@ def _shapes(values: Iterable[object]) -> tuple[object, ...]:
 def _to_meta(value: object) -> object:
     """An argument without values; the copy to meta draws nothing and copies nothing."""
     if isinstance(value, Tensor):
-        return torch.ops.aten.empty_strided.default(value.shape, value.stride(), dtype=value.dtype, device=META)
+        return torch.ops.aten.empty_strided.default(shape_of(value), value.stride(), dtype=value.dtype, device=META)
     if isinstance(value, (list, tuple)):
         return type(value)(_to_meta(item) for item in value)
     return None if isinstance(value, torch.Generator) else value

@@ -1,0 +1,95 @@
+"""A program of the documents as it stands, and with one line more that compiles its network.
+
+    understudy run --gpus 2xV100 document.py housing compiled
+    python document.py housing                                      # on the CPU, to compare losses and seconds with
+
+All random numbers are drawn on the host, before they are moved, so that all runs draw the same.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from step_seconds import measure_steps
+
+ROOT = Path(__file__).resolve().parents[3]
+LISTINGS = ROOT / "tests" / "programs" / "mission" / "pytorch"
+EXAMPLES = ROOT / "examples"
+
+
+class Document(NamedTuple):
+    """A program, its line behind which `compiles` stands, and what trains with it and prints, where it does not."""
+
+    program: Path
+    line: str
+    compiles: str
+    then: str = ""
+
+
+TRAINER = """
+class TwoLayers(d2l.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(20, 256), nn.ReLU(), nn.Linear(256, 1))
+
+    def training_step(self, batch):
+        losses.append(super().training_step(batch))
+        return losses[-1]
+
+losses = []
+inputs = torch.randn(1024, 20)
+d2l.Trainer(max_epochs=5, num_gpus=1, gradient_clip_val=1).fit(TwoLayers(), [(x, x[:, :1]) for x in inputs.split(256)])
+for loss in losses:
+    print(f"loss {loss.item():.6f}")
+"""
+DOCUMENTS = {
+    "network": Document(
+        LISTINGS / "s0_gpus.py",
+        "net = net.to(device=try_gpu())",
+        "net = torch.compile(net)",
+        'print("loss", net(X).sum().item())',
+    ),
+    "trainer": Document(LISTINGS / "s0_trainer.py", "    self.model = model", "    model.compile()", TRAINER),
+    "housing": Document(
+        LISTINGS / "s2_housing.py", "model.to(device)", "model.compile()", 'print("loss", loss.item())'
+    ),
+    "ddp": Document(
+        EXAMPLES / "housing_ddp.py",
+        "    model = DistributedDataParallel(model, device_ids=[device.index] if use_cuda else None)",
+        "    model.compile()",
+    ),
+    "shapes": Document(EXAMPLES / "shapes_cnn.py", "    model = network().to(device)", "    model.compile()"),
+    "characters": Document(
+        EXAMPLES / "character_gpt.py", "    model = GPT(len(alphabet), context=64).to(device)", "    model.compile()"
+    ),
+}
+
+
+def run(document: Document, compiled: bool) -> None:
+    """What the document takes for granted, the document, and what follows it, as one program."""
+    program = document.program
+    prelude = program.with_suffix(".prelude.py")
+    text = program.read_text(encoding="utf-8")
+    before, found, after = text.partition(f"\n{document.line}\n")
+    assert found, f"{program} has no line {document.line!r}"
+    text = before + found + (f"{document.compiles}\n" if compiled else "") + after
+    module = types.ModuleType("__main__")
+    module.__file__ = str(program)
+    sys.modules["__main__"] = module
+    sys.path[0] = str(program.parent)
+    if prelude.exists():
+        exec(compile(prelude.read_text(encoding="utf-8"), str(prelude), "exec"), vars(module))
+    exec(compile(text, str(program), "exec"), vars(module))
+    exec(compile(document.then, "then", "exec"), vars(module))
+
+
+if __name__ == "__main__":
+    name, *rest = sys.argv[1:]
+    sys.argv[1:] = [word for word in rest if word != "compiled"]
+    torch.manual_seed(0)
+    measure_steps()
+    run(DOCUMENTS[name], "compiled" in rest)
