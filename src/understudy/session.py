@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 from understudy import faults, gpus, live, reports, variables
@@ -36,6 +37,7 @@ from understudy.machine.order import merged
 from understudy.machine.plan_cache import PlanCache
 from understudy.reports import cell, memory_snapshot, smi
 from understudy.reports.parts.smi_data import SmiHost, SmiProcess
+from understudy.seam import foreign_kernels
 from understudy.seam.host_memory import parse_size
 from understudy.seam.patching import Patch, Patches, uninterrupted
 from understudy.seam.seeding import seed_all
@@ -324,6 +326,11 @@ class Session:
         facts["program"] = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else ""
         facts["rank"] = int(os.environ.get("RANK", "0") or 0)
         facts["versions"] = _versions()
+
+
+def refuse_kernels(library: ModuleType) -> None:
+    """Let a library that compiles CUDA itself, CuPy or `numba.cuda`, refuse to, until the process ends."""
+    Patches().apply(foreign_kernels.MODULES[library.__name__](library))
 
 
 def build_machine(

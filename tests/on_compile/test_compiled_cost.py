@@ -154,10 +154,24 @@ def test_generated_code_lies_in_a_folder_of_ours(tmp_path: Path, monkeypatch: py
     assert [path.name for path in tmp_path.iterdir()] == ["understudy"]
 
 
-def test_a_library_of_gpu_code_is_refused(session: Session) -> None:
+@pytest.mark.parametrize("name", ["aot_compile", "aoti_compile_and_package"])
+def test_a_library_of_gpu_code_is_refused(session: Session, name: str) -> None:
     exported = torch.export.export(nn.Linear(2, 2).cuda(), (torch.ones(1, 2, device="cuda"),))
-    with pytest.raises(UnsupportedError, match=r"aoti_compile_and_package compiles a library of GPU code"):
-        torch._inductor.aoti_compile_and_package(exported)
+    with pytest.raises(UnsupportedError, match=rf"torch._inductor.{name} compiles a library of GPU code"):
+        getattr(torch._inductor, name)(exported, (torch.ones(1, 2, device="cuda"),))
+
+
+def test_code_that_dynamo_would_save_is_refused(session: Session) -> None:
+    module = torch.compile(nn.Linear(2, 2).cuda(), fullgraph=True)
+    with pytest.raises(UnsupportedError, match=r"aot_compile_fullgraph saves code for a GPU"):
+        module.forward.aot_compile(((torch.ones(1, 2, device="cuda"),), {}))
+
+
+def test_a_draft_of_an_export_is_refused_on_a_gpu_alone(session: Session) -> None:
+    with pytest.raises(UnsupportedError, match=r"draft_export computes .* export the model with torch.export.export"):
+        torch.export.draft_export(nn.Linear(2, 2).cuda(), (torch.ones(1, 2, device="cuda"),))
+    drafted = torch.export.draft_export(nn.Linear(2, 2), (torch.ones(1, 2),))
+    assert drafted.module()(torch.ones(1, 2)).shape == (1, 2)
 
 
 def test_one_emulation_leaves_nothing_to_the_next() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import operator
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -61,24 +64,61 @@ def test_tuning_has_switches_and_no_results(session: Session) -> None:
     assert (tunable.is_enabled(), tunable.get_filename(), tunable.get_results()) == (True, "tuned0.csv", ())
 
 
-@pytest.mark.parametrize(
-    ("library", "code", "use", "said"),
-    [
-        ("cupy", "def zeros(shape): return 'made'", "zeros", r"cupy\.zeros: CuPy compiles what it computes as CUDA"),
-        ("numba.cuda", "def jit(function): return 'made'", "jit", r"numba\.cuda\.jit: Numba compiles CUDA kernels"),
-    ],
-)
-def test_other_libraries_kernels_are_refused(library, code, use, said, tmp_path, monkeypatch):
+LIBRARIES = [
+    ("cupy", "def zeros(shape): return 'made'", "zeros", r"cupy.zeros: CuPy compiles what it computes as CUDA"),
+    (
+        "cupy",
+        "class cuda:\n    class runtime:\n        def getDeviceCount(_): return 'made'",
+        "cuda.runtime.getDeviceCount",
+        r"cupy.cuda.runtime.getDeviceCount: CuPy compiles",
+    ),
+    ("numba.cuda", "def jit(function): return 'made'", "jit", r"numba.cuda.jit: Numba compiles CUDA kernels"),
+]
+
+
+def write_library(folder: Path, library: str, code: str) -> None:
     parts = library.split(".")
-    folder = tmp_path.joinpath(*parts)
-    folder.mkdir(parents=True)
-    (tmp_path / parts[0] / "__init__.py").touch()
-    (folder / "__init__.py").write_text(code)
+    folder.joinpath(*parts).mkdir(parents=True)
+    (folder / parts[0] / "__init__.py").touch()
+    folder.joinpath(*parts, "__init__.py").write_text(code)
+
+
+@pytest.mark.parametrize(("library", "code", "use", "said"), LIBRARIES)
+def test_other_libraries_kernels_are_refused(library, code, use, said, tmp_path, monkeypatch):
+    write_library(tmp_path, library, code)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in [name for name in sys.modules if name.partition(".")[0] == parts[0]]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == library.partition(".")[0]]:
         monkeypatch.delitem(sys.modules, name)
     with understudy.emulate("V100"):
         module = importlib.import_module(library)
         with pytest.raises(UnsupportedError, match=said):
-            getattr(module, use)(None)
-    assert getattr(module, use)(None) == "made"
+            operator.attrgetter(use)(module)(None)
+    assert operator.attrgetter(use)(module)(None) == "made"
+
+
+@pytest.mark.parametrize(("library", "code", "use", "said"), LIBRARIES)
+def test_they_are_refused_in_a_run_without_a_framework_too(library, code, use, said, tmp_path):
+    write_library(tmp_path, library, code)
+    (tmp_path / "program.py").write_text(f"import sys, {library}\n{library}.{use}(None)\n")
+    command = [sys.executable, "-m", "understudy", "run", "-q", str(tmp_path / "program.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 66
+    assert re.search(said, done.stderr)
+
+
+KERNELS = {
+    "inline": "from torch.utils.cpp_extension import load_inline\n"
+    "load_inline('scale', cpp_sources='', cuda_sources='__global__ void k() {}')",
+    "jiterator": "f = torch.cuda.jiterator._create_jit_fn('template <typename T> T scaled(T x) { return x; }')\n"
+    "f(torch.ones(2, device='cuda'))",
+}
+
+
+@pytest.mark.parametrize("code", KERNELS.values(), ids=KERNELS)
+def test_a_run_that_compiles_cuda_ends_with_66(code, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    (tmp_path / "program.py").write_text(f"import torch\n{code}\n")
+    command = [sys.executable, "-m", "understudy", "run", "-q", str(tmp_path / "program.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 66
+    assert "and an emulated GPU has no processor to run it on" in done.stderr

@@ -18,6 +18,8 @@ from understudy.variables import FOLDER, FORKSERVER, MEASURE
 
 DOES_NOT_FIT = 65
 REFUSED = 66
+REFUSED_KERNELS = ("cupy", "numba.cuda")
+"""The keys of `seam.foreign_kernels.MODULES`, which is imported only beside one of these."""
 REFUSALS = ("understudy.errors.UnsupportedError", "understudy.errors.HostMemoryError")
 
 
@@ -32,7 +34,17 @@ def begin() -> None:
         hook({"torch": measure})
         return
     _hide_our_frames()
-    hook({name: partial(install, name) for name in FRAMEWORKS})
+    hook(
+        {name: partial(install, name) for name in FRAMEWORKS}
+        | {name: partial(refuse, name) for name in REFUSED_KERNELS}
+    )
+
+
+def refuse(library: str) -> None:
+    """Let a library that compiles CUDA say that it cannot here, also in a program without a framework."""
+    from understudy.session import refuse_kernels
+
+    refuse_kernels(sys.modules[library])
 
 
 def install(framework: str) -> None:

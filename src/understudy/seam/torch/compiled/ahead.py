@@ -1,4 +1,8 @@
-"""AOTInductor, which compiles a model into a library for a GPU: there is none to run it, so it is refused."""
+"""What compiles a model ahead of time, or exports it with its values: refused for models on an emulated GPU.
+
+A library for a GPU (AOTInductor) or saved code of Dynamo's has none to run on. `draft_export` keeps real tensors beside
+fake ones, below every dispatch mode, where PyTorch has no kernels for a device that is not there.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +17,49 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.tags import device_of
 
-NAMES = ("aot_compile", "aoti_compile_and_package")
-REFUSAL = (
-    "torch._inductor.{name} compiles a library of GPU code, which an emulated GPU cannot run: "
-    "rehearse the model with torch.compile instead"
+COMPILES = (
+    "compiles a library of GPU code, which an emulated GPU cannot run: rehearse the model with torch.compile instead"
 )
+SAVES = "saves code for a GPU, which an emulated one cannot run: rehearse the model with torch.compile instead"
+DRAFTS = (
+    "computes beside its fake tensors with real ones that no emulation sees: "
+    "export the model with torch.export.export, or draft it on the CPU"
+)
+REFUSED = {
+    "torch._inductor": {"aot_compile": COMPILES, "aoti_compile_and_package": COMPILES},
+    "torch._dynamo.aot_compile": {"aot_compile_fullgraph": SAVES, "aot_compile_module": SAVES},
+    "torch.export._draft_export": {"draft_export": DRAFTS},
+}
+"""Functions by module, and why they are refused."""
 
 
-def aot_patches(module: ModuleType) -> list[Patch]:
-    """`torch._inductor`: what compiles ahead of time, for models that have a tensor on an emulated GPU."""
-    return [Patch(module, name, _refusing(name, vars(module)[name])) for name in NAMES if name in vars(module)]
+def _patches(module: ModuleType) -> list[Patch]:
+    """Refusals for models that have a tensor on an emulated GPU."""
+    refused = REFUSED[module.__name__]
+    return [
+        Patch(module, name, _refusing(f"{module.__name__}.{name}", why, vars(module)[name]))
+        for name, why in refused.items()
+        if name in vars(module)
+    ]
 
 
-def _refusing(name: str, stock: Callable[..., object]) -> Callable[..., object]:
+def _refusing(name: str, why: str, stock: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(stock)
-    def compile(model: object, *args: object, **kwargs: object) -> object:
-        if any(device_of(tensor) >= 0 for tensor in _tensors(model, (*args, *kwargs.values()))):
-            raise UnsupportedError(REFUSAL.format(name=name))
-        return stock(model, *args, **kwargs)
+    def refuse(*args: object, **kwargs: object) -> object:
+        given = (*args, *kwargs.values())
+        if any(device_of(tensor) >= 0 for tensor in _tensors(given)):
+            raise UnsupportedError(f"{name} {why}")
+        return stock(*args, **kwargs)
 
-    return compile
-
-
-def _tensors(model: object, given: Iterable[object]) -> Iterable[torch.Tensor]:
-    state = getattr(model, "state_dict", {})
-    held = state() if callable(state) else state
-    return tensors_in((*held.values(), *getattr(model, "constants", {}).values(), *given))
+    return refuse
 
 
-MODULES = {"torch._inductor": aot_patches}
+def _tensors(given: Iterable[object]) -> Iterable[torch.Tensor]:
+    """Those that a function is given, on their own or in a model."""
+    for value in given:
+        state = getattr(value, "state_dict", {})
+        held = state() if callable(state) else state
+        yield from tensors_in((value, *held.values(), *getattr(value, "constants", {}).values()))
+
+
+MODULES = dict.fromkeys(REFUSED, _patches)

@@ -10,12 +10,10 @@ from typing import NoReturn
 import torch
 
 from understudy.errors import UnsupportedError
+from understudy.seam import foreign_kernels
+from understudy.seam.foreign_kernels import INSTEAD, WHY
 from understudy.seam.patching import Patch
 from understudy.seam.torch.state.state import State
-
-WHY = "an emulated GPU has no processor to run it on"
-INSTEAD = "write it with PyTorch's operators, or run this part on a real GPU"
-
 
 DIRECT_STORAGE = (
     "_gds_register_buffer", "_gds_deregister_buffer", "_gds_register_handle", "_gds_deregister_handle",
@@ -91,40 +89,6 @@ def _extension(module: ModuleType) -> list[Patch]:
     return [Patch(module, "_jit_compile", compile)]
 
 
-CUPY = (
-    "ElementwiseKernel", "RawKernel", "RawModule", "ReductionKernel", "arange", "array", "asarray", "empty",
-    "empty_like", "eye", "from_dlpack", "full", "linspace", "ones", "ones_like", "zeros", "zeros_like",
-)  # fmt: skip
-"""Where a program that uses CuPy meets it first: what makes arrays or kernels."""
-NUMBA = (
-    "as_cuda_array", "current_context", "device_array", "device_array_like", "jit", "managed_array", "mapped_array",
-    "pinned_array", "select_device", "stream", "synchronize", "to_device",
-)  # fmt: skip
-"""The same of `numba.cuda`."""
-
-
-def _refusing(module: ModuleType, names: Sequence[str], library: str, why: str) -> list[Patch]:
-    def refusal(name: str) -> Callable[..., object]:
-        def refuse(*_: object, **__: object) -> NoReturn:
-            raise UnsupportedError(f"{module.__name__}.{name}: {library} {why}, and {WHY}: {INSTEAD}")
-
-        return refuse
-
-    return [Patch(module, name, refusal(name)) for name in names if hasattr(module, name)]
-
-
-def _cupy(module: ModuleType) -> list[Patch]:
-    """CuPy, which compiles its operations as CUDA C++; importing it is no use of a GPU."""
-    return _refusing(module, CUPY, "CuPy", "compiles what it computes as CUDA C++")
-
-
-def _numba(module: ModuleType) -> list[Patch]:
-    """Numba's CUDA kernels; its simulator (NUMBA_ENABLE_CUDASIM=1) computes on host arrays as ever."""
-    if "simulator" in str(getattr(getattr(module, "jit", None), "__module__", "")):
-        return []
-    return _refusing(module, NUMBA, "Numba", "compiles CUDA kernels to machine code of a GPU")
-
-
 def _triton(name: str) -> Callable[[ModuleType], list[Patch]]:
     """Kernels of Triton's run on its interpreter; what that takes is imported when the program imports Triton."""
 
@@ -137,8 +101,7 @@ def _triton(name: str) -> Callable[[ModuleType], list[Patch]]:
 
 MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {
     "torch.utils.cpp_extension": _extension,
-    "cupy": _cupy,
-    "numba.cuda": _numba,
+    **foreign_kernels.MODULES,
     **{name: _triton(name) for name in TRITON},
 }
 """What is replaced in modules that the program may import later, by their names."""
