@@ -18,7 +18,7 @@ from types import ModuleType
 import torch
 
 from understudy.seam.patching import Patch, Patches
-from understudy.seam.torch.compiled import answers, autotuning, diagnosis, guards, inductor
+from understudy.seam.torch.compiled import answers, autotuning, diagnosis, guards, inductor, replays
 from understudy.seam.torch.compiled.kernels import Schedule
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.tags import VERSION
@@ -79,6 +79,7 @@ class Compilers:
             "torch._inductor.output_code": partial(diagnosis.skipped_graphs, state),
             "torch.fx.experimental.proxy_tensor": partial(inductor.proxy_patches, self.dispatch),
             "torch._inductor.compile_fx": partial(inductor.compile_fx_patches, self.dispatch, schedule),
+            "torch._inductor.cudagraph_trees": partial(replays.trees_patches, state),
             "torch._inductor.async_compile": partial(inductor.async_compile_patches, state, schedule),
             "torch._higher_order_ops.utils": partial(inductor.higher_order_patches, self.dispatch),
             "torch._inductor.codegen.wrapper": answers.wrapper_patches,

@@ -10,6 +10,7 @@ overwrite them, which is not emulated.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import ModuleType
 
 import torch
 
@@ -17,6 +18,7 @@ from understudy.machine.capture import Capture
 from understudy.machine.memory.blocks import Block, PoolId
 from understudy.machine.replay import replay
 from understudy.machine.stream import Stream
+from understudy.seam.patching import Patch
 from understudy.seam.torch.compiled.program import Program
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of
@@ -85,7 +87,7 @@ class Replayed:
     def __del__(self) -> None:
         while self.inputs:
             block = self.inputs.pop()
-            if block is not None and self.state.generation == State.generation:
+            if block is not None and self.state.generation == type(self.state).generation:
                 self.state.machine.devices[0].frees.append(block)
 
 
@@ -109,3 +111,15 @@ def cudagraphify(state: State) -> Callable[..., object]:
         return model
 
     return cudagraphify
+
+
+def trees_patches(state: State, module: ModuleType) -> list[Patch]:
+    """`torch._inductor.cudagraph_trees`, which the backend "cudagraphs" asks for a graph of uncompiled operators."""
+    make = cudagraphify(state)
+
+    def cudagraphify_impl(
+        model: Run, inputs: list[object], static_input_idxs: Sequence[int], *, device_index: int, **_: object
+    ) -> object:
+        return make(model, static_input_idxs, device_index=device_index)
+
+    return [Patch(module, "cudagraphify_impl", cudagraphify_impl)]
