@@ -5,7 +5,7 @@ Importing one is no use of a GPU; what makes its arrays or kernels is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import NoReturn
 
@@ -34,7 +34,7 @@ NUMBA = {
 """The same of `numba.cuda`."""
 
 
-def _refusing(module: ModuleType, names: dict[str, Sequence[str]], library: str, why: str) -> list[Patch]:
+def _refusing(module: ModuleType, names: Mapping[str, Sequence[str]], library: str, why: str) -> list[Patch]:
     def refusal(name: str) -> Callable[..., object]:
         def refuse(*_: object, **__: object) -> NoReturn:
             raise UnsupportedError(f"{name}: {library} {why}, and {WHY}: {INSTEAD}")
