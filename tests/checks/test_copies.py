@@ -129,3 +129,12 @@ def test_copies_between_devices_are_nobody_s_business(program):
     for _ in range(10):
         program.copy(PTOP, 1 << 20, line=4, source=1, source_version=0, source_offset=0).kernel()
     assert found(program) == []
+
+
+def test_what_a_line_converts_is_pinned_there(program):
+    program.trace.sources["train.py"] = {3: "x = batch.float().to(device)", 4: "y = batch.to(device)"}
+    for _ in range(40):
+        program.copy(HTOD, 1 << 22, line=3).copy(HTOD, 1 << 22, line=4).kernel(ns=50_000, line=5)
+    advice = {one.site.line: one.advice for one in checks.run(program.trace, ["pageable-copy"])}
+    assert advice[3].startswith("put `.pin_memory()` before this copy")
+    assert advice[4].startswith("pin the source (`DataLoader(..., pin_memory=True)`")

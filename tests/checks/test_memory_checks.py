@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from understudy import checks
 
 GIB = 1 << 30
@@ -47,6 +49,7 @@ def test_a_replay_names_the_setting_that_helps_most(program):
     (finding,) = checks.run(program.trace)
     assert "roundup_power2_divisions:8" in finding.advice
     assert "9.00 GiB instead of 14.0 GiB" in finding.advice
+    assert (finding.saved_of, finding.saved_share) == ("reserved memory", pytest.approx(5 / 14))
 
 
 def test_where_no_setting_helps_it_says_so(program):
@@ -54,6 +57,7 @@ def test_where_no_setting_helps_it_says_so(program):
     program.trace.facts["replays"] = [replay("", 14), replay("expandable_segments:True", 14)]
     (finding,) = checks.run(program.trace)
     assert finding.advice.startswith("no allocator setting helps")
+    assert finding.saved_share is None
 
 
 def replay(setting: str, gib: int, device: int = 0, out_of_memory: int = 0):
@@ -82,6 +86,16 @@ def test_memory_that_every_step_leaves_behind(program):
     assert (finding.code, finding.site.line, finding.times) == ("growing-memory", 5, 9)
     assert "64.0 KiB" in finding.message
     assert finding.size_bytes == 9 * (64 << 10)
+    assert finding.saved_share is None  # nothing says how much was in use at the peak
+
+
+def test_growth_promises_what_earlier_steps_left_at_the_peak(program):
+    totals(program, 2 << 20, 4 << 20)
+    for number in range(12):
+        step(program, number, 64 << 10)
+    (finding,) = checks.run(program.trace)
+    assert finding.message.endswith("fixing this would save about 34 % of the peak")
+    assert (finding.saved_of, finding.saved_share) == ("peak", pytest.approx(11 * (64 << 10) / (2 << 20)))
 
 
 def test_a_log_of_losses_may_grow(program):

@@ -45,7 +45,11 @@ def programs() -> list[Program]:
     for number in range(12):
         grown.now_ns += 1_000_000
         grown.memory("alloc", 20_000 + number, 64 << 10, line=5).kernel(line=6).step(number)
-    return [slow, numbers, small, idle, matrix, full, timed, grown]
+    kept = Program()
+    kept.trace.sources["train.py"] = {5: "results.append(y.cpu())"}
+    for _ in range(40):
+        kept.kernel(ns=50_000, line=4).copy(DTOH, 1 << 20, line=5)
+    return [slow, numbers, small, idle, matrix, full, timed, grown, kept]
 
 
 @pytest.fixture(scope="module", params=OTHERS)

@@ -156,13 +156,26 @@ FAULTS = {
             "call": "graph.replay(); loss = captured",
         },
     ),
+    "keeps its graphs": Fault(
+        "growing-memory",
+        {"before": "total = 0.0", "after": "total = total + loss"},
+        {"after": "total = total + loss.detach()"},
+    ),
     "two GPUs": Fault("data-parallel", {"wrap": "net = nn.DataParallel(net)"}, {"wrap": ""}),
 }
 
 COMBINED = ("mlp of 512", "encoder")
 """Models whose programs have two faults as well."""
 UNCAPTURED = frozenset(
-    {"one by one", "counts by nonzero", "copies a constant", "makes on the CPU", "goes there and back", "two GPUs"}
+    {
+        "one by one",
+        "counts by nonzero",
+        "copies a constant",
+        "makes on the CPU",
+        "goes there and back",
+        "keeps its graphs",
+        "two GPUs",
+    }
 )
 """Faults in the step itself that no CUDA graph holds as it is: `capturable` makes another optimizer of it."""
 

@@ -36,7 +36,8 @@ class Job(NamedTuple):
 
     `source` runs under the name of `file`, in `folder` (a temporary one when None), with `arguments` behind it;
     `prelude` runs before it inside the emulation, `options` are those of `emulate`. A program that calls `MARK()` after
-    each round of its loop is measured by rounds. Findings are looked for where it is `judged`.
+    each round of its loop is measured by rounds. Findings are looked for where it is `judged`. `variables` are set in
+    its environment.
     """
 
     source: str | ast.Module
@@ -47,12 +48,13 @@ class Job(NamedTuple):
     options: Mapping[str, object] = MappingProxyType({})
     judged: bool = True
     folder: Path | None = None
+    variables: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Rehearsal:
     """The mean round of the loop, the median steady step (None where there are too few), the run; kernels, findings,
-    accesses without order.
+    accesses without order; the peaks of what was allocated and of what was reserved, on the device with most of it.
 
     `failed` says why there is nothing of that: the program's error in one line.
     """
@@ -64,14 +66,24 @@ class Rehearsal:
     findings: tuple[Finding, ...] = ()
     failed: str = ""
     hazards: int = 0
+    peak_bytes: int = 0
+    reserved_bytes: int = 0
 
-    def share_of(self, before: Rehearsal) -> float:
-        """What the change to this rehearsal saves of the one before it: of a round, else of a step, else of the run."""
-        for name in ("round_ns", "step_ns", "run_ns"):
+    def share_of(self, before: Rehearsal, of: str = "step") -> float:
+        """What the change to this rehearsal saves of the one before it.
+
+        Of its memory where `of` is a finding's "peak" or "reserved memory"; otherwise of a round, else of a step, else
+        of the run.
+        """
+        for name in MEASURED.get(of, ("round_ns", "step_ns", "run_ns")):
             after_ns, before_ns = getattr(self, name), getattr(before, name)
             if after_ns and before_ns:
                 return 1.0 - after_ns / before_ns
         raise ValueError("there is no work on a device to compare")
+
+
+MEASURED = {"peak": ("peak_bytes",), "reserved memory": ("reserved_bytes",)}
+"""What a finding's promise about memory is measured by."""
 
 
 def prepare() -> None:
@@ -125,6 +137,7 @@ def _rehearse(job: Job) -> Rehearsal:
     sys.path.insert(0, str(job.file.parent))
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(job.folder or folder)
+        os.environ.update(job.variables)
         with emulate(job.gpus, **job.options) as session:  # type: ignore[arg-type]
             rounds = _Rounds(session.trace)
             setattr(builtins, MARK, rounds.mark)
@@ -136,8 +149,17 @@ def _rehearse(job: Job) -> Rehearsal:
         trace = session.trace.canonical()
         kernels = sum(kind == Kind.KERNEL for kind in trace.rows.column(0))
         findings = tuple(judge([trace])) if job.judged else ()
-        hazards = len(trace.hazards)
-        return Rehearsal(rounds.length_ns(), measure(trace).step_ns, run_ns(trace), kernels, findings, hazards=hazards)
+        devices = trace.facts["devices"]
+        return Rehearsal(
+            rounds.length_ns(),
+            measure(trace).step_ns,
+            run_ns(trace),
+            kernels,
+            findings,
+            hazards=len(trace.hazards),
+            peak_bytes=max(device["peak_allocated_bytes"] for device in devices),
+            reserved_bytes=max(device["peak_reserved_bytes"] for device in devices),
+        )
 
 
 class _Rounds:

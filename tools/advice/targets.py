@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from rewriting import lengthened, marked, tries
 
 from understudy import checks
 from understudy.judgement import SHORT
+from understudy.trace.finding import Finding
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "checks"), str(ROOT / "tools" / "programs")]
@@ -45,6 +46,10 @@ class Change:
     promised: bool = False
     """Whether it is tried only where a finding promised something."""
 
+    def follows(self, finding: Finding) -> bool:
+        """Whether it is what a finding advises."""
+        return finding.code == self.code or (not self.code and finding.fix == self.fix)
+
 
 @dataclass(frozen=True)
 class Target:
@@ -57,12 +62,15 @@ class Target:
     setup: Callable[[], None] | None = field(default=None, compare=False)
 
 
-def targets(only: str, sources: Path | None, part: str = "1/1") -> Iterator[Target]:
-    """Every program whose name holds `only`, or the part `K/N` of them; whoever runs them prepares them first."""
+def targets(only: str, sources: Path | None, part: str, done: Container[str]) -> Iterator[Target]:
+    """Every program whose name holds `only`, or the part `K/N` of them, less those that are `done`.
+
+    Whoever runs them prepares them first.
+    """
     first, step = (int(number) for number in part.split("/"))
     named = [(name, make) for name, make in _named(sources) if only in name]
-    for _, make in named[first - 1 :: step]:
-        target = make()
+    for name, make in named[first - 1 :: step]:
+        target = make() if name not in done else None
         if target is not None:
             yield target
 
@@ -93,7 +101,7 @@ def of_loop(program: Program) -> Target:
 
     def job(fixed: str = "") -> Job:
         tree = marked(ast.parse(program.source(fixed)))
-        return Job(tree, file, program.gpus, options={"no_data": True, "assume": 0.0})
+        return Job(tree, file, program.gpus, options={"no_data": True, "assume": 0.0, "memory_history": True})
 
     changes = []
     for name, fault in FAULTS.items():
@@ -117,9 +125,9 @@ def of_page(page: Page, patches: Mapping[str, Mapping[str, str]]) -> Target | No
     except ValueError:
         return None
     first = rehearse(Job(once, page.path, page.gpus, options=options, judged=False))
-    if first.failed or not first.kernels:
+    if first.failed or not (first.kernels or page.history):
         return None
-    times = math.ceil(LONG_ENOUGH / first.kernels)
+    times = math.ceil(LONG_ENOUGH / first.kernels) if first.kernels else 1
 
     def job(source: str) -> Job:
         tree = lengthened(ast.parse(source), times)
@@ -156,7 +164,12 @@ def of_file(row: Mapping[str, Any]) -> Target:
     file, arguments = (NOTEBOOK, (str(path),)) if row.get("listing") else (path, tuple(row.get("arguments", ())))
     options: dict[str, object] = {"no_data": True, "assume": 0.0} if row.get("no_data") else {}
     job = Job(file.read_text("utf-8"), file, row["gpus"], arguments, options=options)
-    return Target("mission" if row.get("listing") else "examples", name_of(row), job, preludes(job, path))
+    by_hand = [
+        Change(job._replace(source=replaced(str(job.source), words, path.stem)), code=code)
+        for code, words in row.get("patch", {}).items()
+    ]
+    changes = (*by_hand, *preludes(job, path))
+    return Target("mission" if row.get("listing") else "examples", name_of(row), job, changes)
 
 
 def preludes(job: Job, file: Path) -> tuple[Change, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,17 +24,16 @@ NUMBER_BYTES = 16
 """Copies up to this size are those of a single number."""
 LOADER = "DataLoader"
 """The name of the host's work in a DataLoader."""
-KEEPS = re.compile(r"\.(append|extend|add)\(|\]\s*=[^=]|\+=\s*\[")
-"""A line that keeps what it copies, so that the next copy takes other memory."""
+STEERING = ("if ", "elif ", "while ", "assert ")
+"""How a line begins whose value decides what comes next: that is looked at now and then only, or on the device."""
 SELECTIONS = ("aten::index", "aten::masked_select")
 """What makes as many elements as a mask selects: `torch.where` makes all of them."""
 
 
 class NoWait(Remedy):
-    """The host does not wait at these lines; copies stay, but those of a number that is only read.
+    """The host does not wait at these lines; copies stay, but those of a number that is only read, or that decides.
 
-    What a line keeps is copied into new pinned memory, or once after the loop where making that takes longer than the
-    host waits now.
+    Copies go to pinned memory that is there already: what a line keeps, to memory that was made before the loop.
 
     What selects by a mask waits for the number of elements: with `torch.where` all of them stay, so what works on the
     selection works on all, and a mean is a sum divided by the number of those selected.
@@ -47,12 +45,12 @@ class NoWait(Remedy):
         copies = Counter(row[3] for row in rows if row[0] == Kind.COPY)
         self.repeated = {site for site, times in copies.items() if times >= STEPS}
         lines = {site: self.trace.line(self.trace.sites[site]).split("#")[0].strip() for site in self.sites}
-        self.kept = {site for site, line in lines.items() if KEEPS.search(line)}
         self.unread = {
             site
             for site, line in lines.items()
-            if ".item()" in line and "+=" not in line and not line.startswith(("if ", "elif ", "while ", "assert "))
+            if (".item()" in line and "+=" not in line) or line.startswith(STEERING)
         }
+        self.compared = {site for site, line in lines.items() if ".item()" in line and line.startswith(STEERING)}
         self.selections: dict[int, Selection] = {}
         for index, (row, following) in enumerate(pairwise(rows)):
             if row[0] == Kind.KERNEL and following[0] == Kind.SYNCHRONIZE and following[3] in self.sites:
@@ -72,16 +70,13 @@ class NoWait(Remedy):
         if row[0] != Kind.COPY or "DtoH" not in self.name(row):
             return AS_IT_WAS
         if row[3] in self.unread and row[7] <= NUMBER_BYTES:
-            return Change(keep=False, gap_ns=0)
+            if row[3] not in self.compared:
+                return Change(keep=False, gap_ns=0)
+            # What the host compared is compared on the device: that call takes the host as long as the copy's.
+            return replace(self.another(row, lane, COMPARISON, gap_ns), gap_ns=gap_ns)
         if row[3] not in self.repeated:
             return AS_IT_WAS
-        # With `non_blocking=True` PyTorch takes pinned memory, which is worth its making where it is used again.
-        pinned = self.pinned(row, lane)
-        if row[3] in self.kept and pinned is not AS_IT_WAS:
-            memory_ns = self.old[lane.device].host_malloc_ns(1 << (row[7] - 1).bit_length())
-            if memory_ns <= row[6] - row[4]:
-                return replace(pinned, gap_ns=gap_ns + memory_ns)
-        return pinned
+        return self.pinned(row, lane)
 
     def _kernel(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
         """What selects, or works on what was selected."""
@@ -137,6 +132,8 @@ class Selection(NamedTuple):
         )
 
 
+COMPARISON = Signature("aten::eq", ((), (), ()), ("int64", "int64", "bool"), 2, 0, 16, 1)
+"""A number compared with another one."""
 DIVISION = Signature("aten::div", ((), (), ()), ("float32", "int64", "float32"), 2, 0, 12, 4)
 """A sum by a number of elements."""
 

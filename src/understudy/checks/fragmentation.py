@@ -47,6 +47,7 @@ class Fragmentation(Check):
                 continue
             total, reserved = device["memory_bytes"], device["peak_reserved_bytes"]
             unused = reserved - (device.get("peak_allocated_bytes") or 0)
+            advice, saved_share = _advice(trace.facts.get("replays", []), index)
             found.append(
                 Finding(
                     self.code,
@@ -54,9 +55,11 @@ class Fragmentation(Check):
                     f"the allocator reserved {format_bytes(reserved)} of cuda:{index} at its peak, "
                     f"{format_bytes(unused)} "
                     f"({format_share(unused / total)} of the device) more than the program ever used",
-                    _advice(trace.facts.get("replays", []), index),
+                    advice,
                     size_bytes=unused,
                     device=index,
+                    saved_share=saved_share,
+                    saved_of="" if saved_share is None else "reserved memory",
                 )
             )
         return found
@@ -68,23 +71,30 @@ def fragmented(device: Json) -> bool:
     return bool(total) and reserved - (device.get("peak_allocated_bytes") or 0) > MIN_SHARE * total
 
 
-def _advice(replays: list[Json], device: int) -> str:
-    """The setting that needed least: `facts["replays"]`, the run's own setting first, is what `session` replayed."""
+def _advice(replays: list[Json], device: int) -> tuple[str, float | None]:
+    """The setting that needed least, and the share of the reserved memory that it saves; None where no replay says.
+
+    `facts["replays"]`, the run's own setting first, is what `session` replayed.
+    """
     replayed = [one for one in replays if one["device"] == device]
     if not replayed:
         return (
             "allocate the largest tensors first, or pad inputs to a few sizes; with `--memory-history` the allocations "
-            "are replayed to see which of the allocator's settings helps"
+            "are replayed to see which of the allocator's settings helps",
+            None,
         )
     own, *others = replayed
     fitting = [one for one in others if one["out_of_memory"] <= own["out_of_memory"]]
     best = min(fitting, key=lambda one: int(one["peak_reserved_bytes"]), default=own)
-    if best["peak_reserved_bytes"] >= own["peak_reserved_bytes"]:
+    before, after = int(own["peak_reserved_bytes"]), int(best["peak_reserved_bytes"])
+    if after >= before:
         return (
             "no allocator setting helps (each was tried by replay): pad inputs to a few sizes, or allocate the "
-            "largest first"
+            "largest first",
+            None,
         )
     return (
         f"set PYTORCH_CUDA_ALLOC_CONF={best['setting']}: replayed with it, the same allocations take "
-        f"{format_bytes(best['peak_reserved_bytes'])} instead of {format_bytes(own['peak_reserved_bytes'])}"
+        f"{format_bytes(after)} instead of {format_bytes(before)}",
+        1.0 - after / before,
     )

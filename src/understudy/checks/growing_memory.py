@@ -11,7 +11,7 @@ from understudy.checks import Check
 from understudy.trace.finding import Finding
 from understudy.trace.operation import UNKNOWN_SITE, Kind, Site
 from understudy.trace.trace import MemoryAction, Record, Trace
-from understudy.trace.units import format_bytes, plural
+from understudy.trace.units import format_bytes, format_share, plural
 
 MIN_STEPS = 8  # of steady growth; caches and optimizer states fill within the first few steps
 WARM_UP = 2
@@ -109,6 +109,11 @@ class GrowingMemory(Check):
         total = gpus[device].get("memory_bytes", 0) if device < len(gpus) else 0
         left = max(0, total - totals[-1]) // each
         end = f"; at this rate it is full after {plural(left, f'more {what}')}" if total else ""
+        devices = trace.facts.get("devices", [])
+        peak = devices[device].get("peak_allocated_bytes") or 0 if device < len(devices) else 0
+        saved_share = min(1.0, each * (steps + WARM_UP) / peak) if peak else None
+        if saved_share is not None:
+            end += f"; fixing this would save about {format_share(saved_share)} of the peak"
         return Finding(
             self.code,
             self.severity,
@@ -120,6 +125,8 @@ class GrowingMemory(Check):
             times=steps,
             size_bytes=totals[-1] - totals[0],
             device=device,
+            saved_share=saved_share,
+            saved_of="" if saved_share is None else "peak",
         )
 
 

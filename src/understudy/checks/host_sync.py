@@ -25,6 +25,12 @@ READ = "keep the value on the device (`total += loss.detach()`) and read it once
 STEERS = (
     "the program decides by this value: look at it every hundred steps only, or decide on the device (`torch.where`)"
 )
+KEPT = (
+    "copy into pinned memory that was made before the loop (`results[i].copy_(y, non_blocking=True)`), and synchronize "
+    "once, before the values are read"
+)
+KEEPS = re.compile(r"\.(append|extend|add)\(|\]\s*=[^=]|\+=\s*\[")
+"""A line that keeps what it copies, so that the next copy takes other memory."""
 STEERING = re.compile(r"\s*(if|elif|while|assert)\b")
 ASSIGNED = re.compile(r"\s*(\w+)\s*=[^=]")
 WHERE = "use `torch.where(mask, x, 0)` or multiply by the mask: shapes stay fixed and nothing waits"
@@ -175,6 +181,8 @@ class HostSync(Check):
         costs = cause not in ASKED_FOR and self.stalls.costs(line)
         if advice == READ and _steers(line.site, trace):
             advice = STEERS
+        if cause == "to the host" and KEEPS.search(trace.line(line.site).split("#")[0]):
+            advice = KEPT
         message = f"{what}{line.where} blocked the host {times(line.times)} ({format_ns(line.wait_ns)} in total)" + (
             f", and the device idled {format_ns(line.lost_ns)} until new work arrived"
             if line.lost_ns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from understudy.checks import Check
@@ -13,6 +14,12 @@ from understudy.trace.trace import Record, Trace
 from understudy.trace.units import format_bytes, format_ns, plural
 
 PIN = "`DataLoader(..., pin_memory=True)` or `.pin_memory()`"
+CONVERTED = re.compile(r"\w\.(float|double|half|bfloat16|int|long|to)\([^()]*\)\.(to|cuda)\(")
+"""What a line converts right before the copy is new memory, whatever a DataLoader pinned."""
+PIN_NEW = (
+    "put `.pin_memory()` before this copy and pass `non_blocking=True`: what the line converts is new memory, which a "
+    "loader's `pin_memory=True` does not reach"
+)
 NUMBER_BYTES = 16  # what moves no more at a time is a number rather than data
 
 
@@ -72,12 +79,12 @@ class PageableCopy(Check):
             repeated = line.rounds >= LOOP_ROUNDS
             large = line.size_bytes > SMALL_BYTES * line.times
             if key[:2] in self.asked:
-                found.append(self._asked_for(line, repeated and large))
+                found.append(self._asked_for(line, repeated and large, trace))
             elif repeated and (large or self.stalls.costs(line)):
-                found.append(self._blocking(line, self.stalls.costs(line)))
+                found.append(self._blocking(line, self.stalls.costs(line), trace))
         return found
 
-    def _asked_for(self, line: Line, costs: bool) -> Finding:
+    def _asked_for(self, line: Line, costs: bool, trace: Trace) -> Finding:
         moved = f"{plural(line.times, 'copy')} ({format_bytes(line.size_bytes)}){line.where}"
         if line.cause() == "to the host":
             message = (
@@ -91,14 +98,14 @@ class PageableCopy(Check):
                 "buffer, "
                 "so they neither overlap with kernels nor reach full speed"
             )
-            advice = f"pin the source ({PIN})"
+            advice = PIN_NEW if _converts(line, trace) else f"pin the source ({PIN})"
         return self._finding(line, costs, message, advice)
 
-    def _blocking(self, line: Line, costs: bool) -> Finding:
+    def _blocking(self, line: Line, costs: bool, trace: Trace) -> Finding:
         lost = f", and the device idled {format_ns(line.lost_ns)}" if line.lost_ns else ""
         moved = f"{plural(line.times, 'copy')} ({format_bytes(line.size_bytes)}) from pageable memory{line.where}"
         message = f"{moved} blocked the host for {format_ns(line.wait_ns)}{lost}"
-        advice = f"pin the source ({PIN}) and pass `non_blocking=True`"
+        advice = PIN_NEW if _converts(line, trace) else f"pin the source ({PIN}) and pass `non_blocking=True`"
         numbers = line.size_bytes <= NUMBER_BYTES * line.times
         if numbers:
             advice = "make numbers on the device (`torch.full((), value, device=...)`), or keep them there"
@@ -118,3 +125,8 @@ class PageableCopy(Check):
             device=line.device,
             fix="made there" if numbers else "pin",
         )
+
+
+def _converts(line: Line, trace: Trace) -> bool:
+    """Whether a line copies what it has just converted to another type."""
+    return bool(CONVERTED.search(trace.line(line.site)))

@@ -128,7 +128,8 @@ def _others(summary: Summary, width: int, room: int) -> list[str]:
     shown = graver if len(graver) <= room else graver[: max(0, room - 1)]
     found: list[str] = []
     for number, finding in enumerate(shown):
-        saves = f": would save {format_share(finding.saved_share)}" if finding.saved_share else ""
+        of = f" of the {finding.saved_of}" if finding.saved_of else ""
+        saves = f": would save {format_share(finding.saved_share)}{of}" if finding.saved_share else ""
         where = f" {short(finding.site)}" if finding.site.file else ""
         found += _labelled("also" if not number else "", f"{finding.code}{where}{saves}", width, 1)
     if len(shown) < len(graver) and room > 0:

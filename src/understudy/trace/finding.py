@@ -23,7 +23,8 @@ class Finding(NamedTuple):
 
     `site` is the line that a person would change, `other` the second line where two meet, `allocated` where the
     memory came from. `lost_ns` and `size_bytes` are what is at stake over all `times` incidents. `saved_share` is the
-    share of `saved_of` ("step", "run" or "peak") that following the advice would save, None where nothing computed it.
+    share of `saved_of` that following the advice would save, None where nothing computed it: of the "step", of the
+    "run", of the "peak" of the memory in use, or of the "reserved memory" at its peak.
     """
 
     code: str
