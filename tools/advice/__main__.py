@@ -104,7 +104,7 @@ def follow(target: Target) -> Outcome:
     for change in [*target.changes, *_settings(target, worth)]:
         share = promised(worth, change)
         codes = {one.code for one in worth if change.follows(one)}
-        tried = share or (nothing if change.code else not change.promised)
+        tried = share or (before.kernels and (nothing if change.code else not change.promised))
         if not tried or (codes and codes <= followed):
             continue
         after = rehearse(change.job._replace(judged=False))
