@@ -27,6 +27,8 @@ from understudy.trace.units import plural
 from understudy.variables import FOLDER, MEASURE, OPTIONS, PYTHON
 
 SHIM = Path(__file__).parent / "shim"
+SIGNAL_S = 0.2
+"""Within this time a signal has reached every process of its group."""
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 CANNOT_START = 2
 BETWEEN_RANKS = 64
@@ -131,12 +133,14 @@ def run(
     """Run a command to its end.
 
     The command has this process's terminal and stdin, and its stdout and stderr unless files are given. Signals that
-    someone sends to this process go on to the command; those of the terminal (Ctrl-C) have reached it already.
+    someone sends to this process go on to the command; those that a terminal (Ctrl-C) or somebody else sent to the
+    whole process group have reached it already, and torchrun's agent gives up its ranks when a second one comes.
 
     Raises:
         UsageError: the command cannot be started.
     """
     passed_on = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+    group = _Group()
     # A signal whose action is to be ignored would be dropped rather than kept for sigwait, on some systems.
     before = signal.signal(signal.SIGCHLD, lambda *_: None)
     # Blocked before the child exists, so that none is lost; the child begins with the mask that this process had.
@@ -154,11 +158,12 @@ def run(
         except OSError as error:
             raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from error
         while (code := child.poll()) is None:
-            number, from_terminal = _next_signal([*passed_on, signal.SIGCHLD])
+            number = signal.sigwait([*passed_on, signal.SIGCHLD])
             interrupted = interrupted or number == signal.SIGINT
-            if number != signal.SIGCHLD and not from_terminal:
+            if number != signal.SIGCHLD and not group.got_it():
                 child.send_signal(number)
     finally:
+        group.leave()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGCHLD, before)
     return Ended(code if code >= 0 else 128 - code, interrupted and code != 0)
@@ -192,13 +197,40 @@ def _above_standard(end: int) -> int:
     return moved
 
 
-def _next_signal(numbers: Iterable[int]) -> tuple[int, bool]:
-    """Wait for a signal: its number, and whether it came from the terminal and so to every process of the group."""
-    if hasattr(signal, "sigwaitinfo"):
-        info = signal.sigwaitinfo(numbers)
-        return info.si_signo, info.si_code > 0
-    number = signal.sigwait(numbers)
-    return number, number in (signal.SIGINT, signal.SIGQUIT) and sys.stdin.isatty()
+class _Group:
+    """Tells whether a signal went to the whole process group: then it has ended a shell that waits there for nothing.
+
+    The shell ends with this process, however that ends: its input does. Where there is none, no signal is the group's.
+    """
+
+    def __init__(self) -> None:
+        self._shell = self._begin()
+
+    def _begin(self) -> subprocess.Popen[bytes] | None:
+        with open(os.devnull, "r+b") as null, suppress(OSError):
+            return subprocess.Popen(
+                ["/bin/sh", "-c", "read line"], stdin=subprocess.PIPE, stdout=null, stderr=null, cwd=os.sep, env={},
+                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED),
+            )  # fmt: skip
+        return None
+
+    def got_it(self) -> bool:
+        """Whether the signal that has just come was the group's."""
+        if self._shell is None:
+            return False
+        try:
+            self._shell.wait(SIGNAL_S)
+        except subprocess.TimeoutExpired:
+            return False
+        self.leave()
+        self._shell = self._begin()
+        return True
+
+    def leave(self) -> None:
+        """End the shell."""
+        if self._shell is not None and self._shell.stdin is not None:
+            self._shell.stdin.close()
+            self._shell.wait()
 
 
 @dataclass

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,8 @@ while True:
 
 
 @pytest.mark.long
-def test_an_interrupt_of_ranks_is_no_failure_of_theirs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("send", [os.killpg, os.kill])
+def test_an_interrupt_of_ranks_is_no_failure_of_theirs(tmp_path: Path, send: Callable[[int, int], None]) -> None:
     options = ["--gpus", "2xV100", "--nproc-per-node", "2", "-c", RANKS, str(tmp_path / "rank")]
     with subprocess.Popen(
         [*RUN[:-1], *options],
@@ -144,8 +146,10 @@ def test_an_interrupt_of_ranks_is_no_failure_of_theirs(tmp_path: Path) -> None:
     ) as process:
         for rank in range(2):
             wait_for(tmp_path / f"rank{rank}")
-        os.killpg(process.pid, signal.SIGINT)
+        send(process.pid, signal.SIGINT)
         _, report = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted" in report
     assert "rank-ended" not in report
+    assert "INCOMPLETE" not in report
+    assert "memory  512 B at its peak" in report
