@@ -7,6 +7,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from understudy.errors import InstallError
+from understudy.reports import text
 from understudy.session import Options, Session
 from understudy.trace.operation import Kind
 
@@ -208,3 +209,10 @@ def test_an_emulation_inside_another_is_refused(session):
     inner = Session(Options(gpus="1xV100", clock="real"))
     with pytest.raises(InstallError, match="already"):
         inner.attach("jax")
+
+
+def test_the_report_says_which_rule_compiled(session):
+    jax.jit(lambda x: x + 1)(jnp.ones(4))
+    by = session.trace.facts["versions"]["jit of JAX by"]
+    assert by == "understudy's rule of fusion, memory inside not counted"
+    assert f"jit of JAX by: {by}" in " ".join(text.render(session.trace.canonical(), []).split())

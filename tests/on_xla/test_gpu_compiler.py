@@ -11,6 +11,7 @@ from jax.experimental import pallas
 from jax.sharding import NamedSharding, PartitionSpec
 
 from understudy.errors import UnsupportedError
+from understudy.reports import text
 from understudy.trace.operation import Kind
 
 
@@ -74,6 +75,53 @@ def test_the_compiled_program_is_the_gpus(session):
         assert "kind=kCustom" not in jax.jit(lambda a: a * 2).lower(np.ones(8, "f")).compile().as_text()
 
 
+def test_costs_are_those_of_the_gpus_program(session):
+    size = 512
+    compiled = jax.jit(lambda x: jnp.tanh(x @ x)).lower(jnp.ones((size, size))).compile()
+    costs = compiled.cost_analysis()
+    assert 2 * size**3 <= costs["flops"] <= 2.1 * size**3
+    assert costs["bytes accessed"] >= 3 * 4 * size**2
+    assert costs["transcendentals"] == size**2
+
+
+def test_memory_inside_each_devices_part_counts(session):
+    """Automatic sharding, shard_map and pmap: each GPU's temporaries are on it, and run out on it."""
+    mesh = jax.make_mesh((2,), ("x",))
+    split = NamedSharding(mesh, PartitionSpec("x"))
+
+    def sorted_rows(v):
+        return jnp.sort(jnp.sin(v), axis=1).sum(1)
+
+    x = jax.device_put(jnp.ones((64, 4096)), split)
+    ways = (
+        (jax.jit(sorted_rows), x),
+        (jax.jit(jax.shard_map(sorted_rows, mesh=mesh, in_specs=PartitionSpec("x"), out_specs=PartitionSpec("x"))), x),
+        (jax.pmap(sorted_rows), jnp.ones((2, 32, 4096))),
+    )
+    for function, given in ways:
+        memory = function.lower(given).compile().memory_analysis()
+        assert memory.temp_size_in_bytes >= 32 * 4096 * 4  # of half of the rows
+        function(given)
+        for device in jax.devices():
+            stats = device.memory_stats()
+            assert stats["peak_bytes_in_use"] >= memory.argument_size_in_bytes + memory.temp_size_in_bytes
+
+
+@pytest.mark.parametrize("way", ["shard_map", "pmap"])
+def test_each_way_to_several_devices_runs_out_of_memory(session, way):
+    def large(v):
+        y = jnp.sort(jnp.broadcast_to(v.reshape(-1), (70_000, 70_000)), axis=0)
+        return jnp.sort(y, axis=1)[:1, 0]
+
+    x, function = np.ones((2, 70_000), "f"), jax.pmap(large)
+    if way == "shard_map":
+        mesh, parts = jax.make_mesh((2,), ("x",)), PartitionSpec("x")
+        x = jax.device_put(x, NamedSharding(mesh, parts))
+        function = jax.jit(jax.shard_map(large, mesh=mesh, in_specs=parts, out_specs=parts))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED: Out of memory"):
+        function(x)
+
+
 def test_loops_run_as_often_as_they_turn(session):
     def turns(x):
         return lax.fori_loop(0, 7, lambda _, y: jnp.tanh(y @ y), x)
@@ -106,3 +154,6 @@ def test_pallas_kernels_are_refused(session):
 
 def test_the_trace_says_who_compiled(session):
     assert session.trace.facts["versions"]["jit of JAX by"].startswith("XLA's GPU compiler (0.")
+    jax.jit(lambda x: x + 1)(jnp.ones(4))
+    shown = text.render(session.trace.canonical(), [])
+    assert "jit of JAX by: XLA's GPU compiler (0." in shown

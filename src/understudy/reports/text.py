@@ -153,7 +153,12 @@ def _time_lines(summary: Summary) -> list[str]:
     """The step, and what happened once before it."""
     step = _time.step_words(summary.timing, summary.band)
     once = _time.first_use_words(summary.timing)
-    lines = [("step", step), ("throughput", summary.throughput), ("once, at first use", once)]
+    lines = [
+        ("step", step),
+        ("throughput", summary.throughput),
+        ("once, at first use", once),
+        ("jit of JAX by", summary.jit),
+    ]
     if summary.compiled is not None:
         made = f"{summary.compiled.words}; {SAVED}"
         lines += [("compiled graphs", made), ("compiling took", summary.compiled.time_words)]

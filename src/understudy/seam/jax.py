@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -171,6 +172,7 @@ class _Seam:
             Patch(compiler, "compile_or_get_cached", self._compile_for_gpu(compiler.compile_or_get_cached)),
             Patch(pxla.MeshExecutable, "as_text", self._answered("as_text", pxla.MeshExecutable)),
             Patch(pxla.MeshExecutable, "memory_analysis", self._answered("memory_analysis", pxla.MeshExecutable)),
+            Patch(pxla.MeshExecutable, "cost_analysis", self._costed(pxla.MeshExecutable.cost_analysis)),
             Patch(pxla.ExecuteReplicated, "__call__", self._execute(pxla.ExecuteReplicated.__call__)),
             Patch(xla_client, "batched_device_put", self._put(xla_client.batched_device_put)),
             Patch(dispatch._DeferredShardArg, "result_handler", _keep(dispatch._DeferredShardArg.result_handler)),
@@ -325,6 +327,22 @@ class _Seam:
             return stock(executable if made is None else _Answering(made.executable))
 
         return answer
+
+    def _costed(self, original: Callable[..., object]) -> Callable[..., object]:
+        """What `Compiled.cost_analysis()` says: XLA's analysis of the GPU's program."""
+
+        def cost_analysis(executable: MeshExecutable) -> object:
+            from jax._src.lib import _jax  # type: ignore[import-untyped, unused-ignore]
+
+            made = self._of(executable.xla_executable)
+            if made is None:
+                return original(executable)
+            costs: Counter[str] = Counter()
+            for module in made.executable.hlo_modules():
+                costs.update(_jax.hlo_module_cost_analysis(self._client, module))
+            return dict(costs)
+
+        return cost_analysis
 
     def _execute(self, original: Callable[..., Iterable[Array]]) -> Callable[..., object]:
         def execute(call: Call, *args: Array) -> object:

@@ -111,6 +111,7 @@ class Summary:
     processes: int = 1
     compiled: Compiled | None = None
     host_factor: float | None = None  # by what the host's own time was multiplied where it was measured
+    jit: str = ""  # what compiled JAX's functions
 
     @property
     def stamp(self) -> str:
@@ -198,6 +199,7 @@ def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
         int(trace.facts.get("processes", 1)),
         compiled.measure(trace),
         _host_factor(trace.facts.get("options", {})),
+        str(trace.facts.get("versions", {}).get("jit of JAX by", "")),
     )
 
 
