@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 
 from understudy import faults, foreign
-from understudy.errors import FileFormatError
+from understudy.errors import FileFormatError, UsageError
 
 TEXT = (str,), "a string"
 SWITCH = (bool,), "true or false"
@@ -46,9 +46,13 @@ def read(start: Path | None = None) -> dict[str, object]:
     """The settings that hold in `start` (the current folder when None), by name with hyphens; empty when none are set.
 
     Raises:
+        UsageError: the current folder was removed.
         FileFormatError: the file is not TOML, or sets something that does not exist, or to a value of another type.
     """
-    folder = (start or Path.cwd()).resolve()
+    try:
+        folder = (start or Path.cwd()).resolve()
+    except FileNotFoundError:
+        raise UsageError("the current folder was removed: change to one that exists") from None
     for path in (parent / "pyproject.toml" for parent in (folder, *folder.parents)):
         if path.is_file():
             return _table(path)

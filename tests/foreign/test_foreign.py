@@ -277,3 +277,31 @@ def test_a_short_fuzz_run_gets_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "88 files, 0 without an answer" in done.stdout
+
+
+def test_no_more_of_a_trace_is_unpacked_than_its_header_announces(
+    trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = tmp_path / "good.trace"
+    trace.save(good)
+    content = gzip.decompress(good.read_bytes())
+    assert len(Trace.load(good)) == len(trace)
+    longer = tmp_path / "longer.trace"
+    longer.write_bytes(gzip.compress(content + bytes(20 << 20)))
+    with pytest.raises(FileFormatError, match=f"would unpack to more than {len(content):,} bytes"):
+        Trace.load(longer)
+    monkeypatch.setattr("understudy.trace.trace.MOST_HEADER_BYTES", 40)
+    with pytest.raises(FileFormatError, match="its header has no end"):
+        Trace.load(good)
+
+
+def test_a_removed_current_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["gpus"])
+    assert "the current folder was removed" in capsys.readouterr().err

@@ -66,15 +66,27 @@ def read_bytes(path: str | Path, first: int = -1) -> bytes:
         return file.read(first)
 
 
-def unpacked(data: bytes, path: str | Path) -> bytes:
-    """The content of gzipped data; what is not gzipped comes back as it is.
+def beginning(data: bytes, path: str | Path, size: int) -> bytes:
+    """The first `size` bytes of gzipped data, fewer where it holds fewer.
+
+    Raises:
+        FileFormatError: the data is damaged.
+    """
+    try:
+        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data, size)
+    except zlib.error as error:
+        raise FileFormatError(f"{path} is not a complete gzip file: {error}") from None
+
+
+def unpacked(data: bytes, path: str | Path, most: int = MOST_BYTES) -> bytes:
+    """The content of gzipped data, `most` bytes; what is not gzipped comes back as it is.
 
     Raises:
         FileFormatError: the data is damaged, ends early, or grows beyond all that a file of that size should hold.
     """
     if data[:2] != GZIP:
         return data
-    most = min(MOST_BYTES, ROOM_BYTES + EXPANSION * len(data))
+    most = min(most, MOST_BYTES, ROOM_BYTES + EXPANSION * len(data))
     parts: list[bytes] = []
     size, rest = 0, data
     while rest:  # gzip allows several members, one after the other

@@ -29,6 +29,8 @@ NO_TRACE = "is not an understudy trace"
 HOW = "write one with `understudy run --trace`"
 MOST_NS = 1 << 62
 MOST_DEVICES = 1 << 16
+MOST_HEADER_BYTES = 256 << 20
+"""What a trace may hold beside its rows: names, lines and blocks of memory."""
 KIND, LANE, SIGNATURE, SITE, ISSUED, START, END, VALUE = range(8)
 
 T = TypeVar("T")
@@ -262,16 +264,22 @@ class Trace:
         data = foreign.read_bytes(path)
         if data[:2] != foreign.GZIP:
             raise FileFormatError(f"{path} {NO_TRACE} (it is not compressed); {HOW}")
-        parts = foreign.unpacked(data, path).split(b"\n", 2)
+        start = foreign.beginning(data, path, MOST_HEADER_BYTES)
+        parts = start.split(b"\n", 2)
         if len(parts) < 3:
-            raise FileFormatError(f"{path} {NO_TRACE} (it ends early); {HOW}")
-        magic, header, body = parts
+            why = "it ends early" if len(start) < MOST_HEADER_BYTES else "its header has no end"
+            raise FileFormatError(f"{path} {NO_TRACE} ({why}); {HOW}")
+        magic, header = parts[:2]
+        size = len(magic) + len(header) + 2
+        del start, parts
         if magic.decode(errors="replace") != MAGIC:
             raise FileFormatError(
                 f"{path} says {magic[:40].decode(errors='replace')!r} where this understudy reads {MAGIC!r}; "
                 "write it again with this version"
             )
-        return parse(foreign.from_json(header, path, "a trace"), body, str(path))
+        plain = foreign.from_json(header, path, "a trace")
+        # The header says how long the file is: no more of it is unpacked.
+        return parse(plain, foreign.unpacked(data, path, size + _body_bytes(plain))[size:], str(path))
 
 
 def parse(header: object, body: bytes, path: str) -> Trace:
@@ -294,6 +302,12 @@ def parse(header: object, body: bytes, path: str) -> Trace:
     trace.sources = _numbered(known.get("sources", {}))
     require_sound(trace, path)
     return trace
+
+
+def _body_bytes(header: object) -> int:
+    """How many bytes of rows follow a header that nothing is known of yet."""
+    counts = [header.get(name) for name in ("rows", "memory")] if isinstance(header, dict) else []
+    return sum(max(count, 0) for count in counts if isinstance(count, int)) * WIDTH * 8
 
 
 def _numbered(sources: dict[str, dict[str, str]]) -> Sources:
