@@ -29,7 +29,7 @@ from understudy.seam.torch.tags import device_of
 KEY = "understudy_key"
 ANSWER = "understudy_answer"
 """The name of `Answers.asked` in generated code."""
-READ = re.compile(r"(= (?:1 if )?|^if )(\S.*?)\.item\(\)")
+READ = re.compile(r"(= (?:1 if |int\()?|^if )(\S.*?)\.item\(\)")
 LOOPING = re.compile(r"^(\s*should_loop = )(\S.*)$")
 _numbers = count()
 
@@ -131,7 +131,8 @@ def wrapper_patches(module: ModuleType) -> list[Patch]:
     return [*patches, Patch(module, "should_unwrap_unspec_arg", lambda name: False)]
 
 
-ASKING = ("_codegen_dynamic_scalar", "codegen_conditional", "codegen_while_loop")
+ASKING = ("_codegen_dynamic_scalar", "codegen_conditional", "codegen_switch", "codegen_while_loop")
+"""PyTorch 2.14 writes a condition as a switch."""
 
 
 def _asking(module: ModuleType, stock: Callable[..., None]) -> Callable[..., None]:

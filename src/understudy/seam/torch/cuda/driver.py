@@ -196,6 +196,7 @@ def _accelerator(state: State) -> dict[str, object]:
         "exchangeDevice": exchange,
         "maybeExchangeDevice": exchange,
         "synchronizeDevice": synchronize,
+        "getDefaultGenerator": lambda index: state.generators[index],
         "getDeviceCapability": capability,
         "getStream": current,
         "setStream": lambda stream: torch.cuda.set_stream(stream),

@@ -57,6 +57,8 @@ class Kernel(Protocol):
     params: Sequence[Parameter]
     debug: bool | None
     src: str
+    raw_src: Sequence[str]
+    starting_line_number: int
     __name__: str
 
     def run(self, *args: object, grid: object, warmup: bool, **kwargs: object) -> Compiled:

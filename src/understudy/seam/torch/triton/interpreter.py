@@ -6,6 +6,7 @@ decides), products and conversions of types that numpy has not, reductions, and 
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -149,7 +150,9 @@ class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
         return known[2]
 
     def _made(self, kernel: Kernel) -> tuple[Callable[..., object], dict[str, object]]:
-        file, line = self._jit.get_jit_fn_file_line(kernel)
+        file = kernel.fn.__code__.co_filename
+        decorators = itertools.takewhile(lambda line: not line.strip().startswith("def "), kernel.raw_src)
+        line = kernel.starting_line_number + sum(1 for _ in decorators)
         tree = rewriting.rewritten(kernel.parse(), line, self.debug)  # type: ignore[arg-type]
         namespace: dict[str, object] = {}
         self._name(kernel, namespace)
