@@ -66,14 +66,14 @@ def test_every_kernel_of_a_step_is_priced_by_the_shares_that_it_names(calibrate_
     """The groups' times by the data files' shares add up to the step that the model predicts."""
     one = calibrate_images.record_steps.read("image_steps.json.gz")[37]
     steps = calibrate_images.Steps([one])
-    known = {name: share.now() for name, share in calibrate_images.SHARES.items()}
+    shares = calibrate_images.SHARES.values()
     total = sum(
         float(steps.models[0].kernel(signature).duration_ns) * times
         for group in steps.groups.values()
         for _, signature, times in group
     )
     assert total / 1e6 == pytest.approx(one.step_ns(steps.models[0]) / 1e6, rel=0.05)
-    assert all(0.05 < value < 1.7 for value in known.values())
+    assert all(0.05 < share.now() <= share.most for share in shares)
 
 
 def test_the_step_share_narrows_wide_bands_alone():
@@ -98,9 +98,49 @@ def test_recorded_compiled_steps_meet_what_was_published(calibrate_compiled):
     assert median(abs(a / b / c - 1) for a, b, c in zip(eager, compiled, published, strict=True)) <= 0.10
 
 
-def test_every_kernel_of_a_compiled_step_is_priced_by_the_shares_that_it_names(calibrate_compiled):
-    of = calibrate_compiled.pairs()
+def test_every_share_decides_the_price_of_some_kernel(calibrate_images):
     named = {
-        share for one in of.compiled for kernel in one.signatures for share in calibrate_compiled.shares_of(one, kernel)
+        share
+        for one in calibrate_images.recordings()
+        for kernel in one.signatures
+        for share in calibrate_images.shares_of(one, kernel)
     }
-    assert named == set(calibrate_compiled.SHARES)
+    assert named == set(calibrate_images.SHARES)
+
+
+def test_a_share_decides_no_price_of_a_kernel_that_does_not_name_it(calibrate_images):
+    """Each share is doubled and halved: only kernels that name it change."""
+    images = calibrate_images
+    some = [images.recordings()[at] for at in (3, 60, 170)]
+    for name, share in images.SHARES.items():
+        known = share.now()
+        priced = []
+        try:
+            for value in (known, known / 2):
+                share.set(value)
+                images.clear()
+                models = [images.CostModel(images.gpus.find(one.gpu), one.cuda) for one in some]
+                prices = zip(some, models, strict=True)
+                priced.append([model.kernel(kernel).duration_ns for one, model in prices for kernel in one.signatures])
+        finally:
+            share.set(known)
+            images.clear()
+        named = [name in images.shares_of(one, kernel) for one in some for kernel in one.signatures]
+        changed = [before != after for before, after in zip(*priced, strict=True)]
+        assert not any(one and not other for one, other in zip(changed, named, strict=True)), name
+
+
+def test_a_ranking_is_limited_by_the_errors_and_by_how_far_the_speedups_are_apart(calibrate_compiled):
+    import numpy as np
+
+    near, far = np.array([1.0, 1.01, 1.02]), np.array([1.0, 2.0, 4.0])
+    for error in calibrate_compiled.ERRORS:
+        assert calibrate_compiled.ceilings(near)[error] < 0.4 < 0.95 < calibrate_compiled.ceilings(far)[error]
+    spread = 0.05 / 0.6745
+    logs = np.log(calibrate_compiled.published_speedups(calibrate_compiled.pairs()))
+    random = np.random.default_rng(7)
+    drawn = []
+    for _ in range(100):
+        predicted = logs + random.normal(0, spread, len(logs))
+        drawn.append(calibrate_compiled.tau(list(zip(predicted.tolist(), logs.tolist(), strict=True))))
+    assert calibrate_compiled.ceilings(np.exp(logs))[0.05] == pytest.approx(np.mean(drawn), abs=0.02)

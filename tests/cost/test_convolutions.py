@@ -134,3 +134,53 @@ def test_time_does_not_fall_when_a_convolution_grows(batch, channels, size, kern
     larger |= {"outputs": (batch, inputs, 2 * outputs, size), "size": (batch, inputs, outputs, 2 * size)}
     small = ns(A100, passes(batch, inputs, outputs, size, kernel))
     assert ns(A100, passes(*larger[grown], kernel)) >= 0.999 * small
+
+
+RTX4090 = model("RTX4090", (12, 8))
+
+
+def biased(signature):
+    x, weight, out = signature.shapes
+    return signature._replace(shapes=(x, weight, (weight[0],), out), dtypes=("float16",) * 4, inputs=3)
+
+
+def test_a_bias_is_read_and_written_by_a_kernel_of_its_own():
+    """`output.add_(reshape_bias(...))` after cuDNN's kernel; its gradient is a sum."""
+    plain = forward(256, 256, 256, 28, 3)
+    tensor = 2 * 256 * 256 * 28 * 28
+    added = ns(RTX4090, biased(plain)) - ns(RTX4090, plain)
+    assert added == pytest.approx(2e9 * tensor / RTX4090.gpu.memory_bandwidth_bytes_per_s, rel=0.25)
+    gradients = backward(256, 256, 256, 28, 3)
+    summed = gradients._replace(shapes=(*gradients.shapes, (256,)), dtypes=("float16",) * 6)
+    assert 0 < ns(RTX4090, summed) - ns(RTX4090, gradients) < added
+
+
+@pytest.mark.parametrize("channels", [8, 16, 32])
+def test_groups_of_a_few_channels_have_kernels_of_their_own_in_channels_last(channels):
+    odd = channels + 8 if channels > 8 else 12
+    fast, slow = (ns(RTX4090, forward(256, 480, 480, 28, 3, groups=480 // width)) for width in (channels, odd))
+    assert 2 * fast < slow
+
+
+@pytest.mark.parametrize(("outputs", "kernel"), [(16, 3), (32, 3), (8, 7)])
+def test_few_output_channels_are_bound_by_their_bytes(outputs, kernel):
+    """dla46_c's and efficientvit's first layers; a tile of a product would be all but empty."""
+    time_ns = ns(RTX4090, forward(1024, 16, outputs, 112, kernel))
+    bytes_ns = 2e9 * 1024 * 112 * 112 * (16 + outputs) / RTX4090.gpu.memory_bandwidth_bytes_per_s
+    assert bytes_ns < time_ns < 2.5 * bytes_ns
+
+
+def test_channels_that_are_no_multiples_of_eight_are_padded_in_copies():
+    """cuDNN's auto-padding for channels last; images of three channels have kernels of their own."""
+    odd, even = (ns(RTX4090, forward(256, channels, 64, 56, 1)) for channels in (60, 64))
+    tensor_ns = 2e9 * 256 * 60 * 56 * 56 / RTX4090.gpu.memory_bandwidth_bytes_per_s
+    assert odd - even > tensor_ns
+    assert convolutions.padded_elements(convolutions.Sizes(1, 3, 100, 64, 100, 1, 1)) == 0
+
+
+def test_cudnn_converts_the_layout_where_that_is_faster():
+    """Narrow groups: the kernels that they have for channels last are worth two copies."""
+    sizes = (256, 256, 256, 56, 3)
+    first, last = (ns(RTX4090, forward(*sizes, groups=32, detail=detail)) for detail in ((), LAST))
+    tensors_ns = 2e9 * 4 * 256 * 256 * 56 * 56 / RTX4090.gpu.memory_bandwidth_bytes_per_s
+    assert last < first < last + 1.3 * tensors_ns

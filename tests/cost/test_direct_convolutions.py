@@ -6,6 +6,7 @@ import pytest
 
 from understudy import gpus
 from understudy.cost import CostModel
+from understudy.cost.families import direct_convolutions
 from understudy.trace.operation import Signature
 
 A100 = CostModel(gpus.find("A100-SXM4-80GB"))
@@ -50,3 +51,56 @@ def test_the_memory_roofline_does_not_know_of_layouts():
     """A 1x1 convolution of few channels is bound by its bytes, wherever its channels lie."""
     plain = convolution(256, 24, 112, 1, 1, "float32")
     assert A100.kernel(plain) == A100.kernel(plain._replace(detail=(("channels_last", 1),)))
+
+
+RTX4090 = CostModel(gpus.find("RTX4090"), (12, 8))
+
+
+def depthwise(channels, size, kernel, stride=1, dilation=1, dtype="float16", last=False, bias=False):
+    x, weight, out = (256, channels, size, size), (channels, 1, kernel, kernel), (256, channels, size, size)
+    given = (x, weight, (channels,)) if bias else (x, weight)
+    detail = (("channels_last", 1),) * last + (
+        ("stride", f"[{stride}, {stride}]"),
+        ("dilation", f"[{dilation}, {dilation}]"),
+    )
+    return Signature("aten::convolution", (*given, out), (dtype,) * (len(given) + 1), len(given), detail=detail)
+
+
+@pytest.mark.parametrize(
+    ("library", "signature"),
+    [
+        ("cudnn", depthwise(32, 7, 3)),
+        ("cudnn", depthwise(64, 56, 5)),
+        ("cudnn", depthwise(64, 56, 7, last=True)),
+        ("cudnn", depthwise(64, 56, 3, dtype="float32", last=True)),
+        ("cudnn", depthwise(512, 14, 3, stride=2)),
+        ("cudnn", depthwise(256, 28, 5, stride=2)),
+        ("pytorch", depthwise(256, 14, 5, stride=2)),
+        ("pytorch", depthwise(64, 56, 7)),
+        ("pytorch", depthwise(16, 56, 3)),
+        ("pytorch", depthwise(64, 6, 3)),
+        ("pytorch", depthwise(64, 56, 3, dilation=2)),
+        ("pytorch", depthwise(64, 56, 3, dtype="float32")),
+        ("pytorch", depthwise(64, 56, 3, dtype="bfloat16")),
+    ],
+)
+def test_who_runs_a_depthwise_convolution(library, signature):
+    """`use_cudnn_depthwise` of aten/src/ATen/native/Convolution.cpp."""
+    assert direct_convolutions.is_pytorchs(RTX4090.problem(signature, "convolution", "fp16", 1.0)) == (
+        library == "pytorch"
+    )
+
+
+def test_a_large_kernel_is_bound_by_its_arithmetic():
+    small, large = (RTX4090.kernel(depthwise(64, 56, kernel)).duration_ns for kernel in (3, 11))
+    assert large > 2 * small
+
+
+def test_cudnns_result_gets_its_bias_from_a_kernel_of_its_own_and_pytorchs_does_not():
+    def added(kernel):
+        bare, biased = (RTX4090.kernel(depthwise(64, 56, kernel, bias=bias)).duration_ns for bias in (False, True))
+        return biased - bare
+
+    tensor = 2 * 256 * 64 * 56 * 56
+    assert added(3) == pytest.approx(2e9 * tensor / 1008e9, rel=0.25)
+    assert added(7) < 100

@@ -6,6 +6,7 @@ import pytest
 
 from understudy import gpus
 from understudy.cost import CostModel
+from understudy.cost.families import streams
 from understudy.cost.families.streams import generation_share
 from understudy.trace.operation import Signature
 
@@ -73,3 +74,13 @@ def test_bands_grow_with_the_distance_from_the_timings():
     signature = Signature("aten::add", ((8192, 8192),) * 3, ("float32",) * 3, 2)
     own, borrowed = (CostModel(gpus.find(name)).kernel(signature).band for name in ("L4", "H100"))
     assert own < borrowed < 0.5
+
+
+@pytest.mark.parametrize(("name", "copies"), [("aten::clone", 0), ("aten::native_layer_norm", 1)])
+def test_an_operand_in_another_order_costs_more_and_norms_copy_it_first(name, copies):
+    shape = (64, 4096, 1024)
+    size = 4 * 64 * 4096 * 1024
+    plain = norm(name, shape)
+    share = streams.class_share("scattered", False)
+    added = passes(V100, plain._replace(detail=(("scattered", size),))) - passes(V100, plain)
+    assert added == pytest.approx(1 / share - 1 + 2 * copies, rel=0.02, abs=0.01)

@@ -127,3 +127,36 @@ def test_a_call_is_priced_by_its_own_result(
     small, large = took(20), took(4_000_000)
     assert (small, large) == (took(20), took(4_000_000))
     assert large > 2 * small
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "scattered"),
+    [
+        ("aten::clone", lambda x, t: t.contiguous(), True),
+        ("aten::clone", lambda x, t: t.clone(), False),
+        ("aten::clone", lambda x, t: x[:, :16].contiguous(), False),
+        ("aten::add", lambda x, t: t + torch.zeros_like(t, memory_format=torch.contiguous_format), True),
+        ("aten::add", lambda x, t: t + t, False),
+        ("aten::add", lambda x, t: x + x, False),
+        ("aten::mul", lambda x, t: t * x[0, 0], False),
+        ("aten::copy_", lambda x, t: torch.empty(t.shape, device="cuda").copy_(t), True),
+        ("aten::_to_copy", lambda x, t: t.half(), False),
+        ("aten::native_layer_norm", lambda x, t: functional.layer_norm(t, (32,)), True),
+        ("aten::_softmax", lambda x, t: t.softmax(-1), True),
+    ],
+)
+def test_an_operand_in_another_order_is_told(name, run, scattered):
+    """Of operands of the result's size alone: where its elements that lie side by side do not in the operand."""
+    with emulate("V100", no_data=True) as session:
+        x = torch.ones(4, 32, 100, device="cuda")
+        run(x[:, :, :32] if name == "aten::mul" else x, x.transpose(1, 2))
+        details = [dict(one.detail) for one in priced(session, name)]
+    assert [detail.get("scattered", 0) for detail in details] == [4 * 4 * 32 * 100 if scattered else 0]
+
+
+def test_the_same_shapes_in_another_order_have_a_price_of_their_own():
+    with emulate("V100", no_data=True) as session:
+        x = torch.ones(64, 64, device="cuda")
+        for operand in (x, x.t(), x, x.t()):
+            x + operand
+        assert [dict(one.detail) for one in priced(session, "aten::add")] == [{}, {"scattered": 4 * 64 * 64}]

@@ -234,6 +234,9 @@ def main() -> None:
             return
         outcomes = compiled(options.only, 10 if options.most is None else options.most)
         summarize([*outcomes, *speedups(outcomes)])
+        import calibrate_compiled
+
+        calibrate_compiled.show_limits()
         return
     outcomes = images(options.only, options.most or 60, options.unseen, tuple(options.without))
     summarize(outcomes)

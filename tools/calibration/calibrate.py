@@ -4,8 +4,8 @@
 
 Nothing of what the files held is used, so that the same tables give the same files, byte for byte. The order: kernels
 that were timed one by one (products, memory-bound kernels, attention, transforms, decompositions), what is known
-from whole models (curves and shares of Lambda's and NVIDIA's programs, then those of timm's, then the former again on
-these), bands, collectives.
+from whole models (curves and shares of Lambda's and NVIDIA's programs, then those of timm's, eager and compiled, then
+the former again on these), bands, collectives.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ def begin() -> None:
     calibrate_streams.begin()
     calibrate_cost.Fit([], {}).write()
     calibrate_products.write("bands", calibrate_products.BANDS_HEAD, [("step", {"share": 1.0})])
-    calibrate_products.write("convolutions", calibrate_images.HEAD, [])
-    calibrate_products.write("generated", calibrate_compiled.HEAD, [])
+    calibrate_products.write("convolutions", calibrate_images.CONVOLUTIONS_HEAD, [])
+    calibrate_products.write("generated", calibrate_images.GENERATED_HEAD, [])
     forget()
-    calibrate_images.save(dict.fromkeys(calibrate_images.NAMES, 0))
-    calibrate_compiled.begin()
+    calibrate_images.begin()
 
 
 def forget() -> None:
@@ -56,7 +55,6 @@ def forget() -> None:
 def main() -> None:
     started = time.monotonic()
     found: list[calibrate_images.Found] = []
-    compiled: list[calibrate_compiled.Found] = []
     stages: dict[str, Callable[[], None]] = {
         "nothing fitted": begin,
         "matrix products": calibrate_products.calibrate_all,
@@ -67,8 +65,8 @@ def main() -> None:
         "shares of image models": lambda: found.append(calibrate_images.calibrate()),
         "curves and shares of whole models again": calibrate_cost.calibrate,
         "memory-bound kernels, left out": calibrate_streams.validate,
-        "shares of compiled image models": lambda: compiled.append(calibrate_compiled.calibrate()),
-        "bands": lambda: calibrate_bands.calibrate(found[0], compiled[0]),
+        "compiled image models": lambda: calibrate_compiled.show_left_out(found[0]),
+        "bands": lambda: calibrate_bands.calibrate(found[0]),
         "collectives": calibrate_collectives.calibrate,
     }
     for name, stage in stages.items():

@@ -4,8 +4,9 @@
 
 Convolutions on tensor cores were never timed one by one, so their band is that of the steps that they take three tenths
 of at least, or a tenth for depthwise ones. A step's band is the mean of its kernels', by their time, times one share,
-since errors of kernels cancel in part: the share that holds 80 % of all steps of `make accuracy-images` (with the
-model's family left out), of `make accuracy-transformers` and of `make accuracy` (the rows that nothing was fitted on).
+since errors of kernels cancel in part: the share that holds 80 % of the steps of four sets of equal weight: timm's
+models eager and compiled (with the model's family left out), those of `make accuracy-transformers`, and those of `make
+accuracy` that nothing was fitted on.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
 
-import calibrate_compiled  # noqa: E402
 import calibrate_cost  # noqa: E402
 import calibrate_images  # noqa: E402
 import record_steps  # noqa: E402
@@ -37,7 +37,7 @@ FROM_STEPS = {
 }
 """Families whose bands are those of steps: how the names of their shares begin, and the least part of a step."""
 GENERATED_PART = 0.2
-"""The same of kernels that Inductor generates."""
+"""The same of kernels that Inductor generates, in compiled steps."""
 MARGIN = 0.8
 
 
@@ -66,21 +66,21 @@ def convolution_bands(found: calibrate_images.Found) -> None:
     rows: list[tuple[str, dict[str, Any]]] = []
     for family, (begins, least) in FROM_STEPS.items():
         some = part_of(found.steps, begins, found.levels) >= least
-        for distance, ratio, left_out in (
+        for distance, predicted, left_out in (
             ("own generation", found.left_out, "the model's family"),
             ("borrowed", found.of_gpu, "the GPU"),
         ):
-            residuals = Residuals(distance, "", ratio[some])
+            residuals = Residuals(distance, "", (found.steps.ms / predicted)[some])
             source = f"whole steps of timm's models with {least:.0%} of their time in them, {left_out} left out"
             row = {"family": family, "distance": distance, "width": residuals.width(), "n": int(some.sum())}
             rows.append(("band", row | {"source": source}))
     update_bands(tuple(FROM_STEPS), rows)
 
 
-def generated_bands(found: calibrate_compiled.Found) -> None:
+def generated_bands(found: calibrate_images.Found) -> None:
     """Write the bands of the kernels that Inductor generates: only whole compiled steps of one card tell of them."""
     some = part_of(found.steps, "generated ", found.levels) >= GENERATED_PART
-    residuals = Residuals("own generation", "", found.left_out[some])
+    residuals = Residuals("own generation", "", (found.steps.ms / found.left_out)[some])
     own = residuals.width()
     said = f"whole steps of timm's compiled models with {GENERATED_PART:.0%} of their time in them"
     near = {"width": own, "n": int(some.sum()), "source": f"{said}, the model's family left out"}
@@ -109,13 +109,22 @@ def ratio(one: Recording) -> float:
     return 1e6 * one.ms / one.step_ns(CostModel(gpus.find(one.gpu), one.cuda))
 
 
+def of_group(found: calibrate_images.Found, chosen: Array) -> tuple[list[Recording], Array]:
+    """The chosen steps, and published over predicted times with their family left out."""
+    some = [one for one, wanted in zip(found.steps.recordings, chosen.tolist(), strict=True) if wanted]
+    return some, (found.steps.ms / found.left_out)[chosen]
+
+
 def step_band(found: calibrate_images.Found) -> None:
     """Write the share of its kernels' bands that is a step's."""
-    sets = {"images": (found.steps.recordings, found.left_out)} | others()
+    sets = {"images": of_group(found, ~found.is_compiled), "compiled": of_group(found, found.is_compiled)} | others()
     parts = [np.abs(ratios - 1.0) / np.array([mean_band(one) for one in some]) for some, ratios in sets.values()]
     every = np.concatenate(parts)
+    weights = np.concatenate([np.full(len(some), 1.0 / (len(parts) * len(some))) for some in parts])
+    order = np.argsort(every)
+    within = np.searchsorted(np.cumsum(weights[order]), MARGIN)
     row = {
-        "share": round(float(np.quantile(every, MARGIN)), 3),
+        "share": round(float(every[order][within]), 3),
         "n": len(every),
         "source": "whole steps that nothing, or nothing of their family, was fitted on",
     }
@@ -138,10 +147,10 @@ def show(name: str, some: list[Recording], ratios: Array) -> None:
     )
 
 
-def calibrate(found: calibrate_images.Found, compiled: calibrate_compiled.Found) -> None:
+def calibrate(found: calibrate_images.Found) -> None:
     """Write the bands that whole steps give."""
     convolution_bands(found)
-    generated_bands(compiled)
+    generated_bands(found)
     operators.read.cache_clear()
     bands.band.cache_clear()
     step_band(found)
@@ -151,8 +160,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", required=True, help="fit nothing")
     parser.parse_args()
-    images = record_steps.read("image_steps.json.gz")
-    show("images", images, np.array([ratio(one) for one in images]))
+    for name, some in (
+        ("images", record_steps.read(calibrate_images.EAGER_STEPS)),
+        ("compiled", calibrate_images.compiled_recordings()),
+    ):
+        show(name, some, np.array([ratio(one) for one in some]))
     for name, (some, ratios) in others().items():
         show(name, some, ratios)
 

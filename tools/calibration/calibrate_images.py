@@ -1,13 +1,15 @@
-"""Fit what is known only from whole models: shares of convolutions, normalizations, pools and of two cards' bandwidth.
+"""Fit what only whole models tell: shares of convolutions, generated kernels, normalizations, pools and bandwidth.
 
-    python tools/calibration/calibrate_images.py            # writes curves.toml, convolutions.toml and streams.toml
+    python tools/calibration/calibrate_images.py            # writes the shares into cost/data
     python tools/calibration/calibrate_images.py --check    # fits nothing: the error of the shares as they are
 
-The rows are timm's results (`image_models.csv`), their kernels those that the emulated programs launched
-(`image_steps.json.gz`, by `record_steps.py`). A share is a power of 1.02; the search goes up and down one share after
-the other and takes what lowers the mean of |log(predicted / published)|, cut at 0.6, in which each group of GPU, mode
-and layout weighs as the root of its number of rows. Families of models are left out by fifths, and each GPU by the
-other.
+The rows are timm's results, eager (`image_models.csv`) and compiled (`compiled_models.csv`), their kernels those that
+the emulated programs launched (`image_steps.json.gz`, `compiled_steps.json.gz`, by `record_steps.py`). All shares are
+fitted together, since a model's eager and compiled step have most of them in common. A share is a power of 1.02; the
+search goes up and down one share after the other and takes what lowers the mean of |log(predicted / published)|, cut at
+0.6, in which each group of GPU, mode and layout weighs as the root of its number of rows, and a share of few rows costs
+a little where it leaves its beginning. Families of models are left out by fifths, eager and compiled at once, and each
+GPU by the other.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import argparse
 import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -34,10 +35,29 @@ from record_steps import IMAGES, Recording  # noqa: E402
 
 from understudy import gpus  # noqa: E402
 from understudy.cost import CostModel, bands, curves, operators  # noqa: E402
-from understudy.cost.families import attention, direct_convolutions, generated, products, scans, streams  # noqa: E402
+from understudy.cost.families import (  # noqa: E402
+    attention,
+    convolutions,
+    direct_convolutions,
+    generated,
+    products,
+    scans,
+    streams,
+)
+from understudy.cost.families.problem import Problem  # noqa: E402
 from understudy.cost.operators import classify, plain  # noqa: E402
 from understudy.trace.operation import Signature  # noqa: E402
 
+GENERATED_HEAD = "Kernels that Inductor generates: the shares of cost/families/generated.py."
+CONVOLUTIONS_HEAD = "Convolutions: the shares of cost/families/convolutions.py and direct_convolutions.py."
+EAGER_STEPS, COMPILED_STEPS = "image_steps.json.gz", "compiled_steps.json.gz"
+COMPILED = "compiled"
+"""The group of the compiled steps."""
+FITTED = 50
+"""How many of the recorded compiled models are fitted, in the order that a seed gave; the others judge."""
+PULL = 0.01
+"""What moves a share of compiled models as far as the rows ask for it where they agree, and holds it where two or three
+of them tell."""
 STEP = 1.02
 CLIP = 0.6
 FOLDS = 5
@@ -53,6 +73,7 @@ class Share(NamedTuple):
     begin: float
     most: float = 1.6
     source: str = IMAGES
+    pull: float = 0.0
 
     def value(self, level: int) -> float:
         """The share that so many steps are from where the search begins."""
@@ -90,9 +111,18 @@ def _rate(key: str) -> Share:
     return Share("streams", "rate", (("gpu", key),), 0.85, 0.97)
 
 
+MOST = {"direct": 1.0, "conversion": 1.0, "arithmetic": 1.0, "narrow groups": 8.0}
+"""What a share can be at most, by how its name begins: of a bandwidth, of the FP32 rate, of tiles hardly filled."""
+
+
 def _convolutions(name: str, begin: float) -> Share:
-    of_bandwidth = name.startswith(("direct", "conversion"))
-    return Share("convolutions", "share", (("name", name),), begin, 1.0 if of_bandwidth else 1.6)
+    most = next((most for begins, most in MOST.items() if name.startswith(begins)), 2.0)
+    pull = PULL if name.endswith("channels last") or name.startswith("arithmetic") else 0.0
+    return Share("convolutions", "share", (("name", name),), begin, most, pull=pull)
+
+
+def _generated(name: str, begin: float) -> Share:
+    return Share("generated", "share", (("name", name),), begin, 1.1, pull=PULL)
 
 
 SHARES = {
@@ -104,8 +134,20 @@ SHARES = {
     "backward": _convolutions("backward", 1.0),
     "conversion": _convolutions("conversion", 0.8),
     "channels first": _convolutions("channels first", 0.8),
-    "direct": _convolutions("direct", 0.5),
+    "direct": _convolutions("direct", 0.8),
+    "direct of PyTorch's": _convolutions("direct of PyTorch's", 0.5),
     "direct backward": _convolutions("direct backward", 0.2),
+    "direct channels last": _convolutions("direct channels last", 0.8),
+    "arithmetic of cuDNN's": _convolutions("arithmetic of cuDNN's", 0.3),
+    "arithmetic of PyTorch's": _convolutions("arithmetic of PyTorch's", 0.2),
+    "channels last": _convolutions("channels last", 1.0),
+    "pointwise channels last": _convolutions("pointwise channels last", 1.0),
+    "grouped channels last": _convolutions("grouped channels last", 0.7),
+    "narrow groups channels last": _convolutions("narrow groups channels last", 4.0),
+    "generated pointwise": _generated("pointwise", 1.0),
+    "generated layout": _generated("layout", 0.9),
+    "generated persistent reduction": _generated("persistent reduction", 1.0),
+    "generated reduction": _generated("reduction", 0.8),
     "reduction": _class("reduction", 0.6),
     "pool": _class("pool", 0.6),
     "pool backward": _class("pool backward", 0.3),
@@ -113,8 +155,8 @@ SHARES = {
     "layer norm backward": _class("layer norm backward", 0.3),
     "norm backward": _class("norm backward", 0.8),
     "softmax": _class("softmax", 0.8),
+    "scattered": _class("scattered", 0.5),
 }
-NAMES = tuple(SHARES)
 
 
 def clear() -> None:
@@ -146,21 +188,18 @@ OTHER_CACHES = (
 def shares_of(recording: Recording, signature: Signature) -> tuple[str, ...]:
     """The shares that decide the price of a kernel."""
     gpu, operator, name = gpus.find(recording.gpu), classify(signature.name), plain(signature.name)
-    backward = name.endswith("_backward")
     rate, generation = f"rate {recording.gpu}", gpu.generation
     if operator.name == "convolution":
         model = CostModel(gpu, recording.cuda)
         problem = model.problem(signature, name, *model._precision(signature, operator, name))
-        if direct_convolutions.is_direct(problem):
-            return ("direct backward",) if backward else ("direct",)
-        found = (f"convolution {generation}",)
-        if backward:
-            found += ("backward",)
-        if ("channels_last", 1) in signature.detail:
-            return found
-        return (
-            (*found, "channels first") if not backward and recording.cuda >= (12, 0) else (*found, "conversion", rate)
-        )
+        bias = (rate,) if streams.bias_ns(problem) else ()
+        if name.endswith("_backward") and bias:
+            bias = (rate, "reduction")
+        direct = direct_convolutions.is_direct(problem)
+        found = tuple(filter(None, direct_convolutions.share_names(problem))) if direct else _of_products(problem)
+        return tuple(dict.fromkeys((*found, *bias)))
+    if operator.name in generated.CLASSES:
+        return (f"generated {generated.kind_of(dict(signature.detail))}", rate)
     if operator.name in ("matmul", "bmm") and generation == "ampere-86":
         return ("product ampere-86",)
     if operator.name not in (*streams.CLASSES, *scans.CLASSES):
@@ -169,29 +208,33 @@ def shares_of(recording: Recording, signature: Signature) -> tuple[str, ...]:
     if "layer_norm" in name:
         kind = "layer norm"
     own = f"{kind} backward" if "backward" in name and f"{kind} backward" in SHARES else kind
-    return (own, rate) if own in SHARES else (rate,)
+    scattered = ("scattered",) if dict(signature.detail).get("scattered") else ()
+    return (own, rate, *scattered) if own in SHARES else (rate, *scattered)
 
 
-Deciding = Callable[[Recording, Signature], tuple[str, ...]]
+def _of_products(problem: Problem) -> tuple[str, ...]:
+    """The shares of a convolution that is one of products."""
+    found = (f"convolution {problem.gpu.generation}",)
+    converted = ("conversion", f"rate {problem.gpu.key}")
+    last = ("channels_last", 1) in problem.signature.detail
+    if problem.name.endswith("_backward"):
+        return (*found, "backward") if last else (*found, "backward", *converted)
+    if problem.cuda_version < convolutions.NO_CONVERSION:
+        return found if last else (*found, *converted)
+    sizes = convolutions.sizes(problem)
+    if sizes is None:
+        return found
+    own = convolutions.last_name(sizes[0])
+    if last and convolutions.padded_elements(sizes[0]):
+        return (*found, own, *converted)
+    return (*found, own) if last else (*found, "channels first", own, *converted)
 
 
 class Steps:
-    """The recorded steps, with the time of their kernels by the shares that decide it.
+    """The recorded steps, with the time of their kernels by the shares that decide it."""
 
-    `shares` are those to fit, and `deciding` says which of them decide a kernel's price. `pull`, times the square of a
-    share's logarithm over where it begins, is what it costs in the search: few rows shall not move it far.
-    """
-
-    def __init__(
-        self,
-        recordings: list[Recording],
-        shares: dict[str, Share] = SHARES,
-        deciding: Deciding = shares_of,
-        pull: float = 0.0,
-    ) -> None:
+    def __init__(self, recordings: list[Recording]) -> None:
         self.recordings = recordings
-        self.shares = shares
-        self.pull = pull
         self.ms = np.array([one.ms for one in recordings])
         counts = defaultdict(int)
         for one in recordings:
@@ -203,14 +246,14 @@ class Steps:
         for index, one in enumerate(recordings):
             launched = np.bincount([at for at in one.order if at >= 0], minlength=len(one.signatures))
             for signature, times in zip(one.signatures, launched, strict=True):
-                self.groups[deciding(one, signature)].append((index, signature, int(times)))
+                self.groups[shares_of(one, signature)].append((index, signature, int(times)))
                 self.host_ms[index] += times * self.models[index].dispatch_ns(signature.name) / 1e6
         self.times = cache(self._times)
 
     def _times(self, group: tuple[str, ...], levels: Levels) -> Array:
         """Milliseconds that each step spends in the kernels of a group, with its shares at these levels."""
         for name, level in zip(group, levels, strict=True):
-            self.shares[name].set(self.shares[name].value(level))
+            SHARES[name].set(SHARES[name].value(level))
         clear()
         total = np.zeros(len(self.recordings))
         for index, signature, times in self.groups[group]:
@@ -226,21 +269,21 @@ class Steps:
         """The mean of the chosen rows' logarithmic errors, cut, by their weights."""
         errors = np.minimum(np.abs(np.log(self.predict(levels) / self.ms)), CLIP)
         weights = self.weights * chosen
-        pulled = self.pull * sum((level * np.log(STEP)) ** 2 for level in levels.values())
+        pulled = sum(SHARES[name].pull * (level * np.log(STEP)) ** 2 for name, level in levels.items())
         return float(np.sum(errors * weights) / np.sum(weights) + pulled)
 
     def fit(self, chosen: Array, begin: dict[str, int] | None = None) -> dict[str, int]:
         """The levels at which the chosen rows are met best, by steps that grow where they help and shrink where not."""
-        levels = dict(begin or dict.fromkeys(self.shares, 0))
+        levels = dict(begin or dict.fromkeys(SHARES, 0))
         best = self.loss(levels, chosen)
-        stride = dict.fromkeys(self.shares, 8)
+        stride = dict.fromkeys(SHARES, 8)
         while any(stride.values()):
-            for name in self.shares:
+            for name in SHARES:
                 if not stride[name]:
                     continue
                 for change in (stride[name], -stride[name]):
                     tried = levels | {name: levels[name] + change}
-                    if self.shares[name].value(tried[name]) > self.shares[name].most:
+                    if SHARES[name].value(tried[name]) > SHARES[name].most:
                         continue
                     error = self.loss(tried, chosen)
                     if error < best - 1e-6:
@@ -262,11 +305,10 @@ def folds(recordings: list[Recording]) -> Array:
 
 
 def cross_validate(steps: Steps, begin: dict[str, int]) -> tuple[Array, Array]:
-    """Published over predicted times where the row's family was left out, and where its GPU was."""
+    """Predicted milliseconds where the row's family was left out, and where its GPU was (of compiled ones, nothing)."""
     left_out, mine = np.empty(len(steps.ms)), folds(steps.recordings)
     for fold in range(FOLDS):
-        predicted = steps.predict(steps.fit(mine != fold, begin))
-        left_out[mine == fold] = (steps.ms / predicted)[mine == fold]
+        left_out[mine == fold] = steps.predict(steps.fit(mine != fold, begin))[mine == fold]
     keys = np.array([one.gpu for one in steps.recordings])
     of_gpu = np.empty(len(steps.ms))
     for key, other in (("RTX3090", "RTX4090"), ("RTX4090", "RTX3090")):
@@ -274,7 +316,7 @@ def cross_validate(steps: Steps, begin: dict[str, int]) -> tuple[Array, Array]:
         near = gpus.find(key).generation, gpus.find(other).generation
         levels[f"rate {key}"] = levels[f"rate {other}"]
         levels[f"convolution {near[0]}"] = levels[f"convolution {near[1]}"]
-        of_gpu[keys == key] = (steps.ms / steps.predict(levels))[keys == key]
+        of_gpu[keys == key] = steps.predict(levels)[keys == key]
     return left_out, of_gpu
 
 
@@ -287,28 +329,49 @@ def show(title: str, ratio: Array, steps: Steps) -> None:
         report(some, some.width())
 
 
-def save(levels: dict[str, int]) -> None:
-    """Write the fitted shares into their files."""
-    for name, share in SHARES.items():
-        share.set(share.value(levels[name]))
+def begin() -> None:
+    """Shares before anything is fitted."""
+    for share in SHARES.values():
+        share.set(share.begin)
+    save()
+
+
+def save() -> None:
+    """Write the shares as they are into their files."""
     clear()
-    for file, head in {"streams": calibrate_streams.HEAD, "convolutions": HEAD}.items():
+    for file, head in {
+        "streams": calibrate_streams.HEAD,
+        "convolutions": CONVOLUTIONS_HEAD,
+        "generated": GENERATED_HEAD,
+    }.items():
         write(file, head, [(kind, row) for kind, rows in operators.read(file).items() for row in rows])
     known = operators.read("curves")
     shares = {kind: known.get(kind, []) for kind in calibrate_cost.SHARES}
     calibrate_cost.Fit(known.get("curve", []), shares).write()
 
 
-HEAD = "Convolutions: the shares of cost/families/convolutions.py and direct_convolutions.py."
-
-
 class Found(NamedTuple):
-    """The recorded steps, the levels that were fitted, and published over predicted times with what was left out."""
+    """The recorded steps, the levels that were fitted, and the milliseconds predicted with what was left out."""
 
     steps: Steps
     levels: dict[str, int]
     left_out: Array
     of_gpu: Array
+
+    @property
+    def is_compiled(self) -> Array:
+        """Which of the steps are compiled ones."""
+        return np.array([one.group == COMPILED for one in self.steps.recordings])
+
+
+def recordings() -> list[Recording]:
+    """The steps that are fitted: all recorded eager ones, and the first `FITTED` compiled ones."""
+    return [*record_steps.read(EAGER_STEPS), *compiled_recordings()[:FITTED]]
+
+
+def compiled_recordings() -> list[Recording]:
+    """All recorded compiled steps."""
+    return [one for one in record_steps.read(COMPILED_STEPS) if one.group == COMPILED]
 
 
 def calibrate() -> Found:
@@ -316,14 +379,16 @@ def calibrate() -> Found:
     for share in SHARES.values():
         share.set(share.begin)
     clear()
-    steps = Steps(record_steps.read("image_steps.json.gz"))
+    steps = Steps(recordings())
     levels = steps.fit(np.ones(len(steps.ms)))
     for name, share in SHARES.items():
-        print(f"  {name:24} {share.value(levels[name]):.3f}")
+        print(f"  {name:32} {share.value(levels[name]):.3f}")
     left_out, of_gpu = cross_validate(steps, levels)
-    show("families of models left out", left_out, steps)
-    show("the GPU left out", of_gpu, steps)
-    save(levels)
+    show("families of models left out", steps.ms / left_out, steps)
+    show("the GPU left out", steps.ms / of_gpu, steps)
+    for name, share in SHARES.items():
+        share.set(share.value(levels[name]))
+    save()
     return Found(steps, levels, left_out, of_gpu)
 
 
@@ -333,13 +398,13 @@ def main() -> None:
     if not parser.parse_args().check:
         calibrate()
         return
-    recordings = record_steps.read("image_steps.json.gz")
-    ratio = [one.ms * 1e6 / one.step_ns(CostModel(gpus.find(one.gpu), one.cuda)) for one in recordings]
+    some = recordings()
+    ratio = [one.ms * 1e6 / one.step_ns(CostModel(gpus.find(one.gpu), one.cuda)) for one in some]
     groups: dict[str, list[float]] = defaultdict(list)
-    for one, found in zip(recordings, ratio, strict=True):
+    for one, found in zip(some, ratio, strict=True):
         groups[one.group].append(found)
-    for group, some in sorted(groups.items()):
-        residuals = Residuals("", group, np.array(some))
+    for group, ratios in sorted(groups.items()):
+        residuals = Residuals("", group, np.array(ratios))
         report(residuals, residuals.width())
 
 

@@ -33,7 +33,7 @@ from understudy.trace.operation import Kind, Signature  # noqa: E402
 from understudy.trace.trace import Trace  # noqa: E402
 
 FOLDER = Path(__file__).resolve().parent
-IMAGES = "fitted: timm's published results, eager, AMP, torch 1.12 to 2.9 (image_models.csv)"
+IMAGES = "fitted: timm's published results, AMP, torch 1.12 to 2.9 (image_models.csv, compiled_models.csv)"
 """The source of what was fitted on the recorded image models."""
 PART = FOLDER / "compiled_steps.part"
 """A line for each row of `compiled` that an unfinished recording has."""

@@ -164,7 +164,7 @@ def run(timm: Any, row: Row) -> Run:
         emulate(GPU, no_data=True, assume=1.0, cuda_version=row.cuda) as session,
         torch.backends.cudnn.flags(enabled=True, benchmark=True),
     ):
-        model, images = reference_images.made(timm, of, False)
+        model, images = reference_images.made(timm, of)
         steps = []
         for one in (model, torch.compile(model)):
             step = reference_images.step_of(one, of, images)

@@ -13,14 +13,16 @@ the tensors as they lie in memory and with the share of the products' rate that 
 `[[convolution]]`, fitted on ResNet-50). On tensor cores channels are padded to eight elements (to four where there are
 no more).
 
+cuDNN leaves the bias to PyTorch, which adds it with a kernel of its own (`streams.bias_ns`).
+
 The 16-bit kernels of tensor cores take channels last (NVIDIA's guide to convolutional layers, "Tensor layouts"): other
 layouts are converted by kernels of their own, which read and write both tensors of each product once. With the cuDNN
-of CUDA 12 the forward pass is not converted: timm's eager results on RTX 3090 and 4090 (torch 2.4 and 2.9) leave no
-time for it, those of torch 1.12 do. `data/convolutions.toml` has, fitted on timm's results: what both gradients reach
-of the forward pass's rate ("backward"), the forward pass of channels first as they are ("channels first"), and
-conversions of layout of the bandwidth of additions ("conversion"). Compiled models have channels last: what
-their convolutions reach of the rate that the products' constants give is fitted on timm's results of those ("channels
-last", apart for 1x1 kernels and for groups, narrow and wide).
+of CUDA 12 the forward pass is converted only where that is faster: timm's eager results on RTX 3090 and 4090 (torch 2.4
+and 2.9) leave no time for more, those of torch 1.12 do. `data/convolutions.toml` has, fitted on timm's results: what
+both gradients reach of the forward pass's rate ("backward"), the forward pass of channels first as they are ("channels
+first"), and conversions of layout of the bandwidth of additions ("conversion"). Compiled models have channels last:
+what their convolutions reach of the rate that the products' constants give is fitted on timm's results of those
+("channels last", apart for 1x1 kernels and for groups, narrow and wide).
 
 In FP32, 3x3 kernels of stride 1 go by the efficiency curve instead, which was fitted on 24,662 of them: cuDNN took
 Winograd's transforms for 81 % of those on A100, 76 % on V100 and 67 % on T4 (the kernels' names in NeuSight's tables).
@@ -42,8 +44,11 @@ from understudy.cost.operators import classify
 CLASSES = ("convolution",)
 NO_CONVERSION = (12, 0)
 """From this version of CUDA on the forward pass takes channels first as they are."""
-NARROW = 32
-"""Channels of a group up to which cuDNN's kernels for channels last do better than a product of its own for each."""
+NARROW = (8, 16, 32)
+"""Channels of a group for which cuDNN has kernels of channels last that do better than a product of its own for each.
+
+Seen in timm's compiled models: those with 8, 16 and 32 channels a group are fast, one with 24 is not.
+"""
 LEAST_CHANNELS = 16
 """Of a kernel that Winograd's transforms are worth for."""
 
@@ -111,44 +116,68 @@ def takes_winograd(of: Sizes, problem: Problem) -> bool:
 
 
 def price(problem: Problem) -> Price | None:
-    """The time of a convolution's products and of its conversions of layout; None for those that are no products."""
+    """The time of a convolution's products, conversions of layout and bias; None for those that are no products."""
     row = products.row_for(problem.gpu, problem.precision)
     found = sizes(problem)
     if row is None or found is None or direct_convolutions.is_direct(problem):
         return None
     of, kinds = found
-    gpu, item = problem.gpu, problem.item_bytes
     if problem.precision == "fp32" and takes_winograd(of, problem):
         return None
-    tensor_cores = gpu.has_tensor_cores and problem.precision != "fp32"
+    gpu = problem.gpu
     reached, fitted = share_of("convolution", problem.precision, gpu.generation)
-    operator = classify(problem.signature.name)
-    floor = operator.floor_ns(gpu.generation)
-    total = 0.0
+    floor = classify(problem.signature.name).floor_ns(gpu.generation)
+    part = reached / row[0].scale
+    total = sum(_kind_ns(kind, of, problem, row[0], part) for kind in kinds)
+    total = max(total, floor) + streams.bias_ns(problem)
+    return Price(total, floor, band("convolutions", "own generation" if fitted else "borrowed"))
+
+
+def _kind_ns(kind: str, of: Sizes, problem: Problem, row: products.Row, part: float) -> float:
+    """The time of one product of a convolution, with the conversions of layout around it."""
+    tensor_cores = problem.gpu.has_tensor_cores and problem.precision != "fp32"
     first = tensor_cores and problem.precision != "tf32" and ("channels_last", 1) not in problem.signature.detail
-    for kind in kinds:
-        part = reached * (1.0 if kind == "forward" else fitted_share("backward")) / row[0].scale
-        slower = 1.0
-        if kind == "forward" and tensor_cores and problem.cuda_version >= NO_CONVERSION:
-            if first:
-                part *= fitted_share("channels first")
-            elif problem.precision != "tf32":
-                slower = 1.0 / fitted_share(last_name(of))
-        elif first:
-            total += _conversion_ns(of, problem)
-        least_us, time_us = products.length_us(product_of(kind, of, item, tensor_cores), problem, row[0], part)
-        total += 1000.0 * (least_us + slower * time_us)
-    return Price(max(total, floor), floor, band("convolutions", "own generation" if fitted else "borrowed"))
+    product = product_of(kind, of, problem.item_bytes, tensor_cores)
+
+    def length_ns(share: float, slower: float = 1.0) -> float:
+        planar = len(problem.inputs[0]) == 4
+        least_us, time_us = products.length_us(product, problem, row, part * share, thin=planar)
+        return 1000.0 * (least_us + slower * time_us)
+
+    if kind != "forward":
+        return length_ns(fitted_share("backward")) + (_conversion_ns(of, problem) if first else 0.0)
+    if not tensor_cores or problem.precision == "tf32":
+        return length_ns(1.0)
+    if problem.cuda_version < NO_CONVERSION:
+        return length_ns(1.0) + (_conversion_ns(of, problem) if first else 0.0)
+    last = length_ns(1.0, 1.0 / fitted_share(last_name(of)))
+    if not first:
+        return last + _moved_twice_ns(padded_elements(of), problem)
+    return min(length_ns(fitted_share("channels first")), last + _conversion_ns(of, problem))
 
 
 def last_name(of: Sizes) -> str:
     """The share of the rate above that the forward pass reaches with channels last, by groups and kernel."""
     if of.groups > 1:
-        return "narrow groups channels last" if of.wide // of.groups <= NARROW else "grouped channels last"
+        return "narrow groups channels last" if of.wide // of.groups in NARROW else "grouped channels last"
     return "pointwise channels last" if of.kernel == 1 else "channels last"
+
+
+def padded_elements(of: Sizes) -> int:
+    """Elements of the tensors that cuDNN copies for channels last, to channels that are whole multiples of eight.
+
+    cuDNN's release notes, 7.6.3: "auto-padding for NHWC layout". Images of up to four channels have their own kernels.
+    """
+    tensors = (of.wide, of.wide_positions), (of.deep, of.deep_positions)
+    return sum(of.batch * channels * positions for channels, positions in tensors if channels > 4 and channels % 8)
 
 
 def _conversion_ns(of: Sizes, problem: Problem) -> float:
     """What converting the layout of both tensors takes."""
-    tensors = problem.item_bytes * of.batch * (of.wide * of.wide_positions + of.deep * of.deep_positions)
-    return 1e9 * 2.0 * tensors / (fitted_share("conversion") * streams.bandwidth(problem.gpu))
+    return _moved_twice_ns(of.batch * (of.wide * of.wide_positions + of.deep * of.deep_positions), problem)
+
+
+def _moved_twice_ns(elements: int, problem: Problem) -> float:
+    """What reading and writing so many elements takes, in another layout or with other channels."""
+    size = 2.0 * problem.item_bytes * elements
+    return 1e9 * size / (fitted_share("conversion") * streams.bandwidth(problem.gpu))

@@ -11,6 +11,8 @@ every tile of `TILES` and every split of k that a library would try is priced, a
   weights, and their jump in time on an L40S lies where six weights fill its L2. On A100, H100 and B200 it lies at half
   of the listed size (`l2_share`): their L2 has two partitions, and each caches what its own SMs read.
 - Splitting k fills the GPU where tiles are few, and costs the sum over the parts.
+- Results of few columns and short rows of operands ("thin") make many blocks that are small enough to share an SM and
+  hide each other's waits: memory bounds them, or the tensor cores at half their rate.
 - Large work lowers the clock, since power is limited.
 
 The form follows NVIDIA's guide to matrix multiplication performance ("Tile quantization", "Wave quantization"),
@@ -40,6 +42,12 @@ TILES = (
 MOST_WAVES = 32
 """Tiles smaller than 128 x 64 are tried where they make no more waves than this, or where the results are smaller."""
 SPLITS = (1, 2, 3, 4, 6, 8, 16, 32)
+THIN = 32
+"""The shorter side of a result up to which it is thin."""
+THIN_DEPTH = 1024
+"""And the longest k: beyond it, blocks of thin results wait for their own steps."""
+THIN_RATE = 0.5
+"""What thin results reach of the tensor cores' rate; assumed."""
 STEP_BYTES = 128
 """Of each row of an operand, what one step along k reads: 64 elements of 16 bits."""
 COPIES = 6
@@ -249,6 +257,17 @@ def time_us(product: Product, rates: Rates, constants: Constants) -> float:
     return best * float(slowdown(product, rates, constants))
 
 
+def thin_us(product: Product, rates: Rates, constants: Constants) -> float:
+    """The time without the floor of a thin result whose blocks share the SMs; infinite for others."""
+    batch, m, n, k, item, distinct, _ = product
+    if batch > 1 or min(m, n) > THIN or k > THIN_DEPTH:
+        return math.inf
+    size = item * (distinct * m * k + k * n + m * n)
+    multiply_us = 2.0 * m * n * k / (THIN_RATE * constants.efficiency * rates.flops * rates.sm_count)
+    chain_us = math.ceil(k * item / STEP_BYTES) * constants.step_us + constants.prologue_us + constants.lag_us
+    return float(chain_us + max(size / rates.memory_bytes, multiply_us))
+
+
 class Row(NamedTuple):
     """Constants as the data file has them, and the GPU that they were fitted on."""
 
@@ -316,13 +335,17 @@ def scaled(of: Constants, part: float, clock: float) -> Constants:
     )
 
 
-def length_us(product: Product, problem: Problem, row: Row, share: float) -> tuple[float, float]:
-    """(floor, time without it) of a product on the problem's GPU at `share` of the rate of the row's constants."""
+def length_us(product: Product, problem: Problem, row: Row, share: float, thin: bool = True) -> tuple[float, float]:
+    """(floor, time without it) of a product on the problem's GPU at `share` of the rate of the row's constants.
+
+    `thin` says whether the library has kernels for thin results.
+    """
     clock = problem.gpu.sustained_share / row.sustained_share
     constants = scaled(row.constants, row.scale * share, clock)
     of = rates(problem.gpu, problem.peak_flops, constants)
     floor_us = constants.floor_us * floor_scale(problem.gpu.generation) / floor_scale(row.generation)
-    return floor_us, time_us(product, of, constants)
+    length = time_us(product, of, constants)
+    return floor_us, min(length, thin_us(product, of, constants)) if thin else length
 
 
 def price(problem: Problem) -> Price | None:

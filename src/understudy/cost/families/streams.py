@@ -14,6 +14,7 @@ where the bytes are those that the operator reads and writes, each as often as t
 - Random numbers cost arithmetic: a multiprocessor makes a few a cycle, whatever the memory does (`elements_per_clock`,
   fitted on an H20).
 - A gather at any places of one long row takes a whole sector for each element that it finds.
+- An operand in another order than the result (a transposed one) is read at a share of the bandwidth ("scattered").
 
 Small working sets (a quarter of the L2 cache or less) are taken to be in it, since the kernel before wrote them.
 The shares of generations are fitted on NeuSight's timings (`make calibrate`, `data/streams.toml`).
@@ -105,12 +106,29 @@ def price(problem: Problem) -> Price | None:
     if operator.name == "index":
         size += scattered_bytes(problem)
     again = further_bytes(problem, operator) if operator.name in ("norm", "softmax") else 0.0
-    time_ns = max(moved_ns(gpu, size, rate, again), made_ns(problem, operator))
+    time_ns = max(moved_ns(gpu, size, rate, again), made_ns(problem, operator)) + reordered_ns(problem, operator)
     floor_ns = operator.floor_ns(gpu.generation) * launches(signature, problem.name, operator)
     distance = generation_share(gpu.generation, gpu.key)[1]
     if operator.name in OWN_BANDS:
         return Price(floor_ns + time_ns, floor_ns, band(operator.name, "borrowed"))
     return Price(floor_ns + time_ns, floor_ns, band("streams", distance, gpu.key))
+
+
+def bias_ns(problem: Problem) -> float:
+    """What a convolution's bias takes beside cuDNN's kernel: PyTorch adds it to the result, and sums its gradient.
+
+    aten/src/ATen/native/Convolution.cpp: `output.add_(reshape_bias(...))`, `grad_output.sum(...)`.
+    """
+    signature, gpu = problem.signature, problem.gpu
+    outputs = signature.shapes[signature.inputs :]
+    backward = problem.name.endswith("_backward")
+    of = outputs if backward else problem.inputs[2:3]
+    if not outputs or not any(len(shape) == 1 for shape in of):
+        return 0.0
+    tensor = problem.item_bytes * prod(problem.inputs[0] if backward else outputs[0])
+    name, size = ("reduction", tensor) if backward else ("elementwise", 2 * tensor)
+    floor_ns = classify("aten::sum" if backward else "aten::add").floor_ns(gpu.generation)
+    return floor_ns + moved_ns(gpu, size, bandwidth(gpu) * class_share(name, False))
 
 
 def made_ns(problem: Problem, operator: OperatorClass) -> float:
@@ -133,6 +151,18 @@ def generator_of(name: str) -> str:
     if "normal" in name or "randn" in name:
         return "normal"
     return "bernoulli" if "bernoulli" in name else "uniform"
+
+
+def reordered_ns(problem: Problem, operator: OperatorClass) -> float:
+    """What operands cost beyond their bytes whose neighbours in memory are not those of the result.
+
+    Threads side by side then read from different sectors, and L2's traffic is a multiple of the bytes. Norms and
+    softmax make a copy in order first.
+    """
+    scattered = float(dict(problem.signature.detail).get("scattered", 0))
+    of_copy = 1.0 if operator.name in ("norm", "softmax") else -1.0
+    more = scattered * (1.0 / class_share("scattered", False) + of_copy)
+    return moved_ns(problem.gpu, more, bandwidth(problem.gpu))
 
 
 def scattered_bytes(problem: Problem) -> float:

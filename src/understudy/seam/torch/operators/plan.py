@@ -66,6 +66,7 @@ class Plan:
         "mutated_keywords",
         "name",
         "names",
+        "ordered",
         "random",
         "resizes",
         "row",
@@ -119,6 +120,7 @@ class Plan:
         self.row: object = None
         self.memory = False
         self.attributes = name in tables.ATTRIBUTES
+        self.ordered = name in tables.ORDERED
         self.layout: Callable[[Arguments], tuple[str, ...]] | None = None
         if "convolution" in name:
             self.layout = images_layout
@@ -250,6 +252,8 @@ def signature(func: OpOverload, plan: Plan, args: Arguments, kwargs: Keywords, o
         detail.append(("tf32", 1))
     if any(map(channels_last, inputs)):
         detail.append(("channels_last", 1))
+    if plan.ordered and (scattered := scattered_bytes(args, out)):
+        detail.append(("scattered", scattered))
     if plan.blas and plan.layout:
         detail += [(name, 1) for name in plan.layout(args)]
     if plan.attributes:
@@ -275,6 +279,29 @@ def channels_last(tensor: torch.Tensor) -> bool:
         return False
     strides = tensor.stride()
     return bool(strides[1] == 1 and strides[3] >= tensor.shape[1] > 1)
+
+
+def scattered_bytes(args: Arguments, out: object) -> int:
+    """Bytes of the operands of the result's size whose neighbours in memory are not those of the result."""
+    result = out[0] if isinstance(out, (tuple, list)) else out
+    for value in (result, *args):
+        if value.__class__ is torch.Tensor and value.layout is torch.strided and not value.is_contiguous():
+            break
+    else:
+        return 0
+    if not isinstance(result, torch.Tensor) or result.layout is not torch.strided or result.is_nested:
+        return 0
+    dense, shape = fastest_dimension(result), result.shape
+    operands = (one for one in args if isinstance(one, torch.Tensor) and one.layout is torch.strided)
+    alike = (one for one in operands if not one.is_nested and one.shape == shape)
+    return sum(bytes_of(one) for one in alike if fastest_dimension(one) != dense)
+
+
+def fastest_dimension(tensor: torch.Tensor) -> int:
+    """The dimension along which a tensor's elements lie next to each other, the last of several; -1 where none does."""
+    sizes = zip(tensor.stride(), tensor.shape, strict=True)
+    found = [(stride, -dim) for dim, (stride, size) in enumerate(sizes) if size > 1 and stride > 0]
+    return -min(found)[1] if found else -1
 
 
 def images_layout(args: Arguments) -> tuple[str, ...]:

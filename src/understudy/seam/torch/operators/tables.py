@@ -272,6 +272,27 @@ BLAS = frozenset(
 )
 """Operators whose CUDA kernels ask for a cuBLAS handle, and with it for its workspace."""
 
+ORDERED = frozenset(
+    {
+        "aten::add",
+        "aten::add_",
+        "aten::clone",
+        "aten::copy_",
+        "aten::div",
+        "aten::mul",
+        "aten::mul_",
+        "aten::native_group_norm",
+        "aten::native_layer_norm",
+        "aten::_softmax",
+        "aten::sub",
+        "aten::_to_copy",
+    }
+)
+"""Operators whose time depends on whether their operands lie in memory in the order of the result, and that see others.
+
+Norms and softmax make a contiguous copy of such an operand (`expect_contiguous`, `contiguous` in ATen/native/cuda).
+"""
+
 ATTRIBUTES = frozenset(
     {
         "aten::convolution",
