@@ -27,7 +27,6 @@ from understudy.seam.torch.operators.plan import (
     on_cpu,
     registered,
     run_python,
-    scattered_bytes,
     selects,
     signature,
     tensors_in,
@@ -215,8 +214,7 @@ class Dispatch(TorchDispatchMode):
             else:
                 self.tag(out, device)
                 key += [size_of(tensor) for tensor in tensors_in((out,))]
-        if plan.ordered:
-            key.append(scattered_bytes(args, out))
+        key += plan.order_of(args, out)
         machine = self.machine
         if plan.simple and not machine.watching and (cost := self.costs.get((*key, device))) is not None:
             local = self.local
@@ -407,13 +405,11 @@ class Dispatch(TorchDispatchMode):
                 key += (size_of(tensor), tensor.dtype)
             if plan.attributes:
                 key += [str(value) for value in args if next(tensors_in((value,)), None) is None]
-            if plan.ordered:
-                key.append(scattered_bytes(args, out))
+            key += plan.order_of(args, out)
         tf32 = self.state.tf32(plan.convolves) if plan.math else 0
         if plan.math:
             key += [tf32, plan.layout and plan.layout(args)]
-        key.append(device)
-        name = tuple(key)
+        name = (*key, device)
         cost = self.costs.get(name)
         machine = self.machine
         if cost is None:
