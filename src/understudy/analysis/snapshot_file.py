@@ -57,6 +57,7 @@ def read(path: str | Path) -> list[Snapshot]:
         near = difflib.get_close_matches(path.name, names, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise FileFormatError(f"{path} cannot be read: {error.strerror}.{hint}") from None
+    foreign.refuse_program(path)
     return from_dict(decode(data, path), path)
 
 

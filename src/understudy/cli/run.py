@@ -286,7 +286,7 @@ def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Ou
     broken = violations(gates, findings)
     try:
         if not options["quiet"]:
-            _show(result, findings, code, options["no_python"], options["verbose"])
+            _show(result, findings, code, options)
         for text in [*result.lost, *broken]:
             _say(text)
     except BrokenPipeError:  # nobody reads the report (`2>&1 | head`): the exit code is the program's all the same
@@ -296,24 +296,26 @@ def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Ou
     return NO_EVIDENCE if result.lost and (gates or outputs) else 0
 
 
-def _show(result: launch.Result, findings: list[Finding], code: int, command: bool, verbose: bool) -> None:
+def _show(result: launch.Result, findings: list[Finding], code: int, options: Json) -> None:
     from understudy.reports.text import show
 
     if not result.traces:
         if not result.lost:
-            _say(_nothing(code, command, result.shadows))
+            _say(_nothing(code, options, result.shadows))
         return
     if len(result.traces) > 1:
         _say(f"{len(result.traces)} processes used GPUs; the report is of all of them")
-    show(merge(result.traces), findings, verbose=verbose)
+    show(merge(result.traces), findings, verbose=options["verbose"])
 
 
-def _nothing(code: int, command: bool, shadows: list[str]) -> str:
+def _nothing(code: int, options: Json, shadows: list[str]) -> str:
     if shadows:
         return f"no report: {'; '.join(shadows)}, which is not that framework: rename the file"
     if code > 128:
         return f"no report: signal {code - 128} ended the program, and no process of it left a trace of work on a GPU"
-    unreached = "; Pythons that are started with -E, -I or -S are not reached" if command else ""
+    if options["gpus"] == "0":
+        return "no report: with `--gpus 0` the program had no GPU"
+    unreached = "; Pythons that are started with -E, -I or -S are not reached" if options["no_python"] else ""
     return f"no report: the program did nothing on a GPU (no process of it imported torch and used a device{unreached})"
 
 

@@ -46,6 +46,16 @@ UNFIT = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowEr
 T = TypeVar("T")
 
 
+def refuse_program(path: str | Path) -> None:
+    """Refuse a Python program where something recorded is to be read.
+
+    Raises:
+        FileFormatError: its name says that it is one.
+    """
+    if Path(path).suffix == ".py":
+        raise FileFormatError(f"{path} is a Python program: `understudy run {path}` runs it and reports")
+
+
 def read_bytes(path: str | Path, first: int = -1) -> bytes:
     """The content of a regular file, or its `first` bytes.
 

@@ -263,6 +263,7 @@ class Trace:
         """
         data = foreign.read_bytes(path)
         if data[:2] != foreign.GZIP:
+            foreign.refuse_program(path)
             raise FileFormatError(f"{path} {NO_TRACE} (it is not compressed); {HOW}")
         start = foreign.beginning(data, path, MOST_HEADER_BYTES)
         parts = start.split(b"\n", 2)
