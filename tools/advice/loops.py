@@ -156,7 +156,7 @@ FAULTS = {
             "call": "graph.replay(); loss = captured",
         },
     ),
-    "keeps its graphs": Fault(
+    "adds up losses": Fault(
         "growing-memory",
         {"before": "total = 0.0", "after": "total = total + loss"},
         {"after": "total = total + loss.detach()"},
@@ -173,7 +173,7 @@ UNCAPTURED = frozenset(
         "copies a constant",
         "makes on the CPU",
         "goes there and back",
-        "keeps its graphs",
+        "adds up losses",
         "two GPUs",
     }
 )
