@@ -226,3 +226,15 @@ def test_suites_that_were_not_run_again_stay_on_the_page() -> None:
     assert "| Sparse tensors | 1 | 0 | 0 | 0 | 0 | 100.0% | - |\n" in again
     assert "| Foreach † | 2 | 1 |" in again
     assert "### test_sparse.py" not in again
+
+
+def test_files_that_an_earlier_run_did_not_reach_are_added_to_their_suite() -> None:
+    def runs(file: str, *outcomes: str) -> page.Runs:
+        results = {f"TestA::test_{i}": Result(f"TestA::test_{i}", outcome, "bad") for i, outcome in enumerate(outcomes)}
+        return page.Runs("2.6.0", {file: results}, None)
+
+    first = page.suites_document(runs("test_sparse.py", "passed", "failed"))
+    second = page.suites_document(runs("test_sparse_csr.py", "passed", "passed"), first)
+    assert "| Sparse tensors † | 3 | 1 | 0 | 0 | 0 | 75.0% | - |\n" in second
+    assert "`test_sparse_csr.py`" not in second
+    assert "### test_sparse.py" in second

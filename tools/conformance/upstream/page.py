@@ -225,11 +225,11 @@ def _alone(runs: Runs) -> list[str]:
 def suites_document(runs: Runs, earlier: str = "") -> str:
     """The page `docs/conformance-suites.md`; suites that were not run stay as the `earlier` page has them."""
     ran = {file for file, _ in runs.tests()}
-    kept = Earlier.read(earlier, {suite(file)["name"] for file in ran})
+    kept = Earlier.read(earlier, ran)
     left = [
         f"`{file}`"
         for file in suite_files()
-        if (file in kept.left if suite(file)["name"] in kept.rows else file not in ran)
+        if file not in ran and (file in kept.left or suite(file)["name"] not in kept.rows)
     ]
     parts = [
         "# PyTorch's tests beyond its CUDA files",
@@ -237,7 +237,7 @@ def suites_document(runs: Runs, earlier: str = "") -> str:
         f"of [the other page](conformance.md), unchanged, on torch {runs.torch} with two emulated GPUs, or four where "
         "a test needs more than two. The target for each suite is that 97 % of its tests in scope pass.",
         markdown(kept.joined(cells(runs))),
-        *([f"{MARK} of an earlier run, which the last one did not repeat."] if kept.rows else []),
+        *([f"{MARK} of an earlier run, or of one and of the last, which ran other files."] if kept.rows else []),
         *([f"Files that the last run did not reach: {', '.join(left)}."] if left else []),
         "*Skipped* tests skip themselves, mostly for reasons unrelated to emulation. *Not run* tests were not reached "
         "by the last run.",
@@ -245,7 +245,7 @@ def suites_document(runs: Runs, earlier: str = "") -> str:
         *_samples(),
         *_alone(runs),
         "## Out of scope",
-        *_scope(runs),
+        *_scope(runs, earlier),
         "## Failing tests",
         *(_failures(file, rows) for file, rows in runs.failing().items()),
         *kept.failures,
@@ -258,7 +258,7 @@ MARK = "†"
 
 @dataclass
 class Earlier:
-    """What an earlier page says of suites that were not run again.
+    """What an earlier page says of suites of which no file was run again.
 
     `rows` are the table's cells by suite, `failures` the sections of their files, `left` the files not reached then.
     """
@@ -268,20 +268,29 @@ class Earlier:
     left: set[str]
 
     @classmethod
-    def read(cls, text: str, again: set[str]) -> Earlier:
-        """Of a page's text what is not of the suites that were run `again`."""
+    def read(cls, text: str, ran: set[str]) -> Earlier:
+        """Of a page's text what is of suites none of whose files that it has were among those that `ran` now."""
+        left = set(re.findall(r"`([^`]+)`", "".join(re.findall(r"^Files that the last run.*$", text, re.MULTILINE))))
+        again = {suite(file)["name"] for file in ran - left}
         table_lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
         names = {one["name"] for one in table("files.toml")["suite"]} - again
         rows = {line[0].removesuffix(f" {MARK}"): line[1:] for line in table_lines}
         sections = [f"### {section.strip()}" for section in text.partition("## Failing tests")[2].split("\n### ")[1:]]
         failures = [one for one in sections if suite(one.split()[1]).get("name") in names]
-        left = set(re.findall(r"`([^`]+)`", "".join(re.findall(r"^Files that the last run.*$", text, re.MULTILINE))))
         return cls({name: rows[name] for name in names & rows.keys()}, failures, left)
 
     def joined(self, lines: list[list[str]]) -> list[list[str]]:
         """The table's cells with the rows of the earlier run among them, and the sum of both."""
-        header, *found, last = lines
-        found += [[f"{name} {MARK}", *row] for name, row in self.rows.items()]
+        header, *new, last = lines
+        found = [line for line in new if line[0] not in self.rows]
+        for name, row in self.rows.items():
+            others = [line for line in new if line[0] == name]
+            counts = Counter(
+                {column: sum(int(line[i]) for line in ([name, *row], *others)) for i, column in enumerate(COLUMNS, 1)}
+            )
+            found.append(
+                [f"{name} {MARK}", *(str(counts[column]) for column in COLUMNS), f"{share(counts):.1%}", row[-1]]
+            )
         order = [one["name"] for one in table("files.toml")["suite"]]
         found.sort(key=lambda line: order.index(line[0].removesuffix(f" {MARK}")))
         sums = Counter({name: sum(int(line[i]) for line in found) for i, name in enumerate(COLUMNS, 1)})
@@ -307,10 +316,18 @@ def _samples() -> list[str]:
     ]
 
 
-def _scope(runs: Runs) -> list[str]:
+def _scope(runs: Runs, earlier: str = "") -> list[str]:
+    """What is out of scope and how often; reasons that only the `earlier` page has stay as they are there."""
     counts = Counter(why for test in runs.tests() if (why := out_of_scope(*test)) is not None)
     later = {row["reason"] for row in table("scope.toml")["out"] if row.get("later")}
-    return ["\n".join(f"- {why} ({count}{', added later' * (why in later)})" for why, count in counts.items())]
+    section = earlier.partition("## Out of scope")[2].partition("\n## ")[0]
+    known = dict(line[2:-1].rsplit(" (", 1) for line in section.splitlines() if line.startswith("- "))
+    lines = [f"- {why} ({count})" for why, count in known.items() if why not in counts]
+    for why, count in counts.items():
+        before = known.get(why, str(count)).partition(",")[0]
+        added = ", added later" * (why in later) + f", {before} in an earlier run" * (before != str(count))
+        lines.append(f"- {why} ({count}{added})")
+    return ["\n".join(lines)]
 
 
 def _failures(file: str, rows: list[tuple[str, str]]) -> str:
