@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from understudy.machine.stream import Event
-from understudy.seam.torch.distributed import completions
+from understudy.seam.torch.distributed import completion_hooks
 from understudy.seam.torch.distributed.groups import MILLISECOND, Groups, Queued
 from understudy.seam.torch.distributed.values import factor_of
 
@@ -89,7 +89,7 @@ def methods(groups: Groups) -> dict[str, Callable[..., object]]:
         return method
 
     found = {name: wrap(name) for name in METHODS if hasattr(dist.ProcessGroup, name)}
-    return found | _coalescing(groups, work_class) | completions.methods(groups)
+    return found | _coalescing(groups, work_class) | completion_hooks.methods(groups)
 
 
 def _coalescing(groups: Groups, work_class: Callable[..., Waiting]) -> dict[str, Callable[..., object]]:
