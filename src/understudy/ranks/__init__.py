@@ -1,1 +1,1 @@
-"""What the ranks of a job call of one another: the record, what is wrong with it, and PyTorch's format of it."""
+"""Calls between the ranks of a job: the record of them, what is wrong in it, and PyTorch's format for it."""

@@ -1,4 +1,4 @@
-"""What was wrong between the ranks of a run that has ended, from the ledgers that they left."""
+"""What went wrong between the ranks of a finished run, according to the ledgers that they left."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from understudy.trace.operation import Note
 
 
 def wrong(folder: Path, failed: bool, interrupted: bool = False) -> list[Note]:
-    """What the ranks of each job in a run's folder found wrong; of a run that `failed`, what is wrong by its end.
+    """What the ranks of each job in a run's folder reported, and if the run `failed`, what its ledgers show.
 
-    Ctrl-C ends one rank after the other: that a rank of an `interrupted` run ended while others waited is not wrong.
+    Ctrl-C ends one rank after another, so in an `interrupted` run a rank that ended while others waited is not
+    reported.
     """
     jobs: dict[str, list[Entry]] = {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
@@ -42,9 +43,9 @@ def _by_interrupt(note: Note) -> bool:
 
 
 def _ended(entry: Entry) -> Entry:
-    """A rank after the end: one that waited was ended because another one was, any other that says nothing was killed.
+    """A rank after the run: one that waited was ended because of another; any other without an ending was killed.
 
-    Those that waited count as waiting still: what they waited for tells who ended first.
+    Ranks that waited still count as waiting: what they waited for shows which rank ended first.
     """
     waits = any(call.state is State.WAITING for call in entry.rank.calls)
     if entry.rank.ending is not None or waits:
@@ -53,7 +54,7 @@ def _ended(entry: Entry) -> Entry:
 
 
 def _latest(notes: Sequence[Note]) -> list[Note]:
-    """One note for each incident: ranks that wrote it down at different moments know more or less of it."""
+    """One note per incident: ranks that recorded it at different moments know more or less about it."""
     kept: dict[tuple[str, object, object], Note] = {}
     for note in notes:
         detail = dict(note.detail)

@@ -1,4 +1,4 @@
-"""What one rank called of the others, as plain data: the same for ranks that run and for dumps of real clusters."""
+"""The calls that a rank makes to others, as plain data: the same for running ranks and for dumps of real clusters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from understudy.trace.operation import UNKNOWN_SITE, Site
 
 
 class State(IntEnum):
-    """How far a call has come on its rank."""
+    """How far a call has progressed on its rank."""
 
     ISSUED = 0  # the rank has gone on; nobody waits for it yet
     WAITING = 1  # a thread of the rank waits in it
@@ -18,9 +18,9 @@ class State(IntEnum):
 
 
 class Channel(NamedTuple):
-    """Calls that are paired by their order: the collectives of a group, or its messages from one rank to another.
+    """Calls that are matched by their order: the collectives of a group, or its messages from one rank to another.
 
-    `kind` is "collective", "send", "recv" or "create", which is the making of a group. `peer` is the other rank of a
+    `kind` is "collective", "send", "recv" or "create" (of a group). `peer` is the other rank of a
     message, -1 for any; ranks are those of the job, not of the group.
     """
 
@@ -31,11 +31,11 @@ class Channel(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What was called, by PyTorch's name of it.
+    """What was called, under PyTorch's name.
 
-    `elements` are the numbers of elements on which all ranks must agree. Where each pair of ranks has its own,
-    `sent[i]` is what goes to the i-th rank of the group and `received[i]` what is expected from it. `root` is a rank of
-    the group, `stream` the number of the stream on its device.
+    `elements` are the numbers of elements on which all ranks must agree. Where each pair of ranks has its own number,
+    `sent[i]` elements go to the i-th rank of the group and `received[i]` are expected from it. `root` is a rank of the
+    group, `stream` the number of the stream on its device.
     """
 
     name: str
@@ -65,7 +65,7 @@ SHOWN = 4
 
 
 class Call(NamedTuple):
-    """The `number`-th call of a rank in a channel, counted from 1; times are nanoseconds since 1970, 0 if unknown."""
+    """A rank's `number`-th call in a channel, counted from 1; times are in nanoseconds since 1970, 0 if unknown."""
 
     channel: Channel
     number: int
@@ -78,9 +78,9 @@ class Call(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a rank's process ended: `how` is "finished", "exception", "exit" or "killed", `text` says more.
+    """How a rank's process ended: `how` is "finished", "exception", "exit" or "killed", `text` gives details.
 
-    "absent" is a rank that was still there but made no call.
+    "absent" is a rank that was still running but made no call.
     """
 
     how: str
@@ -89,19 +89,19 @@ class Ending(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A process group: what its maker calls it, and its ranks in the job."""
+    """A process group: the name that its creator gave it, and its ranks in the job."""
 
     description: str
     ranks: tuple[int, ...]
 
 
 class Rank(NamedTuple):
-    """Everything that is known of one rank: its groups by name and its latest calls, oldest first.
+    """Everything known about one rank: its groups by name and its latest calls, oldest first.
 
-    `counts` tells how many calls each channel has had, of which `calls` may have lost the older ones. `ending` is None
-    while the process lives. `stuck` is that of one that makes no progress: its program's line, then its stack from the
-    innermost frame on, each as "file:line function". `working` counts the threads that may still call something though
-    others of the process wait.
+    `counts` is the number of calls made in each channel; `calls` may lack the older ones. `ending` is None while the
+    process lives. `stuck` is set for a rank that makes no progress: its program's line, then its stack from the
+    innermost frame on, each as "file:line function". `working` counts the threads that may still make a call although
+    other threads of the process wait.
     """
 
     rank: int
@@ -113,7 +113,7 @@ class Rank(NamedTuple):
     working: int = 0
 
     def call(self, channel: Channel, number: int) -> Call | None:
-        """A call by its number, None where it has not been made or is no longer known."""
+        """The call with this number; None if it has not been made or is no longer known."""
         return next((call for call in reversed(self.calls) if call[:2] == (channel, number)), None)
 
     def last(self) -> Call | None:
@@ -122,7 +122,7 @@ class Rank(NamedTuple):
 
 
 def listed(ranks: Sequence[int]) -> str:
-    """Ranks in words: "rank 3", "ranks 0-3, 6"."""
+    """Ranks as text: "rank 3", "ranks 0-3, 6"."""
     runs: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if runs and rank == runs[-1][1] + 1:

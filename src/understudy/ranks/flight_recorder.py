@@ -1,8 +1,8 @@
-"""PyTorch's Flight Recorder: dumps of what ranks called, written so that fr_trace reads them, and read from anywhere.
+"""PyTorch's Flight Recorder: writes dumps of ranks' calls that fr_trace can read, and reads dumps from any source.
 
 The format is that of `NCCLTraceBuffer::dump` (torch/csrc/distributed/c10d/FlightRecorder.hpp), a pickle of plain data;
-what `torch.distributed.flight_recorder` checks is its `components/types.py`. A dump is written when a watchdog gives
-up, so a rank that waits in nothing then never came.
+`components/types.py` of `torch.distributed.flight_recorder` is what checks it. A dump is written when a watchdog gives
+up, so a rank that was in no call at that time never made the call that the others wait for.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/", "<")
 
 
 def dump(rank: Rank) -> bytes:
-    """A rank's calls as the pickle that `torch.distributed.flight_recorder` reads."""
+    """A rank's calls, as a pickle that `torch.distributed.flight_recorder` reads."""
     configured = {
         name: {"name": name, "desc": group.description or "undefined", "ranks": str(list(group.ranks))}
         for name, group in rank.groups.items()
@@ -109,7 +109,7 @@ def _name(rank: Rank, call: Call, group: Group) -> str:
 
 
 def sizes(operation: Operation, group: Group) -> tuple[list[list[int]], list[list[int]]]:
-    """The shapes of inputs and outputs; those of lists as numbers of elements."""
+    """The shapes of inputs and outputs; for lists, the numbers of elements."""
     ranks = len(group.ranks)
     shapes = [list(shape) for shape in operation.shapes]
     match operation.name:
@@ -136,7 +136,7 @@ def sizes(operation: Operation, group: Group) -> tuple[list[list[int]], list[lis
 
 
 def is_dump(data: bytes) -> bool:
-    """Whether the beginning of a pickle looks like a dump's."""
+    """Whether a pickle begins as a dump does."""
     return b"pg_config" in data or b"profiling_name" in data
 
 
@@ -144,8 +144,8 @@ def load(paths: Sequence[str | Path]) -> list[Rank]:
     """The ranks of a job from their dumps; the number at the end of each file's name is the rank.
 
     Raises:
-        FileFormatError: a file is no dump, or two are of one rank.
-        OSError: one cannot be read.
+        FileFormatError: a file is not a dump, or two files belong to the same rank.
+        OSError: a file cannot be read.
     """
     found: dict[int, Rank] = {}
     for path in paths:
@@ -166,7 +166,7 @@ def load(paths: Sequence[str | Path]) -> list[Rank]:
 
 
 def wrong(ranks: Sequence[Rank]) -> list[Note]:
-    """What is wrong between the ranks of dumps: where they differ, else for whom they wait."""
+    """What is wrong between the ranks of dumps: where their calls differ, otherwise which ranks they wait for."""
     job = {rank.rank: rank for rank in ranks}
     differing = [*mismatches(job), *_unbalanced(job)] or _unsound(job)
     if differing:
@@ -182,7 +182,7 @@ ABSENT = Ending("absent")
 
 
 def missing(ranks: Sequence[Rank]) -> list[int]:
-    """The ranks of the groups of which there is no dump."""
+    """The ranks of the groups that have no dump."""
     known = {rank.rank for rank in ranks}
     return sorted({one for rank in ranks for group in rank.groups.values() for one in group.ranks} - known)
 
@@ -244,14 +244,14 @@ def _operation(name: str, entry: Mapping[str, Any]) -> Operation:
 
 
 def _site(frames: Iterable[Mapping[str, Any]]) -> Site:
-    """The innermost line of the program, or of a library where there is none."""
+    """The innermost line of the program, or of a library if the program has none."""
     sites = [Site(str(one["filename"]), int(one["line"]), str(one["name"])) for one in frames]
     own = [site for site in sites if not any(part in site.file for part in LIBRARIES)]
     return next(iter([*own, *sites]), UNKNOWN_SITE)
 
 
 def _unbalanced(job: Mapping[int, Rank]) -> list[Note]:
-    """Exchanges of all with all in which not as much is sent as is expected, over all ranks that dumps are known of."""
+    """All-to-all exchanges in which the elements sent and expected differ, summed over all ranks that have dumps."""
     found = []
     calls: dict[tuple[str, int], dict[int, Call]] = {}
     for rank in job.values():
@@ -273,7 +273,7 @@ def _unbalanced(job: Mapping[int, Rank]) -> list[Note]:
 
 
 def _unsound(job: Mapping[int, Rank]) -> list[Note]:
-    """The first call of a group whose result has not the size that follows from what goes in, or not that of others."""
+    """A group's first call whose result does not have the size that its input implies, or that other ranks have."""
     found: dict[str, Note] = {}
     first: dict[tuple[str, int], Call] = {}
     for rank in job.values():

@@ -1,8 +1,8 @@
-"""What is wrong between ranks, told from what each of them called: notes for the checks of the same codes.
+"""What is wrong between ranks, deduced from the calls of each: notes for the checks with the same codes.
 
-Ranks disagree where calls that are paired with one another differ. Nobody can go on where every rank of a set waits for
-another of the set, or for one that has ended. A rank that runs may still make any call, so what waits for it is no
-finding, however slow it is.
+Ranks disagree if calls that are matched with one another differ. There is a deadlock if every rank of a set waits for
+another rank of the set, or for one that has ended. A running rank may still make any call, so waiting for it is not
+reported, however slow it is.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Detail = list[tuple[str, str | int]]
 
 
 def judge(ranks: Sequence[Rank]) -> list[Note]:
-    """What is wrong, the causes only: what follows from them is not said again.
+    """What is wrong: only the causes, not what follows from them.
 
-    `ranks` are those of one job, all read at one moment.
+    `ranks` are those of one job, all read at the same moment.
     """
     job = {rank.rank: rank for rank in ranks}
     found = mismatches(job, only_open=True)
@@ -31,9 +31,9 @@ def judge(ranks: Sequence[Rank]) -> list[Note]:
 
 
 def mismatches(job: Job, only_open: bool = False, group: str | None = None) -> list[Note]:
-    """Calls that differ though they are paired: the first of each group, or of the one `group`.
+    """Calls that differ although they are matched: the first of each group, or of `group` alone.
 
-    `only_open` leaves out calls that all their ranks have done.
+    `only_open` leaves out calls that all of their ranks have completed.
     """
     found: dict[str, Note] = {}
     for channel in sorted({call.channel for rank in job.values() for call in rank.calls}):
@@ -57,7 +57,7 @@ def mismatches(job: Job, only_open: bool = False, group: str | None = None) -> l
 
 
 def difference(calls: Mapping[int, Call], ranks: Sequence[int]) -> str:
-    """In what the paired calls of a group's `ranks` differ, "" where they agree as far as they are known."""
+    """How the matched calls of a group's `ranks` differ; "" if they agree as far as they are known."""
     operations = {rank: calls[rank].operation for rank in ranks if rank in calls}
     for what in ("name", "dtypes", "root", "reduction", "elements"):
         if len({_comparable(operation, what) for operation in operations.values()}) > 1:
@@ -102,7 +102,7 @@ def _mismatch(job: Job, what: str, calls: Mapping[int, Call]) -> Note:
 
 
 def _sides(calls: Mapping[int, Call]) -> tuple[Call, Call]:
-    """A call of the majority and one of the minority; of the lowest rank and the highest where there is none."""
+    """A call of the majority and one of the minority; without a majority, those of the lowest and the highest rank."""
     kinds = Counter((call.operation, call.site) for _, call in sorted(calls.items()))
     (usual, _), *_, (fewest, _) = [*kinds.most_common(), *kinds.most_common()[-1:]]
     by_kind = {(call.operation, call.site): call for call in calls.values()}
@@ -113,7 +113,7 @@ def _sides(calls: Mapping[int, Call]) -> tuple[Call, Call]:
 
 
 def blocked(job: Job) -> list[Note]:
-    """Ranks that wait for what can no longer come: by cause, the ranks that ended and the circles."""
+    """Ranks that wait for a call that can no longer come, by cause: ranks that ended, and cycles."""
     able = _can_go_on(job)
     stuck = {rank for rank in waiting(job) if not able[rank] and not _is_over(job, rank)}
     found: list[Note] = []
@@ -131,7 +131,7 @@ def blocked(job: Job) -> list[Note]:
 
 
 def waiting(job: Job) -> dict[int, list[Call]]:
-    """The calls that ranks wait in, by rank; a rank some of whose threads work is not there."""
+    """The calls that ranks wait in, by rank; a rank with a thread that still works is left out."""
     found = {}
     for rank in job.values():
         calls = [call for call in rank.calls if call.state is State.WAITING]
@@ -141,7 +141,7 @@ def waiting(job: Job) -> dict[int, list[Call]]:
 
 
 def needs(job: Job, rank: int) -> list[int]:
-    """The other ranks that have not yet made the calls that the `rank` waits for."""
+    """The other ranks that have not yet made the calls that `rank` waits for."""
     return sorted({other for call in waiting(job).get(rank, ()) for other in missing(job, rank, call)})
 
 
@@ -164,7 +164,7 @@ def missing(job: Job, rank: int, call: Call) -> list[int]:
 
 
 def _takes_part(job: Job, rank: int, call: Call) -> bool:
-    """Whether a rank has made its part of a call, and did not end in it."""
+    """Whether a rank has made its part of a call and did not end during it."""
     if _count(job[rank], call.channel) < call.number:
         return False
     mine = job[rank].call(call.channel, call.number)
@@ -181,7 +181,7 @@ def _count(rank: Rank, channel: Channel) -> int:
 
 
 def members(job: Job, channel: Channel) -> tuple[int, ...]:
-    """The ranks of a channel's group, as any of them knows it."""
+    """The ranks of a channel's group, as recorded by any of them."""
     return next((rank.groups[channel.group].ranks for rank in job.values() if channel.group in rank.groups), ())
 
 
@@ -190,7 +190,7 @@ def _is_over(job: Job, rank: int) -> bool:
 
 
 def _can_go_on(job: Job) -> dict[int, bool]:
-    """Whether each rank may still make a call: the least set that holds those that run and those that wait for them."""
+    """Whether each rank may still make a call: it runs, or waits for ranks that may."""
     found = {rank: (rank not in waiting(job) or job[rank].working > 0) and not _is_over(job, rank) for rank in job}
     grown = True
     while grown:
@@ -209,7 +209,7 @@ def _may_end(job: Job, able: Mapping[int, bool], rank: int, call: Call) -> bool:
 
 
 def _reached(job: Job, causes: Iterable[int], stuck: set[int]) -> set[int]:
-    """The ranks that wait, at one remove or several, for one of `causes`."""
+    """The ranks that wait, directly or indirectly, for one of `causes`."""
     found = set(causes)
     grown = True
     while grown:
@@ -220,7 +220,7 @@ def _reached(job: Job, causes: Iterable[int], stuck: set[int]) -> set[int]:
 
 
 def _circle(job: Job, start: int, stuck: set[int]) -> list[int]:
-    """Ranks of which each waits for the next, and the last for the first."""
+    """A cycle of ranks: each waits for the next, and the last for the first."""
     path = [start]
     while True:
         following = next((rank for rank in needs(job, path[-1]) if rank in stuck), None)
@@ -232,7 +232,7 @@ def _circle(job: Job, start: int, stuck: set[int]) -> list[int]:
 
 
 def late(job: Job, calls: Mapping[int, Call], waits_ms: Mapping[int, tuple[int, int]]) -> Note:
-    """A call in which ranks waited longer than they may: each one's wait for the last, and its limit, 0 for none."""
+    """A call in which ranks exceeded their timeout: each one's wait for the last rank, and its limit (0: none)."""
     overdue = [rank for rank, (waited_ms, limit_ms) in waits_ms.items() if 0 < limit_ms < waited_ms]
     first = max(overdue, key=lambda rank: (waits_ms[rank][0], -rank))
     last = min(waits_ms, key=lambda rank: (waits_ms[rank][0], rank))
@@ -253,7 +253,7 @@ def late(job: Job, calls: Mapping[int, Call], waits_ms: Mapping[int, tuple[int, 
 
 
 def _gone(job: Job, gone: int, victims: Sequence[int]) -> Note:
-    """A rank that ended, or is stuck, while others wait for it."""
+    """A rank that has ended or is stuck while others wait for it."""
     rank = job[gone]
     call = _awaited(job, gone, victims)
     mine = [one for one in rank.calls if one.channel.group == call.channel.group and one.channel.kind != "create"]
@@ -296,7 +296,7 @@ def _deadlock(job: Job, circle: Sequence[int]) -> Note:
 
 
 def _waits(job: Job, rank: int) -> str:
-    """Where a rank waits, and for whom."""
+    """Where a rank waits, and for which ranks."""
     call = next((call for call in waiting(job)[rank] if missing(job, rank, call)), waiting(job)[rank][0])
     awaited = missing(job, rank, call)
     where = f"{call.operation} of {_group(job, call.channel)} at {call.site}"
@@ -314,7 +314,7 @@ def _group(job: Job, channel: Channel) -> str:
 
 
 def _lines(texts: Mapping[int, str], together: bool = True) -> Detail:
-    """A line a rank; ranks of which the same is to be said share one."""
+    """One line per rank; ranks with the same text share one."""
     if not together:
         return [(listed([rank]), text) for rank, text in texts.items()]
     ranks: dict[str, list[int]] = {}

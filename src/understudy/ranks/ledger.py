@@ -1,8 +1,8 @@
-"""What one rank has called, in a file that others read while it is written, and after its process was killed.
+"""The calls of one rank, in a file that others can read while it is being written and after its process was killed.
 
-The first part has a fixed size and is mapped into memory: a head, how many calls each channel has had, and a ring of
-the latest calls, all 64-bit integers, so that a call costs a few stores and no system call. Texts (operations, lines,
-channels, groups, how the process ended) follow as lines of JSON, which the ring refers to by number.
+The first part has a fixed size and is mapped into memory: a header, the number of calls in each channel, and a ring of
+the latest calls. All are 64-bit integers, so a call costs a few stores and no system call. Texts (operations, lines,
+channels, groups, how the process ended) follow as lines of JSON, to which the ring refers by number.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ much work it has given to its devices and when that last grew, and how many thre
 
 
 class Ledger:
-    """Writes what this process calls."""
+    """Writes the calls of this process."""
 
     def __init__(self, path: str, job: str, rank: int, host: str) -> None:
         self.path = path
@@ -80,7 +80,7 @@ class Ledger:
     # ------------------------------------------------------------------ calls
 
     def add(self, channel: Channel, operation: Operation, site: Site, state: State, now_ns: int) -> int:
-        """Write down a call; returns its entry."""
+        """Record a call; returns its entry."""
         with self._lock:
             entry = self._calls
             count = self.counts[channel] = self.counts.get(channel, 0) + 1
@@ -96,7 +96,7 @@ class Ledger:
         return entry
 
     def mark(self, entry: int, state: State, now_ns: int = 0) -> None:
-        """Say how far a call has come."""
+        """Record how far a call has progressed."""
         if self._calls - entry > RING:
             return
         at = RING_AT + entry % RING * CALL.size
@@ -105,21 +105,21 @@ class Ledger:
             COUNT.pack_into(self._map, at + ENDED_AT, now_ns)
 
     def put(self, place: int, value: int) -> None:
-        """Write a number of the head."""
+        """Write a number of the header."""
         COUNT.pack_into(self._map, place * 8, value)
 
     def ended(self, ending: Ending) -> None:
-        """Say how the process ends; the first word of it counts."""
+        """Record how the process ends; the first record counts."""
         self.say("ending", ending)
 
     def judged(self, notes: Sequence[Note]) -> None:
-        """Say what was found wrong."""
+        """Record what was found wrong."""
         for note in notes:
             self.say("note", note)
 
 
 class Entry(NamedTuple):
-    """A ledger as it was read: what `Rank` holds, and what tells whether its process goes on."""
+    """The content of a ledger: what `Rank` holds, and what shows whether its process makes progress."""
 
     rank: Rank
     process: int
@@ -134,7 +134,7 @@ class Entry(NamedTuple):
 
 
 def read(path: str | Path) -> Entry:
-    """A ledger of a process, which may be writing it.
+    """Read a process's ledger, even while it is being written.
 
     Raises:
         FileFormatError: the file is not a ledger.
@@ -176,7 +176,7 @@ class _Texts(msgspec.Struct):
 
 
 def _texts(data: bytes, path: str | Path) -> dict[str, list[Any]]:
-    """The texts by kind; a line that is being written has no end yet."""
+    """The texts by kind; a line that is still being written has no newline yet."""
     found: dict[str, list[Any]] = {}
     for line in data.split(b"\n")[:-1]:
         value = foreign.from_json(line, path, "a record of what a rank called")
@@ -199,7 +199,7 @@ def _calls(data: bytes, made: int, texts: _Texts) -> list[Call]:
 
 
 def alive(process: int) -> bool:
-    """Whether a process of this machine lives; one that has ended and whose parent has not yet looked does not."""
+    """Whether a process of this machine is alive; a zombie is not."""
     try:
         state = Path(f"/proc/{process}/stat").read_text("ascii", "replace").rpartition(") ")[2][:1]
         return state not in ("Z", "X")

@@ -1,4 +1,4 @@
-"""What ProcessGroupNCCL says of a collective that took longer than its group's timeout.
+"""What ProcessGroupNCCL says about a collective that exceeded its group's timeout.
 
 The texts are those of `WorkNCCL::checkTimeout` and `WorkNCCL::handleException`
 (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
@@ -27,7 +27,7 @@ TAKEN_DOWN = "To avoid data inconsistency, we are taking the entire process down
 
 
 def timeout(rank: int, number: int, operation: Operation, group: Group, times_ms: tuple[int, int]) -> str:
-    """The error of a rank of a group, whose `number`-th call took longer than the first of the two times."""
+    """The error of a rank whose `number`-th call in the group exceeded its timeout."""
     inputs, outputs = (sum(map(math.prod, side)) for side in sizes(operation, group))
     limit_ms, ran_ms = times_ms
     return (

@@ -1,4 +1,4 @@
-"""What was found wrong between ranks, as sentences: for the checks, and for a process that ends by it."""
+"""What was found wrong between ranks, in sentences: for the checks, and for a process that ends because of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _mismatch(detail: Detail) -> str:
 
 
 def _calls(detail: Detail) -> str:
-    """How far a rank had come in the group."""
+    """How many calls a rank had made in the group."""
     if not detail["last"]:
         return f"made no call of {detail['group']}"
     return f"its last of {plural(int(detail['calls']), 'call')} of {detail['group']} was {detail['last']}"
