@@ -1,15 +1,15 @@
-"""Plans: which GPU, batch and layout fits, how long a program takes there and what it costs, by many rehearsals.
+"""Plans: which GPU, batch and layout fit a program, how long it takes there and what it costs, by many rehearsals.
 
-    space         what varies, and a program with a choice of it
+    space         what varies, and a program with a choice applied
     rehearsal     one rehearsal without data: a job in, a measurement out
     measurement   the numbers of a rehearsal
-    cache         rehearsals that were done
-    forkservers   the program's libraries imported once for many of them
-    pools         where they run: this machine, Dask, Ray
-    demand        whether a candidate fits, by which rehearsal
+    cache         finished rehearsals
+    forkservers   the program's libraries, imported once for many rehearsals
+    pools         where rehearsals run: this machine, Dask, Ray
+    demand        whether a candidate fits, and which rehearsal decides that
     search        the largest value that fits
     suggest       what else would help
-    planner       what has to be rehearsed, and what need not be
+    planner       which rehearsals are needed, and which are not
     rows, result  rows with time, cost and command; the recommendation
     table, page   the plan as text, Markdown, JSON; as HTML
 
@@ -55,30 +55,30 @@ def plan(
     cache: bool = True,
     **options: object,
 ) -> list[Row]:
-    """Rehearse a script on each of some GPUs, without data, and say what it would need and take there.
+    """Rehearse a script without data on each of several GPUs, and predict its memory, time and cost there.
 
-    The same as `understudy plan`, whose options these are; docs/plan.md describes them.
+    The same as `understudy plan`, and with the same options, which docs/plan.md describes.
 
     Args:
         program: the script.
         arguments: its own arguments.
-        gpus: the GPUs to choose from: "T4,L4,8xA100" or a list of such.
+        gpus: the GPUs to choose from: "T4,L4,8xA100", or a list of such texts.
         vary: what varies, one or more of "--batch-size=8,16" or "VARIABLE=one,other".
-        largest: an integer of the program whose largest value that fits is looked for: "--batch-size=1..512".
-        price: what one GPU costs an hour, by its name.
-        steps, samples: the work of a whole run, for hours and cost.
+        largest: an integer option whose largest value that fits is searched for: "--batch-size=1..512".
+        price: the price of one GPU per hour, by GPU name.
+        steps, samples: the length of a whole run, from which hours and cost follow.
         goal: "cheapest" or "fastest".
-        nproc_per_node: ranks of torchrun's agent: a number, or "gpu" for one each.
+        nproc_per_node: ranks that torchrun's agent starts: a number, or "gpu" for one per GPU.
         jobs: how many rehearsals run at once.
         backend, scheduler: "local", "dask" or "ray", and the address of the cluster.
-        cache: whether rehearsals are kept, and found again.
+        cache: whether finished rehearsals are cached and reused.
         options: fields of `understudy.Options` for every rehearsal.
 
     Returns:
-        The rows, the best by the goal first; what does not fit comes after them.
+        The rows, best first by the goal; candidates that do not fit come last.
 
     Raises:
-        UsageError: something that was given cannot be.
+        UsageError: an argument is not valid.
     """
     specs = specs_of(gpus)
     question = Question(
@@ -99,7 +99,7 @@ def specs_of(gpus: str | Sequence[str]) -> tuple[str, ...]:
     """The alternatives of "T4,L4,8xA100", or of several such texts, each once.
 
     Raises:
-        UsageError: one of them names no GPU.
+        UsageError: one of them is not the name of a GPU.
     """
     texts = [gpus] if isinstance(gpus, str) else gpus
     specs = [part.strip() for text in texts for part in text.split(",")]
@@ -110,10 +110,10 @@ def specs_of(gpus: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def ranks_of(nproc_per_node: int | str | None, specs: Sequence[str]) -> int | str | None:
-    """How many ranks a candidate has, as `Question.processes` says it: one a GPU where some candidate has several GPUs.
+    """How many ranks a candidate has, as in `Question.processes`: one per GPU if any candidate has several GPUs.
 
     Raises:
-        UsageError: it is neither a number nor "gpu".
+        UsageError: the text is neither a number nor "gpu".
     """
     if nproc_per_node is None:
         return "gpu" if any(len(catalogue.parse(spec)) > 1 for spec in specs) else None
@@ -136,19 +136,19 @@ def make(
     suggest: bool = False,
     progress: Callable[[Planner], None] | None = None,
 ) -> Plan:
-    """Work a question out, in a pool that is opened for it.
+    """Answer a question, in a pool opened for it.
 
     Args:
         question: what to rehearse.
-        work: what a whole run is, and the goal.
+        work: the length of a whole run, and the goal.
         backend: "local", "dask" or "ray"; `scheduler` is the cluster's address, `jobs` how many run at once.
-        folder: where rehearsals are kept; None keeps none.
-        fresh: whether to take nothing from there.
-        suggest: whether to try what would help the best candidate, or the nearest that does not fit.
-        progress: called each time that a rehearsal has ended.
+        folder: where finished rehearsals are cached; None disables the cache.
+        fresh: whether to ignore cached rehearsals.
+        suggest: whether to try what may help the best candidate or, if none fits, the nearest one.
+        progress: called each time a rehearsal ends.
 
     Raises:
-        UsageError: something in them cannot be.
+        UsageError: an argument is not valid.
     """
     if work.steps is not None and work.samples is not None:
         raise UsageError("--steps and --samples both give the length of a run: give one of them")
@@ -184,13 +184,13 @@ def make(
 
 
 def _processor_s() -> float:
-    """Processor time of this process and of all that it has waited for."""
+    """Processor time of this process and of all children that it has waited for."""
     own, others = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
 
 
 def _tips(question: Question, answers: Sequence[Answer], rows: Sequence[Row], pool: Pool, cache: Cache) -> list[str]:
-    """What was tried on the first row that fits, or on the nearest that does not."""
+    """What was tried on the first row that fits or, if none does, on the nearest one."""
     row = next((row for row in rows if row.fits or row.status == DOES_NOT_FIT), None)
     for answer in answers:
         values = {choice.name: choice.value for choice in answer.candidate.choices}

@@ -1,9 +1,9 @@
-"""Rehearsals that were done, in a folder: one file each, found again by all that decides what a rehearsal gives.
+"""Finished rehearsals in a folder, one file each, found again by everything that determines a rehearsal's result.
 
 That is the program with its options, the environment, the emulation, the facts of the GPUs, and the versions of Python,
-of every installed package and of understudy itself, down to its source. An entry counts only while the program's own
-files are what they were, those that it imports included. What it reads besides (a data set) is not looked at.
-Several plans may use one folder at once: an entry is written elsewhere first and then put in its place whole.
+of every installed package and of understudy itself, down to its source. An entry is valid only while the program's own
+files, including those that it imports, are unchanged. Other files that it reads (a data set) are not checked. Several
+plans may use one folder at once: an entry is written under a temporary name and then renamed.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ PASSING_PREFIXES = ("SSH_", "XDG_", "VSCODE_", "KITTY_", "ITERM_", "WEZTERM_", "
 
 
 def default_folder() -> Path:
-    """Where plans keep their rehearsals: the person's cache folder."""
+    """Where plans keep their rehearsals: in the user's cache folder."""
     return Path(platformdirs.user_cache_dir("understudy")) / "plans"
 
 
 def key_of(parts: Json, environment: Mapping[str, str]) -> str:
-    """The name of an entry: a hash of what decides it."""
+    """The name of an entry: a hash of what determines it."""
     lasting = {
         name: value
         for name, value in environment.items()
@@ -67,7 +67,7 @@ def _versions() -> str:
 
 
 def digest(path: str | Path) -> str:
-    """A hash of a file's contents; empty where it cannot be read."""
+    """A hash of a file's contents; empty if it cannot be read."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:
@@ -75,14 +75,14 @@ def digest(path: str | Path) -> str:
 
 
 class Cache:
-    """The folder; with None for a folder nothing is kept and nothing found. A `fresh` one finds nothing, and keeps."""
+    """The folder; without one nothing is kept or found. A `fresh` cache finds nothing but keeps new entries."""
 
     def __init__(self, folder: Path | None, fresh: bool = False) -> None:
         self.folder = folder
         self.fresh = fresh
 
     def get(self, key: str) -> tuple[Measurement, bytes | None] | None:
-        """What was kept under a key, and its trace; None for nothing, or where the program's files have changed."""
+        """The rehearsal under a key, with its trace; None if there is none or the program's files have changed."""
         if self.folder is None or self.fresh:
             return None
         path = self.folder / f"{key}.json"
@@ -102,7 +102,7 @@ class Cache:
         return found, trace
 
     def put(self, key: str, measurement: Measurement, trace: bytes | None, files: Mapping[str, str]) -> None:
-        """Keep a rehearsal; a folder that cannot be written keeps nothing."""
+        """Keep a rehearsal, unless the folder cannot be written to."""
         if self.folder is None:
             return
         entry = {"measurement": measurement.to_json(), "files": dict(files)}
@@ -127,7 +127,7 @@ class Cache:
             raise
 
     def trim(self, most_bytes: int = MOST_BYTES) -> None:
-        """Remove the entries that were not used for longest until the folder is within its size."""
+        """Remove the least recently used entries until the folder is within its size limit."""
         if self.folder is None:
             return
         entries = []

@@ -1,4 +1,4 @@
-"""Whether a candidate fits, by a rehearsal of its own, one with more memory than there is, or one of a like GPU."""
+"""Whether a candidate fits, by a rehearsal of its own, with its memory or with more, or on a GPU of the same family."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FITS, TIGHT, DOES_NOT_FIT, PRUNED, FAILED, NOT_TRIED = "fits", "tight", "does no
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a candidate. `need` is of the GPU with the least room; `how` says where the numbers are from."""
+    """What is known about a candidate. `need` is that of the GPU with the least room; `how` is the numbers' origin."""
 
     status: str
     need: DeviceNeed | None = None
@@ -30,7 +30,7 @@ class Verdict:
 
     @property
     def fits(self) -> bool:
-        """Whether it ran, with a margin or without."""
+        """Whether it ran, with or without a margin."""
         return self.status in (FITS, TIGHT)
 
 
@@ -38,9 +38,9 @@ Family = tuple[tuple[object, ...], ...]
 
 
 def family_of(spec: str, cuda_version: str) -> Family:
-    """What GPUs have in common on which a program takes the same memory; they differ in time and in how much they have.
+    """What GPUs have in common if a program takes the same memory on all; they differ in time and memory size.
 
-    That is the architecture, what a CUDA context and NCCL take, peer access, and how many they are.
+    That is the architecture, the memory of a CUDA context and of NCCL, peer access, and the number of GPUs.
     """
     found = gpus.parse(spec)
     cuda = versions.parse_version(cuda_version)
@@ -62,41 +62,41 @@ def worst(needs: Sequence[DeviceNeed]) -> DeviceNeed | None:
 
 
 def on_spec(measurement: Measurement, spec: str) -> tuple[DeviceNeed, ...]:
-    """The needs of a rehearsal as those of other GPUs of its family."""
+    """The needs of a rehearsal, applied to other GPUs of its family."""
     memory = [gpu.memory_bytes for gpu in gpus.parse(spec)]
     return tuple(need.on(memory[min(index, len(memory) - 1)]) for index, need in enumerate(measurement.devices))
 
 
 def judged(measurement: Measurement, needs: Sequence[DeviceNeed], how: str) -> Verdict:
-    """The verdict of a rehearsal that ran within the memory that there is."""
+    """The verdict of a rehearsal that ran within the GPU's memory."""
     tight = any(need.upper_bytes > need.memory_bytes for need in needs)
     return Verdict(TIGHT if tight else FITS, worst(needs), replace(measurement, devices=tuple(needs)), how)
 
 
 def too_large(needs: Sequence[DeviceNeed]) -> bool:
-    """Whether some GPU is asked for more at once than it has."""
+    """Whether a GPU would have to hold more at once than it has."""
     return any(need.needed_bytes > need.memory_bytes for need in needs)
 
 
 def undisturbed(needs: Sequence[DeviceNeed]) -> bool:
-    """Whether everything that the allocator reserves finds room, so that it never gives anything back."""
+    """Whether everything that the allocator reserves fits, so that it never has to release cached memory."""
     return all(need.taken_bytes <= need.memory_bytes for need in needs)
 
 
 def had_room(measurement: Measurement) -> bool:
-    """Whether a rehearsal ran without a request that had to wait for memory to be given back."""
+    """Whether a rehearsal ran without a request for which cached memory had to be released."""
     return measurement.status == RAN and not any(need.retries for need in measurement.devices)
 
 
 def may_be_shared(measurement: Measurement) -> bool:
-    """Whether another GPU of the family would have taken the same memory: the program asked for no fact of this one."""
+    """Whether the program takes the same memory on other GPUs of the family: it queried no fact of this one."""
     return not measurement.asked
 
 
 def may_be_retimed(rehearsed: Rehearsed) -> bool:
-    """Whether only times differ on another GPU of the family: one process, one stream, no memory given back for more.
+    """Whether only times differ on another GPU of the family: one process, one stream, no cached memory released.
 
-    With several streams the order in which memory is reused follows from the times.
+    With several streams the order in which memory is reused depends on times.
     """
     found = rehearsed.measurement
     calm = found.streams == 1 and found.processes == 1 and not any(need.retries for need in found.devices)
@@ -104,7 +104,7 @@ def may_be_retimed(rehearsed: Rehearsed) -> bool:
 
 
 def retimed(rehearsed: Rehearsed, spec: str) -> Measurement:
-    """The measurement of a rehearsal on other GPUs of its family: every kernel and copy priced again."""
+    """The measurement of a rehearsal on other GPUs of its family: every kernel and copy is priced again."""
     assert rehearsed.trace is not None
     with tempfile.NamedTemporaryFile(prefix="understudy-", suffix=".trace") as file:
         Path(file.name).write_bytes(rehearsed.trace)
@@ -115,6 +115,6 @@ def retimed(rehearsed: Rehearsed, spec: str) -> Measurement:
 
 
 def misfit(measurement: Measurement, needs: Sequence[DeviceNeed], how: str) -> Verdict:
-    """The verdict of a rehearsal that needs more than there is."""
+    """The verdict of a rehearsal that needs more memory than the GPU has."""
     why = measurement.message if measurement.status == NO_MEMORY else ""
     return Verdict(DOES_NOT_FIT, worst(needs), replace(measurement, devices=tuple(needs)), how, why)

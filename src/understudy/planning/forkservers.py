@@ -1,7 +1,7 @@
-"""Rehearsals as forks of a Python that has imported the program's libraries (`forkserver.py`): the side that asks.
+"""Rehearsals as forks of a Python that has imported the program's libraries (`forkserver.py`): the client's side.
 
-Linux alone is known to let a process fork that has PyTorch in it. What cannot be served (several ranks, a module, a
-script that does not begin with imports) is started anew for each rehearsal.
+Only on Linux is a process that has imported PyTorch known to fork safely. Programs that cannot be served (several
+ranks, a module, a script that does not begin with imports) are started anew for each rehearsal.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ PER_RUN_OPTIONS = ("gpus", "overcommit")
 
 
 def end(folder: Path) -> None:
-    """End every process of the run in `folder` that still runs."""
+    """End every process of the run in `folder` that is still alive."""
     for process in guard.processes(f"{FOLDER}={folder}".encode()):
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
 
 
 class Fork:
-    """A rehearsal's process; what `subprocess.Popen` would say of it."""
+    """A rehearsal's process, forked by a server."""
 
     def __init__(self, connection: socket.socket, ended: Callable[[], None]) -> None:
         self._connection = connection
@@ -51,7 +51,7 @@ class Fork:
         self.process = int(self._answer()["process"])
 
     def poll(self) -> int | None:
-        """Its exit code, None while it runs."""
+        """The exit code; None while the process runs."""
         if self.code is None:
             self._connection.setblocking(False)
             with suppress(BlockingIOError):
@@ -60,7 +60,7 @@ class Fork:
         return self.code
 
     def kill(self) -> None:
-        """End it, and what it has started, and wait for that."""
+        """End the process and all its children, and wait for them."""
         with suppress(ProcessLookupError):
             os.killpg(self.process, signal.SIGKILL)
         while self.code is None:
@@ -74,7 +74,7 @@ class Fork:
         self.resident_bytes = int(answer["resident_bytes"])
 
     def _answer(self) -> Json:
-        """The next line of the server's; where it is gone, the process has been killed with it."""
+        """The server's next line; if the server is gone, the process was killed with it."""
         while b"\n" not in self._text:
             read = self._connection.recv(1 << 16)
             if not read:
@@ -86,7 +86,7 @@ class Fork:
 
 
 class ForkServer:
-    """One Python that has imported a program's libraries."""
+    """A Python process that has imported a program's libraries."""
 
     def __init__(self, program: Program, options: Mapping[str, object], variables: Mapping[str, str], cwd: str) -> None:
         self._lock = threading.Lock()
@@ -107,11 +107,11 @@ class ForkServer:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits for it, and all its forks have ended."""
+        """Whether nobody waits for this server and all its forks have ended."""
         return not self._users
 
     def take(self) -> None:
-        """Let it not be idle until `fork` gave nothing, or what it gave has been killed."""
+        """Mark it busy until `fork` returns None or the returned process has been killed."""
         with self._lock:
             self._users += 1
 
@@ -120,7 +120,7 @@ class ForkServer:
             self._users -= 1
 
     def fork(self, request: Json, stop: Callable[[], bool]) -> Fork | None:
-        """A fork for this request, as soon as the server is ready; None where it cannot serve, or `stop` says so."""
+        """A fork for this request once the server is ready; None if it cannot serve it, or if `stop` says so."""
         fork = self._fork(request, stop)
         if fork is None:
             self._leave()
@@ -144,12 +144,12 @@ class ForkServer:
         return None
 
     def close(self) -> None:
-        """End it and all its forks."""
+        """End the server and all its forks."""
         self._ends.close()
 
 
 class ForkServers:
-    """The servers of a plan, made as they are needed; threads may ask at once. `forks` counts what they have given."""
+    """The servers of a plan, started on demand; thread-safe. `forks` counts the processes that they have forked."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -166,11 +166,11 @@ class ForkServers:
         stderr: Path,
         stop: Callable[[], bool],
     ) -> Fork | None:
-        """The process of a rehearsal with these options and variables; None where it has to be started anew.
+        """The process of a rehearsal with these options and variables; None if it must be started anew.
 
-        `base` are the variables without those of the emulation, `stderr` is the file that the process writes to.
-        Rehearsals share a server where the program's libraries would be imported alike: with the same options and the
-        same number of GPUs, whatever their models (a server whose libraries ask for the model refuses to serve).
+        `base` are the variables without those of the emulation, `stderr` is the file for the process's stderr.
+        Rehearsals share a server if the program's libraries would be imported in the same way: with the same options
+        and number of GPUs, whatever their models (a server whose libraries query the model refuses to serve).
         """
         if sys.platform != "linux" or program.kind != "script":
             return None
@@ -197,7 +197,7 @@ class ForkServers:
             self._servers.pop(idle.pop(0)).close()
 
     def close(self) -> None:
-        """End all of them."""
+        """End all servers."""
         with self._lock:
             while self._servers:
                 self._servers.popitem()[1].close()

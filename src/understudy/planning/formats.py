@@ -1,4 +1,4 @@
-"""A plan as a file, in the format of its suffix: HTML, Markdown or JSON."""
+"""Writes a plan to a file, in the format of its suffix: HTML, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMATS: dict[str, Callable[[Plan], str]] = {".html": page.render, ".json": rend
 
 
 def find(path: str | Path) -> Callable[[Plan], str]:
-    """What writes the format that a file's name asks for.
+    """The writer for a file's suffix.
 
     Raises:
         UsageError: there is no such format, or it needs a package that is missing.
@@ -28,7 +28,7 @@ def find(path: str | Path) -> Callable[[Plan], str]:
 
 
 def write(path: str | Path, plan: Plan) -> None:
-    """Write a plan, making its folder when there is none.
+    """Write a plan; its folder is created if necessary.
 
     Raises:
         UsageError: there is no such format.

@@ -1,4 +1,4 @@
-"""What one rehearsal says: memory, time, throughput and what limits it, as plain numbers that can be kept and sent."""
+"""The result of one rehearsal: memory, time, throughput and what limits it, as plain numbers to store and send."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ RAN, NO_MEMORY, REFUSED, FAILED = "ran", "out of memory", "refused", "failed"
 
 @dataclass(frozen=True)
 class DeviceNeed:
-    """What one GPU was asked for at its peak, all processes on it together; sizes in bytes.
+    """The memory demand on one GPU at its peak, summed over its processes; sizes in bytes.
 
-    `band` is relative, of `allocated_bytes`; `at_most_bytes` is more than that where what some kernel takes is not
-    known exactly.
+    `band` is relative to `allocated_bytes`; `at_most_bytes` exceeds that if some kernel's workspace is not known
+    exactly.
     """
 
     memory_bytes: int
@@ -34,35 +34,35 @@ class DeviceNeed:
 
     @property
     def upper_bytes(self) -> int:
-        """The most that it may need, by the band of the model: the context and what is allocated."""
+        """The upper end of the need's band: the context and what is allocated."""
         return self.context_bytes + max(self.at_most_bytes, round(self.allocated_bytes * (1 + self.band)))
 
     @property
     def needed_bytes(self) -> int:
-        """What it needs at least: the context and what is allocated at once."""
+        """The minimum: the context and what is allocated at the same time."""
         return self.context_bytes + self.allocated_bytes
 
     @property
     def taken_bytes(self) -> int:
-        """What it takes where there is room: the context and what the caching allocator reserves."""
+        """What it takes if there is room: the context and what the caching allocator reserves."""
         return self.context_bytes + self.reserved_bytes
 
     def on(self, memory_bytes: int) -> DeviceNeed:
-        """The same need, of a GPU with that much memory."""
+        """The same need on a GPU with that much memory."""
         return replace(self, memory_bytes=memory_bytes)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one rehearsal gave. Times in nanoseconds; of several ranks, those of the slowest.
+    """The numbers of one rehearsal. Times are in nanoseconds; for several ranks, those of the slowest.
 
     `status` is "ran", "out of memory", "refused" (the emulation cannot do it) or "failed" (the program's own error),
-    and `message` says why where it did not run. `devices` are in the machine's order, those that were used.
-    `samples` and `tokens` are of one step of all ranks, None where nothing says them; ranks whose loaders give the same
-    batches are counted once. `mfu` is the time that the floating-point operations that ran would take at the peak of
-    the precision of each, over the step. `asked` are the facts of the GPU that the program asked for and GPUs of one
-    architecture differ in; `streams` the most that a device had. `seconds` is what the rehearsal took on this machine,
-    and `resident_bytes` its largest process.
+    and `message` says why it did not run. `devices` are the GPUs that were used, in the machine's order. `samples` and
+    `tokens` are those of one step of all ranks, None if unknown; ranks whose loaders give the same batches are counted
+    once. `mfu` is the time that the step's floating-point operations would take at the peak of their precisions,
+    divided by the step's time. `asked` are the facts that the program queried and that differ between GPUs of one
+    architecture; `streams` is the largest number of streams on a device. `seconds` is what the rehearsal took on this
+    machine, and `resident_bytes` the memory of its largest process.
     """
 
     status: str
@@ -92,14 +92,14 @@ class Measurement:
 
     @classmethod
     def from_json(cls, data: Json) -> Measurement:
-        """What `to_json` gave."""
+        """The inverse of `to_json`."""
         devices = tuple(DeviceNeed(**device) for device in data["devices"])
         lists = {name: tuple(data[name]) for name in ("asked", "files")}
         return cls(**{**data, **lists, "devices": devices})
 
 
 def measure(traces: Sequence[Trace]) -> Measurement:
-    """The numbers of a rehearsal that ran, from the traces of its processes that used a GPU."""
+    """The numbers of a successful rehearsal, from the traces of its processes that used a GPU."""
     timings = [measure_time(trace) for trace in traces]
     slowest = max(range(len(traces)), key=lambda index: timings[index].step_ns or 0)
     timing, trace = timings[slowest], traces[slowest]
@@ -135,7 +135,7 @@ def measure(traces: Sequence[Trace]) -> Measurement:
 
 
 def _feeding(traces: Sequence[Trace]) -> list[Trace]:
-    """One rank of those that share their batches, as ranks do whose model is split between them, and every other."""
+    """One rank of each set with the same batches (ranks between which a model is split), and every other rank."""
     found = {str(trace.facts.get("batches", number)): trace for number, trace in reversed(list(enumerate(traces)))}
     return list(reversed(found.values()))
 
@@ -145,7 +145,7 @@ def _totals(trace: Trace) -> list[Json]:
 
 
 def _devices(traces: Sequence[Trace]) -> tuple[DeviceNeed, ...]:
-    """The needs of the machine's GPUs; what several processes ask of one is added up."""
+    """The needs of the machine's GPUs, each summed over its processes."""
     needs: dict[int, DeviceNeed] = {}
     for trace in traces:
         for index, total in enumerate(_totals(trace)):
@@ -185,7 +185,7 @@ def _streams(trace: Trace) -> int:
 
 
 def _mfu(trace: Trace) -> float | None:
-    """The share of the steady steps that their floating-point operations would take at the GPU's peak; None unknown."""
+    """The share of the steady steps that their operations would take at the GPU's peak; None if unknown."""
     ends = [row[6] for row in trace.rows if row[0] == Kind.STEP]
     gpus = trace.facts.get("gpus", [])
     if len(ends) < 2 or not gpus:

@@ -41,7 +41,7 @@ def render(plan: Plan) -> str:
 
 
 def frontier(rows: list[Row]) -> list[Row]:
-    """The rows that no other is both faster and cheaper than, by time."""
+    """The rows that no other row beats in both time and cost, sorted by time."""
     known = sorted(
         (row for row in rows if row.fits and row.work_ns and row.work_cost),
         key=lambda row: (row.work_ns.value, row.work_cost.value) if row.work_ns and row.work_cost else (0.0, 0.0),
@@ -58,9 +58,9 @@ def _cost(row: Row) -> float:
 
 
 def chart(plan: Plan) -> Json | None:
-    """The points of time against cost with their bands; None without prices.
+    """The points of cost against time, with their bands; None without prices.
 
-    They are of the whole run where every candidate does the same work in it, else of a million units of work.
+    They are those of the whole run if every candidate does the same work in it, otherwise of a million units of work.
     """
     rows = [row for row in plan.rows if row.fits and row.work_cost and row.work_ns]
     same = plan.work.samples is not None or len({row.units_per_step for row in rows}) == 1
@@ -91,7 +91,7 @@ def chart(plan: Plan) -> Json | None:
 
 
 def figure(plan: Plan) -> Figure | None:
-    """Time against cost as a figure; None without prices."""
+    """The chart of cost against time as a figure; None without prices."""
     data = chart(plan)
     if data is None:
         return None

@@ -1,8 +1,8 @@
-"""Plans: which rehearsals are needed, what they say of the candidates, and which need not be done.
+"""Plans: which rehearsals are needed, what they say about the candidates, and which can be left out.
 
 A program takes the same memory on every GPU of a family (`demand.family_of`), so it is first rehearsed on one of them,
-with more memory than there is where it asks for it. That says by how much it fits or does not on all of them. Only
-where what the allocator reserves does not fit, though what is allocated does, the GPU's own memory has to decide.
+with more memory than the GPU has if it needs more. That shows for all of them whether it fits and by how much. Only if
+the allocated memory fits and the reserved memory does not, a rehearsal with the GPU's own memory has to decide.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ INTERRUPTED = "the plan was interrupted before it was known"
 
 @dataclass(frozen=True)
 class Question:
-    """What a plan is asked: a program, the GPUs to choose from, and what varies.
+    """The input of a plan: a program, the GPUs to choose from, and what varies.
 
-    `options` are fields of `session.Options` for every rehearsal. `processes` is how many ranks a candidate has: a
-    number, "gpu" for one a GPU, None for a program that starts as it is. A rehearsal ends after `stop_after` steps.
+    `options` are fields of `session.Options` for every rehearsal. `processes` is the number of ranks of a candidate: a
+    number, "gpu" for one per GPU, None for a program that is started directly. A rehearsal ends after `stop_after`
+    steps.
     """
 
     program: Program
@@ -47,7 +48,7 @@ class Question:
     timeout_s: float = 900.0
 
     def ranks(self, spec: str) -> int | None:
-        """How many processes torchrun's agent starts for these GPUs; None where it is not needed."""
+        """How many processes torchrun's agent starts for these GPUs; None if the agent is not needed."""
         return (
             len(gpus.parse(spec))
             if self.processes == "gpu"
@@ -57,7 +58,7 @@ class Question:
         )
 
     def cuda_version(self, spec: str) -> str:
-        """The CUDA version that a rehearsal on these GPUs runs with: the one given, or the installed PyTorch's."""
+        """The CUDA version for a rehearsal on these GPUs: the one given, or that of the installed PyTorch."""
         given = self.options.get("cuda_version")
         built = versions.runtime_cuda(gpus.parse(spec), versions.installed_torch())
         return str(given) if given else ".".join(map(str, built))
@@ -73,7 +74,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One row of a plan: GPUs, and a value for all that varies; the last was searched for where it is `largest`."""
+    """One row of a plan: GPUs, and a value for each axis; if `largest`, the last value is the result of a search."""
 
     spec: str
     choices: tuple[Choice, ...] = ()
@@ -82,7 +83,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Answer:
-    """A candidate and what is known of it; `next_larger` is the verdict of the next larger value of a search."""
+    """A candidate and what is known about it; `next_larger` is a search's next larger value and its verdict."""
 
     candidate: Candidate
     verdict: Verdict
@@ -90,7 +91,7 @@ class Answer:
 
 
 class MissingError(Exception):
-    """A rehearsal that has to be done first; never seen outside of this module."""
+    """A rehearsal must be done first; never raised outside this module."""
 
     def __init__(self, spec: str, choices: tuple[Choice, ...], overcommit: bool) -> None:
         super().__init__(spec)
@@ -101,7 +102,7 @@ Key = tuple[str, tuple[Choice, ...], bool]
 
 
 class Planner:
-    """Works a question out. `progress` is called with the answers so far each time that a rehearsal has ended."""
+    """Answers a question. `progress` is called with the planner each time a rehearsal ends."""
 
     def __init__(
         self, question: Question, pool: Pool, cache: Cache, progress: Callable[[Planner], None] | None = None
@@ -130,7 +131,7 @@ class Planner:
     # ------------------------------------------------------------------ the loop
 
     def run(self) -> list[Answer]:
-        """All answers, in the order of the question; Ctrl-C keeps those that are known by then."""
+        """All answers, in the order of the question; after Ctrl-C, those known so far."""
         try:
             while True:
                 answers, missing = self._answers()
@@ -152,7 +153,7 @@ class Planner:
         return self._answers()[0]
 
     def _submit(self, missing: Iterable[Key]) -> bool:
-        """Ask for what is missing; whether the cache answered some of it at once."""
+        """Submit the missing rehearsals; returns whether the cache answered any of them."""
         answered = False
         for key in missing:
             if key in self._asked:
@@ -183,14 +184,14 @@ class Planner:
             self.cache.put(name, rehearsed.measurement, rehearsed.trace, rehearsed.files)
 
     def _learn(self, key: Key) -> None:
-        """The first rehearsal that should not fit shows whether the program ends there, or asks for less."""
+        """The first rehearsal that should not fit shows whether the program ends or retries with less memory."""
         if key == self._probe and self._adapts is None:
             self._adapts = self.done[key].measurement.status == RAN
 
     # ------------------------------------------------------------------ answers
 
     def _answers(self) -> tuple[list[Answer], list[Key]]:
-        """What is known of each candidate, and the rehearsals that are missing."""
+        """What is known about each candidate, and the missing rehearsals."""
         answers: list[Answer] = []
         missing: dict[Key, None] = {}
         verdicts: dict[Candidate, Verdict] = {}
@@ -220,7 +221,7 @@ class Planner:
         return [other for other in self.question.specs if self._family[other] == self._family[spec]]
 
     def _known(self, spec: str, choices: tuple[Choice, ...]) -> Key | None:
-        """A rehearsal that says how much memory a candidate needs: its own, or one of its family; None without one."""
+        """A rehearsal that shows how much memory a candidate needs: its own or one of its family; else None."""
         for other in [spec, *self._kin(spec)]:
             for overcommit in (True, False):
                 found = self.done.get((other, choices, overcommit))
@@ -231,9 +232,9 @@ class Planner:
         return None
 
     def _verdict(self, spec: str, choices: tuple[Choice, ...], *, timed: bool = True, near: bool = False) -> Verdict:
-        """The verdict of a candidate; its times need not be its own GPU's unless `timed`.
+        """The verdict of a candidate; unless `timed`, its times may be those of another GPU.
 
-        A candidate that is `near` the largest that fits is rehearsed with the memory that there is.
+        A candidate `near` the largest that fits is rehearsed with the GPU's own memory.
 
         Raises:
             MissingError: a rehearsal has to be done first.
@@ -268,7 +269,7 @@ class Planner:
         return demand.judged(self._rehearsed(*own).measurement, needs, self.origin[own])
 
     def _exact(self, spec: str, choices: tuple[Choice, ...], predicted: Key | None) -> Verdict:
-        """The verdict of a rehearsal with the memory that the GPUs have; `predicted` is one that had more.
+        """The verdict of a rehearsal with the GPUs' own memory; `predicted` is one that had more.
 
         Raises:
             MissingError: it has to be done first.
@@ -288,7 +289,7 @@ class Planner:
     # ------------------------------------------------------------------ the largest value
 
     def _largest(self, spec: str, choices: tuple[Choice, ...], largest: Largest) -> Answer:
-        """The answer for the largest value that fits with a margin, both sides of it tried.
+        """The answer for the largest value that fits with a margin; values on both sides of it were tried.
 
         Raises:
             MissingError: a rehearsal has to be done first.
@@ -312,7 +313,7 @@ class Planner:
     # ------------------------------------------------------------------ what need not be tried
 
     def _pruned(self, candidate: Candidate, verdicts: Mapping[Candidate, Verdict]) -> Verdict | None:
-        """Why a candidate cannot fit: a smaller value of a number does not, and memory grows with it. None otherwise.
+        """Why a candidate cannot fit: a smaller number does not, and memory grows with it. None otherwise.
 
         Raises:
             MissingError: the smaller value has to be rehearsed first.
@@ -336,7 +337,7 @@ class Planner:
         return None
 
     def _smaller(self, candidate: Candidate, index: int, axis: Axis) -> Candidate | None:
-        """The candidate with the next smaller value of one number."""
+        """The candidate in which one number has its next smaller value."""
         if axis.numbers is None:
             return None
         own = int(str(candidate.choices[index].value))
@@ -347,7 +348,7 @@ class Planner:
         return replace(candidate, choices=(*candidate.choices[:index], choice, *candidate.choices[index + 1 :]))
 
     def _grows(self, index: int, axis: Axis) -> bool:
-        """Whether every two rehearsals that differ in this number alone needed more memory for the larger value."""
+        """Whether, of any two rehearsals that differ in this number alone, the larger value needed more memory."""
         by_rest: dict[tuple[object, ...], list[tuple[int, int]]] = {}
         for (spec, choices, overcommit), rehearsed in self.done.items():
             need = demand.worst(rehearsed.measurement.devices)
@@ -359,7 +360,7 @@ class Planner:
 
 
 def excess_bytes(verdict: Verdict) -> int:
-    """By how much a candidate does not fit, 0 where it does or nothing is known of it."""
+    """How many bytes a candidate is short; 0 if it fits or nothing is known about it."""
     return 0 if verdict.need is None else max(0, verdict.need.needed_bytes - verdict.need.memory_bytes)
 
 

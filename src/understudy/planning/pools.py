@@ -1,4 +1,4 @@
-"""Where rehearsals run: processes of this machine, or a cluster through a backend of joblib."""
+"""Where rehearsals run: in processes on this machine, or on a cluster through a backend of joblib."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ RETURNED = {"dask": "generator_unordered", "ray": "list"}
 
 
 class Pool(Protocol):
-    """Takes jobs and gives their results, in the order in which they end."""
+    """Takes jobs and returns their results in the order in which they end."""
 
     def submit(self, number: int, job: Job) -> None:
-        """Let a job be done; its result comes with `number`."""
+        """Submit a job; its result is returned with `number`."""
 
     def results(self) -> Iterator[tuple[int, Rehearsed]]:
-        """Wait until something is done, and give all that is."""
+        """Wait until a job is done, and return all results that are ready."""
 
     def close(self) -> None:
-        """End what still runs."""
+        """End all running jobs."""
 
     @property
     def busy(self) -> int:
-        """How many jobs have not come back yet."""
+        """The number of jobs without a result."""
 
 
 def processors() -> int:
@@ -45,10 +45,10 @@ def processors() -> int:
 
 
 class LocalPool:
-    """Processes of this machine: at most `size` of them at once, fewer where its memory does not allow more.
+    """Processes on this machine: at most `size` at once, fewer if its memory does not allow more.
 
-    A rehearsal of several ranks counts as that many; one that is larger than the pool runs alone. With `servers` one of
-    a single process is a fork of a Python that has imported the program's libraries.
+    A rehearsal of several ranks counts as that many processes; one that is larger than the pool runs alone. With
+    `servers`, a rehearsal of a single process is a fork of a Python that has imported the program's libraries.
     """
 
     def __init__(self, size: int | None = None, servers: ForkServers | None = None) -> None:
@@ -61,15 +61,15 @@ class LocalPool:
 
     @property
     def busy(self) -> int:
-        """Those that wait and those that run."""
+        """The jobs that wait or run."""
         return len(self._waiting) + len(self._running)
 
     def submit(self, number: int, job: Job) -> None:
-        """Put a job at the end of the queue."""
+        """Append a job to the queue."""
         self._waiting.append((number, job))
 
     def results(self) -> Iterator[tuple[int, Rehearsed]]:
-        """Start what there is room for, and give what ended."""
+        """Start as many jobs as there is room for, and return what has ended."""
         self._start()
         done, _ = wait(self._running, return_when=FIRST_COMPLETED)
         for future in done:
@@ -89,7 +89,7 @@ class LocalPool:
             self._running[self._threads.submit(rehearse, job, self._servers)] = number, job.slots
 
     def close(self) -> None:
-        """Forget what waits, and end the processes of what runs."""
+        """Discard waiting jobs, and end the processes of running ones."""
         self._waiting.clear()
         interrupted.set()
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -99,9 +99,9 @@ class LocalPool:
 
 
 class JoblibPool:
-    """A cluster: the jobs that wait go there together, as a batch of joblib's.
+    """A cluster: waiting jobs are sent together, as one batch of joblib's.
 
-    Each machine of it needs understudy, the program and what that imports, at the same paths.
+    Each of its machines needs understudy, the program and the program's imports, at the same paths.
     """
 
     def __init__(self, backend: str, address: str | None = None, size: int | None = None) -> None:
@@ -128,15 +128,15 @@ class JoblibPool:
 
     @property
     def busy(self) -> int:
-        """Those of the next batch."""
+        """The jobs of the next batch."""
         return len(self._waiting)
 
     def submit(self, number: int, job: Job) -> None:
-        """Put a job into the next batch."""
+        """Add a job to the next batch."""
         self._waiting.append((number, job))
 
     def results(self) -> Iterator[tuple[int, Rehearsed]]:
-        """Let the whole batch be done."""
+        """Run the whole batch."""
         import joblib
 
         batch, self._waiting = self._waiting, []
@@ -145,7 +145,7 @@ class JoblibPool:
             yield from parallel(joblib.delayed(_numbered)(number, job) for number, job in batch)
 
     def close(self) -> None:
-        """Leave the cluster; one that was started for this plan ends."""
+        """Disconnect from the cluster; one started for this plan is shut down."""
         self._waiting.clear()
         if self._backend == "dask":
             self._opened.close()
@@ -168,7 +168,7 @@ def require(backend: str) -> None:
 
 
 def open_pool(backend: str = "local", address: str | None = None, size: int | None = None) -> Pool:
-    """The pool of that name; `address` is the scheduler's, a cluster of this machine's own where None."""
+    """The pool of that name; `address` is the scheduler's (None: a cluster on this machine)."""
     if backend == "local":
         if address is not None:
             raise UsageError("--scheduler is the address of a cluster: give --backend dask or --backend ray with it")

@@ -1,4 +1,4 @@
-"""One rehearsal without data, in processes of its own: a job in, a measurement out. It runs on any machine."""
+"""One rehearsal without data, in separate processes: a job in, a measurement out. It runs on any machine."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ interrupted = threading.Event()
 
 @dataclass(frozen=True)
 class Job:
-    """What to rehearse: everything that decides the result is in here, so that it can be sent and hashed.
+    """What to rehearse, with everything that determines the result, so that it can be sent and hashed.
 
-    `spec` are the GPUs, `options` further fields of `session.Options`, `variables` what differs in the environment
-    (None: not set), `files` copies of configurations by the name that the arguments give them. `processes` is how many
-    ranks torchrun's agent starts, None for a program that is started as it is.
+    `spec` names the GPUs, `options` are further fields of `session.Options`, `variables` are changes to the environment
+    (None: unset), `files` are copies of configuration files by the names used in the arguments. `processes` is the
+    number of ranks that torchrun's agent starts, None for a program that is started directly.
     """
 
     program: launch.Program
@@ -54,7 +54,7 @@ class Job:
 
     @property
     def slots(self) -> int:
-        """How many processes of Python it has at once that do the work of a rehearsal."""
+        """How many Python processes do the work of the rehearsal at once."""
         return self.processes or 1
 
     def key(self) -> str:
@@ -75,7 +75,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """A job's measurement, its trace where it may be retimed, and the hashes of the program's files."""
+    """A job's measurement, its trace if it may be retimed, and the hashes of the program's files."""
 
     measurement: Measurement
     trace: bytes | None = None
@@ -83,9 +83,9 @@ class Rehearsed:
 
 
 def rehearse(job: Job, servers: ForkServers | None = None) -> Rehearsed:
-    """Run a job to its end and say what it gave; a program that fails gives a measurement that says so.
+    """Run a job to its end and return the result; a failing program gives a measurement that says so.
 
-    With `servers` it is a fork of a Python that has imported what the program imports first, where that can be.
+    With `servers` it is, if possible, a fork of a Python that has imported the program's first imports.
 
     Raises:
         UsageError: the program cannot be started.
@@ -108,18 +108,18 @@ class Process(Protocol):
     """The process of a rehearsal."""
 
     def poll(self) -> int | None:
-        """Its exit code, None while it runs."""
+        """The exit code; None while the process runs."""
 
     def kill(self) -> None:
-        """End it, whatever it has started, and wait for that."""
+        """End the process and all its children, and wait for them."""
 
     @property
     def resident_bytes(self) -> int:
-        """What it, or the largest process so far, has taken of this machine's memory, once it has ended."""
+        """The memory that the process, or the largest process so far, took on this machine, once it has ended."""
 
 
 class Started:
-    """A process of a Python of its own."""
+    """A process with its own Python."""
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str], cwd: str, errors: Path) -> None:
         with open(errors, "wb") as stderr, open(os.devnull, "r+b") as null:
@@ -132,19 +132,19 @@ class Started:
         self.poll = self._child.poll
 
     def kill(self) -> None:
-        """End it; what it has started is found by its environment."""
+        """End the process; its children are found by their environment."""
         with contextlib.suppress(ProcessLookupError):
             self._child.kill()
         self._child.wait()
 
     @property
     def resident_bytes(self) -> int:
-        """What the largest process that was ever waited for has taken."""
+        """The memory of the largest child process so far."""
         return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _run(job: Job, folder: Path, servers: ForkServers | None) -> tuple[int | None, str, int]:
-    """The program's exit code, None when its time was over, what it wrote on stderr, and the memory that it took."""
+    """The program's exit code (None if its time ran out), its stderr, and the memory that it took."""
     options = {**job.options, "gpus": job.spec}
     base = environment_of(job.variables, os.environ)
     base.setdefault("OMP_NUM_THREADS", "1")
@@ -174,7 +174,7 @@ def _run(job: Job, folder: Path, servers: ForkServers | None) -> tuple[int | Non
 
 
 def _with_files(job: Job, folder: Path) -> launch.Program:
-    """The program with the copies of its configurations, written into the run's folder, in the place of their names."""
+    """The program, with its configuration files' names replaced by copies in the run's folder."""
     arguments = list(job.program.arguments)
     for number, (name, text) in enumerate(job.files.items()):
         path = folder / f"config{number}" / Path(name).name
@@ -208,7 +208,7 @@ def _measured(job: Job, code: int | None, text: str, result: launch.Result) -> M
 
 
 def _was_short(result: launch.Result) -> bool:
-    """Whether an allocation failed, whatever the program made of it."""
+    """Whether an allocation failed, however the program handled that."""
     totals = [total for trace in result.traces for total in trace.facts.get("devices", ())]
     return any(total.get("out_of_memory") for total in totals)
 
@@ -223,7 +223,7 @@ def _note(notes: Sequence[str], text: str) -> str:
 
 
 def _last(text: str) -> str:
-    """The last line that a failing program wrote which names an exception; that of a rank goes before its agent's."""
+    """The last line naming an exception that a failing program wrote; a rank's is preferred to its agent's."""
     lines = [RANK.sub("", line).strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception", "Exit", "Interrupt"))]
     errors = [line for line in errors if AGENT not in line] or errors

@@ -1,4 +1,4 @@
-"""A finished plan: its rows in order, what is recommended, how sure that is, and the words for it."""
+"""A finished plan: its rows in order, the recommendation, how certain that is, and its text."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MOST_NAMES = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """What `understudy plan` says. `rows` are sorted, the best first; `rehearsals` ran now, `cached` had run before.
+    """The result of `understudy plan`. `rows` are sorted, best first; `rehearsals` ran now, `cached` ran earlier.
 
-    `seconds` passed meanwhile; `processor_s` is the processor time of this machine's processes, None of a cluster's.
+    `seconds` is elapsed time; `processor_s` is the processor time of this machine's processes, None on a cluster.
     """
 
     rows: list[Row]
@@ -35,12 +35,12 @@ class Plan:
 
     @property
     def best(self) -> Row | None:
-        """The row that is recommended: the first that fits; None where none does."""
+        """The recommended row: the first that fits; None if none does."""
         return next((row for row in self.rows if row.fits), None)
 
     @property
     def verdict(self) -> str:
-        """What to take, in one phrase."""
+        """The recommendation in one phrase."""
         best = self.best
         if best is not None:
             return f"EMULATED: take {named(best)}"
@@ -53,7 +53,7 @@ class Plan:
 
     @property
     def why(self) -> str:
-        """What it gives, and how sure that is."""
+        """What the recommended row gives, and how certain that is."""
         best = self.best
         if best is None:
             return self._why_not()
@@ -92,7 +92,7 @@ class Plan:
 
     @property
     def surety(self) -> str:
-        """How sure the order is, and the fit of the first."""
+        """How certain the order is, and whether the first row fits."""
         best = self.best
         if best is None:
             return ""
@@ -114,7 +114,7 @@ class Plan:
 
     @property
     def rivals(self) -> list[Row]:
-        """The rows that the bands cannot tell from the best."""
+        """The rows whose bands overlap that of the best."""
         best = self.best
         own = None if best is None else self._measure(best)
         if best is None or own is None:
@@ -127,7 +127,7 @@ class Plan:
 
     @property
     def reasons(self) -> list[str]:
-        """Why rows do not run, and what is beyond the largest values; rows with the same reason together."""
+        """Why rows do not run, and how the next larger values ended; rows with the same reason are grouped."""
         by_reason: dict[str, list[Row]] = {}
         for row in self.rows:
             beyond = f"the next larger value: {row.next_larger}" if row.next_larger else ""
@@ -137,7 +137,7 @@ class Plan:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader has to know of the table, a sentence each."""
+        """What a reader must know about the table, one sentence each."""
         notes = ["times and memory are modelled, and the emulated program read no data"]
         ran = [row for row in self.rows if row.fits]
         unit = ran[0].unit if ran else STEP
@@ -182,7 +182,7 @@ class Plan:
         return notes
 
     def _unused_prices(self) -> list[str]:
-        """GPUs that have a price but stand in no row: `--price A100` means another A100 than `--gpus A100-80GB`."""
+        """GPUs that have a price but no row: `--price A100` means another A100 than `--gpus A100-80GB`."""
         used = {model.key for row in self.rows for model in gpus.parse(row.gpus)}
         return [key for key in self.work.prices or {} if key not in used]
 
@@ -201,7 +201,7 @@ class Plan:
         return found
 
     def to_json(self) -> Json:
-        """Plain data: `rows` in order, with the recommendation and what it rests on."""
+        """Plain data: `rows` in order, with the recommendation and its basis."""
         best = self.best
         return {
             "schema_version": SCHEMA_VERSION,
@@ -238,7 +238,7 @@ def named(row: Row) -> str:
 
 
 def choice_words(row: Row) -> str:
-    """What varies, as a command line has it."""
+    """The values of what varies, as on a command line."""
     words = []
     for name, value in row.choices.items():
         if value is None:
@@ -266,7 +266,7 @@ def _cost(row: Row) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits, or all before the point: "12,345", "0.123"."""
+    """Three significant digits, or all digits before the point: "12,345", "0.123"."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -281,7 +281,7 @@ def hours_words(span: Span | None) -> str:
 
 
 def fit_words(row: Row) -> str:
-    """Whether it fits, or by how much not: "yes", "no, 3.20 GiB short"."""
+    """Whether it fits, or how much memory it is short: "yes", "no, 3.20 GiB short"."""
     if row.status == demand.FITS:
         return "yes"
     if row.status == demand.DOES_NOT_FIT:
@@ -291,5 +291,5 @@ def fit_words(row: Row) -> str:
 
 
 def share_words(share: float | None) -> str:
-    """A share as a percentage, nothing where it is not known."""
+    """A share as a percentage; empty if unknown."""
     return "" if share is None else format_share(share)

@@ -41,24 +41,24 @@ class Span:
         return Span(self.value * factor, self.low * factor, self.high * factor)
 
     def inverse(self, factor: float = 1.0) -> Span | None:
-        """`factor` over each; None where that has no bound."""
+        """`factor` divided by each; None if that is unbounded."""
         return Span(factor / self.value, factor / self.high, factor / self.low) if self.low > 0 else None
 
     def overlaps(self, other: Span) -> bool:
-        """Whether the two bands have numbers in common."""
+        """Whether the two bands overlap."""
         return self.low <= other.high and other.low <= self.high
 
 
 @dataclass(frozen=True)
 class Row:
-    """One candidate. Sizes in bytes, of the GPU with the least room; times of one optimizer step in nanoseconds.
+    """One candidate. Sizes in bytes, on the GPU with the least room; times of one optimizer step, in nanoseconds.
 
-    `status` is "fits", "tight" (it fits by the model, not by the upper end of its band), "does not fit", "pruned",
-    "failed" or "not tried". `headroom_bytes` is what is left at the peak (below zero: what is missing),
-    `headroom_low_bytes` the same by the upper end of the band. `work_ns` is what the order goes by: the time of one
-    `unit`: a token or sample where every row that ran says how many a step has, else one of what `--largest` counts,
-    else a step. `hours` and `cost` are of
-    the whole work, None where none was given. `how` is "rehearsed", "cached" or "retimed from GPU".
+    `status` is "fits", "tight" (it fits by the model, but not at the upper end of its band), "does not fit", "pruned",
+    "failed" or "not tried". `headroom_bytes` is the memory left at the peak (negative: missing), `headroom_low_bytes`
+    the same at the upper end of the band. Rows are ordered by `work_ns`, the time of one `unit`: a token or a sample if
+    every row that ran says how many a step has, otherwise one unit of what `--largest` counts, otherwise a step.
+    `hours` and `cost` are those of the whole run, None if its length was not given. `how` is "rehearsed", "cached" or
+    "retimed from GPU".
     """
 
     gpus: str
@@ -93,12 +93,12 @@ class Row:
 
     @property
     def fits(self) -> bool:
-        """Whether it ran, with a margin or without."""
+        """Whether it ran, with or without a margin."""
         return self.status in (demand.FITS, demand.TIGHT)
 
     @property
     def work_cost(self) -> Span | None:
-        """What one unit of work costs; None without a price."""
+        """The cost of one unit of work; None without a price."""
         if self.price_per_hour is None or self.work_ns is None:
             return None
         return self.work_ns.times(self.price_per_hour / HOUR_NS)
@@ -110,7 +110,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Work:
-    """What a whole run is: so many steps or samples, and what is wanted of it. `prices` are an hour's, by GPU's key."""
+    """A whole run: its length in steps or samples, and the goal. `prices` are per hour, by the GPU's key."""
 
     steps: int | None = None
     samples: int | None = None
@@ -119,15 +119,15 @@ class Work:
 
     @property
     def chosen(self) -> str:
-        """The goal: cheapest where there are prices, unless another was given."""
+        """The goal given, otherwise "cheapest" if there are prices."""
         return self.goal or (CHEAPEST if self.prices else FASTEST)
 
 
 def parse_prices(texts: Sequence[str]) -> dict[str, float]:
-    """`--price H100=2.49`: what one GPU costs an hour, by the GPU's key.
+    """`--price H100=2.49`: the price of one GPU per hour, by the GPU's key.
 
     Raises:
-        UsageError: a text is not of that form, or names no GPU.
+        UsageError: a text does not have that form, or its GPU is unknown.
     """
     prices = {}
     for text in [part for one in texts for part in one.split(",")]:
@@ -143,10 +143,10 @@ def parse_prices(texts: Sequence[str]) -> dict[str, float]:
 
 
 def rows_of(answers: Sequence[Answer], question: Question, work: Work) -> list[Row]:
-    """The answers as rows, the best by the goal first, then those that do not fit, by how much.
+    """The answers as rows: best first by the goal, then those that do not fit, by how much they are short.
 
     Raises:
-        UsageError: samples were given as the work, and nothing says how many a step has.
+        UsageError: the run's length was given in samples, and the number of samples in a step is unknown.
     """
     ran = [answer for answer in answers if answer.verdict.fits]
     one_number_of_ranks = len({question.ranks(answer.candidate.spec) for answer in ran}) == 1
@@ -162,8 +162,8 @@ def rows_of(answers: Sequence[Answer], question: Question, work: Work) -> list[R
 
 
 def _batches(question: Question) -> list[str]:
-    """The option whose value counts as a step's samples where nothing else says them: the one that was searched for,
-    else the only number that varies and is called a batch."""
+    """The option whose value counts as a step's samples if nothing else tells them: the one searched for, otherwise the
+    only varying number whose name says that it is a batch."""
     if question.largest is not None:
         return [question.largest.name]
     named = [axis.name for axis in question.axes if axis.numbers is not None and "batch" in axis.name.lower()]
@@ -171,7 +171,7 @@ def _batches(question: Question) -> list[str]:
 
 
 def _units(answer: Answer, unit: str) -> float | None:
-    """How many tokens or samples a step has; of any other unit, the value of the option of that name."""
+    """How many tokens or samples a step has; for any other unit, the value of the option of that name."""
     found = answer.verdict.measurement
     if unit in UNITS:
         return None if found is None else found.tokens if unit == TOKEN else found.samples
@@ -235,12 +235,12 @@ def _row(answer: Answer, question: Question, work: Work, unit: str) -> Row:
 
 
 def _price(models: Sequence[Gpu], prices: Mapping[str, float]) -> float | None:
-    """What the GPUs cost an hour together; None where the price of one is not known."""
+    """The price of all GPUs per hour; None if the price of one is unknown."""
     return sum(prices[model.key] for model in models) if all(model.key in prices for model in models) else None
 
 
 def _hours(answer: Answer, step: Span | None, work: Work) -> Span | None:
-    """The whole run: its steps, the first of which takes longer."""
+    """The time of the whole run; its first step takes longer."""
     found = answer.verdict.measurement
     if step is None or found is None:
         return None
@@ -252,7 +252,7 @@ def _hours(answer: Answer, step: Span | None, work: Work) -> Span | None:
 
 
 def _beyond(answer: Answer) -> str:
-    """What the next larger value of a search came to, in a few words."""
+    """The outcome of a search's next larger value, in a few words."""
     if not answer.candidate.largest or not answer.verdict.fits:
         return ""
     if answer.next_larger is None:
@@ -268,7 +268,7 @@ def _beyond(answer: Answer) -> str:
 
 
 def _command(program: Program, variables: Mapping[str, str | None], ranks: int | None) -> str:
-    """What to type on a machine with these GPUs."""
+    """The command to type on a machine with these GPUs."""
     flag = {"script": [], "module": ["-m"], "code": ["-c"], "command": []}[program.kind]
     if ranks is not None:
         line = ["torchrun", "--standalone", f"--nproc-per-node={ranks}", *flag, program.name, *program.arguments]

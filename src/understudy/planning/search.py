@@ -1,4 +1,4 @@
-"""The largest value that fits: a bisection that guesses by the memory that two values needed."""
+"""The largest value that fits: a bisection whose guesses follow from the memory that two values needed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ FACTOR = 8
 
 
 class Search:
-    """One search. `next_value` says what to try; `found` tells what came of it; `best` is the largest that fits.
+    """One search. `next_value` says what to try, `found` takes the outcome, `best` is the largest that fits.
 
-    Both sides of the answer are tried: it fits, and the next larger value does not, or is beyond what was asked. The
-    first guess is where what is allocated should fill the memory. Where that fails, since the allocator finds no room
-    in one piece, the next is where what it reserves should fill it; between the two it bisects.
+    Both sides of the answer are tried: it fits, and the next larger value does not or is out of range. The first guess
+    is the value at which allocated memory should fill the GPU. If that fails because the allocator finds no contiguous
+    room, the next is the value at which reserved memory should; between the two it bisects.
     """
 
     def __init__(self, largest: Largest, room_bytes: int) -> None:
@@ -26,13 +26,13 @@ class Search:
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to try."""
+        """Whether the search is over."""
         if self.best is None:
             return self.too_large is not None
         return self.best >= self.largest.top or self.too_large == self.best + self.largest.step
 
     def found(self, value: int, fits: bool, needed_bytes: int | None, taken_bytes: int | None = None) -> None:
-        """What a value came to: whether it fits with a margin, and the memory that it needs and would take if known."""
+        """Record the outcome of a value: whether it fits with a margin, and the memory needed and taken, if known."""
         if needed_bytes is not None:
             self._needed[value] = needed_bytes
         if taken_bytes is not None:
@@ -64,7 +64,7 @@ class Search:
         return self.largest.round((best + self.too_large) / 2)
 
     def _filled(self, known: dict[int, int], best: int) -> int | None:
-        """The value that fills the memory, by a line through the largest that fits and the nearest other one."""
+        """The value that fills the memory, on a line through the largest that fits and the nearest other value."""
         others = [value for value in known if value != best]
         if best not in known or not others:
             return None

@@ -1,12 +1,12 @@
-"""What varies from candidate to candidate: options of the program, environment variables, overrides, and how far.
+"""What varies between candidates: options of the program, environment variables, overrides; and the range of a search.
 
     --batch-size=8,16,32                     an option of the program
     --compile                                a switch: without it and with it
     PYTORCH_CUDA_ALLOC_CONF=,expandable_segments:True     an environment variable (capitals)
     optimizer.name=adamw,sgd                 an override `key=value`, as Hydra reads it
-    conf/train.json:model.layers=12,24       a value in a file of JSON that the program is given by name
+    conf/train.json:model.layers=12,24       a value in a JSON file that is an argument of the program
 
-Values that hold commas themselves are separated by semicolons instead.
+Values that contain commas are separated by semicolons instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)(?::(\d+))?")
 
 @dataclass(frozen=True)
 class Choice:
-    """One value of what varies. `value` is None for a switch that is left out and for a variable that is not set."""
+    """One value of an axis. `value` is None for a switch that is left out and for a variable that is unset."""
 
     kind: str
     name: str
@@ -57,7 +57,7 @@ class Axis:
 
     @property
     def numbers(self) -> tuple[int, ...] | None:
-        """The values as whole numbers, None where one of them is none."""
+        """The values as whole numbers; None if one of them is not a whole number."""
         if not all(value is not None and re.fullmatch(r"\d+", value) for value in self.values):
             return None
         return tuple(int(value) for value in self.values if value is not None)
@@ -65,7 +65,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Largest:
-    """An integer of the program whose largest value that fits is looked for, from `low` to `high` by `step`."""
+    """An integer option whose largest value that fits is searched for, from `low` to `high` in steps of `step`."""
 
     kind: str
     name: str
@@ -74,7 +74,7 @@ class Largest:
     step: int = 1
 
     def choice(self, value: int) -> Choice:
-        """One value of it."""
+        """The choice of one value."""
         return Choice(self.kind, self.name, str(value))
 
     def round(self, value: float) -> int:
@@ -90,10 +90,10 @@ class Largest:
 
 
 def parse_axis(text: str) -> Axis:
-    """What a `--vary` says.
+    """Parse a `--vary` option.
 
     Raises:
-        UsageError: it is of none of the forms, or gives a value twice.
+        UsageError: the text has none of the forms, or gives a value twice.
     """
     name, equals, rest = text.partition("=")
     kind = _kind(name, text)
@@ -110,10 +110,10 @@ def parse_axis(text: str) -> Axis:
 
 
 def parse_largest(text: str) -> Largest:
-    """What `--largest` says: a name, and LOW..HIGH or LOW..HIGH:STEP where bounds are given.
+    """Parse a `--largest` option: a name, and optionally LOW..HIGH or LOW..HIGH:STEP.
 
     Raises:
-        UsageError: it is not of that form.
+        UsageError: the text does not have that form.
     """
     name, equals, rest = text.partition("=")
     kind = _kind(name, text)
@@ -143,14 +143,14 @@ def _kind(name: str, text: str) -> str:
 
 
 def applied(program: Program, choices: Sequence[Choice]) -> tuple[Program, dict[str, str | None], dict[str, str]]:
-    """The program with its choices: its arguments, variables to set (None: to unset), and files to write by name.
+    """The program with choices applied: its arguments, variables to set (None: to unset), and files to write, by name.
 
-    An option that is among the arguments already is given its new value there; otherwise it comes at their end. A file
-    to write is a copy of a configuration; the arguments name it by the same text that the files have as key, for
-    whoever writes them to put a path in its place.
+    An option that is already among the arguments gets its new value there; any other is appended. A file to write is a
+    copy of a configuration file; its key also stands in the arguments, where whoever writes the file replaces it by a
+    path.
 
     Raises:
-        UsageError: a configuration cannot be read, or has no such key, or the program is not given its name.
+        UsageError: a configuration file cannot be read, lacks the key, or is not an argument of the program.
     """
     arguments = list(program.arguments)
     variables: dict[str, str | None] = {}
@@ -209,7 +209,7 @@ def _configured(file: str, choices: Sequence[Choice]) -> str:
 
 
 def _typed(text: str) -> object:
-    """A value as JSON has it: a number, a truth or null where the text is one, else the text."""
+    """A value as in JSON: a number, a boolean or null if the text is one, otherwise the text."""
     try:
         return json.loads(text)
     except ValueError:

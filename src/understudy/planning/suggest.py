@@ -1,4 +1,4 @@
-"""What else would help: a rehearsal each of settings and of small changes of the program, made in memory alone."""
+"""What else would help: one rehearsal per setting or small change to the program, which is made in memory only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAST = 0.01
 
 @dataclass(frozen=True)
 class Trial:
-    """Something to try: `variables` make a rehearsal do it; `of_program` says that the program has to change for it."""
+    """Something to try: `variables` make a rehearsal do it; `of_program` says that the program must change."""
 
     what: str
     variables: Mapping[str, str]
@@ -43,7 +43,7 @@ NOT_ACCUMULATED = (
 
 
 def suggestions(question: Question, answer: Answer, pool: Pool, cache: Cache) -> Iterator[str]:
-    """A sentence for each trial that changed the time or the memory of a candidate, and what was not tried.
+    """A sentence for each trial that changed a candidate's time or memory, and for what was not tried.
 
     Raises:
         UsageError: the program cannot be started.
@@ -76,7 +76,7 @@ def suggestions(question: Question, answer: Answer, pool: Pool, cache: Cache) ->
 
 
 def _batch(question: Question, choices: Sequence[Choice]) -> Choice | None:
-    """The choice that is the batch: what `--largest` counts, or what has that name; None where it cannot be halved."""
+    """The choice that is the batch size: what `--largest` counts, or by its name; None if it cannot be halved."""
     largest = None if question.largest is None else question.largest.name
     for choice in choices:
         named = choice.name == largest or "batch" in choice.name.lower()
@@ -110,7 +110,7 @@ def _rehearsed(jobs: list[Job], pool: Pool, cache: Cache) -> dict[int, Measureme
 
 
 def _compared(before: Measurement, after: Measurement, spec: str) -> str:
-    """What a trial changed: peak, what the allocator reserves, the step, and whether it fits now; empty for nothing."""
+    """What a trial changed: peak, reserved memory, the step, and whether it fits now; empty if nothing changed."""
     old, new = (demand.worst(demand.on_spec(one, spec)) for one in (before, after))
     if old is None or new is None:
         return ""

@@ -1,4 +1,4 @@
-"""The plan's table, once for every format: titles and cells, and the formats of text: a terminal's, Markdown, JSON."""
+"""The plan's table: titles and cells for all formats, and the text formats: terminal, Markdown, JSON."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _rate(row: Row) -> str:
 
 
 def _unit_cost(row: Row) -> str:
-    """Where no work was given: "1.23 tokens", in the unit of the prices."""
+    """The cost of a million units if the run's length was not given: "1.23 tokens", in the unit of the prices."""
     return "" if row.work_cost is None or row.cost is not None else f"{number(row.work_cost.value * 1e6)}, {row.unit}s"
 
 
@@ -65,7 +65,7 @@ COLUMNS: tuple[tuple[str, Cell], ...] = (
 
 
 def cells(plan: Plan) -> tuple[list[str], list[list[str]]]:
-    """The titles that say something, and a list of cells a row."""
+    """The titles of columns that are not empty, and a list of cells per row."""
     used = [(title, cell) for title, cell in COLUMNS if any(cell(row) for row in plan.rows)]
     return [title for title, _ in used], [[cell(row) for _, cell in used] for row in plan.rows]
 
@@ -94,7 +94,7 @@ STYLES = {demand.FITS: "", demand.TIGHT: "yellow", demand.FAILED: "red"}
 
 
 def render_text(plan: Plan, *, width: int = 100, color: bool = False) -> str:
-    """The plan for a terminal `width` columns wide: verdict, why, next, the table, and what to know of it."""
+    """The plan for a terminal `width` columns wide: verdict, why, next, the table, and notes on it."""
     out = io.StringIO()
     console = console_for(out, max(width, 40), color)
     for label, words in (("verdict", plan.verdict), ("why", plan.why), ("next", plan.next)):
@@ -128,7 +128,7 @@ def render_text(plan: Plan, *, width: int = 100, color: bool = False) -> str:
 
 
 def _left_out(widths: dict[str, int], room: int) -> list[str]:
-    """The columns that a table goes without so that the others have `room`."""
+    """The columns to leave out so that the others fit into `room`."""
     found: list[str] = []
     needed = sum(widths.values()) + GAP * (len(widths) - 1)
     for title in DISPENSABLE:
