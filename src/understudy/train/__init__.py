@@ -1,6 +1,6 @@
-"""Training at hand-tuned speed on one device or many: the Trainer, and the parts of it that stand alone.
+"""Training at hand-tuned speed on one device or many: the Trainer, and those of its parts that can be used alone.
 
-Names are loaded when they are first used, so that the Trainer of one framework needs no other.
+Names are loaded on first use, so that the Trainer of one framework needs no other framework.
 """
 
 from importlib import import_module

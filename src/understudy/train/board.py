@@ -1,4 +1,4 @@
-"""The documents' board: a small line chart that grows while a model trains, live in a notebook, else a PNG file."""
+"""The documents' board: a small line chart that grows while a model trains, live in a notebook or as a PNG file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Board:
-    """Points by curve. `xlim`, `ylim` are (low, high), or None to fit. `save` writes a PNG, `show` updates a cell.
+    """Points of each curve. `xlim`, `ylim` are (low, high), or None to fit. `save` writes a PNG, `show` updates a cell.
 
-    It is drawn with Matplotlib, without pyplot: a program's own figures and its choice of a backend are left alone.
+    It is drawn with Matplotlib but without pyplot, so the program's figures and its choice of backend are left alone.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Board:
         self._cell: Any = None
 
     def draw(self, x: float, y: float, label: str, every_n: int = 1) -> None:
-        """Add a point to curve `label`; with `every_n`, the mean of each n of them. `y` is a number on the host."""
+        """Add a point to curve `label`; with `every_n`, the mean of every n points. `y` is a number on the host."""
         waiting = self._waiting.setdefault(label, [])
         waiting.append((float(x), float(y)))
         if len(waiting) < every_n:
@@ -84,7 +84,7 @@ class Board:
         return path
 
     def show(self) -> bool:
-        """Draw or update the chart in the notebook's cell; False where there is no notebook."""
+        """Draw or update the chart in the notebook's cell; False outside notebooks."""
         if not in_notebook():
             return False
         from IPython.display import Image, display
@@ -98,7 +98,7 @@ class Board:
 
 
 def require_matplotlib() -> None:
-    """Raise UsageError where Matplotlib is not installed."""
+    """Raise UsageError if Matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError(
             "the board is drawn with Matplotlib, which is not installed: `pip install matplotlib`, or train with "

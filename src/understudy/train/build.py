@@ -1,4 +1,4 @@
-"""What `fit` puts together from its arguments: the forward, the optimizer, the learning-rate schedule."""
+"""What `fit` builds from its arguments: the forward function, the optimizer, the learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def wrapped(model: nn.Module, loss: Loss | None, strategy: SingleDevice) -> nn.M
 
 
 class Begun(NamedTuple):
-    """An epoch whose first batch has been looked at: its items, that one included, and the random states before it."""
+    """An epoch whose first batch has been read: its items, including that one, and the random states before it."""
 
     items: Iterator[Item]
     random: dict[str, object]
@@ -60,10 +60,10 @@ class Begun(NamedTuple):
 
 
 def materialize(model: nn.Module, feed: Feed, own_steps: bool, saved: Mapping[str, Any] | None) -> Begun | None:
-    """Give lazy layers their shapes, before an optimizer or DDP wants the parameters.
+    """Give lazy layers their shapes before an optimizer or DDP needs the parameters.
 
-    They come from a checkpoint's state, or from a forward pass over the first batch, in eval mode and on a copy of it:
-    the batch is trained on all the same, where there is no second one, as with a generator, too.
+    The shapes come from a checkpoint's state, or from a forward pass over a copy of the first batch in eval mode. That
+    batch is still trained on, even if it cannot be read twice, as with a generator.
     """
     if not any(is_lazy(tensor) for tensor in us.tensors_in(model)):
         return None
@@ -95,11 +95,11 @@ def make_optimizer(
     strategy: SingleDevice,
     graph: bool,
 ) -> tuple[torch.optim.Optimizer, object]:
-    """(optimizer, scheduler or None) from what fit was given, or from the Module's configure_optimizers.
+    """(optimizer, scheduler or None) from `fit`'s arguments, or from the Module's configure_optimizers.
 
-    A function such as `torch.optim.Adam` or `functools.partial(torch.optim.Adam, lr=0.01)` is called with the
-    placed parameters, those of a loss included; Adam, AdamW and SGD are then made fused where that is possible (and
-    with `graph` on a GPU capturable).
+    A function such as `torch.optim.Adam` or `functools.partial(torch.optim.Adam, lr=0.01)` is called with the placed
+    parameters, including those of the loss. Adam, AdamW and SGD are then created with `fused=True` if possible (and
+    with `capturable=True` for `graph` on a GPU).
     """
     scheduler = None
     trainable = _trainable(model)
@@ -134,7 +134,7 @@ def _has_sparse_gradients(model: nn.Module) -> bool:
 
 
 def _fast_options(maker: object, parameters: list[torch.Tensor], device: torch.device, graph: bool) -> dict[str, bool]:
-    """Options for speed of PyTorch's own optimizers, where the user has not chosen and the parameters allow it."""
+    """Options that speed up PyTorch's own optimizers, if the user has not set them and the parameters allow them."""
     chosen = maker.keywords if isinstance(maker, functools.partial) else {}
     cls = maker.func if isinstance(maker, functools.partial) else maker
     if device.type not in ("cpu", "cuda") or cls not in _FUSED or "foreach" in chosen:
@@ -150,7 +150,7 @@ def _fast_options(maker: object, parameters: list[torch.Tensor], device: torch.d
 
 
 def make_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer) -> object:
-    """A learning-rate scheduler as given, or made by the function of the optimizer that was given."""
+    """The learning-rate scheduler given, or the one made by the given function of the optimizer."""
     if scheduler is None or hasattr(scheduler, "state_dict"):
         return scheduler
     return scheduler(optimizer)

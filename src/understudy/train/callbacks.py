@@ -1,4 +1,4 @@
-"""What may look on while a model trains, and ask it to end."""
+"""Callbacks: they observe a training and may end it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Override what is needed. `trainer` offers model, optimizer, step, epoch, history and `stop()`."""
+    """Override the methods you need. `trainer` offers model, optimizer, step, epoch, history and `stop()`."""
 
     def on_fit_start(self, trainer: Training) -> None:
         """Before the first step, with the model placed and in training mode, and a checkpoint's state loaded."""
 
     def on_step_end(self, trainer: Training) -> None:
-        """After each update. What is read from the device here makes the host wait."""
+        """After each update. Reading anything from the device here makes the host wait."""
 
     def on_epoch_end(self, trainer: Training, metrics: dict[str, float]) -> None:
-        """After each epoch and its validation, with the means over it: "train_loss", "val_loss", ..."""
+        """After each epoch and its validation, with the epoch's means: "train_loss", "val_loss", ..."""
 
     def on_fit_end(self, trainer: Training) -> None: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint should keep: numbers, strings, lists, dicts and tensors."""
+        """What a checkpoint should contain: numbers, strings, lists, dicts and tensors."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -52,7 +52,7 @@ class EarlyStopping(Callback):
         self.epochs_without = 0
 
     def on_fit_start(self, trainer: Training) -> None:
-        """Begin anew with each training; one that is resumed goes on with what the checkpoint kept."""
+        """Start afresh with each training; a resumed one continues with the checkpoint's state."""
         if trainer.step == 0:
             self._forget()
         self._judge(trainer)

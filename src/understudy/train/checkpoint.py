@@ -1,7 +1,8 @@
-"""Checkpoints on disk: a folder of safetensors and JSON that is there as a whole or not at all.
+"""Checkpoints on disk: a folder of safetensors and JSON files that exists completely or not at all.
 
-A folder is written under another name, every file and the folder are fsynced, then it is renamed. `state.json` holds
-the SHA-256 of every file and of itself, so that a damaged checkpoint is refused and the one before it is used.
+A folder is written under a temporary name, all its files and the folder itself are fsynced, and then it is renamed.
+`state.json` holds the SHA-256 of every file and of itself, so a damaged checkpoint is refused and the previous one
+used.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ STATE, MODEL, REST = "state.json", "model.safetensors", "training.safetensors"
 
 
 class Encoder:
-    """Turns nested data into JSON. Tensors are put aside under their path; one that occurs twice is kept once."""
+    """Turns nested data into JSON. Tensors are stored apart, under their path; one that occurs twice is stored once."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
         self._names: dict[int, str] = {}
 
     def encode(self, value: object, path: str, depth: int = 0) -> object:
-        """`value` as JSON. Raises UsageError where it holds what only pickle could keep."""
+        """`value` as JSON. Raises UsageError if it contains something that only pickle could store."""
         if value is None or isinstance(value, bool | int | str):
             return value
         if isinstance(value, float):
@@ -87,7 +88,7 @@ class Encoder:
         return {"$tensor": self._put_aside(value, path)}
 
     def _put_aside(self, tensor: torch.Tensor, path: str) -> str:
-        """The name of a tensor: its path, numbered where another has that path, as in {"a.b": x, "a": {"b": y}}."""
+        """The name of a tensor: its path, numbered if another has the same path, as in {"a.b": x, "a": {"b": y}}."""
         name = self._names.get(id(tensor))
         if name is None:
             path = path.encode("utf-8", "backslashreplace").decode()  # safetensors keeps nothing else
@@ -127,7 +128,7 @@ def decode(value: object, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def bit_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """The sum of a tensor's elements, read as integers of their size, modulo 2**64: a scalar where the tensor is."""
+    """The sum of a tensor's elements, read as integers of their size, modulo 2**64: a scalar on the tensor's device."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
@@ -135,10 +136,11 @@ def bit_sum(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Snapshot:
-    """A state as it is now: every tensor copied to host memory, those of GPUs without making the host wait.
+    """The current state: every tensor is copied to host memory, from GPUs without making the host wait.
 
-    The `bit_sum` of a tensor is computed where it is, in order with the step that made it. `wait` compares those of
-    GPUs with what arrived, and whoever reads the checkpoint compares all with what is in the file.
+    The `bit_sum` of a tensor is computed on its device, in order with the step that produced the tensor. `wait`
+    compares the sums of tensors on GPUs with the copies, and reading the checkpoint compares all sums with the file's
+    content.
     """
 
     def __init__(self, state: Mapping[str, Any]) -> None:
@@ -174,7 +176,7 @@ class Snapshot:
         return host.copy_(tensor, non_blocking=True)
 
     def wait(self) -> None:
-        """Wait for the copies. Raises InternalError where one is not what the GPU held."""
+        """Wait for the copies. Raises InternalError if one differs from what the GPU held."""
         for event in self._events.values():
             event.synchronize()
         for host, there in self._arrived:
@@ -187,12 +189,12 @@ class Snapshot:
         self._arrived.clear()
 
     def sums(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-        """The `bit_sum` of `model` or `rest` by name, as the step left them; after `wait`."""
+        """The `bit_sum` of each tensor of `model` or `rest` by name, as the step left it; valid after `wait`."""
         return {name: self._sums[id(tensor)] for name, tensor in tensors.items()}
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot, metrics: Mapping[str, float] | None = None) -> None:
-    """Write `snapshot` as `folder`, atomically, with the `metrics` of its epoch. A folder of that name is replaced."""
+    """Write `snapshot` to `folder`, atomically, with the `metrics` of its epoch. An existing folder is replaced."""
     snapshot.wait()
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = folder.with_name(f".draft-{folder.name}-{os.getpid()}")
@@ -218,7 +220,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, metrics: Mapping[str, flo
 
 
 def read_checkpoint(folder: str | Path) -> dict[str, Any]:
-    """The state that was saved as `folder`, all tensors on the CPU. Raises FileFormatError where it is damaged."""
+    """The state saved in `folder`, with all tensors on the CPU. Raises FileFormatError if it is damaged."""
     folder = Path(folder)
     content = read_state(folder)
     try:
@@ -238,7 +240,7 @@ def read_checkpoint(folder: str | Path) -> dict[str, Any]:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """What `state.json` holds: all of a checkpoint but its tensors. Raises FileFormatError where it is damaged."""
+    """The content of `state.json`: a checkpoint without its tensors. Raises FileFormatError if it is damaged."""
     try:
         content = json.loads(read_regular(folder / STATE))
         if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -261,7 +263,7 @@ def _sha256(data: bytes) -> str:
 
 
 def read_regular(path: Path) -> bytes:
-    """The content of a file. Raises OSError where it cannot be read, or is a pipe or a device, which may never end."""
+    """The content of a file. Raises OSError if it cannot be read, or is a pipe or a device, which may never end."""
     _require_regular(path)
     return path.read_bytes()
 
@@ -298,7 +300,7 @@ def write_small(path: Path, content: object) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a checkpoint so that no half of it can be taken for one."""
+    """Delete a checkpoint so that no part of it can be mistaken for a complete one."""
     if not folder.exists():
         return
     trash = folder.with_name(f".trash-{folder.name}-{os.getpid()}")
@@ -308,9 +310,9 @@ def remove_folder(folder: Path) -> None:
 
 
 def save_parameters(model: torch.nn.Module, path: str | Path) -> None:
-    """Write the parameters and buffers of `model`, wherever they are, to one safetensors file, atomically.
+    """Write the parameters and buffers of `model`, on whatever device, to one safetensors file, atomically.
 
-    Raises UsageError where one cannot be kept, or the file cannot be written.
+    Raises UsageError if one cannot be stored or the file cannot be written.
     """
     path = Path(path)
     snapshot = Snapshot({"model": model.state_dict(keep_vars=True)})
@@ -327,9 +329,9 @@ def save_parameters(model: torch.nn.Module, path: str | Path) -> None:
 
 
 def load_parameters(model: torch.nn.Module, path: str | Path) -> torch.nn.Module:
-    """Read a safetensors file, or the newest checkpoint of a folder, into `model`, on whatever device it is.
+    """Load a safetensors file, or the newest checkpoint in a folder, into `model`, on whatever device it is.
 
-    Raises FileFormatError where the file is damaged, UsageError where its names or shapes are not the model's.
+    Raises FileFormatError if the file is damaged, UsageError if its names or shapes are not the model's.
     """
     path = Path(path)
     if path.is_dir():
@@ -357,9 +359,9 @@ def fill(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], origin: ob
 
 
 def newest(directory: str | Path) -> dict[str, Any]:
-    """The newest checkpoint of `directory` that is whole (or `directory` itself, if it is one).
+    """The newest complete checkpoint in `directory` (or `directory` itself, if it is one).
 
-    A damaged one is reported by a warning and the one before it is used. Raises FileFormatError where none is whole.
+    A damaged one causes a warning, and the one before it is used. Raises FileFormatError if none is complete.
     """
     return newest_whole(Path(directory))[1]
 
@@ -377,7 +379,7 @@ def newest_whole(directory: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def folder_name(step: int, epoch_ended: bool) -> str:
-    """The name of the checkpoint after `step` updates; that of an epoch's end comes after the other one of its step."""
+    """The name of the checkpoint after `step` updates; one at an epoch's end sorts after another of the same step."""
     return f"step-{step:010d}{'-end' if epoch_ended else ''}"
 
 
@@ -387,7 +389,7 @@ def folders(directory: Path) -> list[Path]:
 
 
 def age(folder: Path) -> tuple[int, str]:
-    """What orders checkpoints: their updates, and whether the epoch had ended."""
+    """The sort key of checkpoints: their updates, and whether the epoch had ended."""
     found = _NAME.fullmatch(folder.name)
     return (int(found[1]), found[2]) if found else (-1, "")
 

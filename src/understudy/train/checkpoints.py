@@ -1,4 +1,4 @@
-"""When checkpoints are written, which are kept, and the thread that writes them."""
+"""When checkpoints are written and which are kept, and the thread that writes them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ BEST = "best.json"
 
 
 class Checkpoints:
-    """Checkpoints in `directory`: every `every_steps` updates and every `every_epochs` epochs (None: not).
+    """Checkpoints in `directory`: every `every_steps` updates and every `every_epochs` epochs (None: never).
 
-    The newest `keep` and the best by `monitor` stay. With `asynchronous` the training goes on as soon as the state is
-    copied; one checkpoint is written at a time. Processes on several machines need a `directory` that all can read.
-    Those newer than the checkpoint from which a training goes on are put aside, in `branch-1` and so on, when it writes
-    its first one.
+    The newest `keep` and the best by `monitor` are kept. With `asynchronous`, training continues as soon as the state
+    has been copied; one checkpoint is written at a time. Processes on several machines need a `directory` that all can
+    read. Checkpoints newer than the one from which a training resumes are moved to `branch-1` and so on when it writes
+    its first.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Checkpoints:
         return bool(folders(self.directory))
 
     def open(self) -> None:
-        """Make the folder, and keep other trainings away until `close`.
+        """Create the folder and lock other trainings out until `close`.
 
-        Raises UsageError where another one writes there, or nothing can be written.
+        Raises UsageError if another training writes there, or the folder cannot be written to.
         """
         self._lock.acquire()
 
     def save(self, state: Mapping[str, object], step: int, epoch_ended: bool, metrics: Mapping[str, float]) -> None:
-        """Copy `state` and begin to write it. Waits for, and raises the error of, the write before."""
+        """Copy `state` and start writing it. Waits for the previous write first, and raises its error if it failed."""
         snapshot = Snapshot(state)
         self.wait()
         folder = self.directory / folder_name(step, epoch_ended)
@@ -103,7 +103,7 @@ class Checkpoints:
             ) from error
 
     def _refuse_nan(self, folder: Path, snapshot: Snapshot) -> None:
-        """Keep the checkpoints that are there from making room for one that nobody can go on from."""
+        """Refuse a state with NaNs, so that it does not displace checkpoints that can be resumed from."""
         for name, tensor in snapshot.model.items():
             numbers = tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() > 1)
             if numbers and bool(tensor.isnan().any()):
@@ -114,7 +114,7 @@ class Checkpoints:
                 )
 
     def _put_later_ones_aside(self) -> None:
-        """Move the checkpoints newer than the one gone on from into a folder of their own, the newest first."""
+        """Move the checkpoints newer than the one resumed from into a separate folder, newest first."""
         begun_at, self._begun_at = self._begun_at, None
         later = [folder for folder in folders(self.directory) if begun_at is not None and age(folder) > age(begun_at)]
         if not later:
@@ -157,14 +157,14 @@ class Checkpoints:
         return value < former if self.mode == "min" else value > former
 
     def best(self) -> tuple[Path, float] | None:
-        """The folder of the best checkpoint and its value of `monitor`; None where there is none yet.
+        """The folder of the best checkpoint and its value of `monitor`; None if there is none yet.
 
-        Where the note of it is damaged, a warning says so, and the best of the checkpoints that are there is found.
+        If the record of it is damaged, a warning says so, and the best of the existing checkpoints is returned.
         """
         return self._find_best()[0]
 
     def _find_best(self) -> tuple[tuple[Path, float] | None, bool]:
-        """The best checkpoint, and whether that is what the note of it says."""
+        """The best checkpoint, and whether its record is undamaged."""
         path = self.directory / BEST
         try:
             content = json.loads(read_regular(path))
@@ -191,21 +191,21 @@ class Checkpoints:
         return best
 
     def load(self) -> dict[str, Any]:
-        """The newest checkpoint that is whole (see `newest`), from which the training goes on."""
+        """The newest complete checkpoint (see `newest`), from which the training resumes."""
         folder, state = newest_whole(self.directory)
         self.go_on_from(folder)
         return state
 
     def go_on_from(self, folder: Path) -> None:
-        """Let the next checkpoint follow on `folder`, one of these."""
+        """Let the next checkpoint follow `folder`, which is one of these."""
         self._begun_at = folder
 
     def holds(self, folder: Path) -> bool:
-        """Whether `folder` is one of these checkpoints, by whatever path."""
+        """Whether `folder` is one of these checkpoints, whichever path leads to it."""
         return folder.resolve().parent == self.directory.resolve()
 
     def wait(self) -> None:
-        """Wait until what was saved is on disk."""
+        """Wait until everything saved is on disk."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
@@ -221,7 +221,7 @@ class Checkpoints:
 
 
 def _reason(error: Exception) -> str:
-    """What the system said: safetensors puts it into a text of its own."""
+    """The system's message: safetensors wraps it in a text of its own."""
     number = re.search(r"os error (\d+)", str(error))
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
@@ -229,7 +229,7 @@ def _reason(error: Exception) -> str:
 
 
 def make_checkpoints(checkpoint: bool | str | Path | Checkpoints) -> Checkpoints | None:
-    """What the Trainer's `checkpoint` asks for."""
+    """The checkpoints that the Trainer's `checkpoint` argument describes."""
     if isinstance(checkpoint, bool):
         return Checkpoints() if checkpoint else None
     return checkpoint if isinstance(checkpoint, Checkpoints) else Checkpoints(checkpoint)

@@ -1,7 +1,7 @@
-"""From what `fit` is given to batches on the device: loaders, tensors kept on the device, shares of a batch.
+"""Turns the data given to `fit` into batches on the device: loaders, tensors kept on the device, shares of a batch.
 
 A feed yields (batch, size, total): the samples of this process in the batch, and those of all processes together.
-A process without any gets a borrowed batch of size 0, so that every process takes every step.
+A process without samples gets a borrowed batch of size 0, so that every process takes every step.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Share(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows to read: at least one, and two where there are (batch norm wants two), also where size is 0."""
+        """Rows to read: at least one, and two if there are two (batch norm needs two), even if size is 0."""
         return self.size or min(self.total, 2)
 
 
 def shares(rows: int, batch_size: int, strategy: SingleDevice, drop_last: bool = False, skip: int = 0) -> list[Share]:
-    """The parts of rank `strategy.rank` in batches of `batch_size` a process; sizes of ranks differ by at most one."""
+    """The shares of rank `strategy.rank` in batches of `batch_size` per process; ranks' sizes differ by at most one."""
     rank, world = strategy.rank, strategy.world_size
     result = []
     for begin in range(skip, rows, batch_size * world):
@@ -52,13 +52,13 @@ def shares(rows: int, batch_size: int, strategy: SingleDevice, drop_last: bool =
 
 
 def epoch_order(rows: int, seed: int, epoch: int) -> torch.Tensor:
-    """A permutation of 0..rows-1 that depends on nothing else: the same on every device, rank and resume."""
+    """A permutation of 0..rows-1 that depends on its arguments alone: the same on every device, rank and resume."""
     generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
     return torch.randperm(rows, generator=generator)
 
 
 def batch_size_of(batch: object) -> int:
-    """The length of the first dimension of the first tensor of a batch; of a PackedSequence its sequences."""
+    """The length of the first dimension of a batch's first tensor; for a PackedSequence, its number of sequences."""
     first = batch
     while not isinstance(first, torch.Tensor):
         if isinstance(first, PackedSequence):
@@ -85,7 +85,7 @@ class Tensors:
     """Data that fits in memory: tensors of equal length, cut into batches by the Trainer on the device itself.
 
     `Tensors(X, y, batch_size=128)` trains on batches (X[i], y[i]); a single dict of tensors gives dicts. They are
-    copied to the device once, where that leaves half of its free memory, and shuffled there anew for each epoch.
+    copied to the device once, if that leaves half of its free memory, and reshuffled there for every epoch.
     """
 
     def __init__(self, *tensors: Any, batch_size: int = 32, shuffle: bool = True, drop_last: bool = False) -> None:
@@ -110,7 +110,7 @@ class Tensors:
 
 
 class Feed:
-    """Epochs of items. `steps` is their number in an epoch, None where nobody knows; `recipe` describes the data."""
+    """Epochs of items. `steps` is their number in an epoch, None if unknown; `recipe` describes the data."""
 
     steps: int | None = None
     recipe: Mapping[str, Any] = MappingProxyType({})
@@ -120,16 +120,16 @@ class Feed:
     def epoch(self, number: int, samples: int = 0) -> Iterator[Item]:
         """The items of epoch `number` after its first `samples` rows, counted over all processes.
 
-        `skipped` is then the number of items that hold those rows.
+        `skipped` is then the number of items with those rows.
         """
         raise NotImplementedError
 
     def generators(self) -> list[torch.Generator]:
-        """Random generators of the loader's own, whose state at the start of an epoch decides its order."""
+        """The loader's own random generators, whose state at the start of an epoch determines its order."""
         return []
 
     def read_ahead(self, ahead: bool) -> None:
-        """Whether a batch may be taken from the loader before it is asked for."""
+        """Whether a batch may be read from the loader before it is needed."""
         if self.prefetcher is not None:
             self.prefetcher.ahead = ahead
 
@@ -143,7 +143,7 @@ class Feed:
 
 
 class LoaderFeed(Feed):
-    """The batches of any iterable, each the whole of a step of this process."""
+    """The batches of any iterable; each is one whole step of this process."""
 
     def __init__(
         self, loader: Iterable[object], strategy: SingleDevice, prepare: Callable[[object], object] | None
@@ -160,7 +160,7 @@ class LoaderFeed(Feed):
         return self.placed(self._counted(source))
 
     def _after(self, source: Iterator[Any], rows: int) -> Iterator[Any]:
-        """The batches of `source` without their first `rows` rows, which are read and dropped."""
+        """The batches of `source` without their first `rows` rows, which are read and discarded."""
         self.skipped, seen = 0, 0
         while seen < rows:
             batch = next(source, _NONE_LEFT)
@@ -182,7 +182,7 @@ class LoaderFeed(Feed):
             yield batch, size, size * strategy.world_size
 
     def placed(self, items: Iterator[Item]) -> Iterator[Item]:
-        """The same items with their batches on the device."""
+        """The same items, with their batches on the device."""
         counts: list[tuple[int, int]] = []
 
         def batches() -> Iterator[object]:
@@ -198,7 +198,7 @@ _NONE_LEFT = object()
 
 
 def rest_of(batch: Any, rows: int, size: int) -> Any:
-    """A batch of `size` rows without the first `rows` of them. Raises UsageError where it cannot be cut."""
+    """A batch of `size` rows without its first `rows`. Raises UsageError if it cannot be cut."""
 
     def rest(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dim() and tensor.shape[0] != size:
@@ -223,7 +223,7 @@ def _uncut(why: str) -> UsageError:
 
 
 def require_divisible(batch: object, size: int) -> None:
-    """Raise UsageError where DataParallel would give its replicas parts of a batch that do not belong together."""
+    """Raise UsageError if DataParallel would give its replicas parts of a batch that do not belong together."""
     if isinstance(batch, torch.Tensor):
         if batch.dim() and batch.shape[0] != size:
             raise UsageError(
@@ -249,7 +249,7 @@ def require_divisible(batch: object, size: int) -> None:
 
 
 def begun(loader: Iterable[object]) -> Iterator[object]:
-    """The loader's batches from the first. Raises UsageError where it is an iterator that has none left."""
+    """The loader's batches from the first on. Raises UsageError if it is an exhausted iterator."""
     source = iter(gathering(loader))
     if source is not loader:
         return source
@@ -263,7 +263,7 @@ def begun(loader: Iterable[object]) -> Iterator[object]:
 
 
 def parts_of(loader: object) -> list[object]:
-    """The loader and what may order its data: samplers and the data set, each once."""
+    """The loader and whatever may order its data (samplers, the data set), each once."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     places = [loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
     places.append(getattr(loader, "dataset", None))
@@ -276,7 +276,7 @@ def generators_of(loader: object) -> list[torch.Generator]:
 
 
 def tell_epoch(loader: object, number: int) -> None:
-    """Call `set_epoch` of whatever orders the data by the epoch, as DistributedSampler and samplers like it do."""
+    """Call `set_epoch` on whatever orders the data by epoch, such as DistributedSampler."""
     for place in parts_of(loader):
         set_epoch = getattr(place, "set_epoch", None)
         if callable(set_epoch):
@@ -284,7 +284,7 @@ def tell_epoch(loader: object, number: int) -> None:
 
 
 class TensorFeed(Feed):
-    """Tensors on the device: each epoch gathers their rows in its order, some megabytes at a time, and slices those."""
+    """Tensors on the device: each epoch gathers rows in its order, a few megabytes at a time, and slices the result."""
 
     def __init__(
         self,
@@ -343,7 +343,7 @@ class TensorFeed(Feed):
 
 
 def require_steps(feed: Feed) -> None:
-    """Raise UsageError where it is known that an epoch would train nothing."""
+    """Raise UsageError if an epoch is known to have no steps."""
     if feed.steps == 0:
         raise UsageError(
             "the training data gives no batch: there are no rows, or drop_last drops the only, incomplete batch."
@@ -356,7 +356,7 @@ def require_batches(source: object) -> None:
 
 
 class _Rows(Dataset[object]):
-    """A TensorDataset that hands out the rows of a whole batch at once."""
+    """A TensorDataset that returns the rows of a whole batch at once."""
 
     def __init__(self, tensors: tuple[torch.Tensor, ...]) -> None:
         self.tensors = tensors
@@ -376,7 +376,7 @@ def _as_it_is(batch: object) -> object:
 
 
 def gathering(loader: Iterable[object]) -> Iterable[object]:
-    """A loader of the same batches, bit for bit, that gathers rows where the given one would stack single samples.
+    """A loader with bit-identical batches that gathers rows instead of stacking single samples.
 
     That is possible for a plain TensorDataset read in this process; any other loader is returned as it is.
     """

@@ -1,8 +1,8 @@
-"""Data that several processes divide among them, so that every row of an epoch is seen once, or a refusal.
+"""Data divided among several processes, so that every row of an epoch is seen once; refused if that cannot be ensured.
 
-What can be indexed is divided by rows, in an order that every process knows: it depends on the seed alone, or is drawn
-in each from the random state of the first and compared. What can only be read is read by all and taken batch by batch
-in turn, where all read the same.
+Indexable data is divided by rows, in an order that every process knows: it depends on the seed alone, or each process
+draws it from the random state of the first, and the results are compared. Data that can only be iterated over is read
+by every process, and the processes take its batches in turn, provided that all of them read the same.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SAMPLED = 1 << 16  # elements of a tensor that are compared between processes
 
 
 def make_feed(source: Any, strategy: SingleDevice, seed: int, prepare: Prepare, shuffle: bool, ordered: bool) -> Feed:
-    """The feed of one of several processes: see `understudy.train.feed.make_feed`."""
+    """The feed for one of several processes: see `understudy.train.feed.make_feed`."""
     if isinstance(source, Tensors):
         _require_the_same(strategy, fingerprint(source.tensors), "tensors")
         return TensorFeed(source, strategy, seed, prepare, shuffle)
@@ -93,7 +93,7 @@ _KEPT_OPTIONS = (
 
 
 class Order:
-    """The order in which a loader's sampler wants an epoch: the same in every process."""
+    """The order that a loader's sampler gives an epoch: the same in every process."""
 
     def __init__(self, loader: DataLoader[object], by_batches: bool, strategy: SingleDevice, seed: int) -> None:
         self.loader, self.strategy, self.seed = loader, strategy, seed
@@ -130,13 +130,13 @@ class Order:
 
 
 def _is_plain_shuffle(sampler: RandomSampler) -> bool:
-    """Whether it is each row once, in an order that nobody has asked to be a certain one."""
+    """Whether it yields every row once, in an order for which the program gave no generator."""
     whole = sampler.num_samples == len(sampler.data_source)
     return whole and not sampler.replacement and sampler.generator is None
 
 
 class _Chosen:
-    """A sampler of what was chosen for the epoch."""
+    """A sampler that yields what was chosen for the epoch."""
 
     def __init__(self) -> None:
         self.indices: list[object] = []
@@ -149,7 +149,7 @@ class _Chosen:
 
 
 class RowsFeed(Feed):
-    """A DataLoader over an indexable data set, of which each process reads its own rows of each batch."""
+    """A DataLoader over an indexable data set; each process reads its own rows of each batch."""
 
     def __init__(self, loader: DataLoader[object], strategy: SingleDevice, seed: int, prepare: Prepare) -> None:
         self.given, self.strategy, self.prepare = loader, strategy, prepare
@@ -176,10 +176,10 @@ class RowsFeed(Feed):
 
 
 class TurnsFeed(LoaderFeed):
-    """Batches that every process reads and takes in turn: the first one the first, the second one the second, ...
+    """Batches that every process reads and that they take in turn: process 0 the first, process 1 the second, ...
 
-    A step is as many batches as there are processes. Where fewer are left the others borrow the last one, which counts
-    for nothing there.
+    A step is as many batches as there are processes. If fewer are left, the other processes borrow the last one with a
+    weight of 0.
     """
 
     def __init__(self, loader: Iterable[object], strategy: SingleDevice, prepare: Prepare) -> None:
@@ -210,7 +210,7 @@ class TurnsFeed(LoaderFeed):
 
 
 class BatchesFeed(LoaderFeed):
-    """A DataLoader whose data set or batch sampler makes the batches: taken in turn, each read by one process."""
+    """A DataLoader whose data set or batch sampler makes the batches: taken in turn, each read by one process only."""
 
     def __init__(self, loader: DataLoader[object], strategy: SingleDevice, seed: int, prepare: Prepare) -> None:
         super().__init__(loader, strategy, prepare)
@@ -233,7 +233,7 @@ class BatchesFeed(LoaderFeed):
         return self.placed(self._counted(zip(groups, iter(self.divided), strict=True)))
 
     def _after_rows(self, order: list[Any], rows: int) -> list[Any]:
-        """The batches of an epoch without its first `rows` rows. What only the data set knows is read to be counted."""
+        """The batches of an epoch without its first `rows` rows. Batches of unknown size are read to be counted."""
         self.skipped, seen = 0, 0
         while seen < rows and self.skipped < len(order):
             batch = order[self.skipped]
@@ -260,7 +260,7 @@ class BatchesFeed(LoaderFeed):
 
 
 def fingerprint(batch: object) -> int:
-    """A number that two batches share where they hold the same: of large tensors a sample is looked at."""
+    """A number that is equal for equal batches; large tensors are sampled."""
     if isinstance(batch, torch.Tensor):
         if batch.layout is not torch.strided:
             return hash(tuple(batch.shape))
@@ -277,7 +277,7 @@ def fingerprint(batch: object) -> int:
 
 
 def _fingerprint_of_data(data: object) -> int:
-    """Of a data set's length and, where they are at hand, its tensors or its choice of rows."""
+    """The fingerprint of a data set's length and, if accessible, its tensors or its selection of rows."""
     length = len(data) if isinstance(data, Sized) else 0
     if isinstance(data, Subset):
         return hash((length, zlib.crc32(repr(list(data.indices)).encode()), _fingerprint_of_data(data.dataset)))

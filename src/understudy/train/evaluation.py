@@ -1,4 +1,4 @@
-"""A pass over data without training: means of losses and metrics, or the outputs themselves."""
+"""A pass over data without training: the means of losses and metrics, or the outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from understudy.train.strategies import SingleDevice
 
 @contextmanager
 def eval_mode(*models: object) -> Iterator[None]:
-    """Every part of the modules in eval mode for a block, and then as it was, parts that stay in eval mode included."""
+    """Puts every submodule into eval mode for a block, then restores each one's own mode."""
     roots = [model for model in models if isinstance(model, nn.Module)]
     training = [module for root in roots for module in root.modules() if module.training]
     for root in roots:
@@ -58,7 +58,7 @@ def evaluate(
 def predict(
     model: nn.Module, call: Callable[[object], object], feed: Feed, strategy: SingleDevice, precision: Precision
 ) -> list[object]:
-    """The outputs of every batch on the CPU, in order, those of all processes included."""
+    """The outputs of all batches of all processes, on the CPU, in order."""
     mine: list[object] = []
     with torch.no_grad(), eval_mode(model):
         for batch, size, total in feed.epoch(0):

@@ -1,4 +1,4 @@
-"""The feed for whatever data `fit`, `evaluate` or `predict` is given, in one process or several."""
+"""Makes the feed for the data given to `fit`, `evaluate` or `predict`, in one process or several."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def make_feed(
     shuffle: bool,
     ordered: bool = False,
 ) -> Feed:
-    """The feed for what `fit`, `evaluate` or `predict` was given.
+    """The feed for the data given to `fit`, `evaluate` or `predict`.
 
-    A tensor, a tuple or dict of tensors, a TensorDataset and Tensors are data to be cut into batches of `batch_size`,
-    as is any other data set with a length; a DataLoader gives its batches (over several processes `batch_size` each);
-    any other iterable yields batches, which several processes take in turn. Without `shuffle` Tensors keep their order
-    too. With `ordered` the batches are those of the data in their order, whatever the processes.
+    A tensor, a tuple or dict of tensors, a TensorDataset, Tensors and any other data set with a length are cut into
+    batches of `batch_size`. A DataLoader gives its own batches (with several processes, of its batch size per process).
+    Any other iterable yields batches, which several processes take in turn. Without `shuffle`, Tensors keep their order
+    too. With `ordered`, batches are those of the data in its order, however many processes there are.
 
-    Raises UsageError where the data cannot be divided among the processes.
+    Raises UsageError if the data cannot be divided among the processes.
     """
     if type(source) is TensorDataset:
         source = tuple(source.tensors)

@@ -1,8 +1,8 @@
 """Whole training steps as one CUDA graph: captured once, then replayed with a single launch.
 
-A replay repeats what the GPU did, not what Python did. So the step is captured only where its Python changes nothing on
-the host and what it reads there can be seen; that is compared before each replay, and a replay is compared with the
-step itself when it is new, after callbacks, and now and then.
+A replay repeats what the GPU did, not what Python did. So a step is captured only if its Python code changes nothing on
+the host and everything that it reads there can be observed. That is compared before each replay, and a replay is
+compared with the step itself when the graph is new, after callbacks, and from time to time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOLERANCE = 1e-2  # of an update: kernels that add in any order differ by less, 
 
 
 def why_not(step: Step, enabled: bool, accumulate: int) -> str | None:
-    """Why this step cannot be captured; None where nothing speaks against a trial."""
+    """Why this step cannot be captured; None if a capture can be tried."""
     optimizer = step.optimizer
     if not enabled:
         return "graph=False"
@@ -45,11 +45,11 @@ def why_not(step: Step, enabled: bool, accumulate: int) -> str | None:
 
 
 class GraphStep:
-    """A Step that captures itself once it has run a few times, and is replayed for every batch of that kind.
+    """A Step that captures itself after a few runs and is then replayed for every batch of the same kind.
 
-    A batch of another kind, such as the last of an epoch, takes the ordinary way, and so does every batch once the
-    step turns out to do what a graph cannot; `status` says which it is and why. Where hyperparameters, modes or
-    attributes have changed, the step is captured anew.
+    A batch of another kind, such as the last of an epoch, is run as an ordinary step, and so is every batch once the
+    step turns out to do something that a graph cannot; `status` says which and why. If hyperparameters, modes or
+    attributes have changed, the step is captured again.
     """
 
     def __init__(self, step: Step, wants_outputs: bool) -> None:
@@ -70,7 +70,7 @@ class GraphStep:
         self._own_gradients = False  # whether parameters have those of an ordinary step, not the graph's
 
     def touched(self) -> None:
-        """Compare the next replay with the step: code that may have changed anything has run."""
+        """Compare the next replay with the step, since code that may have changed anything has run."""
         self._to_compare = max(self._to_compare, 1)
 
     def __call__(self, batch: object, size: int, total: int) -> Result:
@@ -115,7 +115,7 @@ class GraphStep:
         return {"model": model, **loss, "optimizer": step.optimizer}
 
     def _look_at_the_host(self) -> bool:
-        """Forget the graph where the host's part of the step has changed. False: there will be none any more."""
+        """Discard the graph if the host's part of the step has changed. False: there will be no graph again."""
         if self.step.optimizer is not self._optimizer:
             change: str | None = "the optimizer"
         else:
@@ -136,7 +136,7 @@ class GraphStep:
         return True
 
     def _warm_up(self, kind: object, batch: object, size: int, total: int) -> Result:
-        """An ordinary step, on a side stream as PyTorch asks for before a capture, under watch from the second on."""
+        """An ordinary step, on a side stream as PyTorch requires before a capture; observed from the second one on."""
         if len(self._runs) > SHAPES:
             return self._give_up(f"more than {SHAPES} kinds of batches came, few of them again", batch, size, total)
         watched = HostState(self._roots()) if self._runs[kind] > 1 else None
@@ -183,14 +183,14 @@ class GraphStep:
         self._graph.replay()
 
     def _copy_of_result(self) -> Result:
-        """The result in memory of its own: the next replay writes over the graph's."""
+        """A copy of the result: the next replay overwrites the graph's."""
         result: Result = self._result
         outputs, target = (result.outputs, result.target) if self._wants_outputs else (None, None)
         copied: Result = us.map_tensors(_copied, result._replace(outputs=outputs, target=target))
         return copied
 
     def _compared(self, batch: object, size: int, total: int) -> Result:
-        """The ordinary step, after a replay from the same state, which has to have come to the same."""
+        """The ordinary step, after a replay from the same state, which must have given the same result."""
         held = self._held()
         replayed = False
         device = self._device
@@ -239,7 +239,7 @@ def _restore(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
 
 
 def _close(one: torch.Tensor, other: torch.Tensor, former: torch.Tensor | None) -> bool:
-    """Whether two results are the same up to the order of sums; `former` is what both were updated from."""
+    """Whether two results are equal up to the order of summation; `former` is the state before both updates."""
     one, other = one.detach(), other.detach()
     if not one.is_floating_point():
         return torch.equal(one, other)

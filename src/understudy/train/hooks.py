@@ -1,4 +1,4 @@
-"""What Trainers of any framework share: the arguments that all have, and the documents' small helpers."""
+"""What the Trainers of all frameworks share: common arguments, and the documents' small helpers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from understudy.vocabulary import Vocabulary
 
 
 def add_to_class(cls: type) -> Callable[[F], F]:
-    """Decorator that makes a function a method of a class that exists already (`@add_to_class(Trainer)`)."""
+    """Decorator that adds a function to an existing class as a method (`@add_to_class(Trainer)`)."""
 
     def register(function: F) -> F:
         setattr(cls, function.__name__, function)
@@ -24,12 +24,12 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 class HyperParameters:
-    """Base of classes that keep the arguments of their `__init__`."""
+    """Base for classes that keep the arguments of their `__init__`."""
 
     hparams: dict[str, Any]
 
     def save_hyperparameters(self, ignore: Iterable[str] = ()) -> None:
-        """Call it in `__init__`: sets each of its arguments as an attribute, and all of them as the dict `hparams`."""
+        """Call it in `__init__`: stores each argument as an attribute, and all of them as the dict `hparams`."""
         frame = inspect.currentframe()
         caller = frame.f_back if frame is not None else None
         if caller is None:

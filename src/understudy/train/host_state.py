@@ -1,8 +1,8 @@
 """What a training step reads on the host: attributes, globals, hyperparameters, hooks, random generators.
 
-A CUDA graph keeps all of that as it was when it was captured. Here it is found, by walking from the model, the loss and
-the optimizer through attributes, containers and the code that they run, much as torch.compile finds its guards, and
-compared later. Code of PyTorch, NumPy and Python itself is not walked.
+A CUDA graph freezes all of that at its capture. This module finds it, by walking from the model, the loss and the
+optimizer through attributes, containers and the code that they run, much as torch.compile finds its guards, and
+compares it later. Code of PyTorch, NumPy and Python itself is not walked.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _GONE = object()
 
 
 class HostState:
-    """The state that `roots` (names to objects) hold on the host, as it is now.
+    """The current state on the host of `roots` (names to objects).
 
-    `change()` names what has changed since; `objection` is why it cannot all be seen, None where it can.
+    `change()` names what has changed since; `objection` says why not all of it can be observed, None if it can.
     """
 
     def __init__(self, roots: Mapping[str, object]) -> None:
@@ -55,7 +55,7 @@ class HostState:
             self._walk(root, name)
 
     def change(self) -> str | None:
-        """What has changed first of all, in words."""
+        """The first change found, in words."""
         for holder, key, value, name in self._entries:
             now = holder.get(key, _GONE) if isinstance(holder, dict) else holder[key] if key < len(holder) else _GONE
             if now is not value and not _equal(now, value):
@@ -167,7 +167,7 @@ class HostState:
         self._offer_methods(cls, name)
 
     def _offer_methods(self, cls: type, name: str) -> None:
-        """Methods and plain attributes of a class of the program's own."""
+        """Methods and plain attributes of one of the program's classes."""
         for owner in cls.__mro__:
             if _is_foreign(owner) or id(owner) in self._seen:
                 continue
@@ -263,7 +263,7 @@ _WALKS: tuple[tuple[Any, Callable[[HostState, Any, str], None]], ...] = (
 
 
 def _read_content(value: object) -> Callable[[], object] | None:
-    """How to read what an object holds that has no attributes to compare; None where it is not compared."""
+    """How to read the content of an object without attributes to compare; None if it is not compared."""
     if isinstance(value, random.Random):
         return value.getstate
     if isinstance(value, np.random.Generator):
@@ -296,14 +296,14 @@ def _modes() -> tuple[object, ...]:
 
 
 def _facts(tensor: torch.Tensor) -> tuple[object, ...]:
-    """What a graph relies on: where the values lie, whether they have a gradient, and which hooks watch it."""
+    """What a graph relies on: a tensor's address and shape, whether it requires a gradient, and its hooks."""
     place = tensor.data_ptr() if tensor.layout is torch.strided else 0
     hooks = getattr(tensor, "_post_accumulate_grad_hooks", None)
     return place, tensor.shape, tensor.requires_grad, len(tensor._backward_hooks or ()), len(hooks or ())
 
 
 def _mentioned(code: types.CodeType) -> set[str]:
-    """The names of globals and attributes in a function's code, inner functions included."""
+    """The names of globals and attributes in a function's code, including inner functions."""
     words = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -312,7 +312,7 @@ def _mentioned(code: types.CodeType) -> set[str]:
 
 
 def _is_foreign(item: object) -> bool:
-    """Whether a class or function is of a package that is not walked."""
+    """Whether a class or function belongs to a package that is not walked."""
     return (item.__module__ or "").partition(".")[0] in NOT_WALKED
 
 
@@ -336,7 +336,7 @@ def _same(a: object, b: Any) -> bool:
 
 
 def _short(value: object) -> str:
-    """A value in a sentence: numbers as they are, of others the kind."""
+    """A value for a message: numbers as they are, other values by their type."""
     if value is _GONE:
         return "nothing"
     if isinstance(value, PLAIN):
@@ -345,9 +345,9 @@ def _short(value: object) -> str:
 
 
 def signature(batch: object) -> object:
-    """What of a batch a graph keeps: kinds, shapes, and the values of all that is no tensor on the GPU.
+    """What a graph fixes of a batch: types, shapes, and all values other than tensors on the GPU.
 
-    Raises TypeError, with the reason, where that cannot be told.
+    Raises TypeError, with the reason, if that cannot be determined.
     """
     if isinstance(batch, torch.Tensor):
         if batch.device.type != "cuda" or batch.layout is not torch.strided:

@@ -1,4 +1,4 @@
-"""The memory format of convolutional models: channels last where tensor cores compute the convolutions."""
+"""The memory format of convolutional models: channels last if tensor cores compute the convolutions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ TENSOR_CORES_SINCE = (7, 0)  # compute capability of Volta
 
 
 def wants_channels_last(chosen: bool | None, model: nn.Module, strategy: SingleDevice, precision: Precision) -> bool:
-    """Whether `model`'s weights should lie as (N, H, W, C); `chosen` is what the user said, None to let it be decided.
+    """Whether `model`'s weights should be laid out as (N, H, W, C); `chosen` is the user's choice, None for automatic.
 
     cuDNN's tensor-core convolutions want their tensors channels last and transpose others on the way in and out. The
     weights' format decides for the activations too: PyTorch's convolutions give their output the format of their
     weights. Float32 without TF32 runs on no tensor core and gains nothing. Source: PyTorch's "Channels Last Memory
     Format" tutorial, and `cudnn_conv_suggest_memory_format` in aten/src/ATen/native/ConvUtils.h.
 
-    Raises UsageError where the user wants it and the strategy cannot.
+    Raises UsageError if the user wants it and the strategy does not support it.
     """
     if chosen is False:
         return False

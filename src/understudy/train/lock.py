@@ -1,4 +1,4 @@
-"""One training at a time writes to a folder: a lock that ends with the process that holds it, however it ends."""
+"""Only one training at a time writes to a folder: a lock that is released when its process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _guard = threading.Lock()
 
 
 class FolderLock:
-    """`acquire` makes the folder and locks it, `release` unlocks it.
+    """`acquire` creates the folder and locks it, `release` unlocks it.
 
-    The lock is the operating system's, on the file `.lock`, and belongs to the process: it ends when the process is
-    killed, and processes that it has forked, such as a DataLoader's workers, do not keep it. The file names the holder.
+    The lock is the operating system's, on the file `.lock`, and belongs to the process: it is released when the process
+    is killed, and forked processes, such as a DataLoader's workers, do not hold it. The file names the holder.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -36,7 +36,7 @@ class FolderLock:
         self._file = -1
 
     def acquire(self) -> None:
-        """Raises UsageError where another training holds the lock, or the folder cannot be written to."""
+        """Raises UsageError if another training holds the lock or the folder cannot be written to."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             with _guard:
@@ -49,7 +49,7 @@ class FolderLock:
             ) from error
 
     def _locked_file(self) -> int:
-        """The open file, locked; -1 where its former holder removed it meanwhile."""
+        """The open, locked file; -1 if its former holder removed it meanwhile."""
         me = f"process {os.getpid()} on {socket.gethostname()}"
         if self._path.exists() and _held.get(_identity(os.stat(self._path))) == os.getpid():
             raise self._refusal(me)
@@ -76,7 +76,7 @@ class FolderLock:
         )
 
     def release(self) -> None:
-        """Unlock the folder, where this process has locked it."""
+        """Unlock the folder if this process has locked it."""
         with _guard:
             identity = _identity(os.fstat(self._file)) if self._file >= 0 else None
             if identity is None or _held.get(identity) != os.getpid():
@@ -92,7 +92,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _lock(file: int) -> bool:
-    """Whether the file is locked for this process now; True, with a warning, where the system has no locks there."""
+    """Whether the file is now locked by this process; True, with a warning, if the file system has no locks."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Where numbers go while a model trains: a CSV file, TensorBoard's event files."""
+"""Loggers for the numbers of a training: a CSV file, TensorBoard's event files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CSVLogger:
-    """One row a (step, name) in `directory/metrics.csv`: step, name, value. Rows of an earlier run are kept."""
+    """One row per (step, name) in `directory/metrics.csv`: step, name, value. Rows of an earlier run are kept."""
 
     def __init__(self, directory: str | Path) -> None:
         self.path = Path(directory) / "metrics.csv"
@@ -66,7 +66,7 @@ class TensorBoardLogger:
 
 
 def make_loggers(logger: bool | str | Path | Logger | list[Logger]) -> list[Logger]:
-    """The loggers that the Trainer's `logger` asks for: none, CSV and TensorBoard in a folder, or those given."""
+    """The loggers for the Trainer's `logger` argument: none, CSV and TensorBoard in a folder, or those given."""
     if logger is False:
         return []
     if logger is True:

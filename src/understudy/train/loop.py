@@ -1,4 +1,4 @@
-"""The training loop: epochs, steps, and what is attended to between them."""
+"""The training loop: epochs, steps, and the work between them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Position:
-    """How far the training is: `batches` and `samples` of the running epoch are used, `step` updates made in all."""
+    """The training's position: `batches` and `samples` used of the current epoch, and `step` updates in total."""
 
     epoch: int = 0
     batches: int = 0
@@ -42,11 +42,11 @@ class Position:
 
 
 class Preempted(Exception):  # noqa: N818  (it ends the loop; nobody is told of an error)
-    """A signal asked to stop, and the state is saved."""
+    """A signal asked the training to stop, and the state has been saved."""
 
 
 class Loop:
-    """One call of `fit`: the objects that train, and the position."""
+    """One call of `fit`: the objects taking part, and the position."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Loop:
         return self.trainer.scheduler
 
     def run(self) -> None:
-        """Train from the position to the last epoch, or until something asks to stop."""
+        """Train from the position to the last epoch, or until a stop is requested."""
         trainer, position = self.trainer, self.position
         self.adopt()
         while position.epoch < trainer.max_epochs and trainer.stop_reason is None:
@@ -88,7 +88,7 @@ class Loop:
             self._end_epoch()
 
     def adopt(self) -> None:
-        """Use what callbacks may have exchanged: the optimizer, the clipping, which parameters are frozen."""
+        """Adopt what callbacks may have replaced: the optimizer, the clipping, the set of frozen parameters."""
         trainer = self.trainer
         self.strategy.adopt_parameters()
         if trainer.optimizer is not None:
@@ -118,7 +118,7 @@ class Loop:
                     return
 
     def _accumulate(self, items: Iterator[Item]) -> None:
-        """Each batch is trained on before the next one is read: loaders may use their memory again."""
+        """Each batch is trained on before the next one is read, since loaders may reuse their memory."""
         position, step, size_of_group = self.position, self.step, self.trainer.accumulate
         taken, last, held_back = 0, self.feed.steps, False
         for batch, size, total in items:
@@ -156,7 +156,7 @@ class Loop:
             self._attend()
 
     def _begin_items(self) -> Iterator[Item]:
-        """The epoch's items from the position on, with every random generator where it would be without a stop."""
+        """The epoch's items from the position on, with all random generators as in an uninterrupted training."""
         position, resumed, self._resumed = self.position, self._resumed, None
         begun, self._begun = self._begun, None
         if begun is not None and not position.epoch and not position.samples:
@@ -216,7 +216,7 @@ class Loop:
         self._due = due
 
     def _attend(self) -> None:
-        """What happens between some steps: logs, the progress bar, checkpoints, and signals."""
+        """The work between some steps: logs, the progress bar, checkpoints and signals."""
         trainer, position = self.trainer, self.position
         at_log = position.step % trainer.log_every == 0
         if at_log:
@@ -233,7 +233,7 @@ class Loop:
         self._plan()
 
     def _heed_signals(self, at_log: bool) -> None:
-        """Stop where a signal asked to. Several processes agree on it at the steps at which they log."""
+        """Stop if a signal asked for it. Several processes agree on that at the steps at which they log."""
         trainer, position = self.trainer, self.position
         if self._stop_at is None:
             asked = trainer.stop_request.signal
@@ -281,7 +281,7 @@ class Loop:
             raise Preempted
 
     def _log_rest(self) -> None:
-        """Log what is still on its way, before something else waits for it."""
+        """Log the values still being copied, before something else waits for them."""
         for step, values in self.metrics.drain():
             self.trainer.log(values, step)
 
@@ -292,7 +292,7 @@ class Loop:
             self.scheduler.step()
 
     def save(self, epoch_ended: bool, metrics: dict[str, float] | None = None) -> None:
-        """Put a checkpoint of everything on its way. Every process takes part, rank 0 writes."""
+        """Start a checkpoint of everything. Every process takes part, rank 0 writes."""
         self._log_rest()
         state = self.state(epoch_ended)
         if self.checkpoints is not None and self.strategy.rank == 0:
@@ -323,9 +323,9 @@ class Loop:
         }
 
     def load(self, state: dict[str, Any], allow_changes: bool) -> None:
-        """Go on from `state`. The number of processes and devices may be another than when it was saved.
+        """Resume from `state`. The number of processes and devices may differ from that of the saved training.
 
-        Raises UsageError where it was trained otherwise; with `allow_changes` what is given now holds.
+        Raises UsageError if the recipe differs; with `allow_changes` the new one is used.
         """
         trainer, strategy = self.trainer, self.strategy
         changed = self._changed(state)
@@ -351,13 +351,13 @@ class Loop:
         self._load_shares(state)
 
     def _changed(self, state: dict[str, Any]) -> list[Change]:
-        """In what `state` was trained otherwise; checkpoints before there were recipes do not tell."""
+        """The differences from the recipe of `state`; none if an old checkpoint has no recipe."""
         if "recipe" not in state:
             return []
         return changes(state["recipe"], self.recipe, len(state["random"]), self.strategy.world_size)
 
     def _load_shares(self, state: dict[str, Any]) -> None:
-        """What each process kept for itself: random generators, and its part of the epoch's means."""
+        """Load each process's own state: its random generators, and its part of the epoch's means."""
         rank, position, saved = self.strategy.rank, self.position, len(state["random"])
         parts = state["metrics"]
         if position.samples:
@@ -375,7 +375,7 @@ class Loop:
 
 
 def _overrides(callback: object, method: str) -> bool:
-    """Whether the callback does anything there: by its class, or by an attribute of its own."""
+    """Whether the callback overrides that method, in its class or as an attribute."""
     from understudy.train.callbacks import Callback
 
     return getattr(getattr(callback, method), "__func__", None) is not getattr(Callback, method)

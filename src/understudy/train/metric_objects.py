@@ -1,4 +1,4 @@
-"""Metrics that are objects: torchmetrics' own, and any with `update`, `compute` and `reset`."""
+"""Metrics as objects: those of torchmetrics, and any with `update`, `compute` and `reset`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def is_object(metric: object) -> bool:
 
 
 def combines_processes(item: object) -> bool:
-    """Whether `compute` is over all processes by itself, as that of torchmetrics is."""
+    """Whether `compute` combines all processes by itself, as in torchmetrics."""
     return any(hasattr(part, "sync_context") for part in _parts(item))
 
 
 def _parts(item: Any) -> list[Any]:
-    """The torchmetrics objects in `item`: itself, those of a collection, those that a wrapper holds."""
+    """The torchmetrics objects in `item`: itself, those of a collection, or those inside a wrapper."""
     if hasattr(item, "compute_groups"):
         list(item.items())  # metrics of a group share one state, which this gives to each of them
     modules = item.modules() if isinstance(item, torch.nn.Module) else [item]
@@ -30,14 +30,14 @@ def _parts(item: Any) -> list[Any]:
 
 
 def numbers(name: str, value: Any) -> dict[str, float]:
-    """What `compute` gave as numbers: those of a collection by their names."""
+    """The result of `compute` as numbers; for a collection, by name."""
     if isinstance(value, Mapping):
         return {f"{name}_{key}": float(number) for key, number in value.items()}
     return {name: float(value)}
 
 
 def state_of(item: Any) -> dict[str, object]:
-    """What `item` has counted, as data for a checkpoint; {"unknown": ...} where it cannot be told."""
+    """The state that `item` has accumulated, as data for a checkpoint; {"unknown": ...} if it cannot be read."""
     parts = _parts(item)
     if parts:
         kept = [{"state": dict(part.metric_state), "count": getattr(part, "_update_count", None)} for part in parts]
@@ -51,7 +51,7 @@ def state_of(item: Any) -> dict[str, object]:
 
 
 def load_state(name: str, item: object, state: Mapping[str, Any], device: torch.device) -> None:
-    """Let `item` go on from `state_of`. Raises UsageError where that could not be told."""
+    """Restore what `state_of` returned. Raises UsageError if that could not be read."""
     if "unknown" in state:
         raise UsageError(
             f"the checkpoint was written in the middle of an epoch and lacks what the metric {name!r} had counted "

@@ -1,4 +1,4 @@
-"""Losses and metrics gathered on the device and read rarely, so that the host never waits inside an epoch."""
+"""Losses and metrics accumulated on the device and rarely read, so that the host never waits within an epoch."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class _Block(NamedTuple):
 
 
 class Metrics:
-    """Weighted means over an epoch of scalars that live on a device.
+    """Weighted means, over an epoch, of scalars on a device.
 
-    `add` keeps the scalar where it is. After every `every` of them, or at `flush`, one asynchronous copy takes all to
-    the host; `read` gives the means of the newest block that has arrived and never waits; `compute` waits once and
+    `add` leaves a scalar on its device. After every `every` scalars, or at `flush`, one asynchronous copy brings them
+    to the host. `read` gives the means of the newest block that has arrived and never waits; `compute` waits once and
     gives the means over everything. `functions` maps names to `f(outputs, target) -> scalar tensor`, or to objects with
     `update`, `compute` and `reset` (those of torchmetrics); `update` applies them to a batch.
 
-    Among several processes torchmetrics' objects combine what each has counted. Others cannot: `gather`, which gives
-    the values of all processes (a strategy's), lets them see the rows of all, at the price of a wait a batch.
+    With several processes, torchmetrics' objects combine their states. Other objects cannot: with `gather`, a
+    strategy's function that returns the values of all processes, they see all rows, at the price of one wait per batch.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Metrics:
     def add(self, name: str, value: torch.Tensor | float, weight: float = 1) -> None:
         """Count `value`, a scalar, with `weight` (for a mean over a batch: its number of samples).
 
-        A tensor is copied, on its device, so that it may change afterwards.
+        A tensor is copied on its device, so it may change afterwards.
         """
         if not isinstance(value, torch.Tensor):
             _count(self._sums, self._counts, [name], [weight], [value])
@@ -98,7 +98,7 @@ class Metrics:
         self.keep(name, value.detach().clone(), weight)
 
     def keep(self, name: str, value: torch.Tensor, weight: float = 1) -> None:
-        """`add` for a tensor that nobody changes afterwards, such as a loss: it is copied only if it may be a view."""
+        """`add` for a tensor that does not change afterwards, such as a loss: it is copied only if it may be a view."""
         if value.requires_grad:
             aliases = value.is_leaf or value._base is not None
             value = value.detach().clone() if aliases else value.detach()
@@ -110,7 +110,7 @@ class Metrics:
             self.flush()
 
     def update(self, outputs: object, target: object, weight: float) -> None:
-        """Apply all functions and objects to a batch of `weight` samples; 0 samples count for nothing.
+        """Apply all functions and objects to a batch of `weight` samples; a batch of 0 is not counted.
 
         With `gather` every process calls it for every batch.
         """
@@ -128,9 +128,9 @@ class Metrics:
                     item.update(*us.to(part, self._device))
 
     def flush(self, tag: int | None = None) -> None:
-        """Send what is on the device to the host, without waiting: one copy a device and type of number.
+        """Send the scalars on devices to the host without waiting: one copy per device and dtype.
 
-        `tag` is what `arrived` will call this block; without one it is the number of scalars so far.
+        `tag` identifies this block in `arrived`; by default it is the number of scalars so far.
         """
         self._flush(self._added if tag is None else tag)
 
@@ -165,14 +165,14 @@ class Metrics:
         return self._recent
 
     def arrived(self) -> list[tuple[int, dict[str, float]]]:
-        """(tag, means) of each block that has arrived since the last look. Never waits."""
+        """(tag, means) of each block that has arrived since the last call. Never waits."""
         found = []
         while self._blocks and self._blocks[0].is_there():
             found += self._take(self._blocks.popleft())
         return found
 
     def _take(self, block: _Block) -> list[tuple[int, dict[str, float]]]:
-        """Count a block; its tag and means, where it is a whole one."""
+        """Count a block; returns its tag and means if it is complete."""
         values = block.host.tolist()
         for sums, counts in ((self._sums, self._counts), (self._open_sums, self._open_counts)):
             _count(sums, counts, block.names, block.weights, values)
@@ -185,7 +185,7 @@ class Metrics:
         return [(block.tag, self._recent)]
 
     def drain(self) -> list[tuple[int, dict[str, float]]]:
-        """Wait for all that was added: (tag, means) of each block that was flushed before, as `arrived` gives them."""
+        """Wait for everything added: (tag, means) of each block flushed so far, as from `arrived`."""
         self._flush(None)
         found = []
         while self._blocks:
@@ -215,7 +215,7 @@ class Metrics:
         return means
 
     def state_dict(self) -> dict[str, object]:
-        """What has been counted so far, after a wait; objects with their tensors."""
+        """Everything counted so far, after a wait; objects with their tensors."""
         self.drain()
         objects = {name: state_of(item) for name, item in self._objects.items()}
         counted = {"sums": self._sums, "counts": self._counts}
@@ -245,10 +245,10 @@ def _detached(nested: object) -> object:
 
 
 def state_of_rank(states: list[dict[str, Any]], rank: int, processes: int) -> dict[str, object]:
-    """The state to go on from in process `rank` of `processes`, from those of the processes that saved.
+    """The state from which process `rank` of `processes` resumes, given those of the processes that saved.
 
-    Among another number of processes rank 0 takes over what all have counted. Raises UsageError where objects would
-    have to be added up, as only their own code could.
+    If the number of processes has changed, rank 0 takes over the counts of all. Raises UsageError if objects would have
+    to be merged, which only their own code can do.
     """
     if len(states) == processes:
         return states[rank]

@@ -1,4 +1,4 @@
-"""What a model may offer the Trainer: a training step, an optimizer, a board; and the documents' small helpers."""
+"""What a model may give the Trainer: a training step, an optimizer, a board; and the documents' small helpers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Module(nn.Module, HyperParameters):
     """A model that knows how to train itself. Override `loss` and `configure_optimizers`, or whole steps.
 
     A step gets a batch on the model's device and returns the mean loss over it (a scalar tensor), or a dict of such
-    scalars with the key "loss"; the other entries are averaged and logged beside it.
+    scalars with the key "loss"; the other entries are averaged and logged as well.
     """
 
     trainer: Training | None = None
@@ -49,9 +49,9 @@ class Module(nn.Module, HyperParameters):
 
 
 def set_scratch_params_device(model: object, device: torch.device) -> None:
-    """Move trainable tensors that are plain attributes, which `nn.Module.to` does not know, also in lists of modules.
+    """Move trainable tensors that are plain attributes, which `nn.Module.to` ignores, also in lists of modules.
 
-    They stay the same objects and leaves of autograd, so that an optimizer that holds them goes on working.
+    They remain the same objects and autograd leaves, so an optimizer that holds them keeps working.
     """
     for value in vars(model).values():
         for item in value if isinstance(value, list | tuple) else (value,):

@@ -1,4 +1,4 @@
-"""The number formats of training: what autocast does, whether losses are scaled, what float32 products may use."""
+"""The precision of training: what autocast does, whether losses are scaled, what float32 products may use."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Precision:
         return torch.autocast(device.type, dtype=self.dtype)
 
     def scaler(self, device: torch.device) -> torch.amp.GradScaler | None:
-        """A gradient scaler for fp16, else None."""
+        """A gradient scaler for fp16, otherwise None."""
         return torch.amp.GradScaler(device.type) if self.name == "fp16" else None
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """TensorFloat-32 products for a block, where this precision says so."""
+        """Allows TensorFloat-32 products in a block, if this precision uses them."""
         if self.name != "tf32":
             yield
             return

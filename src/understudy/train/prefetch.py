@@ -1,4 +1,4 @@
-"""Batches copied to a GPU one ahead of their use, on a side stream, through pinned buffers that are reused."""
+"""Copies batches to a GPU one step ahead of their use, on a side stream, through reused pinned buffers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from understudy import vocabulary
 
 
 class _Staging:
-    """Pinned buffers for the tensors of one batch, and the event after which they may be written again."""
+    """Pinned buffers for one batch's tensors, and the event after which they may be overwritten."""
 
     def __init__(self) -> None:
         self._buffers: list[torch.Tensor] = []
@@ -41,7 +41,7 @@ class _Staging:
 
 
 class _End:
-    """What stands for a batch where the loader has ended, by an error or without one."""
+    """Takes a batch's place when the loader has ended, with or without an error."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error
@@ -52,7 +52,7 @@ class _End:
 
 
 class _Started(NamedTuple):
-    """A batch on its way: the loader's own, kept until then, the one on the device, and the event of its arrival."""
+    """A batch being copied: the loader's own, kept until the copy ends, the one on the device, and the copy's event."""
 
     host: object
     batch: object
@@ -60,7 +60,7 @@ class _Started(NamedTuple):
 
 
 class _Copies:
-    """Copies of batches on a side stream, by two sets of buffers in turn."""
+    """Copies of batches on a side stream, through two alternating sets of buffers."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -69,7 +69,7 @@ class _Copies:
         self._borrowed: torch.Event | None = None  # the event after which the loader may write to its last batch again
 
     def start(self, source: Iterator[object]) -> _Started:
-        """Read a batch and begin its copies; an _End where there is none left."""
+        """Read a batch and begin its copies; an _End if there is none left."""
         if self._borrowed is not None and not self._borrowed.query():
             self._borrowed.synchronize()
         self._borrowed = None
@@ -104,13 +104,13 @@ class _Copies:
 
 
 class Prefetcher:
-    """Iterates over the batches of `loader` on `device`, with the next batch on its way while one is used.
+    """Iterates over the batches of `loader` on `device`, copying the next batch while one is used.
 
-    Batches may be nested lists, tuples, dicts and dataclasses; what is no tensor passes through. On the CPU the batches
-    are the loader's own. The loader may use the memory of a batch again for the next one. With `ahead` set to False no
-    batch is read before it is asked for; the Trainer does so before a checkpoint, so that the loader's position is the
+    Batches may be nested lists, tuples, dicts and dataclasses; other values pass through. On the CPU the batches are
+    the loader's own. The loader may reuse the memory of a batch for the next one. With `ahead` set to False no batch is
+    read before it is requested; the Trainer uses that before a checkpoint, so that the loader's position is the
     training's. Leaving the loop early, or an error in the loader, ends the loader's iterator; the error is raised when
-    its batch is asked for.
+    its batch is requested.
     """
 
     def __init__(self, loader: Iterable[object], device: us.Device) -> None:

@@ -1,4 +1,4 @@
-"""A progress bar that only shows what has reached the host, drawn by the training thread about twice a second."""
+"""A progress bar that shows only what has reached the host, drawn by the training thread about twice a second."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """On a terminal a bar for the epoch and a line for each one that has ended; elsewhere the lines alone (stderr).
+    """On a terminal, a bar for the current epoch and a line per finished one; elsewhere only the lines (stderr).
 
     `draw` is called once `next_draw` (by time.monotonic) is reached; it never touches the device. The bar appears
-    after half a second, so that a short training does not pay for it.
+    after half a second, so a short training does not pay for it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a checkpoint was trained with, as data, and in what a training that goes on from it differs."""
+"""A checkpoint's training recipe, as data, and how a training that resumes from it differs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNTED = {"last_epoch", "base_lrs", "best", "num_bad_epochs", "cooldown_counter
 
 
 class Change(NamedTuple):
-    """One difference: which `part` of the recipe, what of it, and its values then and now."""
+    """One difference: the `part` of the recipe, the setting, and its values then and now."""
 
     part: str
     what: str
@@ -40,7 +40,7 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def of_schedule(scheduler: Any) -> dict[str, Any]:
-    """The class of a learning-rate scheduler, None where there is none, and what it was made with."""
+    """The class of a learning-rate scheduler (None if there is none) and its arguments."""
     if scheduler is None:
         return {"class": None}
     kept = scheduler.state_dict() if hasattr(scheduler, "state_dict") else {}
@@ -50,7 +50,7 @@ def of_schedule(scheduler: Any) -> dict[str, Any]:
 
 
 def of_training(precision: str, gradient_clip_val: float, accumulate: int, loss: object) -> dict[str, Any]:
-    """What else decides the updates: the loss by its class or the function's name, as far as it has one."""
+    """What else determines the updates: the loss, by its class or its function's name if it has one."""
     found = {"precision": precision, "gradient_clip_val": gradient_clip_val, "accumulate": accumulate}
     if isinstance(loss, FunctionType):
         found["loss"] = f"{loss.__module__}.{loss.__qualname__}"
@@ -60,7 +60,7 @@ def of_training(precision: str, gradient_clip_val: float, accumulate: int, loss:
 
 
 def of_data(source: Any) -> dict[str, Any]:
-    """What decides the order of a loader's rows, and how they are cut into batches."""
+    """What determines the order of a loader's rows and their batches."""
     if not isinstance(source, DataLoader):
         kept = ("batch_size", "shuffle", "drop_last")
         found = {"class": _class_of(source)} | {key: _plain(getattr(source, key, None)) for key in kept}
@@ -79,7 +79,7 @@ def _class_of(thing: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers, strings and sequences of them; None for what cannot be compared, or is on a GPU."""
+    """Numbers, strings and sequences of them; None for values that cannot be compared or are on a GPU."""
     if isinstance(value, torch.Tensor):
         return value.item() if value.device.type == "cpu" and value.numel() == 1 else None
     if isinstance(value, list | tuple):
@@ -89,7 +89,7 @@ def _plain(value: Any) -> Any:
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any], processes_then: int, processes_now: int) -> list[Change]:
-    """What differs between two recipes. What only one of them tells, such as a newer PyTorch's option, is left out."""
+    """The differences between two recipes. Settings in only one, such as a newer PyTorch's option, are left out."""
     found = []
     other_class = then["optimizer"]["class"] != now["optimizer"]["class"]
     if other_class:
@@ -132,7 +132,7 @@ def _differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tupl
 
 
 def require_no_changes(found: list[Change]) -> None:
-    """Raise UsageError, which names them, where there are any."""
+    """Raise UsageError, naming the changes, if there are any."""
     if found:
         raise UsageError(
             f"the checkpoint was trained with different settings: {'; '.join(map(str, found))}. Give fit what "

@@ -1,4 +1,4 @@
-"""Seeds, deterministic algorithms, and the state of every random generator as data."""
+"""Seeds, deterministic algorithms, and the states of all random generators as data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def seed_all(seed: int) -> None:
 
 
 def random_state() -> dict[str, object]:
-    """The state of Python's, NumPy's and PyTorch's generators, of every GPU too, as plain data and CPU tensors."""
+    """The states of Python's, NumPy's and PyTorch's generators, including all GPUs', as plain data and CPU tensors."""
     name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),
@@ -33,7 +33,7 @@ def random_state() -> dict[str, object]:
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
-    """Put `random_state()` back. States of GPUs that this machine lacks are left out."""
+    """Restore `random_state()`. States of GPUs that this machine lacks are ignored."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]
@@ -45,7 +45,7 @@ def restore_random_state(state: dict[str, Any]) -> None:
 
 @contextmanager
 def deterministic_algorithms(on: bool) -> Iterator[None]:
-    """PyTorch's deterministic algorithms for a block. cuBLAS reads its variable at its first use in the process."""
+    """Turns on PyTorch's deterministic algorithms in a block. cuBLAS reads its variable on first use in the process."""
     if not on:
         yield
         return

@@ -1,4 +1,4 @@
-"""Everything that a training is made of, as data and back, so that it can move between devices and their number."""
+"""A training's whole state as data and back, so that it can move to other devices, or another number of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOSE = "parameter "  # begins the name of what is no parameter of a module
 
 
 def model_state(model: nn.Module, strategy: SingleDevice) -> dict[str, object]:
-    """Names to whole tensors; parameters that are one object stay one object. Every process takes part."""
+    """A dict from names to whole tensors; shared parameters stay shared. Every process takes part."""
     whole: dict[int, torch.Tensor] = {}
     state: dict[str, object] = {}
     for name, value in model.state_dict(keep_vars=True).items():
@@ -44,7 +44,7 @@ def load_model_state(
 
 
 def _parameter_names(model: nn.Module, loss: nn.Module | None, optimizer: torch.optim.Optimizer) -> list[list[str]]:
-    """The names of the parameters of each group; those that neither model nor loss know are numbered."""
+    """The names of the parameters of each group; parameters of neither model nor loss are numbered."""
     known = {id(p): f"loss {name}" for name, p in loss.named_parameters()} if loss is not None else {}
     known |= {id(parameter): name for name, parameter in model.named_parameters()}
     groups = [group["params"] for group in optimizer.param_groups]
@@ -54,7 +54,7 @@ def _parameter_names(model: nn.Module, loss: nn.Module | None, optimizer: torch.
 def loose_parameters(
     model: nn.Module, loss: nn.Module | None, optimizer: torch.optim.Optimizer
 ) -> dict[str, torch.Tensor]:
-    """What the optimizer trains and neither the model nor the loss holds as a parameter, such as plain attributes."""
+    """Tensors that the optimizer trains but that are parameters of neither model nor loss, such as plain attributes."""
     names = _parameter_names(model, loss, optimizer)
     pairs = [(name, p) for held, group in zip(names, optimizer.param_groups, strict=True)
              for name, p in zip(held, group["params"], strict=True)]  # fmt: skip
@@ -99,7 +99,7 @@ def load_optimizer_state(
     strategy: SingleDevice,
     keep_hyperparameters: bool = False,
 ) -> None:
-    """Let `optimizer` go on from `optimizer_state`; with `keep_hyperparameters` by the ones that it has."""
+    """Load `optimizer_state` into `optimizer`; with `keep_hyperparameters` it keeps its own hyperparameters."""
     names = _parameter_names(model, loss, optimizer)
     if names != state["names"]:
         raise UsageError(
@@ -121,14 +121,14 @@ def load_optimizer_state(
 
 
 def _like(value: object, parameter: torch.Tensor, strategy: SingleDevice) -> object:
-    """State of a parameter's shape is placed as the parameter is; the rest (step counts) PyTorch places itself."""
+    """Place state with a parameter's shape like the parameter; PyTorch places the rest (step counts) itself."""
     if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim():
         return strategy.shard(value, parameter)
     return value
 
 
 def _placed(saved: dict[str, object], now: dict[str, Any]) -> dict[str, object]:
-    """A group's saved hyperparameters, with those that are tensors where they are now."""
+    """A group's saved hyperparameters; tensors among them are put on their present devices."""
     return {
         key: us.to(value, now[key].device) if isinstance(now.get(key), torch.Tensor) else value
         for key, value in saved.items()

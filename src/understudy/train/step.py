@@ -16,7 +16,7 @@ from understudy.train.strategies import SingleDevice
 
 
 class Result(NamedTuple):
-    """The loss of a batch (a scalar with its graph), and what metrics may want."""
+    """The loss of a batch (a scalar with its graph), and what metrics may need."""
 
     loss: torch.Tensor
     outputs: object = None
@@ -25,10 +25,10 @@ class Result(NamedTuple):
 
 
 class ModuleStep(nn.Module):
-    """Calls a step of a Module through `forward`, so that DataParallel, DDP and FSDP see it.
+    """Calls a Module's step through `forward`, so that DataParallel, DDP and FSDP see the call.
 
-    With `split`, where each replica gets a part of the batch, the values are multiplied by the part's samples, and
-    the samples are counted, so that the mean over the batch can be taken after gathering.
+    With `split` (each replica gets a part of the batch) the values are multiplied by the part's number of samples,
+    which is returned as well, so that the batch's mean can be computed after gathering.
     """
 
     def __init__(self, module: Module, split: bool) -> None:
@@ -37,7 +37,7 @@ class ModuleStep(nn.Module):
         self.split = split
 
     def forward(self, step: str, batch: object) -> object:
-        """The values of a step by name; of a predict_step what it returns."""
+        """The values of a step by name; for a predict_step, its result."""
         result = getattr(self.module, step)(batch)
         if step == "predict_step":
             return result
@@ -57,7 +57,7 @@ Forward = Callable[[object], Result]
 
 
 def module_forward(runner: nn.Module, step: str, split: bool) -> Forward:
-    """The forward of a model with steps of its own; `runner` is its placed ModuleStep."""
+    """The forward function of a model with its own steps; `runner` is its placed ModuleStep."""
 
     def forward(batch: object) -> Result:
         values = dict(runner(step, batch))
@@ -72,7 +72,7 @@ def module_forward(runner: nn.Module, step: str, split: bool) -> Forward:
 
 
 def plain_forward(runner: nn.Module, loss: Callable[[object, object], torch.Tensor]) -> Forward:
-    """The forward of any model: the last entry of a batch is the target, the others are the model's arguments."""
+    """The forward function of any other model: a batch's last entry is the target, the others are arguments."""
 
     def forward(batch: object) -> Result:
         if not isinstance(batch, list | tuple) or len(batch) < 2:
@@ -88,10 +88,10 @@ def plain_forward(runner: nn.Module, loss: Callable[[object, object], torch.Tens
 
 
 class Step:
-    """An update from one batch, or from a group whose gradients are accumulated.
+    """An update from one batch, or from a group of batches whose gradients are accumulated.
 
-    The gradient is that of the mean over all samples of the group in all processes, whatever their numbers in each.
-    `loss` is what the loss is computed by: where it is a module, it trains with the model.
+    The gradient is that of the mean over all samples of the group in all processes, however many each of them has.
+    `loss` computes the loss; if it is a module, it is trained with the model.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class Step:
 
     @property
     def loss_module(self) -> nn.Module | None:
-        """The loss, where it is a module with parameters or buffers of its own."""
+        """The loss, if it is a module with parameters or buffers."""
         has_state = isinstance(self.loss, nn.Module) and next(us.tensors_in(self.loss), None) is not None
         return self.loss if has_state else None
 
     def adopt(self, optimizer: torch.optim.Optimizer, clip: float) -> None:
-        """Take the optimizer and the clipping from now on, which a callback may have exchanged."""
+        """Use this optimizer and clipping from now on; a callback may have replaced them."""
         self.optimizer, self.clip = optimizer, clip
         self._is_plain = self.precision.dtype is None and not clip and self._world_size == 1
 
@@ -142,11 +142,11 @@ class Step:
                 parameter.grad = None
 
     def accumulate(self, batch: object, size: int, total: int, expected: int | None, synchronize: bool) -> Result:
-        """Add a batch's gradient to those of its group. Without `synchronize` other processes' are left out for now.
+        """Add a batch's gradient to its group's. Without `synchronize`, gradients are not yet averaged over processes.
 
-        `expected` is given with the first batch of a group: how many samples the group probably has. The gradients are
-        scaled in the end where it has another number, so that a batch need not wait for those that follow it; in fp16
-        it is by `expected` that they overflow or do not.
+        `expected`, given with the first batch of a group, is the probable number of samples in the group. If the real
+        number differs, the gradients are rescaled at the end, so a batch need not wait for the following ones; in fp16,
+        `expected` determines whether they overflow.
         """
         if expected is not None:
             self._drop_gradients()
@@ -159,7 +159,7 @@ class Step:
             return self._backward(batch, weight)
 
     def finish_group(self) -> None:
-        """Update from the gradients that were accumulated."""
+        """Update from the accumulated gradients."""
         if self._total != self._expected:
             for parameter in self._parameters():
                 if parameter.grad is not None:

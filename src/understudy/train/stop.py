@@ -11,10 +11,10 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasa
 
 
 class StopRequest:
-    """`with StopRequest() as stop`: `stop.signal` is the number of the signal that asked, else 0.
+    """`with StopRequest() as stop`: `stop.signal` is the number of the signal received, otherwise 0.
 
-    Python delivers signals to the main thread only; in another thread nothing is installed. Handlers that were there
-    before are put back.
+    Python delivers signals to the main thread only; in other threads nothing is installed. The previous handlers are
+    restored at the end.
     """
 
     def __init__(self) -> None:

@@ -130,7 +130,7 @@ class Trainer(TrainerBase):
         return self.placement.device
 
     def stop(self, reason: str = "stop() was called") -> None:
-        """End the training after the current step or epoch, as at its regular end."""
+        """End the training after the current step or epoch, as if it had reached its end."""
         self.stop_reason = reason
 
     def prepare_batch(self, batch: object) -> object:
@@ -138,7 +138,7 @@ class Trainer(TrainerBase):
         return us.to(batch, self.device)
 
     def prepare_model(self, model: nn.Module) -> None:
-        """Move the model, scratch parameters too, to the device; give a Module its trainer and its board's limits."""
+        """Move the model and its scratch parameters to the device; set a Module's trainer and its board's limits."""
         if isinstance(model, Module) or hasattr(model, "board"):
             owner: Any = model
             owner.trainer = self
@@ -201,7 +201,7 @@ class Trainer(TrainerBase):
         return self.history
 
     def _open_checkpoints(self) -> None:
-        """Let rank 0 lock the folder. Every process raises its UsageError where it cannot."""
+        """Let rank 0 lock the folder; if it cannot, every process raises its UsageError."""
         refusal: UsageError | None = None
         if self.checkpoints is not None and self.placement.rank == 0:
             try:
@@ -213,7 +213,7 @@ class Trainer(TrainerBase):
             raise refusal or UsageError(said)
 
     def _found(self, resume: bool | str | Path) -> dict[str, Any] | None:
-        """The state to go on from, if any."""
+        """The state to resume from, if any."""
         checkpoints = self.checkpoints
         folder, state = newest_whole(Path(resume)) if not isinstance(resume, bool) else (None, None)
         if checkpoints is None:

@@ -1,4 +1,4 @@
-"""What callbacks, modules and the loop see of the Trainer that they belong to."""
+"""The interface of the Trainer that callbacks, modules and the loop use."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from understudy.train.strategies import SingleDevice
 
 
 class Training(Protocol):
-    """A training under way: `understudy.train.Trainer` is one.
+    """A training in progress; `understudy.train.Trainer` implements it.
 
-    `history` holds the means of each epoch, `stop_reason` why the training ends (None while it goes on).
+    `history` holds the means of each epoch, `stop_reason` why the training ends (None while it continues).
     """
 
     model: nn.Module
@@ -36,14 +36,14 @@ class Training(Protocol):
 
     @property
     def step(self) -> int:
-        """Updates so far."""
+        """The number of updates so far."""
 
     @property
     def epoch(self) -> int:
-        """Passes over the data so far."""
+        """The number of passes over the data so far."""
 
     def stop(self, reason: str = ...) -> None:
-        """End the training after the running step or epoch."""
+        """End the training after the current step or epoch."""
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Send numbers that are on the host to the loggers."""

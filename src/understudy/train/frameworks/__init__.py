@@ -1,1 +1,1 @@
-"""The Trainers of JAX, TensorFlow and MXNet: a file each, which imports no other framework."""
+"""The Trainers for JAX, TensorFlow and MXNet: one file each, which imports no other framework."""

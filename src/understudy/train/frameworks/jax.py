@@ -1,7 +1,8 @@
 """The Trainer for JAX: `Trainer(max_epochs=10, num_gpus=2).fit(model, batches, loss=..., optimizer=...)`.
 
-One jitted step with donated state; several GPUs by sharding each batch over a mesh; losses stay on the device and are
-read once an epoch. The model is a flax.linen module, or anything with its `init` and `apply`; the optimizer is optax's.
+A step is one jitted function with donated state. With several GPUs each batch is sharded over a mesh. Losses stay on
+the device and are read once per epoch. The model is a flax.linen module, or anything with its `init` and `apply`; the
+optimizer is one of optax's.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Loss = Callable[..., object]
 
 
 class State(NamedTuple):
-    """What a step changes: parameters, optimizer state, random key, and the sum and number of losses so far."""
+    """What a step updates: parameters, optimizer state, random key, and the sum and number of losses so far."""
 
     params: object
     optimizer: object
@@ -54,7 +55,7 @@ class Trainer(TrainerBase):
 
     @property
     def placement(self) -> object:
-        """Where parameters live: a device, or the sharding that repeats them on every GPU in use."""
+        """Where parameters live: a device, or the sharding that replicates them on every GPU in use."""
         if len(self.gpus) > 1:
             return NamedSharding(self._mesh(), PartitionSpec())
         return self.gpus[0] if self.gpus else us.cpu()
@@ -63,9 +64,9 @@ class Trainer(TrainerBase):
         return Mesh(np.array(self.gpus), ("data",))
 
     def prepare_batch(self, batch: Batch) -> Batch:
-        """The batch where the model computes: on the device, or its rows spread over the GPUs.
+        """The batch, placed where the model computes: on the device, or with its rows spread over the GPUs.
 
-        A batch whose rows do not divide evenly goes to every GPU whole, so that each computes the same.
+        A batch whose rows do not divide evenly is copied whole to every GPU, and each computes the same.
         """
         if len(self.gpus) < 2:
             return [us.to(array, self.placement) for array in batch]
@@ -91,7 +92,7 @@ class Trainer(TrainerBase):
         loss: Loss,
         optimizer: optax.GradientTransformation,
     ) -> list[dict[str, float]]:
-        """Train for `max_epochs` and return `history`: one dict an epoch with train_loss and, given data, val_loss.
+        """Train for `max_epochs` and return `history`: one dict per epoch with train_loss and, given data, val_loss.
 
         Batches are (inputs..., targets) of NumPy or JAX arrays; `loss(outputs, targets)` gives the mean over a batch.
         """
@@ -174,14 +175,14 @@ class Trainer(TrainerBase):
 
 
 def save_parameters(params: object, path: str | Path) -> None:
-    """Write a pytree of arrays, wherever they are, to one safetensors file, atomically."""
+    """Write a pytree of arrays, on whatever devices, to one safetensors file, atomically."""
     parameters.write(path, {name: np.asarray(leaf) for name, leaf in _named(params).items()})
 
 
 def load_parameters(params: object, path: str | Path) -> object:
-    """The pytree `params` with the file's values, each leaf with the placement and type that it has in `params`.
+    """The pytree `params` with the file's values; each leaf keeps its placement and type.
 
-    Raises FileFormatError where the file is damaged, UsageError where its names or shapes are not those of `params`.
+    Raises FileFormatError if the file is damaged, UsageError if its names or shapes are not those of `params`.
     """
     leaves = _named(params)
     arrays = parameters.read(path, {name: np.shape(leaf) for name, leaf in leaves.items()})
@@ -190,7 +191,7 @@ def load_parameters(params: object, path: str | Path) -> object:
 
 
 def _named(params: object) -> dict[str, Any]:
-    """The leaves in the tree's order, under names such as "params.Dense_0.kernel", numbered where two have one name."""
+    """The leaves in the tree's order, under names such as "params.Dense_0.kernel", numbered if two share a name."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     named: dict[str, Any] = {}
     for path, leaf in leaves:

@@ -60,7 +60,7 @@ class Module(gluon.nn.Block, HyperParameters):  # type: ignore[misc]
         return found
 
     def set_scratch_params_device(self, device: object) -> None:
-        """Move plain arrays of this module and of those inside it, and let them have gradients there."""
+        """Move the plain arrays of this module and of those inside it, and attach gradients to them there."""
         for name, value in list(vars(self).items()):
             if isinstance(value, np.ndarray):
                 with autograd.record():
@@ -80,11 +80,11 @@ class Trainer(TrainerBase):
     _us = us
 
     def prepare_batch(self, batch: Batch) -> Batch:
-        """The batch on the first GPU in use, else as it is."""
+        """The batch on the first GPU in use; without GPUs, the batch as it is."""
         return [array.as_in_ctx(self.gpus[0]) for array in batch] if self.gpus else batch
 
     def prepare_model(self, model: Any) -> None:
-        """Give the model its trainer and its board, and place its parameters on the GPUs in use."""
+        """Set the model's trainer and board, and place its parameters on the GPUs in use."""
         model.trainer = self
         if getattr(model, "board", None) is None:
             model.board = Board()
@@ -103,7 +103,7 @@ class Trainer(TrainerBase):
         loss: Callable[..., np.ndarray] | None = None,
         optimizer: tuple[str, Mapping[str, object]] | None = None,
     ) -> list[dict[str, float]]:
-        """Train for `max_epochs` and return `history`: one dict an epoch with train_loss.
+        """Train for `max_epochs` and return `history`: one dict per epoch with train_loss.
 
         Without `loss` and `optimizer` the model's own `training_step` and `configure_optimizers` are used.
         """
@@ -128,7 +128,7 @@ class Trainer(TrainerBase):
         return self.history
 
     def fit_batch(self, batch: Batch) -> list[object]:
-        """One update; returns the losses, one a GPU in use, on their devices."""
+        """One update; returns the losses, one per GPU in use, on their devices."""
         parts = self._parts(batch)
         with autograd.record():
             losses = [self._step(part) for part in parts]
@@ -151,7 +151,7 @@ class Trainer(TrainerBase):
         return self._loss(self.model(*batch[:-1]), batch[-1]).mean()
 
     def clip_gradients(self, largest: float) -> None:
-        """Scale all gradients of each device so that their norm is at most `largest`, without asking the device."""
+        """Scale all gradients of each device so that their norm is at most `largest`, without making the host wait."""
         parameters = [p for p in self.model.collect_params().values() if p.grad_req != "null"]
         scratch = self.model.scratch_params() if isinstance(self.model, Module) else []
         for device in self.gpus or [us.cpu()]:
@@ -172,14 +172,14 @@ def _by_context(losses: list[Any]) -> list[list[object]]:
 
 
 def save_parameters(model: object, path: str | Path) -> None:
-    """Write the parameters of a gluon block, wherever they are, to one safetensors file, atomically."""
+    """Write the parameters of a gluon block, on whatever devices, to one safetensors file, atomically."""
     parameters.write(path, {name: value.list_data()[0].asnumpy() for name, value in _named(model).items()})
 
 
 def load_parameters(model: object, path: str | Path) -> object:
     """Read a safetensors file into an initialized gluon block, on whatever devices it is; returns the block.
 
-    Raises FileFormatError where the file is damaged, UsageError where its names or shapes are not the block's.
+    Raises FileFormatError if the file is damaged, UsageError if its names or shapes are not the block's.
     """
     found = _named(model)
     arrays = parameters.read(path, {name: tuple(value.shape) for name, value in found.items()})
@@ -190,6 +190,6 @@ def load_parameters(model: object, path: str | Path) -> object:
 
 
 def _named(model: Any) -> dict[str, Any]:
-    """The parameters by number and kind ("0.weight"); gluon counts the blocks of a process in their names."""
+    """The parameters by number and kind ("0.weight"); gluon numbers all blocks of a process in their names."""
     items = model.collect_params().items()
     return {f"{number}.{name.rpartition('_')[2]}": value for number, (name, value) in enumerate(items)}

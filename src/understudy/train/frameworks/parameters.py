@@ -1,7 +1,7 @@
-"""Parameters on disk, whatever the framework: one safetensors file of NumPy arrays, written atomically.
+"""Parameters on disk, for any framework: one safetensors file of NumPy arrays, written atomically.
 
-The Trainers beside this file have `save_parameters` and `load_parameters` on top of it. The file knows no device: what
-a GPU wrote is read on a machine without one, and by every library that reads safetensors.
+The Trainers beside this file build their `save_parameters` and `load_parameters` on it. The file names no device: it
+can be read on a machine without GPUs, and by any library that reads safetensors.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ KEPT += ("float32", "float64", "complex64")
 
 
 def write(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write `arrays` by name; the file is there as a whole or not at all.
+    """Write `arrays` by name; the file is complete or does not exist.
 
-    Raises UsageError where an array is of a type that the format lacks, or the file cannot be written.
+    Raises UsageError if the format lacks an array's type or the file cannot be written.
     """
     path = Path(path)
     for name, array in arrays.items():
@@ -47,7 +47,7 @@ def write(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
 def read(path: str | Path, expected: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     """The arrays of a file by name. `expected` maps the names of the model to their shapes.
 
-    Raises FileFormatError where the file is missing or damaged, UsageError where it is of another model.
+    Raises FileFormatError if the file is missing or damaged, UsageError if it belongs to another model.
     """
     try:
         arrays: dict[str, np.ndarray] = load_file(path)

@@ -1,7 +1,7 @@
-"""The Trainer for TensorFlow: Keras' own `fit` under the placement that `num_gpus` asks for.
+"""The Trainer for TensorFlow: Keras' own `fit` under the placement that `num_gpus` implies.
 
-`Trainer(max_epochs=10, num_gpus=2).fit(make_model, data, loss=..., optimizer=...)`. Variables stay where they are made,
-so the model is given as a function that makes it.
+`Trainer(max_epochs=10, num_gpus=2).fit(make_model, data, loss=..., optimizer=...)`. Variables stay where they are
+created, so the model is given as a function that creates it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Trainer", "load_parameters", "save_parameters"]
 
 @cache
 def _mirrored(names: tuple[str, ...]) -> object:
-    """One strategy for each set of devices: two of them in one process would share the keys of their collectives."""
+    """One strategy per set of devices: two strategies in one process would share the keys of their collectives."""
     return tf.distribute.MirroredStrategy(list(names))
 
 
@@ -49,7 +49,7 @@ class Trainer(TrainerBase):
         optimizer: Callable[[], Any],
         **options: object,
     ) -> list[dict[str, float]]:
-        """Train for `max_epochs` and return `history`: one dict an epoch, with Keras' names (loss, val_loss).
+        """Train for `max_epochs` and return `history`: one dict per epoch, with Keras' names (loss, val_loss).
 
         `train_data` is a tf.data.Dataset of (inputs, targets) batches or such a tuple of arrays; `make_model` and
         `optimizer` are functions because both own variables; `options` go to Keras' `fit`.
@@ -74,14 +74,14 @@ class Trainer(TrainerBase):
 
 
 def save_parameters(model: object, path: str | Path) -> None:
-    """Write the weights of a Keras model, wherever they are, to one safetensors file, atomically."""
+    """Write the weights of a Keras model, on whatever devices, to one safetensors file, atomically."""
     parameters.write(path, {name: weight.numpy() for name, weight in _named(model).items()})
 
 
 def load_parameters(model: object, path: str | Path) -> object:
     """Read a safetensors file into a built Keras model, whose weights stay where they are; returns the model.
 
-    Raises FileFormatError where the file is damaged, UsageError where its names or shapes are not the model's.
+    Raises FileFormatError if the file is damaged, UsageError if its names or shapes are not the model's.
     """
     weights = _named(model)
     arrays = parameters.read(path, {name: tuple(weight.shape) for name, weight in weights.items()})
@@ -91,5 +91,5 @@ def load_parameters(model: object, path: str | Path) -> object:
 
 
 def _named(model: Any) -> dict[str, Any]:
-    """The weights by number and name: "0.kernel", "1.bias"; Keras counts the layers of a process in paths."""
+    """The weights, by number and name: "0.kernel", "1.bias"; Keras numbers all layers of a process in their paths."""
     return {f"{number}.{weight.name}": weight for number, weight in enumerate(model.weights)}

@@ -1,4 +1,4 @@
-"""Where a model trains: one small object a way of placing it, and the choice among them."""
+"""Where a model trains: one small class per placement, and the choice among them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STRATEGIES: dict[str, type[SingleDevice]] = {
 
 
 def choose(strategy: str | SingleDevice, num_gpus: int) -> SingleDevice:
-    """The strategy of that name; an object is itself. "auto": ddp among several processes, dp on several GPUs."""
+    """The strategy of that name, or the given object. "auto": ddp for several processes, dp on several GPUs."""
     if isinstance(strategy, SingleDevice):
         return strategy
     if strategy == "auto":

@@ -1,4 +1,4 @@
-"""One process a GPU, on one machine or many: PyTorch's DistributedDataParallel, started by torchrun."""
+"""One process per GPU, on one machine or many: PyTorch's DistributedDataParallel, started by torchrun."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from understudy.train.strategies.single import SingleDevice
 
 
 class Distributed(SingleDevice):
-    """Every process holds the model and trains on its share of each batch; gradients are averaged in backward.
+    """Every process holds the model and trains on its share of each batch; backward passes average gradients.
 
-    Keyword arguments go to DistributedDataParallel (`find_unused_parameters=True`, ...). The process group is the one
-    that exists, or is made from torchrun's variables: nccl with GPUs, gloo without. Small values (flags, sums,
+    Keyword arguments go to DistributedDataParallel (`find_unused_parameters=True`, ...). The process group is the
+    existing one, or is created from torchrun's variables: nccl with GPUs, gloo without. Small values (flags, sums,
     random states) travel over gloo, which needs no GPU.
     """
 
@@ -82,7 +82,7 @@ class Distributed(SingleDevice):
         return [name for name, p in parameters if p.requires_grad and id(p) not in self._sparse]
 
     def _wrap(self, wrapper: DistributedDataParallel) -> None:
-        """Make the wrapper, or make the same one anew for other parameters: whoever holds it need not know."""
+        """Create the wrapper, or reinitialize the same object for other parameters, so references to it stay valid."""
         wrapped = self._wrapped()
         parameters = dict(self._model.named_parameters())
         self._managed = {id(parameters[name]) for name in wrapped}
@@ -132,14 +132,14 @@ class Distributed(SingleDevice):
                 parameter.grad = self._sparse_sum(parameter) / self.world_size
 
     def _dense_sum(self, parameter: torch.Tensor) -> torch.Tensor:
-        """The sum of a parameter's gradients over the processes, of which some may have none."""
+        """The sum of a parameter's gradients over the processes, some of which may have none."""
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         gradient = gradient.to_dense() if gradient.is_sparse else gradient
         dist.all_reduce(gradient, group=self._group(gradient.device))
         return gradient
 
     def _sparse_sum(self, parameter: torch.Tensor) -> torch.Tensor:
-        """The same for sparse ones: the entries of all processes, which NCCL gathers in tensors of equal sizes."""
+        """The same for sparse gradients: the entries of all processes, gathered in tensors of equal size for NCCL."""
         own = None if parameter.grad is None else parameter.grad.coalesce()
         sizes = self.gather((0, 0) if own is None else (own.sparse_dim(), own._nnz()))
         dims, most = (max(size) for size in zip(*sizes, strict=True))
@@ -162,7 +162,7 @@ class Distributed(SingleDevice):
         return id(parameter) in self._managed
 
     def _group(self, device: torch.device) -> dist.ProcessGroup | None:
-        """The process group for tensors of that device; None is the default one."""
+        """The process group for tensors on that device; None is the default group."""
         return self._control if device.type == "cpu" else None
 
     def without_sync(self, runner: nn.Module) -> AbstractContextManager[object]:
@@ -196,9 +196,9 @@ class Distributed(SingleDevice):
 
 
 def _control_group() -> dist.ProcessGroup:
-    """A group for small values on the host: the default one where that is gloo's, else one for all Trainers.
+    """A group for small values on the host: the default group if it is gloo's, otherwise one for all Trainers.
 
-    Each group of gloo's connects every process to every other one over the network again.
+    Each gloo group opens connections between all processes again, so one is shared.
     """
     default = dist.group.WORLD
     assert default is not None
@@ -214,16 +214,17 @@ _CONTROL_GROUPS: weakref.WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup]
 
 
 def sparse_weights(model: nn.Module) -> set[int]:
-    """The ids of the parameters of modules that give sparse gradients, such as an Embedding with sparse=True."""
+    """The ids of the parameters of modules with sparse gradients, such as an Embedding with sparse=True."""
     modules = [module for module in model.modules() if getattr(module, "sparse", False) is True]
     return {id(parameter) for module in modules for parameter in module.parameters(recurse=False)}
 
 
 def _end_group() -> None:
-    """Leave the process group as the interpreter ends.
+    """Destroy the process group when the interpreter exits.
 
-    gloo's threads free the tensors of the last collectives, for which they need the interpreter's lock. One that asks
-    for it when the interpreter has ended aborts the process, so they are given a moment (torch 2.13, gloo/runLoop).
+    gloo's threads release the tensors of the last collectives, for which they need the interpreter's lock. One that
+    requests it after the interpreter has exited aborts the process, so they are given a moment (torch 2.13,
+    gloo/runLoop).
     """
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -15,7 +15,7 @@ from understudy.train.strategies.single import SingleDevice
 class DataParallel(SingleDevice):
     """A batch of 128 on 2 GPUs is 64 + 64, on 3 GPUs 43 + 43 + 42; fewer samples than GPUs leave some idle.
 
-    Outputs are gathered on the first GPU, where the loss is taken, so that the gradient is that of the whole batch.
+    Outputs are gathered on the first GPU, where the loss is computed, so the gradient is that of the whole batch.
     """
 
     name = "dp"
@@ -32,7 +32,7 @@ class DataParallel(SingleDevice):
 
 
 class _Replicas(nn.DataParallel[nn.Module]):
-    """PyTorch's, which hands lists of names and dataclasses to every replica as a whole: here they are divided too."""
+    """PyTorch's DataParallel gives lists of names and dataclasses whole to every replica; this divides them too."""
 
     def scatter(self, inputs: tuple[object, ...], kwargs: dict[str, object] | None, device_ids: Any) -> object:
         tensors = {id(tensor): tensor for tensor in us.tensors_in(inputs)}
@@ -50,7 +50,7 @@ class _Replicas(nn.DataParallel[nn.Module]):
 def _part(
     inputs: object, tensors: dict[int, torch.Tensor], there: dict[int, torch.Tensor], device: torch.device, rows: slice
 ) -> object:
-    """What one replica gets: its parts of tensors, scalars as they are, and its rows of what has one name a row."""
+    """One replica's part: its rows of tensors and of lists with one entry per row, and scalars unchanged."""
     total = len(next(tensor for key, tensor in tensors.items() if key in there)) if there else -1
 
     def part(tensor: torch.Tensor) -> torch.Tensor:

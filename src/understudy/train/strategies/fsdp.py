@@ -1,4 +1,4 @@
-"""One process a GPU, each holding a shard of the parameters, gradients and optimizer state: PyTorch's FSDP2."""
+"""One process per GPU, each holding a shard of the parameters, gradients and optimizer state: PyTorch's FSDP2."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Sharded(Distributed):
     """`fully_shard` on the model and, before it, on every block: the entries of its ModuleLists and Sequentials.
 
     Keyword arguments go to `fully_shard` (`mp_policy=...`, `reshard_after_forward=...`). The parameters become
-    DTensors; an optimizer that was made before is given them in the place of those that it holds. Parameters without
-    dimensions, of another type than most, or with sparse gradients stay whole in every process, and so do a loss's.
-    Buffers are rank 0's before each forward pass of training, as under DDP.
+    DTensors; an existing optimizer gets them in place of the parameters that it holds. Parameters without dimensions,
+    of another dtype than most, or with sparse gradients stay whole in every process, as do those of a loss. Before each
+    forward pass of training, buffers are copied from rank 0, as under DDP.
     """
 
     name = "fsdp"
@@ -65,7 +65,7 @@ class Sharded(Distributed):
                 module.reshard()
 
     def adopt_parameters(self) -> None:
-        """Where a callback has called the model, what it has frozen is thrown away with what that has gathered."""
+        """What a callback froze on gathered parameters is lost when they are released: set it on the shards."""
         trained = [parameter.requires_grad for parameter in self._model.parameters()]
         if trained == self._trained:
             return
@@ -106,7 +106,7 @@ class Sharded(Distributed):
         return isinstance(parameter, DTensor)
 
     def clip_gradients(self, parameters: Sequence[torch.Tensor], largest: float) -> None:
-        """The norm is that of all shards and of what is kept whole; PyTorch's own takes tensors of one kind alone."""
+        """The norm covers all shards and whole parameters; PyTorch's own function takes tensors of one kind only."""
         from torch.distributed.tensor import DTensor
 
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -149,9 +149,9 @@ class Sharded(Distributed):
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """The entries of ModuleLists and Sequentials, inner ones first, that can be shards of their own.
+    """The entries of ModuleLists and Sequentials, inner ones first, that can be sharded separately.
 
-    Those that share a parameter with a module outside of them stay with what holds both: FSDP wants one group for it.
+    Entries that share a parameter with a module outside are left to a module with both: FSDP needs one group for it.
     """
     users: dict[int, set[int]] = {}  # of each parameter
     for module in model.modules():
@@ -169,7 +169,7 @@ def _blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def _kept_whole(model: nn.Module) -> set[nn.Parameter]:
-    """Parameters that cannot be in shards: those without dimensions, and those of another type than most."""
+    """Parameters that cannot be sharded: those without dimensions, and those of another dtype than most."""
     parameters = list(model.parameters())
     sizes: dict[torch.dtype, int] = {}
     for parameter in parameters:

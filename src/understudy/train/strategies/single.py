@@ -1,4 +1,4 @@
-"""One process and one device: what every other strategy changes a part of."""
+"""One process and one device: the base of all other strategies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from understudy import torch as us
 
 
 class SingleDevice:
-    """The model and its batches live on the first GPU given, or on the CPU."""
+    """The model and its batches are on the first GPU given, or on the CPU."""
 
     name = "single"
     rank = 0
@@ -24,7 +24,7 @@ class SingleDevice:
         self.gpus: list[torch.device] = []
 
     def setup(self, gpus: Sequence[torch.device]) -> None:
-        """Take the devices; `gpus` empty means the CPU."""
+        """Set the devices; empty `gpus` means the CPU."""
         self.gpus = list(gpus[:1])
 
     @property
@@ -33,44 +33,44 @@ class SingleDevice:
         return self.gpus[0] if self.gpus else us.cpu()
 
     def place(self, model: nn.Module) -> nn.Module:
-        """What to call instead of `model`, which is moved to where it trains."""
+        """Move `model` to where it trains, and return what to call instead of it."""
         return model.to(self.device)
 
     def adopt_parameters(self) -> None:
-        """Take note of what was frozen and unfrozen since `place`, as callbacks may do."""
+        """Adopt what has been frozen or unfrozen since `place`, for example by callbacks."""
 
     def adopt_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let an optimizer hold the parameters as they are placed. Raises UsageError where it cannot train them."""
+        """Give an optimizer the placed parameters. Raises UsageError if it cannot train them."""
 
     def without_sync(self, runner: nn.Module) -> AbstractContextManager[object]:
-        """A block whose backward passes leave the gradients of other processes alone."""
+        """A block in which backward passes do not average gradients over processes."""
         return nullcontext()
 
     def before_forward(self) -> None:
         """What processes do together before each forward pass of training."""
 
     def after_evaluation(self) -> None:
-        """Give back what forward passes without backward ones have gathered: callbacks see what is trained."""
+        """Release what forward passes without backward passes have gathered, so that callbacks see what is trained."""
 
     def average_unmanaged(self, optimizer: torch.optim.Optimizer) -> None:
-        """Average the gradients of parameters that the placed model does not hold, such as a loss's, over processes."""
+        """Average over processes the gradients of parameters outside the placed model, such as a loss's."""
 
     def equalize(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Give every process the values that rank 0 has."""
+        """Give every process the values of rank 0."""
 
     def follow(self, module: nn.Module) -> None:
-        """Give every process rank 0's state of a module beside the model, and its buffers before each forward pass."""
+        """Give every process rank 0's state of another module, and its buffers before each forward pass of training."""
 
     def clip_gradients(self, parameters: Sequence[torch.Tensor], largest: float) -> None:
-        """Scale all gradients so that their norm together is at most `largest`."""
+        """Scale all gradients so that their total norm is at most `largest`."""
         nn.utils.clip_grad_norm_(parameters, largest)
 
     def full(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The whole of a tensor of which this process may hold a shard."""
+        """The whole tensor, of which this process may hold only a shard."""
         return tensor.detach()
 
     def shard(self, full: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """`full` as `like` is placed: the inverse of `full`."""
+        """The tensor `full` placed like `like`: the inverse of the method `full`."""
         return us.to(full, like.device)
 
     def sum_over_ranks(self, values: dict[str, float]) -> dict[str, float]:
@@ -86,5 +86,5 @@ class SingleDevice:
 
     @contextmanager
     def rank_zero_first(self) -> Iterator[bool]:
-        """True on the one process that writes files; the others leave the block after it."""
+        """True on rank 0, which writes files; the other processes leave the block after it."""
         yield True
