@@ -27,6 +27,7 @@ from understudy.seam.torch.operators.plan import (
     on_cpu,
     registered,
     run_python,
+    scattered_bytes,
     selects,
     signature,
     tensors_in,
@@ -169,14 +170,14 @@ class Dispatch(TorchDispatchMode):
     def plain(self, plan: Plan, func: OpOverload, args: Arguments) -> object:
         """Tensors of one device and numbers, without keywords; what turns out to be anything else is `general`."""
         key: list[Hashable] = [plan]
-        device = NOWHERE
-        first: Tag | None = None
+        device, first, scattered = NOWHERE, None, False
         for value in args:
             kind = value.__class__
             if kind is Tensor or kind is Parameter:
                 try:
                     tag = storage_of(value)._us
                     key += (value.shape, value.dtype)
+                    scattered |= plan.ordered and not value.is_contiguous()
                 except (NotImplementedError, RuntimeError, ValueError):  # sparse ones lack storage, nested ones sizes
                     return self.general(plan, func, args, {})
                 found = tag.device
@@ -214,7 +215,7 @@ class Dispatch(TorchDispatchMode):
             else:
                 self.tag(out, device)
                 key += [size_of(tensor) for tensor in tensors_in((out,))]
-        key += plan.order_of(args, out)
+        key += [scattered_bytes(args, out)] if scattered else ()
         machine = self.machine
         if plan.simple and not machine.watching and (cost := self.costs.get((*key, device))) is not None:
             local = self.local
@@ -405,7 +406,7 @@ class Dispatch(TorchDispatchMode):
                 key += (size_of(tensor), tensor.dtype)
             if plan.attributes:
                 key += [str(value) for value in args if next(tensors_in((value,)), None) is None]
-            key += plan.order_of(args, out)
+            key += [scattered_bytes(args, out)] if plan.ordered else ()
         tf32 = self.state.tf32(plan.convolves) if plan.math else 0
         if plan.math:
             key += [tf32, plan.layout and plan.layout(args)]

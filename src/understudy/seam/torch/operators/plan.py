@@ -136,10 +136,6 @@ class Plan:
         if not self.builtin and (key := python_kernel(func)) is not None:
             self.handler = partial(run_python, key)
 
-    def order_of(self, args: Arguments, out: object) -> tuple[int, ...]:
-        """What tells of a call's time beside shapes and types: how its operands lie in memory, where that matters."""
-        return (scattered_bytes(args, out),) if self.ordered else ()
-
     def run_foreign(self, func: Kernel, args: Arguments, kwargs: Keywords) -> object:
         """Call a library's kernel in C++, which makes its tensors where an argument says: on the CPU.
 
