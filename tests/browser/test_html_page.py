@@ -98,6 +98,14 @@ def test_charts_are_drawn_when_they_come_into_view(visit):
     assert sorted(lanes) == ["cuda:0 stream 0", "cuda:0 stream 1", "cuda:1 stream 0", "host main thread"]
 
 
+def test_a_peak_narrower_than_a_pixel_is_outlined(visit):
+    page = visit(program(steps=30))
+    page.show(".memory-chart")
+    tops = "[...document.querySelectorAll('.memory-chart .%s')].map((one) => one.getBBox().y)"
+    (outline,) = page.run(tops % "total")
+    assert outline == min(page.run(tops % "area"))
+
+
 def unfold(page: Browser) -> None:
     page.run("document.querySelectorAll('main > details').forEach((one) => { one.open = true; })")
 

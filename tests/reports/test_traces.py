@@ -14,7 +14,9 @@ from helpers.operations import EventRecord, EventWait, Kernel, submit
 from understudy import checks, gpus, reports
 from understudy.errors import UsageError
 from understudy.machine.memory.settings import parse
+from understudy.measure import snapshot as snapshot_file
 from understudy.reports import chrome_trace, kineto, memory_snapshot, sarif
+from understudy.reports.parts.summary import summarize
 from understudy.session import build_machine
 from understudy.trace import kineto as trace_kineto
 from understudy.trace.finding import Finding
@@ -185,6 +187,20 @@ def test_torch_s_own_tool_reads_the_snapshot(program):
     assert "1.0KiB" in _memory_viz.trace(snapshot)
     assert "2.0MiB" in _memory_viz.segsum(snapshot)
     assert "MemoryViz" in _memory_viz.trace_plot(snapshot)
+
+
+def test_a_snapshot_of_an_emulated_gpu_is_reported_as_one(program, tmp_path):
+    program.memory("segment_alloc", 1 << 32, 2 << 20, line=2).memory("alloc", 1 << 32, 1024, line=3)
+    path = tmp_path / "run.snapshot.pickle"
+    path.write_bytes(memory_snapshot.render(program.trace, []))
+    emulated = summarize(snapshot_file.load(path), [])
+    assert emulated.verdict.startswith("EMULATED on 1 GPU of unknown model: 1.00 KiB allocated (modelled)")
+    assert emulated.times_are == "what the allocator recorded"
+    data = pickle.loads(path.read_bytes())
+    del data["understudy"]  # as a real GPU's
+    path.write_bytes(pickle.dumps(data))
+    measured = summarize(snapshot_file.load(path), [])
+    assert measured.verdict.startswith("MEASURED on 1 GPU of unknown model: 1.00 KiB allocated, 2.00 MiB reserved")
 
 
 def test_a_run_without_history_has_no_snapshot(training):

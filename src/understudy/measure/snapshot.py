@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
 
 from understudy import foreign
 from understudy.analysis.remedies import SETTINGS
@@ -42,9 +43,12 @@ def load(path: str | Path) -> Trace:
         OSError: the file cannot be read.
     """
     trace = Trace()
-    trace.facts |= {"source": "measured", "gpus": [], "devices": [], "program": Path(path).name}
+    snapshot = _decoded(path)
+    ours = snapshot.get("understudy")
+    source = str(ours.get("source", "measured")) if isinstance(ours, Mapping) else "measured"
+    trace.facts |= {"source": source, "gpus": [], "devices": [], "program": Path(path).name}
     trace.facts |= {"recorded_by": "torch.cuda.memory", "not_decidable": list(UNDECIDABLE + WITHOUT_WORK)}
-    add(trace, path)
+    _add(trace, snapshot, path)
     return trace
 
 
@@ -55,11 +59,20 @@ def add(trace: Trace, path: str | Path) -> None:
         FileFormatError: the file is no snapshot, or asks to run code.
         OSError: the file cannot be read.
     """
+    _add(trace, _decoded(path), path)
+
+
+def _decoded(path: str | Path) -> Mapping[str, Any]:
+    """What the file holds, once it is known to be a snapshot."""
     snapshot = decode(foreign.read_bytes(path), path)
     if not isinstance(snapshot, Mapping) or not any(
         isinstance(snapshot.get(name), Sequence) for name in ("device_traces", "segments")
     ):
         raise FileFormatError(f"{path} holds neither device_traces nor segments, so it is not a memory snapshot")
+    return snapshot
+
+
+def _add(trace: Trace, snapshot: Mapping[str, Any], path: str | Path) -> None:
     trace.memory = type(trace.memory)()
     try:
         events = [

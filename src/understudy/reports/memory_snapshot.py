@@ -1,7 +1,7 @@
 """The allocators' history as a memory snapshot, which https://pytorch.org/memory_viz and torch's own tools read.
 
 The format is that of `torch.cuda.memory._snapshot()`: `device_traces` holds each device's actions, `segments` what the
-allocator held at the end.
+allocator held at the end. Its readers ignore `understudy`, by which `understudy report` knows an emulated recording.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def as_dict(trace: Trace) -> Json:
         "device_traces": traces,
         "allocator_settings": trace.facts.get("allocator_settings", {}),
         "external_annotations": [],
+        "understudy": {"source": trace.facts.get("source", "modelled")},
     }
 
 

@@ -142,8 +142,10 @@ class Summary:
     @property
     def times_are(self) -> str:
         """Where the durations come from, with their error band where it is known."""
+        if self.not_decidable and not self.worked:
+            return "what the allocator recorded"
         if not self.emulated:
-            return f"times are {self.source}" if self.worked else "what the allocator recorded"
+            return f"times are {self.source}"
         words = f"times are {self.source}"
         words += (
             f", within about ±{format_share(self.band)}" if self.band is not None else "; their error band is not known"

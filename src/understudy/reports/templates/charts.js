@@ -118,6 +118,9 @@ const drawChart = (() => {
       make("path", { d: `${path(above)}${floor}Z`, fill: tint(trace.colour), "fill-opacity": 0.85, class: "area" }, plot);
       above.forEach((value, i) => { below[i] = value; });
     }
+    // A peak that is narrower than a pixel is seen by its outline alone.
+    const outline = below.map((value, i) => `${i ? "H" : "M"}${x(traces[0].x[i]).toFixed(1)}${i ? "V" : ","}${y(value).toFixed(1)}`).join("");
+    if (outline) make("path", { d: outline, fill: "none", stroke: css("--dim"), "stroke-width": 1, class: "total" }, plot);
   }
 
   function others(plot, trace, x, y) {

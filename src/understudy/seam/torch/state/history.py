@@ -377,6 +377,7 @@ class History:
             "device_traces": [events[-self.shown.entries :] for events in traces],
             "allocator_settings": settings,
             "external_annotations": [],
+            "understudy": {"source": "modelled"},  # no key of PyTorch's: `understudy report` calls it emulated
         }
 
     def _fill(self, traces: list[list[dict[str, object]]]) -> None:
