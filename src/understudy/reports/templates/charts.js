@@ -118,9 +118,23 @@ const drawChart = (() => {
       make("path", { d: `${path(above)}${floor}Z`, fill: tint(trace.colour), "fill-opacity": 0.85, class: "area" }, plot);
       above.forEach((value, i) => { below[i] = value; });
     }
-    // A peak that is narrower than a pixel is seen by its outline alone.
-    const outline = below.map((value, i) => `${i ? "H" : "M"}${x(traces[0].x[i]).toFixed(1)}${i ? "V" : ","}${y(value).toFixed(1)}`).join("");
-    if (outline) make("path", { d: outline, fill: "none", stroke: css("--dim"), "stroke-width": 1, class: "total" }, plot);
+    if (traces.length) make("path", { d: outline(traces[0].x.map(x), below.map(y)), fill: "none", stroke: css("--dim"), class: "total" }, plot);
+  }
+
+  // The highest point of each column of pixels, so that a peak narrower than one is seen and a dense stretch stays light.
+  function outline(lefts, tops) {
+    const columns = new Map();
+    lefts.forEach((left, i) => {
+      const column = Math.round(left);
+      columns.set(column, { top: Math.min(tops[i], columns.get(column)?.top ?? Infinity), last: tops[i] });
+    });
+    let path = "", before = null;
+    for (const [column, { top, last }] of columns) {
+      if (before && column > before.column + 1) path += `V${before.last.toFixed(1)}`;
+      path += before ? `H${column}V${top.toFixed(1)}` : `M${column},${top.toFixed(1)}`;
+      before = { column, last };
+    }
+    return path;
   }
 
   function others(plot, trace, x, y) {
