@@ -59,22 +59,22 @@ GRACE_S = 10
 
 HEAD = """# Programs that others wrote
 
-`make programs` runs the programs below, unchanged, on emulated GPUs and writes this table. Packages are
-installed into an environment of their own (2 GB). `make programs ARGS="--sources DIR --clone"` also runs what needs
-a git checkout, and clones from GitHub what DIR lacks. All data is made locally. `tools/programs/programs.toml`
-has the command of each, and how its success is judged: it must succeed and print what the row asks for.
+`make programs` runs the programs below, unchanged, on emulated GPUs and writes this table. Packages are installed into
+a separate environment (2 GB). `make programs ARGS="--sources DIR --clone"` also runs programs that need a git checkout,
+and clones those that DIR lacks from GitHub. All data is generated locally. `tools/programs/programs.toml` has each
+program's command and says how its success is judged: it must succeed and print what the row expects.
 
 Step time (the median of the optimizer's steps after the first) and peak memory (of the fullest GPU) are modelled.
-Findings are what the checks say beyond notes that cost nothing. `torch` is the version that the row ran on: torchvision
-is published for CUDA builds of torch, so what needs it runs with `make programs TORCH=2.14.1`; where its Python part is
-enough (`torchvision-python`), that is installed, and so is what needs torchvision, in a folder that only the rows see
-which name it. Rows that say "equal to the CPU's" compare
-losses with a run on the CPU. `make programs-compiled` runs the rows called "compiled", with Triton; torchtitan needs
-PyTorch 2.14 (`make programs TORCH=2.14.1`). Triton's tutorials compare their own results with PyTorch's.
-Where both say how long a step takes on this machine, the row shows real and processor time beside the CPU's; it fails
-beyond four times the CPU's processor time, unless it takes no more than ten milliseconds more: steps of a millisecond,
-such as those of the documents' networks, are mostly the emulation's own work.
-Programs of `tools/programs/programs.toml` that are missing below have not been run with this version.
+Findings are those of the checks, without notes that have no measurable cost. `torch` is the version that the row ran
+on. torchvision is published for CUDA builds of torch, so programs that need it run with `make programs TORCH=2.14.1`.
+If its Python part is enough (`torchvision-python`), that part and the packages that need torchvision are installed in a
+folder that only the rows naming it can see. Rows that say "equal to the CPU's" compare losses with a run on the CPU.
+`make programs-compiled` runs the rows called "compiled", with Triton; torchtitan needs PyTorch 2.14 (`make programs
+TORCH=2.14.1`). Triton's tutorials compare their own results with PyTorch's. If both runs say how long a step takes on
+this machine, the row shows real and processor time beside the CPU's. Such a row fails if it takes more than four times
+the CPU's processor time, unless the difference is at most ten milliseconds: steps of a millisecond, such as those of
+the documents' networks, are mostly the emulation's own work. Programs in `tools/programs/programs.toml` that are
+missing below have not been run with this version.
 
 | program | what it does | GPUs | torch | packages | outcome | step | peak | findings |
 |---|---|---|---|---|---|---|---|---|
