@@ -242,25 +242,21 @@ class FusedOptimizer(Remedy):
         self.steps: dict[int, tuple[int, int, int]] = {}  # row -> (row that counts, last one, bytes of the fused one)
         rows = list(rows_of(self.trace))
         threads = [lane.thread for lane in self.trace.lanes]
-        written: dict[int, list[int]] = {}  # by thread, the rows since its last step and those of the step
-        of_last: dict[int, list[int]] = {}
+        written: dict[int, list[int]] = {}  # by thread
         for index, row in enumerate(rows):
-            thread = threads[row[1]]
-            if row[0] == Kind.STEP:
-                of_last[thread] = written.pop(thread, [])
-                continue
-            written.setdefault(thread, []).append(index)
-            if row[0] == Kind.NOTE and row[3] in self.sites and thread in of_last:
+            before = written.setdefault(threads[row[1]], [])
+            if row[0] == Kind.NOTE and row[3] in self.sites:
                 note = self.trace.notes[row[7]]
                 detail = dict(note.detail)
                 kernels = int(detail.get("kernels", 0)) if note.code == "unfused-optimizer" else 0
-                before = of_last[thread]
                 of_step = [at for at in before[max(0, len(before) - kernels) :] if rows[at][0] == Kind.KERNEL]
                 # Half of the bytes where nothing more is known: no result is written in between.
                 size = int(detail.get("fused_bytes", sum(rows[at][7] for at in of_step) // 2))
                 if of_step and (not self.fusible or "fused_bytes" in detail):  # a captured graph's step has no kernels
                     counts = of_step[0] if detail.get("optimizer") != "SGD" else of_step[-1]
                     self.steps |= dict.fromkeys(of_step, (counts, of_step[-1], size))
+            if row[0] != Kind.STEP:
+                before.append(index)
 
     def change(self, index: int, row: Row, lane: Lane, gap_ns: int) -> Change:
         """The first kernel of a step counts its steps, where that is done; the last one does the rest, others go."""

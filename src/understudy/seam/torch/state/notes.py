@@ -31,10 +31,28 @@ FUSED = ("Adam", "AdamW", "SGD")
 
 
 class Place(threading.local):
-    """How many rows there were before and after the last step of an optimizer in a thread."""
+    """What a thread's optimizers have done: how many rows there were before and after the last step of one.
+
+    A step of the program ends with that of its first optimizer. Those of others belong to it, until one of them takes
+    two without the first: a warm-up is over, or a critic takes several steps for each one of the generator.
+    """
 
     before_step = 0
     after_step = 0
+
+    def __init__(self) -> None:
+        self._first: weakref.ref[torch.optim.Optimizer] | None = None
+        self._others: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+
+    def ends_step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether a step of the program ends with this optimizer's."""
+        first = None if self._first is None else self._first()
+        if first not in (None, optimizer) and optimizer not in self._others:
+            self._others.add(optimizer)
+            return False
+        self._first = weakref.ref(optimizer)
+        self._others.clear()
+        return True
 
 
 class Notes:
@@ -83,15 +101,16 @@ class Notes:
         if device < 0:
             return
         site = core.site()
-        if core.local.streams[device].capture is None:
-            self.stepped(site)
-        else:
+        first = len(machine.trace.rows)
+        if core.local.streams[device].capture is not None:
             self.captured_steps += 1
+        elif self._place.ends_step(optimizer):
+            self.stepped(site)
         foreach = any(_multi_tensor(group) for group in optimizer.param_groups)
         fused = any(group.get("fused") for group in optimizer.param_groups)
         fusible = type(optimizer).__name__ in FUSED and all("fused" in group for group in optimizer.param_groups)
         if not foreach or (fusible and not fused):
-            kernels = self._rows_since(self._place.before_step) - 1  # without the mark of the step
+            kernels = self._rows_since(self._place.before_step) - self._rows_since(first)  # without the step's mark
             detail: dict[str, int] = {"foreach": 1} if foreach else {}
             if fusible:
                 detail["fused_bytes"] = self._fused_bytes(optimizer, parameters)
