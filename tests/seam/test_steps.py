@@ -1,75 +1,109 @@
-"""A step of the program: what ends it where several optimizers step."""
+"""Optimizer steps as rows of the trace, and remarks on those that update one tensor at a time."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
-import pytest
 import torch
-from torch import nn
+from torch.optim import optimizer as optimizers
 
-import understudy
+from understudy import emulate
 from understudy.trace.operation import Kind
 
-STEPS = 6
+
+def train(device: str, steps: int, **options):
+    net = torch.nn.Linear(4, 4).to(device)
+    optimizer = torch.optim.Adam(net.parameters(), **options)
+    for _ in range(steps):
+        net(torch.ones(2, 4, device=device)).sum().backward()
+        optimizer.step()
 
 
-def steps_of(loop: Callable[[], None]) -> int:
-    """How many steps the trace of a loop has."""
-    with understudy.emulate("A100") as session:
-        loop()
-    return sum(kind == Kind.STEP for kind in session.trace.rows.column(0))
+def test_each_step_is_a_row_at_its_line():
+    with emulate("1xV100") as session:
+        train("cuda", 3)
+    steps = [record for record in session.trace if record.kind == Kind.STEP]
+    assert [record.value for record in steps] == [1, 2, 3]
+    assert {record.site.function for record in steps} == {"train"}
 
 
-def nets(rounds: dict[str, int]) -> None:
-    """Each round takes so many steps of each optimizer, in this order."""
-    layers = {name: nn.Linear(4, 4).cuda() for name in rounds}
-    optimizers = {name: torch.optim.SGD(layer.parameters(), lr=0.01) for name, layer in layers.items()}
-    for _ in range(STEPS):
-        for name, times in rounds.items():
-            for _ in range(times):
-                layers[name](torch.ones(2, 4, device="cuda")).sum().backward()
-                optimizers[name].step()
+def test_a_step_over_all_tensors_at_once_says_what_a_fused_one_would_move():
+    with emulate("1xV100") as session:
+        train("cuda", 2)
+    detail = dict(session.trace.notes[-1].detail)
+    parameters = sum(weight.numel() for weight in torch.nn.Linear(4, 4).parameters())
+    assert detail["foreach"] == 1
+    assert detail["fused_bytes"] == 2 * 4 * 4 * parameters  # parameter, gradient, two moments: read and written
 
 
-@pytest.mark.parametrize(
-    ("rounds", "steps"),
-    [
-        ({"net": 1}, STEPS),
-        ({"encoder": 1, "decoder": 1}, STEPS),
-        ({"encoder": 1, "attention": 1, "decoder": 1}, STEPS),
-        ({"critic": 5, "generator": 1}, 5 * STEPS),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else str(value),
-)
-def test_steps_are_those_of_the_first_optimizer(rounds: dict[str, int], steps: int) -> None:
-    assert steps_of(lambda: nets(rounds)) == steps
+class Container(torch.optim.Optimizer):
+    """An optimizer that steps another one, as torchtitan has it."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups[0]["params"], {})
+        self.inner = inner
+
+    def step(self, closure=None):
+        """The inner one's step."""
+        self.inner.step()
 
 
-def test_another_optimizer_takes_over_with_its_second_step() -> None:
-    layer = nn.Linear(4, 4)
-
-    def loop() -> None:
-        net = layer.cuda()
-        for factory in (torch.optim.SGD, torch.optim.Adam):
-            optimizer = factory(net.parameters(), lr=0.01)
-            warm_up.append(optimizer)
-            for _ in range(STEPS):
-                net(torch.ones(2, 4, device="cuda")).sum().backward()
-                optimizer.step()
-
-    warm_up: list[torch.optim.Optimizer] = []  # the first one stays alive
-    assert steps_of(loop) == 2 * STEPS - 1
+def test_an_optimizer_made_of_others_is_one_step():
+    with emulate("1xV100") as session:
+        net = torch.nn.Linear(4, 4).cuda()
+        optimizer = Container(torch.optim.Adam(net.parameters()))
+        for _ in range(2):
+            net(torch.ones(2, 4, device="cuda")).sum().backward()
+            optimizer.step()
+    assert [record.value for record in session.trace if record.kind == Kind.STEP] == [1, 2]
 
 
-def test_the_second_optimizer_is_noted_with_its_own_kernels() -> None:
-    with understudy.emulate("A100") as session:
-        layers = [nn.Linear(4, 4).cuda() for _ in range(2)]
-        optimizers = [torch.optim.Adam(layer.parameters(), foreach=False) for layer in layers]
-        for _ in range(STEPS):
-            layers[1](layers[0](torch.ones(2, 4, device="cuda"))).sum().backward()
-            optimizers[0].step()
-            optimizers[1].step()
-    notes = [dict(note.detail) for note in session.trace.notes if note.code == "unfused-optimizer"]
-    assert len(notes) == 2 * STEPS
-    assert notes[-1]["kernels"] == notes[-2]["kernels"] > 4
+def test_steps_on_the_cpu_are_not_the_devices():
+    with emulate("1xV100") as session:
+        train("cpu", 3)
+    assert not [record for record in session.trace if record.kind == Kind.STEP]
+
+
+def test_a_step_that_loops_over_tensors_is_remarked_on():
+    with emulate("1xV100") as session:
+        train("cuda", 2, foreach=False)
+    first, second = session.trace.notes
+    detail = dict(first.detail)
+    assert first.code == second.code == "unfused-optimizer"
+    assert (detail["optimizer"], detail["parameters"]) == ("Adam", 2)
+    assert int(detail["kernels"]) > 10
+
+
+def test_a_fused_step_is_not():
+    with emulate("1xV100") as session:
+        train("cuda", 2, foreach=False, fused=True)
+    assert session.trace.notes == []
+
+
+def test_nothing_is_watched_afterwards():
+    before = dict(optimizers._global_optimizer_post_hooks)
+    with emulate("1xV100"):
+        assert len(optimizers._global_optimizer_post_hooks) == len(before) + 1
+    assert dict(optimizers._global_optimizer_post_hooks) == before
+
+
+def test_a_step_counts_only_the_kernels_of_its_own_thread():
+    def step_beside(work: Callable[[], object]) -> int:
+        with emulate("1xV100") as session:
+            net = torch.nn.Linear(4, 4).cuda()
+            optimizer = torch.optim.SGD(net.parameters(), 0.1, foreach=False)
+            net(torch.ones(2, 4, device="cuda")).sum().backward()
+            hook = optimizer.register_step_post_hook(lambda *_: run_in_thread(work))
+            optimizer.step()
+            hook.remove()
+        (note,) = (note for note in session.trace.notes if note.code == "unfused-optimizer")
+        return int(dict(note.detail)["kernels"])
+
+    def run_in_thread(work: Callable[[], object]) -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    alone = step_beside(lambda: None)
+    assert step_beside(lambda: [torch.ones(4, device="cuda").add_(1) for _ in range(5)]) == alone == 2
