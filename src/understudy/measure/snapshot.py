@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
 
 from understudy import foreign
 from understudy.analysis.remedies import SETTINGS
@@ -62,7 +61,7 @@ def add(trace: Trace, path: str | Path) -> None:
     _add(trace, _decoded(path), path)
 
 
-def _decoded(path: str | Path) -> Mapping[str, Any]:
+def _decoded(path: str | Path) -> Json:
     """What the file holds, once it is known to be a snapshot."""
     snapshot = decode(foreign.read_bytes(path), path)
     if not isinstance(snapshot, Mapping) or not any(
@@ -72,7 +71,7 @@ def _decoded(path: str | Path) -> Mapping[str, Any]:
     return snapshot
 
 
-def _add(trace: Trace, snapshot: Mapping[str, Any], path: str | Path) -> None:
+def _add(trace: Trace, snapshot: Json, path: str | Path) -> None:
     trace.memory = type(trace.memory)()
     try:
         events = [
