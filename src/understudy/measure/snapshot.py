@@ -64,7 +64,7 @@ def add(trace: Trace, path: str | Path) -> None:
 def _decoded(path: str | Path) -> Json:
     """What the file holds, once it is known to be a snapshot."""
     snapshot = decode(foreign.read_bytes(path), path)
-    if not isinstance(snapshot, Mapping) or not any(
+    if not isinstance(snapshot, dict) or not any(
         isinstance(snapshot.get(name), Sequence) for name in ("device_traces", "segments")
     ):
         raise FileFormatError(f"{path} holds neither device_traces nor segments, so it is not a memory snapshot")
