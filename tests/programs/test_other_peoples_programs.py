@@ -76,7 +76,7 @@ def test_a_package_that_breaks_others_is_seen_by_the_rows_that_name_it(tmp_path,
         (
             "loss 1.5\nseconds a step: processor 0.009, real 0.009\n",
             "loss 1.5\nseconds a step: processor 0.001, real 0.001\n",
-            "runs: 1 loss equal to the CPU's; a step takes 9 ms where the CPU's takes 1 ms: 9.0 times the real "
+            "fails: 1 loss equal to the CPU's; a step takes 9 ms where the CPU's takes 1 ms: 9.0 times the real "
             "and 9.0 times the processor time",
         ),
         ("loss 1.5\n", "none\n", "fails: on the CPU it ended with exit code 0 and 0 losses"),
