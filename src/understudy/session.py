@@ -88,7 +88,7 @@ class Options:
     - `host_memory_limit`: the bytes of this machine's memory that PyTorch's emulated tensors may take in each process
       (or a string such as "8GiB"); None is what the machine has. Beyond it they raise `HostMemoryError`.
     - `overcommit`: serve requests beyond the GPUs' memory, to measure what a program that does not fit needs.
-    - `stop_after`: end the process right after this many steps of PyTorch's optimizers.
+    - `stop_after`: end the process right after this many steps of the program's first PyTorch optimizer.
     - `stuck_after`: the seconds that a rank may give its devices no work while others wait for it; after that it is
       reported as stuck.
     - `faults`: the faults to inject, such as "die:rank=1,step=3" (docs/faults.md).

@@ -23,7 +23,11 @@ _FIRST_CUDA: dict[str, Version] = {
     "blackwell-120": (12, 8),
 }
 _LAST_CUDA: dict[str, Version] = {"kepler": (11, 8), "pascal": (12, 6), "volta": (12, 6)}
-"""The newest CUDA whose wheels of PyTorch have kernels for these GPUs: pytorch/pytorch#157517, #172352."""
+"""The newest CUDA whose wheels of PyTorch have kernels for these GPUs.
+
+Sources: pytorch/pytorch#157517 and #172352; of Kepler, the architectures of the wheels for CUDA 11.8 up to PyTorch 2.7
+(moi90/pytorch_compute_capabilities).
+"""
 DOCUMENTS_CUDA: Version = (11, 2)
 
 

@@ -44,7 +44,8 @@ def load(path: str | Path) -> Trace:
     trace = Trace()
     snapshot = _decoded(path)
     ours = snapshot.get("understudy")
-    source = str(ours.get("source", "measured")) if isinstance(ours, Mapping) else "measured"
+    emulated = isinstance(ours, Mapping) and ours.get("source") == "modelled"
+    source = "modelled" if emulated else "measured"
     trace.facts |= {"source": source, "gpus": [], "devices": [], "program": Path(path).name}
     trace.facts |= {"recorded_by": "torch.cuda.memory", "not_decidable": list(UNDECIDABLE + WITHOUT_WORK)}
     _add(trace, snapshot, path)

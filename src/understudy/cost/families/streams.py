@@ -104,7 +104,7 @@ def price(problem: Problem) -> Price | None:
     rate = bandwidth(gpu) * class_share(_kind(problem, operator, backward), backward)
     size = float(flops.bytes_moved(signature))
     if operator.name == "index":
-        size += scattered_bytes(problem)
+        size += gathered_bytes(problem)
     again = further_bytes(problem, operator) if operator.name in ("norm", "softmax") else 0.0
     time_ns = max(moved_ns(gpu, size, rate, again), made_ns(problem, operator)) + reordered_ns(problem, operator)
     floor_ns = operator.floor_ns(gpu.generation) * launches(signature, problem.name, operator)
@@ -165,7 +165,7 @@ def reordered_ns(problem: Problem, operator: OperatorClass) -> float:
     return moved_ns(problem.gpu, more, bandwidth(problem.gpu))
 
 
-def scattered_bytes(problem: Problem) -> float:
+def gathered_bytes(problem: Problem) -> float:
     """What a gather from one long row reads beyond its elements: a sector for each, unless L2 holds the row."""
     x, outputs = problem.inputs[0] if problem.inputs else (), problem.signature.shapes[problem.signature.inputs :]
     if len(x) != 1 or not outputs or problem.item_bytes * x[0] <= problem.gpu.l2_bytes:

@@ -18,7 +18,7 @@ from understudy.seam.torch.dispatch.asserts import guarded
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.moves import move
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from understudy.seam.torch.operators.messages import device_name
+from understudy.seam.torch.operators.messages import device_name, two_devices
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.operators.tables import MASKABLE
 from understudy.seam.torch.state.state import State
@@ -86,9 +86,7 @@ def _value(state: State, indices: Sequence[Tensor | None], value: Tensor, accumu
         return move(state, value, device)
     if accumulates or torch.are_deterministic_algorithms_enabled():
         raise RuntimeError(f"expected device {device_name(device)} but got device cpu for value tensor")
-    raise RuntimeError(
-        f"Expected all tensors to be on the same device, but found at least two devices, {device_name(device)} and cpu!"
-    )
+    raise two_devices(device, CPU)
 
 
 def _one_mask(indices: Sequence[Tensor | None]) -> bool:

@@ -25,7 +25,7 @@ from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.parts import COMPOSITE, restore_dispatch_keys
 from understudy.seam.torch.kernels.composite_checks import beside
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from understudy.seam.torch.operators.messages import device_name
+from understudy.seam.torch.operators.messages import two_devices
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import FLOATING, device_of, storage_of, tag_of
@@ -57,10 +57,7 @@ def _beside_input(input: object, tolerance: object) -> None:
         return
     pair = device_of(tolerance), device_of(input)
     if pair[0] != pair[1] and FLOATING not in pair:
-        first, other = (device_name(place) for place in (pair if pair[0] >= 0 else reversed(pair)))
-        raise RuntimeError(
-            f"Expected all tensors to be on the same device, but found at least two devices, {first} and {other}!"
-        )
+        raise two_devices(*(pair if pair[0] >= 0 else reversed(pair)))
 
 
 def placed(state: State, func: OpOverload, input: Tensor, *args: object, **kwargs: object) -> object:

@@ -75,6 +75,14 @@ def _sparse_sum(names: Mapping[str, object]) -> str:
     return f"add: expected '{on_host[0]}' to be a CUDA tensor, but got a CPU tensor" if on_host else ""
 
 
+TOGETHER = "Expected all tensors to be on the same device, but "
+
+
+def two_devices(first: int, other: int) -> RuntimeError:
+    """The error of tensors on two devices where PyTorch names no argument."""
+    return RuntimeError(f"{TOGETHER}found at least two devices, {device_name(first)} and {device_name(other)}!")
+
+
 def mismatch(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> RuntimeError:
     """The error of an operator whose tensors lie on several devices."""
     if plan.name in SPECIAL:
@@ -99,19 +107,19 @@ def mismatch(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) ->
     if wrapper is None and first == CPU:
         # A TensorIterator takes the first device that is not the CPU as the common one.
         first, other = other, first
-    text = "Expected all tensors to be on the same device, but "
-    pair = f"found at least two devices, {device_name(first)} and {device_name(other)}!"
     if wrapper is None:
-        return RuntimeError(text + pair)
+        return two_devices(first, other)
     guilty = ARGUMENT_NAMES.get(plan.name, {}).get(guilty, guilty)
     if VERSION >= (2, 9):
         got = device_name(other)
         kept = device_name(first)
         return RuntimeError(
-            f"{text}got {guilty} is on {got}, different from other tensors on {kept} "
+            f"{TOGETHER}got {guilty} is on {got}, different from other tensors on {kept} "
             f"(when checking argument in method {wrapper})"
         )
-    return RuntimeError(f"{text}{pair} (when checking argument for argument {guilty} in method {wrapper})")
+    return RuntimeError(
+        f"{two_devices(first, other)} (when checking argument for argument {guilty} in method {wrapper})"
+    )
 
 
 def _type_name(tensor: torch.Tensor) -> str:

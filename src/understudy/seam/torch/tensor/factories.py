@@ -15,7 +15,7 @@ import torch.utils._device
 from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.moves import move
 from understudy.seam.torch.operators.call import Arguments, Keywords
-from understudy.seam.torch.operators.messages import device_name
+from understudy.seam.torch.operators.messages import device_name, two_devices
 from understudy.seam.torch.standins import Factory, StandIn, imported, public
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import CPU, device_of, storage_of
@@ -268,10 +268,7 @@ def _check_parts(name: str, args: Arguments, kwargs: Keywords, parts: int) -> No
     other = next(device for device in found if device != first)
     if first == CPU and parts == 3:
         first, other = other, first
-    raise RuntimeError(
-        "Expected all tensors to be on the same device, but found at least two devices, "
-        f"{device_name(first)} and {device_name(other)}!"
-    )
+    raise two_devices(first, other)
 
 
 def _together(state: State, args: Arguments, kwargs: Keywords, target: int, parts: int) -> tuple[Arguments, Keywords]:
