@@ -137,6 +137,11 @@ class Nccl:
         pass
 
     @property
+    def supports_coalescing(self) -> bool:
+        """Whether `batch_isend_irecv` makes one Work of all its messages; PyTorch asks since 2.7."""
+        return True
+
+    @property
     def supports_shrinking(self) -> bool:
         """Whether ranks can be left out: NCCL can since 2.27."""
         return True

@@ -313,8 +313,10 @@ def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
         ticket = group.carrier.send([clock], peer, tag + CLOCK_TAG)
     if stream is not None:
         site = dispatch.state.site()
-        size = sum(map(_bytes, tensors))
+        size, began_ns = sum(map(_bytes, tensors)), stream.ready_ns
+        completion = group.numbered("send")
         dispatch.machine.collective(dispatch.local.host, stream, "nccl:send", size, 2, site)
+        completion.ended(began_ns, stream.ready_ns)
 
     def finish() -> Event | None:
         ticket.wait()
@@ -337,6 +339,7 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
     out = _message(dispatch, plan, func, args, kwargs, device)
     work = dist.Work.unbox(out)
     stream, _ = _ready(dispatch, group, device)
+    completion = None if stream is None else group.numbered("recv")
     size = sum(map(_bytes, tensors))
     with torch._C._DisableTorchDispatch():
         clock = torch.zeros(1, dtype=torch.int64, device="cpu")
@@ -355,9 +358,11 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
             waits = {group.ranks[group.rank]: (-(-(sent - posted_ns) // NS), limit_ms), sender: (0, limit_ms)}
             channel = Channel(group.name, "recv", sender if len(args) > 3 else -1, args[-1])
             raise groups.late(group, channel, message(plan.name, tensors), waits)
-        stream.ready_ns = max(stream.ready_ns, sent)
+        began_ns = stream.ready_ns = max(stream.ready_ns, sent)
         site = dispatch.state.site()
         dispatch.machine.collective(dispatch.local.host, stream, "nccl:recv", size, 2, site)
+        if completion is not None:
+            completion.ended(began_ns, stream.ready_ns)
         if dispatch.machine.concurrent:
             dispatch.state.order.touched([], list(tensors), stream, site)
         return groups.mark(stream, 0)

@@ -1,8 +1,9 @@
-"""`ProcessGroup._register_on_completion_hook`: the program is told of each collective once the device is done with it.
+"""`ProcessGroup._register_on_completion_hook`: the program is told of each call once the device is done with it.
 
 NCCL's group has a thread that calls the hook. Here it is called in the order of the calls, when the program next calls
-the group and the modelled host is past the end of the work, and at the end at the latest. Source:
-`ProcessGroupNCCL::registerOnCompletionHook` and `runHookLoop` (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
+the group and the modelled host is past the end of the work, and at the end at the latest. When a message ends is known
+once somebody has waited for it. Source: `ProcessGroupNCCL::registerOnCompletionHook`, `runHookLoop`, and `workEnqueue`
+in `collective`, `pointToPoint` and `endCoalescing` (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
 """
 
 from __future__ import annotations
@@ -51,8 +52,7 @@ def methods(groups: Groups) -> dict[str, Callable[..., object]]:
             stock_wait(self)
         elif group.completions is not None:
             host = groups.state.local.host
-            if group.completions.pending:
-                host.wait_until(group.completions.pending[-1][3])
+            host.wait_until(group.completions.last_ns())
             group.completions.tell(host.now_ns)
 
     return {

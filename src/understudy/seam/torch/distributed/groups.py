@@ -18,6 +18,7 @@ from understudy.machine.stream import Event, Stream
 from understudy.ranks.calls import Channel, Operation
 from understudy.seam.cuda_driver import FIRST_PCI_BUS
 from understudy.seam.torch.distributed.allowance import Allowance
+from understudy.seam.torch.distributed.completions import Completion, Completions, Numbers
 from understudy.seam.torch.distributed.described import MASK, Described, Descriptions
 from understudy.seam.torch.distributed.lending import Lender, Lending
 from understudy.seam.torch.distributed.nccl import NCCL_VERSION
@@ -26,7 +27,6 @@ from understudy.seam.torch.distributed.skew import Skew
 from understudy.seam.torch.distributed.watch import Watch
 
 if TYPE_CHECKING:
-    from understudy.seam.torch.distributed.completions import Completions
     from understudy.seam.torch.state.ranks import Carrier
     from understudy.seam.torch.state.state import State
 
@@ -82,7 +82,7 @@ class Group:
         self.streams: dict[int, Stream] = {}
         self.connected: dict[int, int] = {}  # a device -> the bytes of the communicator there
         self.met = False
-        self.number = 0  # of the last collective on a device
+        self.numbers = Numbers()
         self.completions: Completions | None = None
         self._slates: list[Slate] = []  # those that no thread is using
 
@@ -113,11 +113,22 @@ class Group:
 
     def called(self, name: str, began_ns: int, end_ns: int) -> None:
         """A collective was queued that the device works on from `began_ns` to `end_ns`."""
-        self.number += 1
         if self.allowance is not None:
             self.allowance.called(end_ns)
-        if self.completions is not None:
-            self.completions.add(name, self.number, began_ns, end_ns)
+        self.numbered(name).ended(began_ns, end_ns)
+
+    def numbered(self, name: str) -> Completion:
+        """A call is made: it has a number, and the completion hook will be told of it."""
+        found = self.numbers.next(name)
+        if self.completions is not None and found is not self.numbers.together:
+            self.completions.pending.append(found)
+        return found
+
+    def coalesced(self) -> None:
+        """`_end_coalescing`: the completion hook will be told once of all calls since `_start_coalescing`."""
+        found = self.numbers.end()
+        if self.completions is not None and found is not None:
+            self.completions.pending.append(found)
 
     def meet(self, mine: Sequence[int]) -> list[tuple[int, ...]]:
         """Each rank's numbers: one exchange of all ranks, which bring equally many."""

@@ -79,8 +79,9 @@ def methods(groups: Groups) -> dict[str, Callable[..., object]]:
             queued = found[0]
             if queued is None or work is None:
                 return work
-            if queued.group is not None and queued.group.completions is not None:
-                queued.group.completions.tell(groups.state.local.host.now_ns)
+            group = groups.by_name.get(self.group_name)
+            if group is not None and group.completions is not None:
+                group.completions.tell(groups.state.local.host.now_ns)
             made = work_class(work, queued)
             if CALLS.together is not None:
                 CALLS.together.append(made)
@@ -101,12 +102,14 @@ def _coalescing(groups: Groups, work_class: Callable[..., Waiting]) -> dict[str,
         if known is None or not known.nccl:
             stock_start(self, device)
         else:
+            known.numbers.start()
             CALLS.together = []
 
     def end(self: dist.ProcessGroup, device: torch.device) -> object:
         if CALLS.together is None:
             return stock_end(self, device)
         works, CALLS.together = CALLS.together, None
+        groups.by_name[self.group_name].coalesced()
         return work_class(None, Queued(None), works)
 
     return {"_start_coalescing": start, "_end_coalescing": end}
