@@ -97,7 +97,9 @@ class Completions:
         done = [one for one in self.pending if not one.parts and one.end_ns <= now_ns]
         self.pending = [one for one in self.pending if one.parts or one.end_ns > now_ns]
         for one in done:
-            started, finished = (datetime.fromtimestamp((self.begin_ns + ns) / 1e9) for ns in (one.began_ns, one.end_ns))
+            started, finished = (
+                datetime.fromtimestamp((self.begin_ns + ns) / 1e9) for ns in (one.began_ns, one.end_ns)
+            )
             kind = getattr(kinds, TYPES.get(one.name, "COALESCED"))
             active = timedelta(microseconds=(one.end_ns - one.began_ns) / 1e3)
             self.hook(WorkInfo(kind, one.number, started, finished, active))
