@@ -24,10 +24,10 @@ SHORT = 2_000
 MOST = 8
 """Findings whose fixes are tried one by one, the most expensive first."""
 TOGETHER = 1.5
-"""Waits that save so many times more together than the best of them does alone are named together."""
+"""Waits are named together if removing all of them saves this many times what removing the best one saves."""
 
 PART = 0.2
-"""Of the idle time of the line with most of it: a line with less is not named with the others."""
+"""Share of the idle time of the worst line below which a line is not named with it."""
 
 
 def judge(traces: Sequence[Trace]) -> list[Finding]:

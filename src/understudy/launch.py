@@ -32,7 +32,7 @@ SIGNAL_S = 0.2
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 CANNOT_START = 2
 BETWEEN_RANKS = 64
-"""The exit code of a run that something wrong between its ranks has ended."""
+"""Exit code of a run ended by a fault between its ranks."""
 MARK = "run"
 OUTCOMES = ("2", "65", "66")
 MOST_NOTED = 1 << 20

@@ -194,13 +194,33 @@ def test_a_snapshot_of_an_emulated_gpu_is_reported_as_one(program, tmp_path):
     path = tmp_path / "run.snapshot.pickle"
     path.write_bytes(memory_snapshot.render(program.trace, []))
     emulated = summarize(snapshot_file.load(path), [])
-    assert emulated.verdict.startswith("EMULATED on 1 GPU of unknown model: 1.00 KiB allocated (modelled)")
+    assert emulated.verdict.startswith("EMULATED on 2 x Tesla V100-SXM2-16GB: 1.00 KiB allocated (modelled)")
     assert emulated.times_are == "what the allocator recorded"
     data = pickle.loads(path.read_bytes())
     del data["understudy"]  # as a real GPU's
     path.write_bytes(pickle.dumps(data))
     measured = summarize(snapshot_file.load(path), [])
     assert measured.verdict.startswith("MEASURED on 1 GPU of unknown model: 1.00 KiB allocated, 2.00 MiB reserved")
+
+
+def test_a_snapshot_of_ours_names_the_gpus_and_their_memory(program, tmp_path):
+    program.memory("segment_alloc", 1 << 32, 2 << 20, line=2).memory("alloc", 1 << 32, 1024, line=3)
+    program.trace.facts["gpus"] = [{"name": "Tesla T4", "memory_bytes": 15 << 30, "sms": 40}]
+    path = tmp_path / "run.snapshot.pickle"
+    path.write_bytes(memory_snapshot.render(program.trace, []))
+    report = summarize(snapshot_file.load(path), [])
+    assert report.verdict.startswith("EMULATED on 1 x Tesla T4: ")
+    assert report.devices[0].memory_bytes == 15 << 30
+
+
+@pytest.mark.parametrize("gpus", [3, "Tesla T4", [3], [{"name": 4}], [{"name": "T4"}] * 1000])
+def test_gpus_that_a_snapshot_names_wrongly_are_unknown(program, tmp_path, gpus):
+    program.memory("segment_alloc", 1 << 32, 2 << 20, line=2).memory("alloc", 1 << 32, 1024, line=3)
+    data = memory_snapshot.as_dict(program.trace)
+    data["understudy"]["gpus"] = gpus
+    path = tmp_path / "run.snapshot.pickle"
+    path.write_bytes(pickle.dumps(data))
+    assert "of unknown model" in summarize(snapshot_file.load(path), []).verdict
 
 
 def test_a_run_without_history_has_no_snapshot(training):

@@ -76,5 +76,5 @@ def test_sharded_parameters_cannot_have_it():
     from understudy.train.precision import Precision
     from understudy.train.strategies import choose
 
-    with pytest.raises(UsageError, match="does not go with strategy 'fsdp'"):
+    with pytest.raises(UsageError, match="does not work with strategy 'fsdp'"):
         wants_channels_last(True, network(), choose("fsdp", 1), Precision("bf16"))

@@ -16,18 +16,17 @@ from understudy.cost.model import CostModel
 from understudy.trace.finding import Finding, Fix
 from understudy.trace.operation import LAUNCH_GAP_NS, Kind, Lane, Signature
 from understudy.trace.rows import Row
+from understudy.trace.sources import STEERING
 from understudy.trace.trace import Trace
 
 WORKERS = 4
-"""Processes that the advice on input names: what they prepare takes a fourth of the time at least."""
+"""Worker processes that the advice on input names: preparing a batch then takes at least a fourth of the time."""
 NUMBER_BYTES = 16
 """Copies up to this size are those of a single number."""
 LOADER = "DataLoader"
 """The name of the host's work in a DataLoader."""
-STEERING = ("if ", "elif ", "while ", "assert ")
-"""How a line begins whose value decides what comes next: that is looked at now and then only, or on the device."""
 SELECTIONS = ("aten::index", "aten::masked_select")
-"""What makes as many elements as a mask selects: `torch.where` makes all of them."""
+"""Operators whose result has as many elements as a mask selects; `torch.where` keeps them all."""
 
 
 class NoWait(Remedy):
@@ -46,11 +45,9 @@ class NoWait(Remedy):
         self.repeated = {site for site, times in copies.items() if times >= STEPS}
         lines = {site: self.trace.line(self.trace.sites[site]).split("#")[0].strip() for site in self.sites}
         self.unread = {
-            site
-            for site, line in lines.items()
-            if (".item()" in line and "+=" not in line) or line.startswith(STEERING)
+            site for site, line in lines.items() if (".item()" in line and "+=" not in line) or STEERING.match(line)
         }
-        self.compared = {site for site, line in lines.items() if ".item()" in line and line.startswith(STEERING)}
+        self.compared = {site for site, line in lines.items() if ".item()" in line and STEERING.match(line)}
         self.selections: dict[int, Selection] = {}
         for index, (row, following) in enumerate(pairwise(rows)):
             if row[0] == Kind.KERNEL and following[0] == Kind.SYNCHRONIZE and following[3] in self.sites:
@@ -133,7 +130,7 @@ class Selection(NamedTuple):
 
 
 COMPARISON = Signature("aten::eq", ((), (), ()), ("int64", "int64", "bool"), 2, 0, 16, 1)
-"""A number compared with another one."""
+"""A number compared with another."""
 DIVISION = Signature("aten::div", ((), (), ()), ("float32", "int64", "float32"), 2, 0, 12, 4)
 """A sum by a number of elements."""
 
@@ -235,7 +232,7 @@ class FusedOptimizer(Remedy):
     """All parameters of a step in one kernel, for Adam beside one that counts the steps."""
 
     fusible: ClassVar = False
-    """Whether steps of optimizers that PyTorch has not fused are left as they are."""
+    """Whether it applies only to optimizers that PyTorch can fuse."""
 
     def prepare(self) -> None:
         """Find the rows of the steps of these lines: the seam notes right after a step how many kernels it took."""
@@ -287,7 +284,7 @@ class FusedWhereverPossible(FusedOptimizer):
 
 
 EDGES = frozenset({Kind.EVENT_RECORD, Kind.EVENT_WAIT, Kind.BARRIER})
-"""What orders streams: in a CUDA graph an edge, for which the host does nothing when the graph is launched."""
+"""Operations that order streams. In a CUDA graph they are edges, which cost the host nothing at launch."""
 
 
 class Graphs(Remedy):

@@ -14,12 +14,12 @@ from understudy.trace.rows import Row
 from understudy.trace.trace import Trace
 
 IN_FULL = ("softmax", "norm", "loss", "entropy", "exp", "log", "pow", "cumsum", "prod")
-"""Words in the names of operators that autocast leaves in FP32, whatever they are given."""
+"""Words in the names of operators that autocast always runs in FP32."""
 FULL = frozenset({"float32", "float", "fp32"})
 TOLD_APART = 4
-"""So many tensors of one shape are told apart, the last ones."""
+"""How many tensors of one shape are told apart: the most recent ones."""
 PARAMETERS = {"aten::addmm": (0, 2), "aten::convolution": (1, 2)}
-"""Which operands of a product are parameters: autocast casts them once a step, whoever made them."""
+"""Which operands of a product are parameters: autocast casts them once a step."""
 
 
 class Repriced(Remedy):

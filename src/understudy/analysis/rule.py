@@ -34,7 +34,7 @@ class Change:
     waited: bool = False
     """Whether the host waited within the call, and does so no longer."""
     first: tuple[Signature, ...] = ()
-    """Kernels that are launched before it."""
+    """Kernels launched before it."""
 
 
 AS_IT_WAS = Change()

@@ -19,7 +19,7 @@ from understudy.machine.memory.settings import MIB, UNLIMITED, Settings, parse
 from understudy.trace.plain import Json
 
 MOST_MEMORY = 1 << 40
-"""More than any GPU has: a size beyond it is a mistake of the file."""
+"""More memory than any GPU has: a larger size means that the file is wrong."""
 MOST_DEVICES = 120
 """How many GPUs PyTorch can have (`C10_COMPILE_TIME_MAX_GPUS`)."""
 

@@ -14,7 +14,7 @@ from understudy.trace.plain import Json
 from understudy.trace.trace import Trace
 
 MOST_KERNELS = 2000
-"""Of a run, how many kernels' order is compared: a program repeats its steps."""
+"""How many kernels of a run have their order compared; a program repeats its steps."""
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\b(?:nan|inf)\b")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b")
 SAME_KERNEL = {

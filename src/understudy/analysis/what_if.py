@@ -18,7 +18,7 @@ from understudy.machine.memory.settings import Settings, parse
 from understudy.trace.plain import Json
 
 NUMBERS = ("stoull", "stod")
-"""What PyTorch says of a word that is no number: the C++ function that could not read it."""
+"""What PyTorch prints for a word that is not a number: the C++ function that could not read it."""
 POINTS = 400
 """Points of a timeline, at most."""
 
@@ -91,7 +91,7 @@ def what_if(
         except (ValueError, IndexError, RuntimeError) as error:
             why = str(error).rstrip(".")
             if why in NUMBERS:
-                why = f"a number is needed where another word stands (PyTorch's error is {why!r})"
+                why = f"a number was expected (PyTorch's error is {why!r})"
             raise UsageError(f"The allocator settings {text!r} cannot be used: {why}.") from None
         if settings[-1].backend != "native":
             raise UsageError(

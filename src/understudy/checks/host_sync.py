@@ -10,6 +10,7 @@ from understudy.checks._copies import non_blocking, pageable, to_device
 from understudy.checks._stalls import Incident, Line, Stalls
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Kind, Site
+from understudy.trace.sources import STEERING
 from understudy.trace.trace import Record, Trace
 from understudy.trace.units import format_ns, times
 
@@ -30,8 +31,7 @@ KEPT = (
     "once, before the values are read"
 )
 KEEPS = re.compile(r"\.(append|extend|add)\(|\]\s*=[^=]|\+=\s*\[")
-"""A line that keeps what it copies, so that the next copy takes other memory."""
-STEERING = re.compile(r"\s*(if|elif|while|assert)\b")
+"""A line that keeps what it copies, so that the next copy needs new memory."""
 ASSIGNED = re.compile(r"\s*(\w+)\s*=[^=]")
 WHERE = "use `torch.where(mask, x, 0)` or multiply by the mask: shapes stay fixed and nothing waits"
 COUNTED = "count into a tensor of a fixed size: `torch.zeros(n, device=x.device).index_add_(0, x, ones)`"

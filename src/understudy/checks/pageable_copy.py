@@ -15,7 +15,7 @@ from understudy.trace.units import format_bytes, format_ns, plural
 
 PIN = "`DataLoader(..., pin_memory=True)` or `.pin_memory()`"
 CONVERTED = re.compile(r"\w\.(float|double|half|bfloat16|int|long|to)\([^()]*\)\.(to|cuda)\(")
-"""What a line converts right before the copy is new memory, whatever a DataLoader pinned."""
+"""What a line converts right before the copy is new memory, even if a DataLoader pinned the source."""
 PIN_NEW = (
     "put `.pin_memory()` before this copy and pass `non_blocking=True`: what the line converts is new memory, which a "
     "loader's `pin_memory=True` does not reach"

@@ -19,7 +19,7 @@ CLOCK_CALL = re.compile(
     r"repeat|autorange|clock|now)\("
 )
 DIFFERENCE = re.compile(CLOCK_CALL.pattern + r"\s*\)\s*-")
-"""A reading that an earlier one is taken from: it ends a measurement, and begins none."""
+"""A reading from which an earlier one is subtracted: it ends a measurement and starts none."""
 
 
 class Reading(NamedTuple):
@@ -41,7 +41,7 @@ class Measured:
     measured_ns: int = 0
     missing_ns: int = 0
     all_measured_ns: int = 0
-    """Of every measurement between the lines, those that are right among them."""
+    """Every measurement between the lines, including the correct ones."""
 
     def matters(self) -> bool:
         """Whether all measurements together are too short, not a few of a loop that is on its way to a steady step."""

@@ -7,11 +7,11 @@ from functools import cache
 from understudy.cost.operators import read
 
 DISTANCES = ("own GPU", "own generation", "borrowed")
-"""How far a prediction is from what its constants were fitted on."""
+"""How far a prediction is from the data that its constants were fitted on."""
 
 
 WIDEST = 0.9
-"""A time is never said to be shorter than nothing."""
+"""A predicted time is never negative."""
 
 
 LEAST = 0.05

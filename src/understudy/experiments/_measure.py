@@ -17,7 +17,7 @@ from understudy.experiments._result import Origin
 LONGEST_MEASUREMENT_S = 0.5
 MOST_REPEATS = 100
 LISTENERS: list[Callable[[], None]] = []
-"""Who is told each time that something is going to be measured."""
+"""Called each time before something is measured."""
 
 
 def devices() -> dict[Origin, str]:

@@ -26,22 +26,22 @@ from understudy.foreign import weigh_pickle
 
 MIB = 1 << 20
 MOST_BYTES = 4 << 30
-"""The most that a file may hold, unpacked."""
+"""Largest size of a file after unpacking, bytes."""
 EXPANSION = 200
-"""How many bytes one packed byte may become; rows of traces become 10 to 30."""
+"""How many bytes one packed byte may unpack to; rows of traces unpack to 10 to 30."""
 ROOM_BYTES = 16 * MIB
-"""What a packed file may become in any case."""
+"""What any packed file may unpack to, bytes."""
 DEPTH = 200
-"""How deep lists and dictionaries may lie in one another."""
+"""How deeply lists and dictionaries may be nested."""
 PICKLE_SECONDS = 10
 """What checking a pickle may take, and one more a MiB."""
 GZIP = b"\x1f\x8b"
 
 OBEYED = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
-"""What is no text: control characters other than tab and newline, changes of direction, and halves of characters."""
+"""Characters that are not text: controls other than tab and newline, changes of direction, lone surrogates."""
 
 UNFIT = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-"""What code raises that walks plain data of another shape than it expects."""
+"""Errors raised by code that walks plain data of an unexpected shape."""
 
 T = TypeVar("T")
 

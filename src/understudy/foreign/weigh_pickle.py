@@ -19,7 +19,7 @@ REFUSED, TOO_MUCH = 3, 4
 VISITS = 64
 """How many values a pickle may hold for each of its bytes, each counted as often as something refers to it."""
 ROOM = 100_000
-"""How many it may hold in any case."""
+"""How many any pickle may hold."""
 PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray)
 
 

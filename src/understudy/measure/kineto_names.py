@@ -28,7 +28,7 @@ CAUSES = (
     "Tensor.tolist",
     "Tensor.__repr__",
 )
-"""Operators that wait by what they are; the innermost around a wait is its cause. `.item()` is the first of them."""
+"""Operators that always wait; the innermost one around a wait is its cause. `.item()` is the first of them."""
 
 COPYING = frozenset({"aten::copy_", "aten::_to_copy", "aten::to"})
 

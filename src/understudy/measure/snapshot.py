@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from understudy import foreign
 from understudy.analysis.remedies import SETTINGS
 from understudy.analysis.replay import Replay
-from understudy.analysis.snapshot_file import Snapshot, decode, from_dict
+from understudy.analysis.snapshot_file import MOST_DEVICES, MOST_MEMORY, Snapshot, decode, from_dict
 from understudy.analysis.start_state import start_segments
 from understudy.analysis.what_if import outcome
 from understudy.errors import FileFormatError
@@ -28,7 +28,7 @@ WITHOUT_WORK = (
     "many-small-copies",
     "pageable-copy",
 )
-"""What a profile tells and a snapshot alone does not."""
+"""What a profile shows and a snapshot alone does not."""
 ENTRY = ("action", "addr", "size", "stream")
 LIBRARY = ("/torch/", "/site-packages/", "/dist-packages/", "<frozen", "/lib/python3", "/torchinductor_")
 """Parts of the names of files that are not the program's: libraries, and what torch.compile generated."""
@@ -46,10 +46,24 @@ def load(path: str | Path) -> Trace:
     ours = snapshot.get("understudy")
     emulated = isinstance(ours, Mapping) and ours.get("source") == "modelled"
     source = "modelled" if emulated else "measured"
-    trace.facts |= {"source": source, "gpus": [], "devices": [], "program": Path(path).name}
+    gpus = _gpus(ours.get("gpus")) if isinstance(ours, Mapping) else []
+    trace.facts |= {"source": source, "gpus": gpus, "devices": [{} for _ in gpus], "program": Path(path).name}
     trace.facts |= {"recorded_by": "torch.cuda.memory", "not_decidable": list(UNDECIDABLE + WITHOUT_WORK)}
     _add(trace, snapshot, path)
     return trace
+
+
+def _gpus(described: object) -> list[Json]:
+    """The GPUs that a snapshot of ours names, with their memory; none where that part is not as it was written."""
+    rows = described if isinstance(described, Sequence) and len(described) <= MOST_DEVICES else ()
+    gpus: list[Json] = []
+    for row in rows:
+        if not isinstance(row, Mapping) or not isinstance(row.get("name"), str):
+            return []
+        memory_bytes = row.get("memory_bytes")
+        known = isinstance(memory_bytes, int) and 0 < memory_bytes <= MOST_MEMORY
+        gpus.append({"name": row["name"]} | ({"memory_bytes": memory_bytes} if known else {}))
+    return gpus
 
 
 def add(trace: Trace, path: str | Path) -> None:
@@ -162,9 +176,16 @@ def _notes(trace: Trace) -> None:
             trace.remark(Note("out-of-memory", action.site, tuple(detail.items())))
 
 
+def _room(trace: Trace, device: int) -> None:
+    """Places for the facts of a device and of those before it."""
+    for name, empty in (("devices", {}), ("gpus", {"name": UNKNOWN_GPU})):
+        rows = trace.facts[name]
+        rows += [dict(empty) for _ in range(len(rows), device + 1)]
+
+
 def _replayed(trace: Trace, devices: Sequence[Snapshot]) -> None:
     """Peaks as the allocator has them, which knows how it rounds, and what its settings would have made of an OOM."""
-    totals, gpus = trace.facts["devices"], trace.facts["gpus"]
+    totals = trace.facts["devices"]
     limits = {
         int(dict(note.detail)["device"]): int(dict(note.detail)["room_bytes"])
         for note in trace.notes
@@ -172,9 +193,7 @@ def _replayed(trace: Trace, devices: Sequence[Snapshot]) -> None:
     }
     for one in devices:
         result = Replay(one).run()
-        while len(totals) <= one.device:
-            totals.append({})
-            gpus.append({"name": UNKNOWN_GPU})
+        _room(trace, one.device)
         totals[one.device].setdefault("peak_allocated_bytes", result.peak_allocated_bytes)
         totals[one.device].setdefault("peak_reserved_bytes", result.peak_reserved_bytes)
         if one.device in limits:
@@ -243,10 +262,8 @@ def _peaks(trace: Trace) -> None:
             held[1] -= action.size_bytes
         peak = peaks.setdefault(action.device, [0, 0])
         peak[:] = [max(pair) for pair in zip(peak, held, strict=True)]
-    devices, gpus = trace.facts["devices"], trace.facts["gpus"]
+    devices = trace.facts["devices"]
     for device, (allocated, reserved) in peaks.items():
-        while len(devices) <= device:
-            devices.append({})
-            gpus.append({"name": UNKNOWN_GPU})
+        _room(trace, device)
         devices[device].setdefault("peak_allocated_bytes", allocated)
         devices[device].setdefault("peak_reserved_bytes", reserved)

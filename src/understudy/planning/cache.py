@@ -26,7 +26,7 @@ from understudy.trace.plain import Json
 
 SCHEMA = 1
 MOST_BYTES = 1 << 30
-"""What the folder may take; the entries that were not used for longest go first."""
+"""Largest size of the folder, bytes; the least recently used entries are removed first."""
 PASSING = (
     "_", "COLUMNS", "COLORTERM", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "GPG_TTY", "HISTFILE", "INVOCATION_ID",
     "JOURNAL_STREAM", "LINES", "LS_COLORS", "MAIL", "MOTD_SHOWN", "NO_COLOR", "OLDPWD", "PS1", "PWD", "SHLVL", "STY",

@@ -16,10 +16,10 @@ from understudy.planning.forkservers import ForkServers
 from understudy.planning.rehearsal import Job, Rehearsed, interrupted, rehearse
 
 RESIDENT_BYTES = 1 << 30
-"""What one process of a rehearsal is taken to need of this machine's memory before the first one has ended."""
+"""Memory of this machine that one process of a rehearsal is assumed to need until the first one has ended, bytes."""
 BACKENDS = ("local", "dask", "ray")
 RETURNED = {"dask": "generator_unordered", "ray": "list"}
-"""How joblib gives the results of a batch: as they come where the backend can do that."""
+"""How joblib returns the results of a batch: as they complete, if the backend can."""
 
 
 class Pool(Protocol):

@@ -21,7 +21,7 @@ CHEAPEST, FASTEST = "cheapest", "fastest"
 GOALS = (CHEAPEST, FASTEST)
 TOKEN, SAMPLE, STEP = "token", "sample", "step"
 UNITS = (TOKEN, SAMPLE)
-"""What work is counted in, the finest that is known first."""
+"""Units in which work is counted, the finest first."""
 NO_BAND = 0.5
 """The relative band that is assumed where the model gives none."""
 _REQUEST = re.compile(r"Tried to allocate ([\d.]+ \w+)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from understudy.planning.space import Largest
 
 FACTOR = 8
-"""How much larger the second value is than the first, while nothing says how memory grows."""
+"""Factor from the first value to the second, while it is unknown how memory grows."""
 
 
 class Search:

@@ -17,7 +17,7 @@ from understudy.variables import TRIAL
 
 ALLOC_CONF = "PYTORCH_CUDA_ALLOC_CONF"
 LEAST = 0.01
-"""A change of less than this share of time and of memory is none."""
+"""A change that saves less than this share of time and of memory is not suggested."""
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def render_markdown(plan: Plan) -> str:
 NARROWEST = 20
 """The least width of the column of what varies: narrower, options would be folded into syllables."""
 DISPENSABLE = ("how", "headroom", "limited by", "MFU", "hours", "throughput", "peak")
-"""Columns that a narrow terminal goes without, the first of them first; every other format has them all."""
+"""Columns that a narrow terminal leaves out, in this order; every other format has them all."""
 GAP = 2  # between columns
 STYLES = {demand.FITS: "", demand.TIGHT: "yellow", demand.FAILED: "red"}
 

@@ -13,7 +13,7 @@ from understudy.errors import UsageError
 from understudy.trace.finding import Finding
 from understudy.trace.operation import Site
 from understudy.trace.plain import Json
-from understudy.trace.trace import MemoryAction, Trace
+from understudy.trace.trace import MemoryAction, Trace, origin
 
 SUFFIX = ".snapshot.pickle"
 PER_PROCESS = True  # one file a process: its readers expect one rank in each
@@ -53,7 +53,7 @@ def as_dict(trace: Trace) -> Json:
         "device_traces": traces,
         "allocator_settings": trace.facts.get("allocator_settings", {}),
         "external_annotations": [],
-        "understudy": {"source": trace.facts.get("source", "modelled")},
+        "understudy": origin(trace.facts),
     }
 
 

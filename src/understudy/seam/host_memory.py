@@ -18,7 +18,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
 
 RESERVE_SHARE = 0.05
 RESERVE_BYTES = 512 << 20
-"""What is left to everything else on the machine: this share of its memory, or this much where that is more."""
+"""Memory left to everything else on the machine: this share of it, or this many bytes if that is more."""
 NEAR_SHARE = 0.25
 """With less than this share of the machine's memory left, every operator is asked for its size before it runs."""
 LARGE = 64 << 20

@@ -9,7 +9,7 @@ from typing import NoReturn
 from understudy.seam.patching import Patch
 
 LEAVING = ("_exit", "abort", "execv", "execve")
-"""Functions of `os` that do not come back. The other forms of `exec` call the last two."""
+"""Functions of `os` that do not return. The other forms of `exec` call the last two."""
 
 
 def patches(save: Callable[[], None]) -> list[Patch]:

@@ -14,7 +14,7 @@ from understudy.trace.trace import Table
 
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 PROGRAMS = tuple(os.path.join(OURS, name) + os.sep for name in ("experiments", "programs"))
-"""What comes with us and is a program like any other: the experiments, and the examples that a wheel carries."""
+"""Parts of this package that count as programs: the experiments, and the examples in the wheel."""
 STANDARD = tuple(os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib"))
 PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 HIDING = (f"{os.sep}torch{os.sep}", f"{os.sep}torchinductor_", f"{os.sep}understudy_inductor_")

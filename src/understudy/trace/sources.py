@@ -6,6 +6,7 @@ A report never opens a file that a trace names: the trace may come from anywhere
 from __future__ import annotations
 
 import linecache
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -15,8 +16,10 @@ from understudy.trace.operation import Hazard, Note, Site
 AROUND = 3
 """Lines kept before and after each line that the trace names."""
 MOST_CHARACTERS = 400
-"""Of one line: more of it is no line that somebody wrote."""
+"""Longest line that is kept, characters; nobody writes longer ones by hand."""
 MOST_FILE_BYTES = 16 << 20
+STEERING = re.compile(r"\s*(if|elif|while|assert)\b")
+"""How a line begins whose value decides what runs next."""
 
 Sources = dict[str, dict[int, str]]
 """The text of lines, by file and number."""

@@ -283,6 +283,12 @@ class Trace:
         return parse(plain, foreign.unpacked(data, path, size + _body_bytes(plain))[size:], str(path))
 
 
+def origin(facts: Json) -> Json:
+    """What PyTorch's memory snapshots do not say of a run: whether its GPUs were emulated, their names and memory."""
+    gpus = [{key: gpu[key] for key in ("name", "memory_bytes") if key in gpu} for gpu in facts.get("gpus", ())]
+    return {"source": facts.get("source", "modelled"), "gpus": gpus}
+
+
 def parse(header: object, body: bytes, path: str) -> Trace:
     """The trace of a header and rows as `Trace.save` writes them.
 

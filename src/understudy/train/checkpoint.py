@@ -32,7 +32,7 @@ from understudy.errors import FileFormatError, InternalError, UsageError
 FORMAT = "understudy-checkpoint-1"
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 DEEPEST = 100
-"""How many levels of lists and dicts a checkpoint holds; what is far deeper could not be read as JSON."""
+"""How deeply a checkpoint's lists and dicts may be nested; much deeper ones could not be read as JSON."""
 UNKEPT_TENSORS: dict[str, Callable[[torch.Tensor], bool]] = {
     "tensor without data": lambda tensor: tensor.is_meta,
     "nested tensor": lambda tensor: tensor.is_nested,

@@ -27,7 +27,7 @@ def wants_channels_last(chosen: bool | None, model: nn.Module, strategy: SingleD
     if strategy.name == "fsdp":
         if chosen:
             raise UsageError(
-                "channels_last=True does not go with strategy 'fsdp', which flattens parameters: leave it."
+                "channels_last=True does not work with strategy 'fsdp', which flattens parameters: leave it out."
             )
         return False
     if chosen:

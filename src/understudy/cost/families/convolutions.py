@@ -50,7 +50,7 @@ NARROW = (8, 16, 32)
 Seen in timm's compiled models: those with 8, 16 and 32 channels a group are fast, one with 24 is not.
 """
 LEAST_CHANNELS = 16
-"""Of a kernel that Winograd's transforms are worth for."""
+"""Kernel size for which Winograd's transforms pay."""
 
 
 class Sizes(NamedTuple):

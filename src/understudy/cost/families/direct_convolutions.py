@@ -28,7 +28,7 @@ CLASSES = ("convolution",)
 MOST_CHANNELS = 4
 """Input channels a group up to which a grouped convolution is a direct one; assumed."""
 BACKWARD_ARITHMETIC = 0.5
-"""What the backward pass reaches of the FP32 rate; assumed."""
+"""Share of the FP32 rate that the backward pass reaches; assumed."""
 CUDNN_KERNELS = (1, 3, 5)
 CHANNELS_LAST_SINCE = (12, 0)
 """From this version of CUDA on there are results of compiled models, which have channels last."""

@@ -47,7 +47,7 @@ THIN = 32
 THIN_DEPTH = 1024
 """And the longest k: beyond it, blocks of thin results wait for their own steps."""
 THIN_RATE = 0.5
-"""What thin results reach of the tensor cores' rate; assumed."""
+"""Share of the tensor cores' rate that thin results reach; assumed."""
 STEP_BYTES = 128
 """Of each row of an operand, what one step along k reads: 64 elements of 16 bits."""
 COPIES = 6

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 FREE, ALLOCATED, PENDING, UNMAPPED = range(4)
-"""States of a block: on a shelf; handed out; freed but in use by other streams; address space without memory."""
+"""States of a block: free; allocated; freed but in use by other streams; address space without memory."""
 
 PoolId = tuple[int, int]
 DEFAULT_POOL: PoolId = (0, 0)

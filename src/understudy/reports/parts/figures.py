@@ -13,7 +13,7 @@ from understudy.reports.parts import page
 from understudy.trace.plain import Json
 
 ORDER = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
-"""Colours of what has no meaning of its own, in order."""
+"""Colours for series without a meaning of their own, in order."""
 DASHED = "5 4"
 MOST_TICKS = 12
 HEIGHT = 360

@@ -255,7 +255,7 @@ def problem(version: str) -> str:
     if not lacking:
         return ""
     names = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if len(lacking) > 3 else "")
-    return f"PyTorch {version} lacks {names}, on which the emulation stands (tested are {tested()})"
+    return f"PyTorch {version} lacks {names}, which the emulation needs (tested are {tested()})"
 
 
 @cache

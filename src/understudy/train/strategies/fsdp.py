@@ -40,7 +40,7 @@ class Sharded(Distributed):
         if self.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
             raise UsageError(
                 f"fully_shard of PyTorch {torch.__version__} runs only on GPUs (torch.cpu.Stream records no event): "
-                "take the strategy ddp, run on emulated GPUs (`understudy run --gpus N`), or install a newer PyTorch"
+                "use the strategy ddp, run on emulated GPUs (`understudy run --gpus N`), or install a newer PyTorch"
             )
         SingleDevice.place(self, model)
         self._followed, self._model = [model], model
@@ -89,7 +89,7 @@ class Sharded(Distributed):
             if group.get("fused") and any(sharded) and (not isinstance(optimizer, _FUSED) or not all(sharded)):
                 raise UsageError(
                     f"the fused {type(optimizer).__name__} of PyTorch does not take these parameters in shards: leave "
-                    "fused=True out under the strategy 'fsdp', but for Adam and AdamW of a model all in shards."
+                    "fused=True out under the strategy 'fsdp', except for Adam and AdamW with all parameters sharded."
                 )
 
     def _like(self, value: Any, parameter: torch.Tensor) -> object:

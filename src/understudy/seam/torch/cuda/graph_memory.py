@@ -15,7 +15,7 @@ from understudy.machine.device import Device
 from understudy.machine.memory.blocks import UNMAPPED, Block, PoolId
 
 MAP_NORESERVE = 0x4000
-"""Of Linux (asm-generic/mman-common.h); Python names it from 3.13 on."""
+"""Linux's value (asm-generic/mman-common.h); Python has a name for it since 3.13."""
 
 
 class PoolBytes:

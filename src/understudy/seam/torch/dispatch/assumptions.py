@@ -71,7 +71,7 @@ UNARY = frozenset(f"aten::{name}" for name in ("logical_not", "bitwise_not", "an
 TELLING = frozenset({*NEVER, *COMPARING, *COUNTS, *CHOICES})
 """Operators whose results tell something where nothing is known of their arguments."""
 GUESSED = ("count", "index")
-"""What is assumed where the user gives no answer."""
+"""What is assumed if the user gives no answer."""
 
 
 class Assumptions:

@@ -63,7 +63,7 @@ STALE = (
 )
 VERDICT = ".verdict"
 LOSSES = (RuntimeError, dist.DistNetworkError, dist.DistStoreError)
-"""What gloo and the store raise where the other end of a connection is gone."""
+"""What gloo and the store raise if the other end of a connection is gone."""
 DUMPS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Where Flight Recorder writes to, the rank added; the second is its name before PyTorch 2.9."""
 LOST_S = 3.0

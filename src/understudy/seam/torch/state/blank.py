@@ -15,7 +15,7 @@ from understudy.seam.torch.tags import BLANK, Tag, tag_of
 
 Bytes = NDArray[np.uint8]
 PIECES = 64
-"""So many pieces are kept of a storage; one with more counts as written."""
+"""How many ranges are kept for a storage; one with more counts as written."""
 
 
 class Piece(NamedTuple):

@@ -28,7 +28,7 @@ from understudy.seam.torch.state.observers import Observers
 from understudy.seam.torch.state.stacks import ALL, FREES, LEVELS, Frames, Stack, Stacks
 from understudy.seam.torch.tags import VERSION, storage_of
 from understudy.trace.operation import Site
-from understudy.trace.trace import MEMORY_ACTIONS, MEMORY_CATEGORIES, MEMORY_EXCESS
+from understudy.trace.trace import MEMORY_ACTIONS, MEMORY_CATEGORIES, MEMORY_EXCESS, origin
 
 ACTIONS = {name: number for number, name in enumerate(MEMORY_ACTIONS)}
 CATEGORIES = {name: number for number, name in enumerate(MEMORY_CATEGORIES)}
@@ -377,7 +377,7 @@ class History:
             "device_traces": [events[-self.shown.entries :] for events in traces],
             "allocator_settings": settings,
             "external_annotations": [],
-            "understudy": {"source": "modelled"},  # no key of PyTorch's: `understudy report` calls it emulated
+            "understudy": origin(core.machine.trace.facts),  # no key of PyTorch's: `understudy report` reads it
         }
 
     def _fill(self, traces: list[list[dict[str, object]]]) -> None:
