@@ -15,6 +15,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from time import monotonic_ns
 from typing import Protocol
 
@@ -25,6 +26,8 @@ from understudy.trace.rows import SPILL, WIDTH
 from understudy.trace.trace import Trace
 
 SUFFIX = ".journal"
+UNWRITTEN = ".unwritten"
+"""Of a link that tells by its target why its process wrote no more: a link needs no open file and no bytes of one."""
 FEW, SOON_NS = 1024, 10_000_000
 """A wait of the host with fewer new rows than that writes them only when the last writing was so long ago, or so few
 rows were written before: a loop that waits for each number is not to open a file each time."""
@@ -146,12 +149,16 @@ class ExitHandler:
             if not self._path:
                 self._path = self._new_path()
                 pages = journal.MAGIC + pages
+            left = memoryview(pages)
             with open(self._path, "r+b", buffering=0) as file:
                 file.seek(0, os.SEEK_END)
-                self.done = file.write(pages) < len(pages)
-        except OSError:
-            # A full disk, or a folder that is gone. The program goes on; the run sees that the mark of the end misses.
+                while left:
+                    left = left[file.write(left) :]
+        except OSError as error:
+            # A full disk, a limit of the process, or a folder that is gone. The program goes on.
             self.done = True
+            with suppress(OSError):
+                os.symlink(error.strerror or str(error), os.path.join(self.folder, f"{os.getpid()}{UNWRITTEN}"))
 
     def _new_path(self) -> str:
         """A new file's path: a program begun by `exec` has the number of the process that it took over."""

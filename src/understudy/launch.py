@@ -104,7 +104,8 @@ class Program:
         """The command that runs it in one process."""
         if self.kind == "command":
             return [self.name, *self.arguments]
-        flag = {"script": [], "module": ["-m"], "code": ["-c"]}[self.kind]
+        dashed = self.kind == "script" and self.name.startswith("-") and self.name != "-"
+        flag = {"script": ["--"] if dashed else [], "module": ["-m"], "code": ["-c"]}[self.kind]
         return [sys.executable, *flag, self.name, *self.arguments]
 
     def elastic_command(self, options: Sequence[str]) -> list[str]:
@@ -114,7 +115,8 @@ class Program:
         if self.kind == "code":
             return [*agent, "--no-python", *self.command()]
         flag = {"script": [], "module": ["--module"], "command": ["--no-python"]}[self.kind]
-        return [*agent, *flag, self.name, *self.arguments]
+        name = os.path.join(".", self.name) if self.name.startswith("-") else self.name  # no option of the agent's
+        return [*agent, *flag, name, *self.arguments]
 
 
 class Ended(NamedTuple):
@@ -277,8 +279,12 @@ def collect(folder: Path, failed: bool = False, interrupted: bool = False) -> Re
         if not whole:
             result.lost.append(_unfinished(path, trace))
             trace.facts["incomplete"] = True
+            trace.facts["unwritten"] = _unwritten(path)
         if len(trace) or not whole:
             result.traces.append(trace)
+    for path in sorted(folder.glob(f"*{departure.UNWRITTEN}")):
+        if not path.with_suffix(departure.SUFFIX).exists():
+            result.lost.append(f"process {path.stem} used a GPU and could not write its records: {_unwritten(path)}")
     for path in sorted(folder.glob(f"*{record.BEGUN}")):
         result.lost.append(f"process {path.stem} used a GPU and ended without writing what was recorded of it")
     result.traces.sort(key=lambda trace: (int(trace.facts.get("rank", 0)), -len(trace)))
@@ -303,14 +309,23 @@ def _kept(path: Path) -> tuple[Trace, bool]:
 def _unfinished(path: Path, trace: Trace) -> str:
     """What is known of a process whose journal has no end."""
     process = path.stem.partition("-")[0]
+    reason = _unwritten(path)
     try:
         os.kill(int(process), 0)
         how = "still ran when the program had ended"
     except (OSError, ValueError, OverflowError):  # no such process, or a name that is not one of ours
-        how = "was killed, or ended past Python"
+        how = f"could not write all its records ({reason})" if reason else "was killed, or ended past Python"
     sites = [record.site for record in trace if record.site.file]
     reach = f"{plural(len(trace), 'record')}, the last of {sites[-1]}" if sites else plural(len(trace), "record")
     return f"process {process} used a GPU and {how}: what is known of it ends with {reach}"
+
+
+def _unwritten(path: Path) -> str:
+    """Why a process wrote no more of its journal; nothing where it was not kept from it."""
+    process = path.stem.partition("-")[0]
+    with suppress(OSError):
+        return foreign.line(os.readlink(path.with_name(process + departure.UNWRITTEN)))
+    return ""
 
 
 def _measured(path: Path) -> Trace:

@@ -78,6 +78,34 @@ def test_what_ends_past_python_is_recorded_once_and_what_is_killed_is_no_evidenc
     ]
 
 
+LIMITED = """
+import os, resource, sys, torch
+x = torch.ones(3, device="cuda")
+limit = getattr(resource, sys.argv[1])
+resource.setrlimit(limit, (5000, 5000) if sys.argv[1] == "RLIMIT_FSIZE" else (30, 30))
+while sys.argv[1] == "RLIMIT_NOFILE":
+    try:
+        os.open(os.devnull, os.O_RDONLY)
+    except OSError:
+        break
+for _ in range(2000):
+    x.add_(1)
+x.sum().item()
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"), [("RLIMIT_FSIZE", "File too large"), ("RLIMIT_NOFILE", "Too many open files")]
+)
+def test_a_process_that_may_not_write_on_says_why(understudy, tmp_path: Path, limit: str, reason: str) -> None:
+    (tmp_path / "program.py").write_text(LIMITED)
+    done = understudy("run", "--fail-on", "error", "program.py", limit)
+    assert done.returncode == 67, done.stderr
+    assert f"a process that used a GPU could not write all its records: {reason}" in " ".join(done.stderr.split())
+    assert f"could not write all its records ({reason}): what is known of it ends with" in done.stderr
+    assert "killed" not in done.stderr
+
+
 GONE = "import os, shutil; shutil.rmtree(os.environ['UNDERSTUDY_RUN_DIR'])"
 
 

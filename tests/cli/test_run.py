@@ -28,6 +28,30 @@ def test_all_after_the_program_goes_to_it(understudy, tmp_path: Path) -> None:
     assert understudy("run", "--no-python", "echo", *words).stdout == f"{' '.join(words)}\n"
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("options", [(), ("--nproc-per-node", "1")], ids=["one process", "ranks"])
+def test_a_script_may_be_called_like_an_option(understudy, tmp_path: Path, options: tuple[str, ...]) -> None:
+    (tmp_path / "-x.py").write_text("import sys; print(sys.argv[1:])")
+    assert understudy("run", "-q", *options, "--", "-x.py", "a").stdout == "['a']\n"
+
+
+@pytest.mark.long
+def test_a_files_name_is_one_line_and_steers_no_terminal(understudy, tmp_path: Path) -> None:
+    name = "x\x1b[31m\nverdict fine.py"
+    (tmp_path / name).write_text(
+        "import torch\nx = torch.ones(1 << 20, device='cuda')\nfor _ in range(40):\n    x.add_(1)[0].item()\n"
+    )
+    shown = "x\\x1b[31m\\nverdict fine.py"
+    for options in ((), ("-v",)):
+        done = understudy("run", *options, name)
+        assert f"{shown}:4" in " ".join(done.stderr.split())
+        assert "\x1b" not in done.stderr
+        assert not any(line.startswith("verdict fine") for line in done.stderr.splitlines())
+    refused = understudy("report", name.removesuffix(".py"))
+    assert refused.stderr.startswith(f"understudy: {shown.removesuffix('.py')}: ")
+    assert refused.stderr.count("\n") == 1
+
+
 def test_streams_are_the_programs(understudy) -> None:
     done = understudy("run", "-q", "-c", "import sys; print(input()); print('e', file=sys.stderr)", input="hello\n")
     assert (done.stdout, done.stderr) == ("hello\n", "e\n")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import click
 
-from understudy import settings
+from understudy import foreign, settings
 from understudy.errors import UnderstudyError, torch_is_missing
 from understudy.version import __version__
 
@@ -107,5 +107,5 @@ def _keys(values: dict[str, object]) -> dict[str, object]:
 
 
 def _complain(text: str) -> int:
-    click.echo(f"{PROGRAM}: {text}", err=True)
+    click.echo(f"{PROGRAM}: {foreign.line(text)}", err=True)
     return 2

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import click
 
-from understudy import launch
+from understudy import foreign, launch
 from understudy.checks._gates import Gate, parse_gates, refuse_undecidable, violations
 from understudy.cli._help import everyday, help_all_option
 from understudy.cli._options import F, emulation_options, given, verbose_option
@@ -320,4 +320,4 @@ def _nothing(code: int, options: Json, shadows: list[str]) -> str:
 
 
 def _say(text: str) -> None:
-    click.echo(f"understudy: {text}", err=True)
+    click.echo(f"understudy: {foreign.line(text)}", err=True)

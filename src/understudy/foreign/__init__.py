@@ -147,6 +147,11 @@ def printable(value: object, path: str | Path, depth: int = DEPTH) -> Any:
     return value
 
 
+def line(text: str) -> str:
+    """A text as one line that holds nothing that a terminal would obey."""
+    return str(printable(text, "")).replace("\n", "\\n")
+
+
 def typed(value: object, kind: type[T], path: str | Path, wrong: str) -> T:
     """Plain data as `kind`, whose annotations say what it must hold; `wrong` is the verdict of data that does not.
 

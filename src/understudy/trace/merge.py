@@ -109,4 +109,5 @@ def _facts(traces: Sequence[Trace], numbers: Sequence[dict[int, int]]) -> Json:
         "processes": len(traces),
         **{key: max(trace.facts.get(key, 0) for trace in traces) for key in OF_THIS_MACHINE},
         "incomplete": any(trace.facts.get("incomplete") for trace in traces),
+        "unwritten": next((why for trace in traces if (why := trace.facts.get("unwritten"))), ""),
     }

@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
+from understudy import foreign
+
 
 class Kind(IntEnum):
     """The kind of one trace row; the comment says what the row's `value` column holds."""
@@ -43,6 +45,7 @@ class Site(NamedTuple):
 
 def written(file: str, line: int) -> str:
     """A line as a person finds it: `train.py:12`, and of a notebook `Cell In[10], line 3`, as in its tracebacks."""
+    file = foreign.line(file)
     return f"{file}, line {line}" if file.startswith(CELL) else f"{file}:{line}"
 
 

@@ -68,6 +68,7 @@ class Facts(TypedDict, total=False):
     interrupted: bool
     frameworks: list[str]
     incomplete: bool
+    unwritten: str
     processes: Annotated[int, Meta(ge=1)]
     not_decidable: list[str]
     replays: list[Replay]

@@ -369,6 +369,12 @@ def _verdict(
             "no kernel and no copy was recorded",
             "profile with `ProfilerActivity.CUDA`, around steps that use the GPU",
         )
+    if incomplete and trace.facts.get("unwritten"):
+        return (
+            f"{place}: no finding in what is there",
+            f"a process that used a GPU could not write all its records: {trace.facts['unwritten']}",
+            "let it open files and write large ones (`ulimit -n`, `ulimit -f`), where there is room (TMPDIR)",
+        )
     if incomplete:
         return (
             f"{place}: no finding in what is there",
