@@ -97,6 +97,9 @@ def test_what_if_is_a_table_and_a_plot(understudy, snapshot: Path) -> None:
     assert done.returncode == 0
     assert "defaults (recorded)" in done.stdout
     assert "expandable_segments:True" in done.stdout
+    assert "replayed on a GPU of unlimited memory" in done.stdout
+    limited = understudy("memory", snapshot.name, *arguments, "--memory-mib", "16384")
+    assert "unlimited" not in limited.stdout
     page = (snapshot.parent / "what-if.html").read_text()
     assert '"name":"expandable_segments:True"' in page.replace('": "', '":"')
     assert len(page) < 1_500_000
@@ -140,7 +143,7 @@ def test_a_snapshot_that_differs_is_code_1(understudy, snapshot: Path) -> None:
         (["none.pickle"], "none.pickle cannot be read: No such file"),
         (["out.snaphot.pickle"], "Did you mean out.snapshot.pickle?"),
         (["."], "cannot be read: Is a directory"),
-        (["out.snapshot.pickle", "--alloc-conf", "max_split_size_mb:many"], "a number is needed"),
+        (["out.snapshot.pickle", "--alloc-conf", "max_split_size_mb:many"], "a number was expected"),
         (["out.snapshot.pickle", "--alloc-conf", "backend:cudaMallocAsync"], "driver and not emulated"),
         (["out.snapshot.pickle", "--alloc-conf", "nonsense:1"], "Unrecognized key 'nonsense'"),
         (["out.snapshot.pickle", "--plot", "x.png"], "should end in .html"),

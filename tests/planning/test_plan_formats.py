@@ -14,7 +14,7 @@ from helpers.planning_rows import row
 from understudy.errors import UsageError
 from understudy.planning import formats
 from understudy.planning.page import chart, frontier
-from understudy.planning.result import Plan
+from understudy.planning.result import Plan, money
 from understudy.planning.rows import Work, parse_prices
 from understudy.planning.table import render_markdown, render_text
 
@@ -126,3 +126,11 @@ def test_a_plan_from_the_command_line_and_again_from_its_cache(tmp_path: Path) -
     assert done.returncode == 1
     assert json.loads(done.stdout)["verdict"] == "EMULATED: nothing fits"
     assert json.loads(done.stdout)["rehearsals"] > 0
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0.0, "0.00"), (12.4, "12.40"), (1234.5, "1,234.50"), (0.1, "0.10"), (0.0074, "0.0074"), (3e-5, "0.000030")],
+)
+def test_a_small_cost_keeps_two_significant_digits(value: float, words: str) -> None:
+    assert money(value) == words

@@ -29,6 +29,7 @@ DIFFERS, DOES_NOT_FIT = 1, 65
 MIB, GIB = 1 << 20, 1 << 30
 HOLDERS = 4  # lines that held the peak
 WORTH = 0.03  # of the reserved memory: what a setting must save to be named
+UNLIMITED = "replayed on a GPU of unlimited memory; --memory-mib limits it"
 
 
 @click.command("memory")
@@ -230,6 +231,8 @@ def _what_if_lines(table: WhatIf) -> list[str]:
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if table.memory_bytes is None:
+        lines.append(UNLIMITED)
     if table.start_blocks:
         lines.append(
             f"{plural(table.start_blocks, 'block')} from before the recording are allocated first, in order of address"
@@ -251,7 +254,10 @@ def _page(table: WhatIf) -> str:
     return figures.render(
         f"{Path(table.path).name} under other allocator settings",
         [_figure(device, rows) for device, rows in devices.items()],
-        ["Replayed. Solid lines show reserved memory, dashed lines allocated memory."],
+        [
+            "Replayed. Solid lines show reserved memory, dashed lines allocated memory.",
+            *([UNLIMITED] if table.memory_bytes is None else []),
+        ],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -261,7 +262,8 @@ def _rate(row: Row) -> str:
 
 def _cost(row: Row) -> str:
     if row.cost is not None:
-        return f"{money(row.cost)} in all"
+        cost = row.cost
+        return f"{money(cost.value)} ({money(cost.low)} to {money(cost.high)}) in all"
     return f"{hours_words(row.hours)} in all" if row.hours is not None else ""
 
 
@@ -270,9 +272,10 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def money(span: Span) -> str:
-    """A cost with its band, in the unit of the prices: "12.40 (8.10 to 16.70)"."""
-    return f"{span.value:,.2f} ({span.low:,.2f} to {span.high:,.2f})"
+def money(value: float) -> str:
+    """A cost in the unit of the prices: two decimals, or two significant digits of less than a tenth: "0.0074"."""
+    decimals = 2 if value >= 0.1 or value <= 0 else 1 - math.floor(math.log10(value))
+    return f"{value:,.{decimals}f}"
 
 
 def hours_words(span: Span | None) -> str:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from understudy.planning import demand
-from understudy.planning.result import Plan, choice_words, fit_words, number, share_words
+from understudy.planning.result import Plan, choice_words, fit_words, money, number, share_words
 from understudy.planning.rows import Row, Span
 from understudy.reports.md import plain
 from understudy.reports.text import console_for
@@ -57,7 +57,7 @@ COLUMNS: tuple[tuple[str, Cell], ...] = (
     ("MFU", lambda row: share_words(row.mfu)),
     ("limited by", lambda row: row.limit),
     ("hours", lambda row: number(row.hours.value) if row.hours else ""),
-    ("cost", lambda row: f"{row.cost.value:,.2f}" if row.cost else ""),
+    ("cost", lambda row: money(row.cost.value) if row.cost else ""),
     ("cost of a million", _unit_cost),
     ("how", lambda row: row.how),
 )
