@@ -8,8 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import FakeTensorMode, fake_tensor
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 
 from understudy.seam.torch.tags import VERSION
 from understudy.session import Session
@@ -25,6 +26,18 @@ def test_fake_tensors_name_their_device(session: Session) -> None:
         with pytest.raises(RuntimeError, match="device"):
             x + torch.ones(3)
     assert torch.cuda.memory_allocated() == 0
+
+
+def test_an_operator_that_tells_no_shapes_runs_on_zeros(session: Session) -> None:
+    """As `torch.fft.irfftn` does before PyTorch 2.7."""
+    with FakeTensorMode() as mode:
+        x = torch.empty(5, 6, 7, dtype=torch.complex64, device="cuda:1")
+        y = torch.fft.irfftn(x, s=(3, 10), dim=(1, 2))
+        assert (str(y.device), y.shape, y.stride()) == ("cuda:1", (5, 3, 10), (30, 10, 1))
+        leaves, spec = pytree.tree_flatten(((x.real,), {}))
+        sine = fake_tensor.run_fallback_kernel(mode, torch.ops.aten.sin.default, leaves, spec, RuntimeError())
+        assert (type(sine), str(sine.device), str(x.device)) == (fake_tensor.FakeTensor, "cuda:1", "cuda:1")
+    assert torch.cuda.memory_allocated(1) == 0
 
 
 def test_fake_models_train(session: Session) -> None:

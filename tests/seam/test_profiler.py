@@ -325,6 +325,17 @@ def test_the_tree_of_events_is_the_programs(session: Session) -> None:
     assert names_of(copied.children) == ["aten::_to_copy", "aten::empty_strided", "[memory]", "aten::copy_"]
 
 
+def test_an_item_is_set_without_a_call(session: Session) -> None:
+    """Python's profiler hears nothing of an instruction, and so patterns such as ForLoopIndexingPattern are found."""
+    x = torch.ones(8, 8, device="cuda")
+    with profile(activities=BOTH, record_shapes=True, with_stack=True) as prof:
+        for i in range(8):
+            x[i] = i
+    parent = named(tree(prof), "aten::select").parent
+    assert "test_an_item_is_set_without_a_call" in parent.name
+    assert [child.name for child in parent.children if child.name == "aten::select"] == ["aten::select"] * 8
+
+
 def test_memory_of_before_the_window_that_is_given_back(session: Session, tmp_path: Path) -> None:
     before = torch.ones(1000, device="cuda")
     with profile(activities=BOTH, profile_memory=True) as prof, record_function("gives back"):

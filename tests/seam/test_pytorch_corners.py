@@ -380,3 +380,11 @@ def test_an_overload_of_tensors_takes_a_number_first() -> None:
     x = torch.ones((), dtype=torch.int16, device="cuda")
     assert torch.ops.aten.sub.Tensor(-6, x).item() == -7  # type: ignore[arg-type]
     assert torch.sub(torch.ones(2, device="cuda"), x).tolist() == [0, 0]
+
+
+def test_eigenvectors_lie_in_rows() -> None:
+    """As CUDA's do; the CPU's lie in columns."""
+    matrix = torch.randn(2, 5, 5, device="cuda")
+    values, vectors = torch.linalg.eig(matrix)
+    assert vectors.is_contiguous()
+    torch.testing.assert_close(matrix.to(vectors.dtype) @ vectors, vectors * values[:, None])

@@ -186,6 +186,8 @@ class Runner:
         paths = [str(HERE), str(self.tests), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         environment["OMP_NUM_THREADS"] = "1"
+        # PyTorch's own limit for a test of several processes is of the clock, which a busy machine spends elsewhere.
+        environment.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "3600")
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+", errors="replace") as output:
             if select is None:
                 command.append("--collect-only")

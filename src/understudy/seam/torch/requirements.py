@@ -122,7 +122,8 @@ NEEDED = {
     """,
     "FakeTensorMode": """
         torch._subclasses.fake_tensor.FakeTensor torch._subclasses.fake_tensor._DISPATCH_META_HANDLERS
-        torch._subclasses.fake_tensor.init_gpu_context torch.ops.aten._to_copy
+        torch._subclasses.fake_tensor.init_gpu_context torch._subclasses.fake_tensor.run_fallback_kernel
+        torch._subclasses.fake_impls.run_fallback_kernel torch.ops.aten._to_copy
     """,
     "random numbers": """
         torch._C.Generator

@@ -8,13 +8,15 @@ last (torch/_subclasses/fake_tensor.py; torch/csrc/autograd/input_metadata.cpp).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 import torch
-from torch._subclasses import fake_tensor
+from torch._subclasses import fake_impls, fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from understudy.seam.patching import Patch
@@ -24,6 +26,7 @@ from understudy.seam.torch.tags import named
 
 ASKED = torch.ops.prim.device.default
 CPU_DEVICE = torch.device("cpu")
+FALLING_BACK = (fake_tensor, fake_impls)
 
 
 def patches(state: State) -> list[Patch]:
@@ -67,7 +70,32 @@ def patches(state: State) -> list[Patch]:
         Patch(FakeTensor, "__torch_dispatch__", classmethod(dispatch)),
         Patch(fake_tensor, "_DISPATCH_META_HANDLERS", {**fake_tensor._DISPATCH_META_HANDLERS, ASKED: handler}),
         Patch(fake_tensor, "init_gpu_context", lambda device: None),
+        *(Patch(owner, "run_fallback_kernel", _on_the_cpu(fake_tensor.run_fallback_kernel)) for owner in FALLING_BACK),
     ]
+
+
+def _on_the_cpu(stock: Callable[..., object]) -> Callable[..., object]:
+    """What runs an operator that tells no shapes, on zeros: on the CPU's, since C++ has no device to make them on."""
+
+    @functools.wraps(stock)
+    def run_fallback_kernel(fake_mode: object, func: OpOverload, flat_args: Sequence[object], *rest: object) -> object:
+        fakes = [value for value in flat_args if isinstance(value, FakeTensor) and value.fake_device.type == "cuda"]
+        if not fakes:
+            return stock(fake_mode, func, flat_args, *rest)
+        devices = [fake.fake_device for fake in fakes]
+        for fake in fakes:
+            fake.fake_device = CPU_DEVICE
+        try:
+            made = stock(fake_mode, func, flat_args, *rest)
+        finally:
+            for fake, device in zip(fakes, devices, strict=True):
+                fake.fake_device = device
+        for fake in pytree.tree_leaves(made):
+            if isinstance(fake, FakeTensor) and fake.fake_device.type == "cpu":
+                fake.fake_device = devices[0]
+        return made
+
+    return run_fallback_kernel
 
 
 def run(state: State, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:

@@ -34,6 +34,9 @@ LIBRARIES = sys.stdlib_module_names - {"threading"}
 MACHINERY = ("torch/_", "torch/utils/_", "torch/overrides.py", "torch/cuda/", "torch/storage.py", "<")
 """What the emulation's own functions call for themselves."""
 
+WITHOUT_A_CALL = frozenset({"set_item"})
+"""Functions of the emulation in the place of what Python does by an instruction, of which the profiler hears nothing."""
+
 OUTSIDE, OURS, MARKED, INSIDE = range(4)
 """Where a part of the tree lies: in what the program did, in a function of ours, in a mark but not (yet) in the
 operator that it is about, in that operator."""
@@ -161,6 +164,7 @@ class Tree:
             return parent, MARKED, int(name[len(MARK) :])
         if name in HIDDEN or (tag in PYTHON and name.startswith(OWN_FILES)):
             begins = where == OUTSIDE and tag in PYTHON and (parent is None or parent.tag in PYTHON)
+            begins = begins and name.rpartition(": ")[2] not in WITHOUT_A_CALL
             return self._stand_in(event, parent) if begins else parent, OURS, mark
         if where == OURS and tag == _EventType.PyCall:
             if name.startswith(MACHINERY) or _package(name) in LIBRARIES:
