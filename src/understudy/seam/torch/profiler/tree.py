@@ -35,7 +35,7 @@ MACHINERY = ("torch/_", "torch/utils/_", "torch/overrides.py", "torch/cuda/", "t
 """What the emulation's own functions call for themselves."""
 
 WITHOUT_A_CALL = frozenset({"set_item"})
-"""Functions of the emulation in the place of what Python does by an instruction, of which the profiler hears nothing."""
+"""Functions of ours in the place of what Python does by an instruction, of which the profiler hears nothing."""
 
 OUTSIDE, OURS, MARKED, INSIDE = range(4)
 """Where a part of the tree lies: in what the program did, in a function of ours, in a mark but not (yet) in the
