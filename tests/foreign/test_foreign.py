@@ -10,6 +10,7 @@ import struct
 from array import array
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -143,6 +144,13 @@ def test_lines_of_the_program_travel_with_its_trace(trace: Trace, tmp_path: Path
     page = tmp_path / "a.html"
     assert cli._run(["report", str(tmp_path / "a.trace"), "-o", str(page)]) == 0
     assert "torch.ones(3, device=" in page.read_text()
+
+
+def test_json_that_this_machine_has_no_memory_for_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"[{'[],' * 12_000_000}[]]"
+    monkeypatch.setattr(foreign.psutil, "virtual_memory", lambda: SimpleNamespace(available=2 << 30))
+    with pytest.raises(FileFormatError, match=r"^a\.json takes about 3 GiB of memory to read, and 2 GiB are free$"):
+        foreign.from_json(text, "a.json")
 
 
 @pytest.mark.parametrize("kind", ["file", "pipe", "device"])

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import psutil
 
 from understudy.errors import FileFormatError
 from understudy.foreign import weigh_pickle
@@ -31,6 +32,11 @@ EXPANSION = 200
 """How many bytes one packed byte may unpack to; rows of traces unpack to 10 to 30."""
 ROOM_BYTES = 16 * MIB
 """What any packed file may unpack to, bytes."""
+SMALL_CHARACTERS = 32 * MIB
+"""JSON of fewer is read whatever the machine has free."""
+JSON_BYTES = {"{": 400, "[": 130, ",": 130}
+"""About what objects, lists and values of JSON take of memory while they are read and copied once: an event of
+torch.profiler took 2.7 kB in CPython 3.11, and takes 2.9 kB by this."""
 DEPTH = 200
 """How deeply lists and dictionaries may be nested."""
 PICKLE_SECONDS = 10
@@ -119,9 +125,16 @@ def from_json(data: bytes | str, path: str | Path, what: str = "JSON") -> Any:
     """JSON as Python's objects; `what` says in the error what the file should have been.
 
     Raises:
-        FileFormatError: it is not JSON, or nested deeper than anything that understudy reads.
+        FileFormatError: it is not JSON, is nested deeper than anything that understudy reads, or takes more memory
+            than this machine has free.
     """
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
+    if len(text) > SMALL_CHARACTERS:
+        needed = sum(text.count(mark) * size for mark, size in JSON_BYTES.items())
+        if needed > (free := psutil.virtual_memory().available):
+            raise FileFormatError(
+                f"{path} takes about {needed / 2**30:,.0f} GiB of memory to read, and {free / 2**30:,.0f} GiB are free"
+            )
     try:
         return json.loads(text)
     except RecursionError:
