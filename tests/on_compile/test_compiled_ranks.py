@@ -93,3 +93,51 @@ def test_ranks_train_as_without_compilation(tmp_path: Path, kind: str) -> None:
     for way, (others, other_peak) in found.items():
         assert others == pytest.approx(losses, rel=1e-5), way
         assert other_peak <= peak or "graphs" in way, way
+
+
+SHARDED = """
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import local_map
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+mesh = init_device_mesh("cuda", (2,))
+shapes = []
+
+def product(x, weight):
+    shapes.append(tuple(x.shape))
+    return torch.relu(x @ weight)
+
+on_shards = local_map(
+    product, out_placements=[Shard(0)], in_placements=([Shard(0)], [Replicate()]), device_mesh=mesh
+)
+torch.manual_seed(0)
+x, weight = torch.randn(8, 16), torch.randn(16, 4)
+found = []
+for run in (on_shards, torch.compile(on_shards, fullgraph=True)):
+    rows = distribute_tensor(x.cuda(), mesh, [Shard(0)]).requires_grad_()
+    columns = distribute_tensor(weight.cuda(), mesh, [Replicate()])
+    out = run(rows, columns).sin()
+    out.sum().backward()
+    found.append((out.full_tensor(), rows.grad.full_tensor()))
+for one, other in zip(*found):
+    torch.testing.assert_close(one, other)
+torch.testing.assert_close(found[0][0].cpu(), torch.relu(x @ weight).sin())
+assert set(shapes) == {(4, 16)}
+assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+dist.destroy_process_group()
+"""
+
+
+def test_local_map_compiles_to_operators_on_the_shards(tmp_path: Path) -> None:
+    program, report = tmp_path / "program.py", tmp_path / "report.json"
+    program.write_text(SHARDED)
+    ranks = ["--gpus", "2xA100", "--nproc-per-node", "2", "--report", str(report)]
+    command = [sys.executable, "-m", "understudy", "run", *ranks, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "not-modelled" not in done.stderr
+    assert json.loads(report.read_text())["compiled"]["graphs"]

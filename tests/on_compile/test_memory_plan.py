@@ -14,6 +14,8 @@ from torch._inductor.utils import run_and_get_code
 
 from understudy.session import Session
 
+ASSERTING = ("assert_size_stride", "assert_tensor_metadata")
+"""What a wrapper says the sizes of a library's results with, up to PyTorch 2.13 and from 2.14 on."""
 ITEM_BYTES = 4
 """Of float32, which all results of libraries are here."""
 
@@ -46,13 +48,22 @@ class Plan:
                     for target in targets:
                         self._release(names.pop(_name(target)))
                 case ast.Return(ast.Tuple(elements)):
-                    results = [names.get(_name(element), ()) for element in elements]
+                    results = [
+                        names.get(element.id, ())
+                        if isinstance(element, ast.Name)
+                        else self._value(names, "", element, {})
+                        for element in elements
+                    ]
                     for storages in results:
                         self.holders.update(storages)
                     for storages in names.values():
                         self._release(storages)
                     return results
         raise AssertionError("a wrapper without results")
+
+    def _result(self, names: dict[str, tuple[int, ...]], element: ast.expr) -> tuple[int, ...]:
+        """A result: a buffer's storage, or that of a view, which is an expression."""
+        return names.get(element.id, ()) if isinstance(element, ast.Name) else self._value(names, "", element, {})
 
     def hold(self, size: int) -> tuple[int, ...]:
         """A storage that autograd makes."""
@@ -120,7 +131,7 @@ def _asserted(lines: list[ast.stmt]) -> dict[str, list[int]]:
         match line:
             case ast.Assign([ast.Name(target)], ast.Subscript(ast.Name(whole))):
                 parts[target] = whole
-            case ast.Expr(ast.Call(ast.Name("assert_size_stride"), [ast.Name(name), size, stride, *_])):
+            case ast.Expr(ast.Call(ast.Name(asserting), [ast.Name(name), size, stride, *_])) if asserting in ASSERTING:
                 found.setdefault(parts.get(name, name), []).append(_elements(size, stride) * ITEM_BYTES)
     return found
 

@@ -142,13 +142,31 @@ def awaited(before: object, clock: VectorClock) -> object:
 
 
 def merged(one: object, other: object) -> object:
-    """The accesses of two free blocks that became one."""
+    """The accesses of two free blocks that became one: one of the two objects where it says all, which is often.
+
+    Pieces of memory that are split and joined over and over would otherwise copy the same accesses each time.
+    """
     if not (isinstance(one, Accesses) and isinstance(other, Accesses)):
         return one or other
     made = Accesses()
     made.writes = _merged(one.base, one.writes, other.base, other.writes)
     made.reads = _merged(one.base, one.reads, other.base, other.reads)
+    for known in (one, other):
+        if not known.base and _same(known.writes, made.writes) and _same(known.reads, made.reads):
+            return known
     return made
+
+
+def _same(some: list[Access], others: list[Access]) -> bool:
+    """Whether these are the same accesses, in whatever order."""
+    return len(some) == len(others) and set(map(_facts, some)) == set(map(_facts, others))
+
+
+def _facts(access: Access) -> tuple[int | bool, ...]:
+    return (
+        access.agent, access.epoch, access.start, access.end, access.write, access.lane, access.site, access.freed,
+        access.strided is None,
+    )  # fmt: skip
 
 
 def _merged(base: int, one: list[Access], other_base: int, other: list[Access]) -> list[Access]:

@@ -33,9 +33,10 @@ functorch = torch._C._functorch
 if TYPE_CHECKING:
 
     class Storage(torch.UntypedStorage):
-        """PyTorch's storage, with what lies on it: the tag, a captured graph's own memory for it, and values."""
+        """PyTorch's storage, with what lies on it: tag, a captured graph's own memory, values, who hears its end."""
 
         _us: Tag
+        _us_end: object
         _us_graph: object
         _us_values: torch.Tensor | None
         _us_guess: str

@@ -15,6 +15,7 @@ from torch._prims_common import suggest_memory_format
 
 from understudy.seam.torch.compiled.answers import Answers, about
 from understudy.seam.torch.compiled.kernels import launched
+from understudy.seam.torch.compiled.recipes import Recording
 from understudy.seam.torch.dispatch import fake
 from understudy.seam.torch.dispatch.mode import FAKE, PLAIN, Dispatch, get_mode
 from understudy.seam.torch.dispatch.moves import transfer
@@ -51,6 +52,7 @@ class Accounting(Dispatch):
     def __init__(self, dispatch: Dispatch, answers: Answers | None = None) -> None:
         super().__init__(dispatch.state, {}, dispatch.deviations)
         self.answers = answers
+        self.recording: Recording | None = None
         self.plans, self.costs = dispatch.plans, dispatch.costs
         self.handlers = dispatch.handlers  # plans are shared
 
@@ -63,10 +65,14 @@ class Accounting(Dispatch):
             return fake.run(self.state, func, args, kwargs or {}) if TRACED.intersection(types) else NotImplemented
         kwargs = dict(kwargs or {})
         if isinstance(func, HigherOrderOperator):
+            if self.recording is not None:
+                self.recording.spoil()
             return self._drawing(str(func), args, kwargs)
         plan = self.plans.get(id(func))
         if plan is None:
             plan = self.plan(func)
+        if self.recording is not None:
+            self.recording.called(plan)
         with disable_torch_function():
             return self._account(plan, func, args, kwargs)
 
@@ -111,6 +117,7 @@ class Accounting(Dispatch):
             return kwargs["out"]
         if "device" in kwargs:
             kwargs = {**kwargs, "device": META}
+        args = tuple(META if isinstance(value, torch.device) else value for value in args)
         out = func(*map(to_meta, args), **{name: to_meta(value) for name, value in kwargs.items()})
         place = CONVOLUTIONS.get(plan.name)
         return out if place is None else _laid_out(out, args[place : place + 2])
@@ -135,6 +142,8 @@ class Accounting(Dispatch):
         key: list[Hashable] | None,
     ) -> None:
         """Hand an operator to the machine; one of the program's own is the kernels that it launched."""
+        if plan.blas and self.recording is not None:
+            self.recording.products.add(device)
         if self.answers is None or not self.answers.has(func, kernels=True):
             super().submit(plan, func, args, kwargs, out, device, key)
             return

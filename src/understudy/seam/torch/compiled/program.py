@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import fx
@@ -11,6 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from understudy.seam.torch.compiled import values
 from understudy.seam.torch.compiled.accounting import Accounting
 from understudy.seam.torch.compiled.answers import ANSWER, Answers
+from understudy.seam.torch.compiled.recipes import Form, Place, Recipes, Recording, place_of
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.tags import HOST_TAG, Storage, Tag, attach, is_physically_meta, parts_of, storage_of
@@ -48,8 +50,10 @@ class Program:
         self.operators = operators
         self.noted = False
         self.accounting = Accounting(dispatch, answers)
+        self.recipes = Recipes(dispatch.state, answers)
         code = getattr(wrapper, "__func__", wrapper)
-        code.__globals__[ANSWER] = answers.asked
+        self.names = code.__globals__
+        self.names[ANSWER] = answers.asked
 
     def __call__(self, inputs: list[object]) -> Sequence[object]:
         cost = self.accounting.machine.installed[0].cost
@@ -59,16 +63,39 @@ class Program:
         computed = None
         if answers.needed or not any(map(is_physically_meta, tensors_in(inputs))):
             computed = values.run(self.dispatch, self.graph, tuple(inputs))
-        given = _without_values(inputs)
+        if computed is None:
+            return self._called(inputs, None)
+        form = self.recipes.form(inputs)
+        recipe = None if form is None else self.recipes.of(form)
+        if form is None or recipe is None:
+            return _joined(self._called(inputs, form), computed)
+        inputs.clear()
+        return _joined(recipe.follow(self.dispatch.state, form.tags), computed)
+
+    def _called(self, inputs: list[object], form: Form | None) -> Sequence[object]:
+        """What the wrapper gives, tensors without values; a call of this form may be written down."""
+        recording = None
+        if form is not None:
+            constants = any(isinstance(value, Tensor) for value in self.names.values())
+            recording = None if constants else self.recipes.recording(form)
+            form.tags.clear()
+        given = _without_values(inputs, recording)
         inputs.clear()
         before = len(self.dispatch.machine.trace.rows)
-        with _disable_current_modes(), torch.no_grad(), self.accounting:
-            results = self.wrapper(given)
+        self.accounting.recording = recording
+        listening = nullcontext() if recording is None else recording.listening()
+        try:
+            with _disable_current_modes(), torch.no_grad(), self.accounting, listening:
+                results = self.wrapper(given)
+        finally:
+            self.accounting.recording = None
         if not self.noted:
             self.noted = True
             self._note(before)
         assert isinstance(results, (list, tuple))
-        return results if computed is None else _joined(results, computed)
+        if form is not None and recording is not None:
+            self.recipes.keep(form, recording.recipe(results))
+        return results
 
     def _note(self, before: int) -> None:
         """Record what this graph is, by the rows that its first call has added."""
@@ -82,13 +109,13 @@ class Program:
         )  # fmt: skip
 
 
-def _without_values(inputs: Sequence[object]) -> list[object]:
+def _without_values(inputs: Sequence[object], recording: Recording | None) -> list[object]:
     """Inputs of the same shapes on the same memory, whose end is the end of the real ones for the wrapper."""
     storages: dict[int, Storage] = {}
-    return [_on_meta(value, storages) if isinstance(value, Tensor) else value for value in inputs]
+    return [_on_meta(value, storages, recording) if isinstance(value, Tensor) else value for value in inputs]
 
 
-def _on_meta(tensor: Tensor, storages: dict[int, Storage]) -> Tensor:
+def _on_meta(tensor: Tensor, storages: dict[int, Storage], recording: Recording | None) -> Tensor:
     if is_physically_meta(tensor):
         return tensor
     real = storage_of(tensor)
@@ -98,48 +125,56 @@ def _on_meta(tensor: Tensor, storages: dict[int, Storage]) -> Tensor:
             storage = storages[real._cdata] = storage_of(torch.empty(real.nbytes(), dtype=torch.uint8, device="meta"))
             if real._us is not HOST_TAG:
                 attach(storage, real._us)
+                if recording is not None:
+                    recording.hang_on(storage, real._us)
         made = torch.empty(0, dtype=tensor.dtype, device="meta")
         return made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _joined(results: Sequence[object], computed: Sequence[object]) -> list[object]:
-    """The values in tensors that lie as the wrapper's results do, on the memory that those have."""
+    """The values in tensors that lie as the wrapper's results do, or their places, on the memory that those have."""
     placed: dict[int, Tag] = {}
     return [
-        _placed(place, value, placed) if isinstance(place, Tensor) and isinstance(value, Tensor) else place
+        _placed(place, value, placed) if isinstance(place, Tensor | Place) and isinstance(value, Tensor) else place
         for place, value in zip(results, computed, strict=True)
     ]
 
 
-def _placed(place: Tensor, value: Tensor, placed: dict[int, Tag]) -> Tensor:
-    if value.layout is torch.sparse_coo:  # a gradient of an embedding
-        with torch._C._DisableTorchDispatch():
-            pairs = zip(parts_of(place), parts_of(value), strict=True)
-            values, indices = (_placed(there, part, placed) for there, part in pairs)
-            made: Tensor = torch.ops.aten._sparse_coo_tensor_unsafe(indices, values, value.shape)
-        return made
+def _placed(found: Tensor | Place, value: Tensor, placed: dict[int, Tag]) -> Tensor:
+    if isinstance(found, Tensor):
+        if value.layout is torch.sparse_coo:  # a gradient of an embedding
+            with torch._C._DisableTorchDispatch():
+                pairs = zip(parts_of(found), parts_of(value), strict=True)
+                values, indices = (_placed(there, part, placed) for there, part in pairs)
+                made: Tensor = torch.ops.aten._sparse_coo_tensor_unsafe(indices, values, value.shape)
+            return made
+        found = place_of(found)
     storage = storage_of(value)
-    tag = storage_of(place)._us
+    tag = found.tag
     known = placed.get(storage._cdata)
     is_input = known is None and storage._us is not HOST_TAG
     if is_input and storage._us is tag:
         return value  # an input, or a part of one
-    with torch._C._DisableTorchDispatch():
-        if is_input or not _lies_alike(place, value) or (known is not None and known is not tag):
-            whole = torch.empty(storage_of(place).nbytes(), dtype=torch.uint8, device=CPU_DEVICE)
-            made = torch.empty(0, dtype=place.dtype, device=CPU_DEVICE)
-            made.set_(storage_of(whole), place.storage_offset(), place.shape, place.stride())
-            value = made.copy_(value)
-            storage = storage_of(value)
-        if tag is not HOST_TAG:
-            placed[storage._cdata] = tag
-            attach(storage, tag)
+    if is_input or not _lies_alike(found, value) or (known is not None and known is not tag):
+        value = _copied_to(found, value)
+        storage = storage_of(value)
+    if tag is not HOST_TAG:
+        placed[storage._cdata] = tag
+        attach(storage, tag)
     return value
 
 
-def _lies_alike(place: Tensor, value: Tensor) -> bool:
+def _copied_to(place: Place, value: Tensor) -> Tensor:
+    with torch._C._DisableTorchDispatch():
+        whole = torch.empty(place.nbytes, dtype=torch.uint8, device=CPU_DEVICE)
+        made = torch.empty(0, dtype=place.dtype, device=CPU_DEVICE)
+        made.set_(storage_of(whole), place.offset, place.shape, place.stride)
+        return made.copy_(value)
+
+
+def _lies_alike(place: Place, value: Tensor) -> bool:
     return (
-        place.stride() == value.stride()
-        and place.storage_offset() == value.storage_offset()
-        and storage_of(place).nbytes() == storage_of(value).nbytes()
+        place.stride == value.stride()
+        and place.offset == value.storage_offset()
+        and place.nbytes == storage_of(value).nbytes()
     )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from understudy.seam.torch.dispatch.mode import Dispatch
+from understudy.seam.torch.dispatch.mode import Dispatch, hand_on
 from understudy.seam.torch.dispatch.parts import restore_dispatch_keys
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
@@ -43,7 +43,7 @@ def foreach(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, k
     if not _alike(lists, name == "copy") or not _has_kernel(name, lists[0], args, kwargs):
         with dispatch.parts, restore_dispatch_keys(dispatch.state):
             return func._op_dk(EACH, *args, **kwargs)
-    return dispatch.general(plan, func, args, kwargs)
+    return hand_on(dispatch, plan, func, args, kwargs)
 
 
 def _tensors(value: object) -> bool:

@@ -36,10 +36,19 @@ def use(state: State, name: str, index: int, stream: int) -> None:
     """A matrix product takes the handle of its thread and stream."""
     if ALERTS:
         check(state, name)
-    local = state.local
-    handle = BACKWARD if local.callers else MAIN if not local.host.index else WORKER
+    handle = _handle(state)
     if (index, stream, handle) not in state.memory.workspaces:
         state.memory.workspace(index, stream, handle)
+
+
+def is_held(state: State, index: int, stream: int) -> bool:
+    """Whether this thread's handle has its workspace on a stream already."""
+    return (index, stream, _handle(state)) in state.memory.workspaces
+
+
+def _handle(state: State) -> int:
+    local = state.local
+    return BACKWARD if local.callers else MAIN if not local.host.index else WORKER
 
 
 def check(state: State, name: str) -> None:

@@ -23,6 +23,11 @@ DETERMINISTIC = torch._C._get_deterministic_algorithms
 STRIDES: Callable[[torch.Tensor], tuple[int, ...]] = torch._C.TensorBase.stride
 
 
+def choices() -> tuple[bool, bool, bool]:
+    """The program's, at the moment."""
+    return CUDNN(), BENCHMARK(), DETERMINISTIC()
+
+
 class KernelBuffers:
     """Runs the rows: takes what a kernel takes, and gives it back."""
 
@@ -46,7 +51,7 @@ class KernelBuffers:
         numbers = _numbers(args)
         if kwargs:
             numbers += _numbers(tuple(kwargs.values()))
-        key = (*key, *numbers, CUDNN(), BENCHMARK(), DETERMINISTIC())
+        key = (*key, *numbers, *choices())
         need = self._needs.get(key)
         if need is None:
             call = Call(plan, args, kwargs, out, device.gpu)

@@ -31,6 +31,8 @@ WATCHED = 128
 """How many operators are watched from the beginning, or from a synchronization, before there is a side stream."""
 SELDOM = 50
 """Of how many operators one may be watched in the long run: watching costs half as much again as the operator."""
+FEWEST = 16
+"""How many are watched in one go, at least: beginning and ending costs as much as a few of them."""
 MOST_THREADS = 64
 """Of how many threads the nodes are known; a step of nn.DataParallel makes as many as there are GPUs."""
 
@@ -148,7 +150,8 @@ class Order:
                 return
             submitted += stream.epoch
         self._spent += self._window - self._left
-        self._left = self._window = max(0, min(WATCHED, WATCHED + submitted // SELDOM - self._spent))
+        room = min(WATCHED, WATCHED + submitted // SELDOM - self._spent)
+        self._left = self._window = room if room >= FEWEST else 0
         machine.watching = self._left > 0
 
     def accesses(self, plan: Plan, args: Arguments, kwargs: Keywords, out: object, stream: Stream, site: int) -> None:
@@ -195,7 +198,9 @@ class Order:
         self.core.machine.access(self.core.local.host, stream, reads, [], site)
 
     def touched(self, reads: list[torch.Tensor], writes: list[torch.Tensor], stream: Stream, site: int) -> None:
-        """Tell the machine what a collective reads and writes."""
+        """Tell the machine what a collective, or a kernel of a compiled graph, reads and writes."""
+        if not self.core.machine.concurrent:
+            self._watched()
         read: list[Range] = []
         changed: list[Range] = []
         for tensor in reads:

@@ -209,7 +209,17 @@ class State(Core):
 
     def place(self, storage: Storage, index: int) -> Tag:
         """Give a storage memory on a device, on the current stream; raises torch's OutOfMemoryError."""
-        size = storage.nbytes()
+        tag = self.take(index, storage.nbytes())
+        storage._us = tag
+        if UNTRACK is not None:
+            UNTRACK(storage)
+        if self.placed:
+            for told in self.placed:
+                told(storage, index, tag)
+        return tag
+
+    def take(self, index: int, size: int) -> Tag:
+        """The tag of a storage to be, with memory on a device, on the current stream; of which nobody is told."""
         tag = Tag(index, size)
         device = self.machine.devices[index]
         if size:
@@ -227,16 +237,10 @@ class State(Core):
             tag.stream = stream
             if not self.machine.watching:
                 tag.epoch = stream.epoch + 1
-        storage._us = tag
-        if UNTRACK is not None:
-            UNTRACK(storage)
         room = self.room
         room.left -= size
         if room.left < 0:
             self.guard.placed(index, size)
-        if self.placed:
-            for told in self.placed:
-                told(storage, index, tag)
         return tag
 
     def host_memory_ended(self, error: RuntimeError, index: int) -> None:
