@@ -246,3 +246,30 @@ def test_a_truth_can_be_given() -> None:
     with understudy.emulate("A100", no_data=True, assume=False) as session:
         assert not (torch.ones(1, device="cuda") > 0)
     assert assumed(session) == [("assumed: what the program read = False, as --assume says", 1)]
+
+
+def layouts(dims: int, dtype: torch.dtype) -> list[tuple[int, ...]]:
+    """Strides of convolutions' results and gradients where the images, the weight or neither have channels last."""
+    last = torch.channels_last if dims == 2 else torch.channels_last_3d
+    plain = torch.ones(2, 8, *(6,) * dims, device="cuda", dtype=dtype)
+    weight = torch.ones(16, 8, *(3,) * dims, device="cuda", dtype=dtype)
+    found = []
+    for images in (plain, plain.to(memory_format=last), plain.to(memory_format=last)[:, :8]):
+        for kernel in (weight, weight.to(memory_format=last)):
+            x, w = images.detach().requires_grad_(), kernel.detach().requires_grad_()
+            convolve = torch.conv2d if dims == 2 else torch.conv3d
+            out = convolve(x, w, padding=1)
+            out.sum().backward()
+            assert x.grad is not None
+            assert w.grad is not None
+            found += [out.stride(), x.grad.stride(), w.grad.stride()]
+    return found
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_convolutions_lie_in_memory_as_with_data(dims: int, dtype: torch.dtype) -> None:
+    with understudy.emulate("A100"):
+        there = layouts(dims, dtype)
+    with understudy.emulate("A100", no_data=True):
+        assert layouts(dims, dtype) == there

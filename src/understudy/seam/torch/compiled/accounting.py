@@ -11,7 +11,6 @@ from collections.abc import Hashable, Iterable
 
 import torch
 from torch._ops import HigherOrderOperator
-from torch._prims_common import suggest_memory_format
 
 from understudy.seam.torch.compiled.answers import Answers, about
 from understudy.seam.torch.compiled.kernels import launched
@@ -20,6 +19,7 @@ from understudy.seam.torch.dispatch import fake
 from understudy.seam.torch.dispatch.mode import FAKE, PLAIN, Dispatch, get_mode
 from understudy.seam.torch.dispatch.moves import transfer
 from understudy.seam.torch.dispatch.nodata import to_meta
+from understudy.seam.torch.kernels.convolution import OPERANDS, laid_out
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
 from understudy.seam.torch.operators.plan import Plan, signature, tensors_in
 from understudy.seam.torch.state.state import VIEW_NS
@@ -39,7 +39,6 @@ from understudy.seam.torch.tags import (
 Tensor = torch.Tensor
 META = torch.device("meta")
 CPU_DEVICE = torch.device("cpu")
-CONVOLUTIONS = {"aten::convolution": 0, "aten::convolution_backward": 1}
 """By operator, which argument is the image; the kernel comes after it."""
 DRAWING = {"run_and_save_rng_state": 0, "graphsafe_run_with_rng_state": 0, "run_with_rng_state": 1}
 """Operators around a random one that Inductor leaves to PyTorch, and which argument that is."""
@@ -119,8 +118,8 @@ class Accounting(Dispatch):
             kwargs = {**kwargs, "device": META}
         args = tuple(META if isinstance(value, torch.device) else value for value in args)
         out = func(*map(to_meta, args), **{name: to_meta(value) for name, value in kwargs.items()})
-        place = CONVOLUTIONS.get(plan.name)
-        return out if place is None else _laid_out(out, args[place : place + 2])
+        place = OPERANDS.get(plan.name)
+        return out if place is None else laid_out(out, tensors_in(args[place : place + 2]))
 
     def _sized(self, answers: Answers, func: OpOverload) -> object:
         """The results of an operator whose sizes the values decide."""
@@ -227,22 +226,6 @@ class Folding(Pricing):
             kwargs["device"] = CPU_DEVICE
         args = tuple(CPU_DEVICE if isinstance(value, torch.device) else value for value in args)
         return plan.run(*args, **kwargs) if plan.builtin else func(*args, **kwargs)
-
-
-def _laid_out(out: object, operands: Iterable[object]) -> object:
-    """A convolution's results in the layout that cuDNN gives them, which meta kernels do not all know.
-
-    Source: `cudnn_conv_suggest_memory_format` of aten/src/ATen/native/ConvUtils.h.
-    """
-    formats = {suggest_memory_format(tensor) for tensor in tensors_in(operands)}
-    last = formats & {torch.channels_last, torch.channels_last_3d}
-    wanted = last.pop() if last else torch.contiguous_format
-    if isinstance(out, Tensor):
-        return out.contiguous(memory_format=wanted)
-    assert isinstance(out, tuple)
-    return tuple(
-        part.contiguous(memory_format=wanted) if isinstance(part, Tensor) and part.dim() > 3 else part for part in out
-    )
 
 
 def _size(values: Iterable[object]) -> int:

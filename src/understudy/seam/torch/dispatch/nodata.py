@@ -17,6 +17,7 @@ from understudy.seam.torch.dispatch.deviations import Deviations
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.moves import fetch, local_scalar
 from understudy.seam.torch.dispatch.shapes import Memory, memory_for
+from understudy.seam.torch.kernels.convolution import OPERANDS, laid_out
 from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
@@ -141,6 +142,8 @@ class DatalessDispatch(Dispatch):
                 if _masked(plan.name, args):
                     args = (args[0], self.state.assumptions.unmasked(plan.name, args[1]), *args[2:])
                 out = func(*map(to_meta, args), **{name: to_meta(value) for name, value in kwargs.items()})
+                if (place := OPERANDS.get(plan.name)) is not None:
+                    return laid_out(out, tensors_in(args[place : place + 2]))
                 return _within(out, args) if plan.name in REDUCED_IN_PLACE and isinstance(out, Tensor) else out
         except NotImplementedError as error:
             if isinstance(func, OpOverload) and not func._schema.returns:

@@ -16,12 +16,14 @@ from understudy.machine.machine import Machine
 from understudy.seam.torch.operators import tables
 from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.device_checks import CHECKED
-from understudy.seam.torch.tags import NOWHERE, size_of, storage_of, tag_of
+from understudy.seam.torch.tags import NOWHERE, VERSION, size_of, storage_of, tag_of
 from understudy.trace.operation import Signature
 
 RANDOM_ARGUMENT, RANDOM_STATE = 1, 2
 """How a random operator takes its generator: as an argument, or only from the default generator's state."""
 RESIZING = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
+LEAVES_3D_TO_CUDNN = VERSION < (2, 9)
+"""Whether PyTorch asks every cuDNN for 3-d convolutions in 16 bits (cost/families/looped_convolutions.py)."""
 
 
 class Plan:
@@ -252,6 +254,8 @@ def signature(func: OpOverload, plan: Plan, args: Arguments, kwargs: Keywords, o
         detail.append(("tf32", 1))
     if any(map(channels_last, inputs)):
         detail.append(("channels_last", 1))
+    if LEAVES_3D_TO_CUDNN and plan.convolves:
+        detail.append(("cudnn", 1))
     if plan.ordered and (scattered := scattered_bytes(args, out)):
         detail.append(("scattered", scattered))
     if plan.blas and plan.layout:
@@ -275,10 +279,10 @@ def channels_last(tensor: torch.Tensor) -> bool:
 
     A part of the channels of such an image counts as one.
     """
-    if tensor.dim() != 4 or tensor.layout is not torch.strided or tensor.is_nested:
+    if tensor.dim() not in (4, 5) or tensor.layout is not torch.strided or tensor.is_nested:
         return False
     strides = tensor.stride()
-    return bool(strides[1] == 1 and strides[3] >= tensor.shape[1] > 1)
+    return bool(strides[1] == 1 and strides[-1] >= tensor.shape[1] > 1)
 
 
 def scattered_bytes(args: Arguments, out: object) -> int:
