@@ -104,3 +104,22 @@ def test_cudnns_result_gets_its_bias_from_a_kernel_of_its_own_and_pytorchs_does_
     tensor = 2 * 256 * 64 * 56 * 56
     assert added(3) == pytest.approx(2e9 * tensor / 1008e9, rel=0.25)
     assert added(7) < 100
+
+
+@pytest.mark.parametrize(("kernel", "dtype", "direct"), [(7, "float16", 1), (9, "float16", 0), (9, "float32", 1)])
+def test_channels_last_has_depthwise_kernels_up_to_seven(kernel, dtype, direct):
+    """Those that profiles show by name; larger ones are grouped products, which published runs are slow with."""
+    known = RTX4090.problem(signature := depthwise(768, 24, kernel, dtype=dtype, last=True), "convolution", "fp16", 1.0)
+    known = known._replace(precision="fp16" if dtype == "float16" else "fp32")
+    assert direct_convolutions.is_direct(known) == bool(direct)
+    first = RTX4090.kernel(depthwise(768, 24, kernel, dtype=dtype)).duration_ns
+    assert (RTX4090.kernel(signature).duration_ns > 5 * first) == (not direct)
+
+
+def test_a_compiled_focalnet_takes_what_was_published():
+    """Its 24 depthwise 9x9 convolutions are half of its step: 1253 ms where direct ones would make 680."""
+    ms = sum(
+        times * RTX4090.kernel(depthwise(channels, size, 9, last=True)).duration_ns / 1e6
+        for channels, size, times in ((192, 96, 2), (384, 48, 2), (768, 24, 18), (1536, 12, 2))
+    )
+    assert ms == pytest.approx(1253 - 660, rel=0.1)

@@ -6,7 +6,7 @@
 
 For each GPU, mode and layout: the median and the 90th percentile of the error, the bias (of times: + is too slow),
 Kendall's tau of the ranking of models, and how many rows lay inside the printed band. Of compiled models, those that
-were recorded are priced from their recordings, fitted ones and those that nothing was fitted on; others run, eagerly
+were recorded are priced from their recordings, fitted ones and those that a seed held out; others run, eagerly
 and compiled: so many of timm's results (`--most`), or with `--dashboard` the training steps on an A100 that
 TorchInductor's dashboard reported, of which excerpts sorted by speed-up were published.
 """
@@ -14,7 +14,6 @@ TorchInductor's dashboard reported, of which excerpts sorted by speed-up were pu
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 from collections import defaultdict
 from itertools import combinations
@@ -102,11 +101,8 @@ def images(only: str, most: int, unseen: bool, without: tuple[str, ...]) -> list
     import reference_images as of
 
     timm = of.import_timm()
-    rows = of.rows()
-    others = [row for row in rows if row.gpu != "RTX3090"]
-    random.Random(record_steps.SEED).shuffle(others)
     fitted = {(one.model, one.group) for one in record_steps.read("image_steps.json.gz")}
-    chosen = [row for row in [*(row for row in rows if row.gpu == "RTX3090"), *others] if row.model.startswith(only)]
+    chosen = [row for row in of.in_order() if row.model.startswith(only)]
     chosen = [row for row in chosen if unseen != ((row.model, group_of(row)) in fitted)]
     chosen = [row for row in chosen if not row.model.startswith(without)]
     found = []
@@ -123,22 +119,19 @@ def images(only: str, most: int, unseen: bool, without: tuple[str, ...]) -> list
 
 
 def compiled(only: str, most: int) -> list[Outcome]:
-    """timm's compiled results: recorded ones, fitted and unseen, from their recordings, and others."""
+    """timm's compiled results: recorded ones, fitted and held out, from their recordings, and others."""
     import calibrate_bands
     import calibrate_compiled
 
-    from understudy.cost import bands
-
     found = []
     known = set()
-    for name in ("fitted", "unseen"):
-        pairs = calibrate_compiled.pairs(unseen=name == "unseen")
+    for name in ("fitted", calibrate_compiled.HELD_OUT):
+        pairs = calibrate_compiled.pairs(held_out=name != "fitted")
         known |= {(one.model, one.cuda) for one in pairs.compiled}
         for kind, some in (("eager", pairs.eager), ("compiled", pairs.compiled)):
             predicted = calibrate_compiled.step_ms(some)
             for one, ms in zip(some, predicted.tolist(), strict=True):
-                band = bands.of_step(calibrate_bands.mean_band(one))
-                found.append(Outcome(one.model, f"{name} {kind}", ms, one.ms, band))
+                found.append(Outcome(one.model, f"{name} {kind}", ms, one.ms, calibrate_bands.band_of(one)))
                 show(found[-1])
     return found + unseen(only, most, known)
 
@@ -172,10 +165,10 @@ def unseen(only: str, most: int, known: set[tuple[str, tuple[int, int]]]) -> lis
 
 def speedups(outcomes: list[Outcome]) -> list[Outcome]:
     """Of models that ran both ways, eager over compiled time."""
-    eager = {(one.model, one.group.split()[0]): one for one in outcomes if one.group.endswith("eager")}
+    eager = {(one.model, one.group.removesuffix(" eager")): one for one in outcomes if one.group.endswith(" eager")}
     found = []
     for one in outcomes:
-        set_name, _, kind = one.group.partition(" ")
+        set_name, _, kind = one.group.rpartition(" ")
         if kind == "compiled":
             other = eager[one.model, set_name]
             predicted, published = other.predicted / one.predicted, other.published / one.published

@@ -37,7 +37,9 @@ def begin() -> None:
     """Data files with nothing fitted in them."""
     calibrate_streams.begin()
     calibrate_cost.Fit([], {}).write()
-    calibrate_products.write("bands", calibrate_products.BANDS_HEAD, [("step", {"share": 1.0})])
+    calibrate_products.write(
+        "bands", calibrate_products.BANDS_HEAD, [(kind, {"share": 1.0}) for kind in calibrate_products.SINGLE]
+    )
     calibrate_products.write("convolutions", calibrate_images.CONVOLUTIONS_HEAD, [])
     calibrate_products.write("generated", calibrate_images.GENERATED_HEAD, [])
     forget()

@@ -40,6 +40,7 @@ from understudy.cost.families import (  # noqa: E402
     convolutions,
     direct_convolutions,
     generated,
+    looped_convolutions,
     products,
     scans,
     streams,
@@ -53,8 +54,6 @@ CONVOLUTIONS_HEAD = "Convolutions: the shares of cost/families/convolutions.py a
 EAGER_STEPS, COMPILED_STEPS = "image_steps.json.gz", "compiled_steps.json.gz"
 COMPILED = "compiled"
 """The group of the compiled steps."""
-FITTED = 50
-"""How many of the recorded compiled models are fitted, in the order that a seed gave; the others judge."""
 PULL = 0.01
 """What moves a share of compiled models as far as the rows ask for it where they agree, and holds it where two or three
 of them tell."""
@@ -192,6 +191,8 @@ def shares_of(recording: Recording, signature: Signature) -> tuple[str, ...]:
     if operator.name == "convolution":
         model = CostModel(gpu, recording.cuda)
         problem = model.problem(signature, name, *model._precision(signature, operator, name))
+        if looped_convolutions.is_looped(problem):
+            return ("product ampere-86",) if generation == "ampere-86" else ()
         bias = (rate,) if streams.bias_ns(problem) else ()
         if name.endswith("_backward") and bias:
             bias = (rate, "reduction")
@@ -365,12 +366,12 @@ class Found(NamedTuple):
 
 
 def recordings() -> list[Recording]:
-    """The steps that are fitted: all recorded eager ones, and the first `FITTED` compiled ones."""
-    return [*record_steps.read(EAGER_STEPS), *compiled_recordings()[:FITTED]]
+    """The steps that are fitted: all recorded eager ones, and the compiled ones that are not held out."""
+    return [*record_steps.read(EAGER_STEPS), *compiled_recordings()]
 
 
 def compiled_recordings() -> list[Recording]:
-    """All recorded compiled steps."""
+    """The recorded compiled steps that are fitted."""
     return [one for one in record_steps.read(COMPILED_STEPS) if one.group == COMPILED]
 
 

@@ -42,7 +42,7 @@ INPUTS = {"sglang": 6.0}
 """First operands that a library's timings went round, where those are several: seen on all four GPUs in products whose
 first operand is the large one and fits L2 (1.13 to 2.1 times what the other two libraries' timings take there)."""
 BANDS_HEAD = "Bands: the half-width around the predicted time that holds 80 % of the measured ones."
-SINGLE = ("step",)
+SINGLE = ("step", "compiled_step")
 """Tables of data files of which there is one."""
 ARRAYS = Arithmetic(np.maximum, np.minimum, np.ceil)
 Array = NDArray[np.float64]
@@ -250,7 +250,7 @@ def update_bands(families: tuple[str, ...], rows: list[tuple[str, dict[str, Any]
     """Put these families' bands in place of their former ones."""
     kept = [row for row in stored("bands", "band") if row[1]["family"] not in families]
     every = sorted([*kept, *rows], key=lambda row: str(row[1]["family"]))
-    write("bands", BANDS_HEAD, [*every, ("step", stored_table("bands", "step"))])
+    write("bands", BANDS_HEAD, [*every, *((kind, stored_table("bands", kind)) for kind in SINGLE)])
 
 
 def stored(name: str, kind: str) -> list[tuple[str, dict[str, Any]]]:

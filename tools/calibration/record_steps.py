@@ -4,12 +4,13 @@
     python tools/calibration/record_steps.py transformers           # FP32 transformers
     python tools/calibration/record_steps.py throughputs            # the training programs of make accuracy
     python tools/calibration/record_steps.py compiled [--most 60] [--minutes 15]   # timm, both ways
+    python tools/calibration/record_steps.py held-out [--most 30] [--minutes 15]   # the same of rows that judge alone
 
 What a step launches depends on the model, the batch and the layout and not on a constant of the cost model, so the
-recordings (`image_steps.json.gz`, `transformer_steps.json.gz`, `throughput_steps.json.gz`, `compiled_steps.json.gz`)
-are made once and kept. Each is a published row, the signatures of its step's kernels and their order, in which -1
-stands for a wait of the host. Those of compiled models take half a minute each: a recording that ends early, or at
-`--minutes`, leaves `compiled_steps.part`, with which the same command goes on.
+recordings (`image_steps.json.gz`, `transformer_steps.json.gz`, `throughput_steps.json.gz`, `compiled_steps.json.gz`,
+`held_out_steps.json.gz`) are made once and kept. Each is a published row, the signatures of its step's kernels and
+their order, in which -1 stands for a wait of the host. Those of compiled models take half a minute each: a recording
+that ends early, or at `--minutes`, leaves a file that ends in `.part`, with which the same command goes on.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import argparse
 import gzip
 import json
 import math
-import random
 import sys
 import time
 from collections.abc import Iterator
@@ -35,10 +35,10 @@ from understudy.trace.trace import Trace  # noqa: E402
 FOLDER = Path(__file__).resolve().parent
 IMAGES = "fitted: timm's published results, AMP, torch 1.12 to 2.9 (image_models.csv, compiled_models.csv)"
 """The source of what was fitted on the recorded image models."""
-PART = FOLDER / "compiled_steps.part"
-"""A line for each row of `compiled` that an unfinished recording has."""
 WAIT = -1
 SEED = 18
+HELD_OUT_SEED = 20261125
+"""Draws the compiled models that nothing is fitted on."""
 
 
 class Recording(NamedTuple):
@@ -130,10 +130,8 @@ def images(most: int) -> Iterator[dict[str, Any]]:
     import reference_images as of
 
     timm = of.import_timm()
-    rows = of.rows()
-    others = [row for row in rows if row.gpu != "RTX3090"]
-    random.Random(SEED).shuffle(others)
-    for row in [*(row for row in rows if row.gpu == "RTX3090"), *others[:most]]:
+    rows = of.in_order()
+    for row in rows[: most + sum(row.gpu == "RTX3090" for row in rows)]:
         try:
             trace, begin = of.run(timm, row)[2:]
         except RuntimeError as error:  # it does not fit, or needs data
@@ -147,27 +145,28 @@ def images(most: int) -> Iterator[dict[str, Any]]:
                "signatures": signatures, "order": order}  # fmt: skip
 
 
-def compiled(most: int, minutes: float) -> Iterator[dict[str, Any]]:
+def compiled(held_out: bool, most: int, minutes: float) -> Iterator[dict[str, Any]]:
     """timm's compiled results, chosen by a seed: for each row the eager and the compiled step of the model.
 
     Raises:
-        SystemExit: the minutes are over; the rows so far are in `PART`.
+        SystemExit: the minutes are over; the rows so far are in a file of their own.
     """
     import reference_compiled as of
     import reference_images
 
     timm = reference_images.import_timm()
-    done = [json.loads(line) for line in PART.read_text().splitlines()] if PART.exists() else []
+    part = FOLDER / ("held_out_steps.part" if held_out else "compiled_steps.part")
+    done = [json.loads(line) for line in part.read_text().splitlines()] if part.exists() else []
     end = time.monotonic() + 60.0 * minutes
-    for number, row in enumerate(of.chosen(most)):
+    for number, row in enumerate(of.held_out(most) if held_out else of.chosen(most)):
         if number == len(done):
             if time.monotonic() > end:
                 raise SystemExit(f"{number} of {most} rows are recorded: the same command goes on")
             done.append(both_ways(of, timm, row))
-            with PART.open("a", encoding="utf-8") as file:
+            with part.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(done[number], separators=(",", ":")) + "\n")
         yield from done[number]
-    PART.unlink(missing_ok=True)
+    part.unlink(missing_ok=True)
 
 
 def both_ways(of: Any, timm: Any, row: Any) -> list[dict[str, Any]]:
@@ -194,15 +193,19 @@ def named(name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("transformers", "images", "throughputs", "compiled"))
+    parser.add_argument("what", choices=("transformers", "images", "throughputs", "compiled", "held-out"))
     parser.add_argument("--most", type=int, default=118, help="rows of GPUs with hundreds of them")
     parser.add_argument("--minutes", type=float, default=math.inf, help="of compiled models, end after so many")
     options = parser.parse_args()
-    if options.what in ("images", "compiled"):
-        found = images(options.most) if options.what == "images" else compiled(options.most, options.minutes)
-    else:
-        found = transformers() if options.what == "transformers" else throughputs()
-    out = FOLDER / f"{options.what.removesuffix('s')}_steps.json.gz"
+    most, minutes = options.most, options.minutes
+    found = {
+        "transformers": transformers,
+        "throughputs": throughputs,
+        "images": lambda: images(most),
+        "compiled": lambda: compiled(False, most, minutes),
+        "held-out": lambda: compiled(True, most, minutes),
+    }[options.what]()
+    out = FOLDER / f"{options.what.removesuffix('s').replace('-', '_')}_steps.json.gz"
     lines = []
     for row in found:
         lines.append(json.dumps(row, separators=(",", ":")) + "\n")

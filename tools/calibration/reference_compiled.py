@@ -12,16 +12,21 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import record_steps
 import reference_images
 import tables
 import torch
-from record_steps import SEED
+from record_steps import HELD_OUT_SEED, SEED
 from torch import Tensor, nn
 
 from understudy import emulate
 from understudy.trace.trace import Trace
 
 GPU = "RTX4090"
+PRICED = 250
+"""How many rows, in the order of `SEED`, earlier runs of `make accuracy-images` and `accuracy-compiled` had printed."""
+TAKE_MINUTES = "sam2_hiera"
+"""Models whose emulation without data takes minutes."""
 
 
 class Row(NamedTuple):
@@ -151,6 +156,15 @@ def chosen(most: int, begin: int = 0) -> list[Row]:
     found = rows()
     random.Random(SEED).shuffle(found)
     return found[begin : begin + most]
+
+
+def held_out(most: int) -> list[Row]:
+    """So many rows that judge alone, drawn by `HELD_OUT_SEED` from models that no command had priced before."""
+    known = {one.model for name in ("image_steps.json.gz", "compiled_steps.json.gz") for one in record_steps.read(name)}
+    known |= {row.model for row in (*reference_images.in_order()[:PRICED], *chosen(PRICED))}
+    found = [row for row in rows() if row.model not in known and not row.model.startswith(TAKE_MINUTES)]
+    random.Random(HELD_OUT_SEED).shuffle(found)
+    return found[:most]
 
 
 def run(timm: Any, row: Row) -> Run:

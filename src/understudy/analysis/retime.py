@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from understudy.cost.bands import of_step
 from understudy.cost.model import CostModel
+from understudy.cost.operators import is_generated
 from understudy.errors import FileFormatError, UsageError
 from understudy.gpus import from_description, versions
 from understudy.gpus.gpu import Gpu
@@ -176,6 +177,7 @@ class Retiming:
         self.prices: dict[tuple[int, int, int], _Price] = {}
         self.kernel_ns = 0
         self.weighted_band = 0.0
+        self.ran: set[int] = set()  # numbers of the kernels' signatures
         self.scale, self.lead_ns = 1.0, 0
         self.guess = trace.facts.get("source") == "measured"
         self.shared = {d for d in range(len(after)) if len({x.stream for x in trace.lanes if x.device == d}) > 1}
@@ -185,7 +187,8 @@ class Retiming:
 
     def band(self) -> float | None:
         """The error band of the kernels together, as a share of their time."""
-        return of_step(self.weighted_band / self.kernel_ns) if self.kernel_ns else None
+        compiled = any(is_generated(self.trace.signatures[number].name) for number in self.ran)
+        return of_step(self.weighted_band / self.kernel_ns, compiled) if self.kernel_ns else None
 
     def take(self, row: Row) -> None:
         """Put one row on the new clock."""
@@ -280,6 +283,7 @@ class Retiming:
         if kind == Kind.KERNEL:
             self.kernel_ns += duration
             self.weighted_band += duration * band
+            self.ran.add(number)
             if lane.device in self.shared:
                 begin = self.rooms[lane.device].place(host.now_ns, begin, duration, occupancy)
         ended_now = begin + duration

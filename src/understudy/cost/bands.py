@@ -32,11 +32,14 @@ def band(family: str, distance: str, gpu: str = "") -> float:
 
 
 @cache
-def step_share() -> float:
-    """What of the mean of its kernels' bands holds 80 % of whole steps, since errors of kernels cancel in part."""
-    return float(read("bands")["step"]["share"])
+def step_share(compiled: bool = False) -> float:
+    """What of the mean of its kernels' bands holds 80 % of whole steps, since errors of kernels cancel in part.
+
+    Steps with kernels that Inductor generated have a share of their own.
+    """
+    return float(read("bands")["compiled_step" if compiled else "step"]["share"])
 
 
-def of_step(mean: float) -> float:
+def of_step(mean: float, compiled: bool = False) -> float:
     """The band of a step whose kernels' bands, weighted by their time, have this mean."""
-    return max(min(mean, LEAST), mean * step_share())
+    return min(WIDEST, max(min(mean, LEAST), mean * step_share(compiled)))

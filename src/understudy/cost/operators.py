@@ -88,3 +88,8 @@ def classify(name: str) -> OperatorClass:
             if stem.startswith(prefix) and (found := names.get(stem.removeprefix(prefix)) or names.get(prefix + stem)):
                 return classes[found]
     return classes["activation" if bare.startswith("special_") else "other"]
+
+
+def is_generated(name: str) -> bool:
+    """Whether a kernel is one that Inductor generated, by its name in a trace."""
+    return classify(name).name.startswith("generated_")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from understudy.cost.bands import of_step
+from understudy.cost.operators import is_generated
 from understudy.machine.clock import HostThread
 from understudy.machine.device import Device
 from understudy.machine.occupancy import FULL
@@ -46,8 +47,11 @@ def band(trace: Trace, bands: Mapping[int, float]) -> float | None:
     """The error band of the trace's kernels together, as a share of their time; None without kernels."""
     total = 0
     weighted = 0.0
+    ran = set()
     for kind, _, signature, _, _, start, end, _ in trace.rows:
         if kind == Kind.KERNEL and signature in bands:
+            ran.add(signature)
             total += end - start
             weighted += (end - start) * bands[signature]
-    return of_step(weighted / total) if total else None
+    compiled = any(is_generated(trace.signatures[number].name) for number in ran)
+    return of_step(weighted / total, compiled) if total else None

@@ -36,7 +36,7 @@ from typing import NamedTuple
 from understudy.cost import flops
 from understudy.cost.bands import band
 from understudy.cost.curves import share_of
-from understudy.cost.families import direct_convolutions, products, streams
+from understudy.cost.families import direct_convolutions, looped_convolutions, products, streams
 from understudy.cost.families.direct_convolutions import fitted_share
 from understudy.cost.families.problem import Price, Problem
 from understudy.cost.operators import classify
@@ -44,10 +44,11 @@ from understudy.cost.operators import classify
 CLASSES = ("convolution",)
 NO_CONVERSION = (12, 0)
 """From this version of CUDA on the forward pass takes channels first as they are."""
-NARROW = (8, 16, 32)
+NARROW = (1, 8, 16, 32)
 """Channels of a group for which cuDNN has kernels of channels last that do better than a product of its own for each.
 
-Seen in timm's compiled models: those with 8, 16 and 32 channels a group are fast, one with 24 is not.
+Seen in timm's compiled models: those with 8, 16 and 32 channels a group are fast, one with 24 is not. Depthwise ones
+are here where cuDNN has no depthwise kernel for their filter (`direct_convolutions`): focalnet_large_fl3's 9x9.
 """
 LEAST_CHANNELS = 16
 """Kernel size for which Winograd's transforms pay."""
@@ -119,7 +120,7 @@ def price(problem: Problem) -> Price | None:
     """The time of a convolution's products, conversions of layout and bias; None for those that are no products."""
     row = products.row_for(problem.gpu, problem.precision)
     found = sizes(problem)
-    if row is None or found is None or direct_convolutions.is_direct(problem):
+    if row is None or found is None or direct_convolutions.is_direct(problem) or looped_convolutions.is_looped(problem):
         return None
     of, kinds = found
     if problem.precision == "fp32" and takes_winograd(of, problem):

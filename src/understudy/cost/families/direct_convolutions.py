@@ -9,6 +9,10 @@ ordinary cores, which neither need aligned channels nor change layouts:
 - **PyTorch's own** for all others (aten/src/ATen/native/cuda/DepthwiseConv2d.cu): a thread for each result, which loads
   and converts an element for each multiply-add, so that large kernels are bound by instructions. It adds the bias too.
 
+cuDNN's kernels for channels last in 16 bits are compiled for square filters of 3, 5 and 7 (profiles show the names
+`conv2d_c1_k1_nhwc_kernel_specialized<..., 3, ...>`, `5`, `7`). Other filters run as grouped products do
+(`..._fprop_implicit_gemm_..._g8_...`): those belong to `convolutions`.
+
 What they reach of the memory's bandwidth and of the FP32 rate is fitted on timm's results of models with depthwise
 convolutions on an RTX 3090 (training) and 4090 (inference): `data/convolutions.toml`. The backward pass, whose gradient
 of the weights sums over all images, reaches far less; half of the FP32 rate is assumed there.
@@ -30,6 +34,8 @@ MOST_CHANNELS = 4
 BACKWARD_ARITHMETIC = 0.5
 """Share of the FP32 rate that the backward pass reaches; assumed."""
 CUDNN_KERNELS = (1, 3, 5)
+CUDNN_LAST_KERNELS = ((1, 1), (3, 3), (5, 5), (7, 7))
+"""Filters that cuDNN has depthwise kernels of channels last for."""
 CHANNELS_LAST_SINCE = (12, 0)
 """From this version of CUDA on there are results of compiled models, which have channels last."""
 FITTED_ON = ("ampere-86", "ada")
@@ -52,7 +58,15 @@ def is_direct(problem: Problem) -> bool:
         return False
     if flops.is_set(problem.signature, "transposed"):
         return int(dict(problem.signature.detail).get("groups", 1)) > 1 and weight[1] <= MOST_CHANNELS
-    return x[1] > weight[1] and weight[1] <= MOST_CHANNELS
+    return x[1] > weight[1] and weight[1] <= MOST_CHANNELS and not is_grouped_product(problem, weight)
+
+
+def is_grouped_product(problem: Problem, weight: tuple[int, ...]) -> bool:
+    """Whether a depthwise convolution of channels last has a filter that cuDNN has no depthwise kernel for."""
+    last = ("channels_last", 1) in problem.signature.detail and problem.cuda_version >= CHANNELS_LAST_SINCE
+    tensor_cores = problem.precision in ("fp16", "bf16") and problem.gpu.has_tensor_cores
+    forward = not problem.name.endswith("_backward")
+    return last and tensor_cores and forward and len(weight) == 4 and weight[2:] not in CUDNN_LAST_KERNELS
 
 
 def is_pytorchs(problem: Problem) -> bool:
