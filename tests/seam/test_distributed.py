@@ -249,6 +249,17 @@ def test_rpc_refuses_tensors_of_devices(tmp_path):
     assert all("cuda:0" in text for text in there)
 
 
+def test_the_first_barrier_of_a_group_is_where_pytorch_of_this_version_has_it() -> None:
+    """Before PyTorch 2.8 on the GPU of the rank's number, since then on the current one."""
+    with understudy.emulate("2xV100") as session:
+        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+        torch.cuda.set_device(1)
+        dist.barrier()
+        dist.destroy_process_group()
+    (barrier,) = [record for record in session.trace if record.kind == Kind.COLLECTIVE]
+    assert barrier.lane.device == (1 if VERSION >= (2, 8) else 0)
+
+
 def test_a_group_that_is_told_its_device_does_not_initialize_cuda() -> None:
     """NCCL connects in C++; `DeviceMesh` chooses the rank's device as long as PyTorch's Python side has none."""
     with understudy.emulate("2xA100"):

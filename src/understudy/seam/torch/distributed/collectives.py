@@ -34,7 +34,7 @@ from understudy.seam.torch.distributed.values import (
 from understudy.seam.torch.distributed.work import CALLS
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.plan import Plan, tensors_in
-from understudy.seam.torch.tags import CPU, FLOATING, is_physically_meta, tag_of
+from understudy.seam.torch.tags import CPU, FLOATING, VERSION, is_physically_meta, tag_of
 
 Tensor = torch.Tensor
 CLOCK_TAG = 1 << 28
@@ -73,6 +73,9 @@ COLLECTIVES = {
 FLAT = frozenset({"c10d::_allgather_base_", "c10d::_reduce_scatter_base_"})
 """Collectives of which NCCL compares the number of elements, gloo the shapes as well."""
 
+GUESSED_UNTIL = (2, 8)
+"""The version from which on a barrier is on the current device, unless it is told another."""
+
 FROM_ROOT = frozenset({"c10d::broadcast_", "c10d::scatter_"})
 NAN = "understudy: TORCH_NCCL_NAN_CHECK found a NaN in this rank's input to {name}"
 
@@ -93,6 +96,8 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
     device = CPU if group is None else place(dispatch, group, args)
     if group is None:
         return dispatch.call(plan, func, args, kwargs, device)
+    if plan.name == "c10d::barrier" and device >= 0 and group.nccl and VERSION < GUESSED_UNTIL:
+        device = next(iter(named["device_ids"]), _unnamed(dispatch, group))
     asynchronous = bool(named.get("async_op", True))
     reads, writes = list(tensors_in((args[shape.reads],))), list(tensors_in((args[shape.writes],)))
     size = sum(map(_bytes, reads)) or group.size * sum(map(_bytes, writes))
@@ -220,9 +225,14 @@ def place(dispatch: Dispatch, group: Group, args: Iterable[object]) -> int:
 
 
 def _unnamed(dispatch: Dispatch, group: Group) -> int:
-    """The device of a collective whose tensors C++ made (DDP's buckets, a barrier): the one that the group uses."""
+    """The device of a collective whose tensors C++ made (DDP's buckets, a barrier): the one that the group uses.
+
+    Before PyTorch 2.8, a group that has used none guesses one by its rank. Source: `ProcessGroupNCCL::barrier`.
+    """
     current: int = dispatch.local.device
-    return current if current in group.connected or not group.connected else min(group.connected)
+    if not group.connected:
+        return current if VERSION >= GUESSED_UNTIL else group.ranks[group.rank] % torch.cuda.device_count()
+    return current if current in group.connected else min(group.connected)
 
 
 def _dense(tensor: Tensor) -> bool:
