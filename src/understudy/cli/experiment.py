@@ -27,7 +27,7 @@ from understudy.experiments import Experiment, Result, _html, _text
 from understudy.gpus import parse
 from understudy.reports.text import is_coloured
 from understudy.trace.plain import Json
-from understudy.trace.units import plural
+from understudy.trace.units import format_share, plural
 
 
 @click.command("experiment")
@@ -112,7 +112,7 @@ def perform(name: str, gpus: str | None = None, *, small: bool = False, sizes: S
         with session.emulate(gpus, **dataless) as emulated:
             result = experiment.run(chosen, cpu)
         band = emulated.trace.facts["band"]
-        modelled = "modelled" if band is None else f"modelled, ±{band:.0%} on kernels"
+        modelled = "modelled" if band is None else f"modelled, ±{format_share(band)} per kernel"
         sources = {origin: modelled if origin == "gpu" else "measured" for origin in result.devices}
     return replace(result, sources=sources, command=_command(name, gpus, small, sizes))
 

@@ -1,12 +1,13 @@
 """What does it cost to log one result at a time?
 
 The documents' third exercise: compute a thousand products of 100 x 100 matrices and log a norm of each, either by
-reading it as soon as it is asked for, or by keeping the log on the GPU and reading it once. S4 logs the Frobenius
-norm of the product, S1 the trace of M M^T; both are here. Every `.item()` waits for the queue, so the GPU idles while
-the host thinks, and the host idles while the GPU computes: a thousand synchronizations instead of one.
+reading it as soon as it is asked for, or by keeping the log on the GPU and reading it once. One of the documents logs
+the Frobenius norm of the product, another the trace of M M^T; both are here. Every `.item()` waits for the queue, so
+the GPU idles while the host thinks, and the host idles while the GPU computes: a thousand synchronizations instead of
+one.
 
 The documents blame Python's interpreter lock: a print "subjects the whole to the global interpreter lock, which
-stalls all GPUs". The second table asks. One thread trains on two GPUs and reads each minibatch's losses, or keeps
+stalls all GPUs". The second table tests this. One thread trains on two GPUs and reads each minibatch's losses, or keeps
 them; then a thread for each GPU reads its own. A program of one thread has nobody to wait for the lock, so what it
 loses by reading is lost to synchronizations. PyTorch gives the lock back while `.item()` waits
 (torch/csrc/autograd/python_variable_methods.cpp, THPVariable_item), so a thread that waits for one GPU does not hold
