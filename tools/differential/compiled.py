@@ -88,6 +88,8 @@ WRITE: dict[str, Callable[[Tensor, int], object]] = {
 }
 BRANCH = "branch"
 """A step that reads a value to the host: it ends a graph, so that functions in one graph have none."""
+THRESHOLD = 0.4
+"""What a branch compares a sum with. Not 0: the sum of a centred tensor is rounding, whose sign is the processor's."""
 
 
 class Made(NamedTuple):
@@ -108,7 +110,7 @@ class Made(NamedTuple):
             elif step.name in WRITE:
                 WRITE[step.name](tensors[-1].clone() if self.differentiates else one, step.number)
             else:
-                tensors.append(one * 2 if one.sum() > 0 else other - 1)
+                tensors.append(one * 2 if one.sum() > THRESHOLD else other - 1)
         return tensors[len(arguments) :][-3:]
 
 

@@ -31,6 +31,10 @@ class Outcome(NamedTuple):
 def batch(kind: Format, seeds: Seeds, folder: Path, numbers: Sequence[tuple[int, int]]) -> list[Outcome]:
     """Read some mutants of a format; where one ends the process, the rest goes on in another."""
     folder.mkdir(parents=True, exist_ok=True)
+    maker = os.fork()  # what it takes to make a mutant is not what it takes to read it
+    if maker == 0:
+        _make(kind, seeds, folder, numbers)
+    os.waitpid(maker, 0)
     outcomes: list[Outcome] = []
     while len(outcomes) < len(numbers):
         rest = numbers[len(outcomes) :]
@@ -38,7 +42,7 @@ def batch(kind: Format, seeds: Seeds, folder: Path, numbers: Sequence[tuple[int,
         child = os.fork()
         if child == 0:
             os.close(reading)
-            _child(kind, seeds, folder, rest, writing)
+            _child(kind, folder, rest, writing)
         os.close(writing)
         with os.fdopen(reading, "rb") as pipe:
             lines = pipe.read().splitlines()
@@ -50,16 +54,29 @@ def batch(kind: Format, seeds: Seeds, folder: Path, numbers: Sequence[tuple[int,
     return outcomes
 
 
-def _child(kind: Format, seeds: Seeds, folder: Path, numbers: Sequence[tuple[int, int]], writing: int) -> NoReturn:
+def _make(kind: Format, seeds: Seeds, folder: Path, numbers: Sequence[tuple[int, int]]) -> NoReturn:
+    try:
+        for seed, number in numbers:
+            file = _file(kind, folder, number)
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(mutant(kind, seeds, seed, number))
+    finally:
+        os._exit(0)  # reading says of a file that is not there
+
+
+def _file(kind: Format, folder: Path, number: int) -> Path:
+    """A mutant's path, its own: what was read from one may be remembered."""
+    return folder / str(number) / kind.file
+
+
+def _child(kind: Format, folder: Path, numbers: Sequence[tuple[int, int]], writing: int) -> NoReturn:
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     if not os.environ.get("FUZZ_STDERR"):
         os.dup2(silence, 2)
     before = _peak()
-    for seed, number in numbers:
-        file = folder / str(number) / kind.file  # a path of its own: what was read from one may be remembered
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(mutant(kind, seeds, seed, number))
+    for _, number in numbers:
+        file = _file(kind, folder, number)
         signal.setitimer(signal.ITIMER_PROF, TIME)
         signal.alarm(WAIT)
         what = ""

@@ -369,18 +369,8 @@ def _verdict(
             "no kernel and no copy was recorded",
             "profile with `ProfilerActivity.CUDA`, around steps that use the GPU",
         )
-    if incomplete and trace.facts.get("unwritten"):
-        return (
-            f"{place}: no finding in what is there",
-            f"a process that used a GPU could not write all its records: {trace.facts['unwritten']}",
-            "let it open files and write large ones (`ulimit -n`, `ulimit -f`), where there is room (TMPDIR)",
-        )
     if incomplete:
-        return (
-            f"{place}: no finding in what is there",
-            "a process that used a GPU was killed or ended past Python, and what it did last is not known",
-            "let its processes end by themselves, also by `os._exit`; a pool of processes by `close()` and `join()`",
-        )
+        return (f"{place}: no finding in what is there", *_of_incomplete(trace.facts.get("unwritten")))
     if not any(device.used for device in devices):
         return (
             f"{place}: no GPU was used",
@@ -397,6 +387,19 @@ def _verdict(
             f"run more steps: from about {SHORT:,} kernels on the time is judged",
         )
     return f"{place}: nothing to fix", _where_time_went(devices, window_ns), _next(trace, emulated)
+
+
+def _of_incomplete(unwritten: str | None) -> tuple[str, str]:
+    """Why records are missing, and what to do; `unwritten` is the system's reason why they could not be written."""
+    if unwritten:
+        return (
+            f"a process that used a GPU could not write all its records: {unwritten}",
+            "let it open files and write large ones (`ulimit -n`, `ulimit -f`), where there is room (TMPDIR)",
+        )
+    return (
+        "a process that used a GPU was killed or ended past Python, and what it did last is not known",
+        "let its processes end by themselves, also by `os._exit`; a pool of processes by `close()` and `join()`",
+    )
 
 
 def _of_snapshot(trace: Trace, devices: list[Device], place: str) -> tuple[str, str, str]:

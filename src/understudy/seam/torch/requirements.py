@@ -119,6 +119,7 @@ NEEDED = {
     "functions that depend on a dispatch mode": """
         torch._prims_common.wrappers._maybe_resize_out
         torch.ops.aten._linalg_eigh.default torch.ops.aten._linalg_eigvals.default torch.ops.aten._linalg_svd.default
+        torch.ops.aten.linalg_eig.default._op
     """,
     "FakeTensorMode": """
         torch._subclasses.fake_tensor.FakeTensor torch._subclasses.fake_tensor._DISPATCH_META_HANDLERS

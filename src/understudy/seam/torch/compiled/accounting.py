@@ -19,8 +19,8 @@ from understudy.seam.torch.dispatch import fake
 from understudy.seam.torch.dispatch.mode import FAKE, PLAIN, Dispatch, get_mode
 from understudy.seam.torch.dispatch.moves import transfer
 from understudy.seam.torch.dispatch.nodata import to_meta
-from understudy.seam.torch.kernels.convolution import OPERANDS, laid_out
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Types
+from understudy.seam.torch.operators.convolutions import OPERANDS, laid_out
 from understudy.seam.torch.operators.plan import Plan, signature, tensors_in
 from understudy.seam.torch.state.state import VIEW_NS
 from understudy.seam.torch.tags import (
@@ -39,7 +39,6 @@ from understudy.seam.torch.tags import (
 Tensor = torch.Tensor
 META = torch.device("meta")
 CPU_DEVICE = torch.device("cpu")
-"""By operator, which argument is the image; the kernel comes after it."""
 DRAWING = {"run_and_save_rng_state": 0, "graphsafe_run_with_rng_state": 0, "run_with_rng_state": 1}
 """Operators around a random one that Inductor leaves to PyTorch, and which argument that is."""
 COPIES = frozenset({"aten::copy_", "aten::_to_copy"})

@@ -138,7 +138,7 @@ class Recipe(NamedTuple):
     def follow(self, state: State, tags: list[Tag]) -> list[object]:
         """Do the steps for inputs with these tags, a list that is emptied; the places of the results."""
         local, machine, kernels = state.local, state.machine, state.kernels
-        host, streams, devices, launch, take = local.host, local.streams, machine.devices, machine.launch, state.take
+        host, streams, devices, launch, take = local.host, local.streams, machine.devices, machine.launch, state.place
         slots: list[Tag | None] = [*tags, *[None] * (self.storages - len(tags))]
         tags.clear()
         for kind, wait_ns, device, number, size, cost, touched, sizes, spare, name in self.steps:
@@ -149,7 +149,7 @@ class Recipe(NamedTuple):
                 for one in touched:
                     slots[one].epoch = stream.epoch  # type: ignore[union-attr]  # it has not ended
             elif kind == TAKE:
-                slots[number] = take(device, size)
+                slots[number] = take(None, device, size)
             elif kind == LEAVE:
                 slots[number] = None
             elif kind == BORROW:

@@ -17,8 +17,8 @@ from understudy.seam.torch.dispatch.deviations import Deviations
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.moves import fetch, local_scalar
 from understudy.seam.torch.dispatch.shapes import Memory, memory_for
-from understudy.seam.torch.kernels.convolution import OPERANDS, laid_out
 from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result
+from understudy.seam.torch.operators.convolutions import OPERANDS, laid_out
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import (

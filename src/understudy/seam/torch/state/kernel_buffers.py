@@ -51,7 +51,7 @@ class KernelBuffers:
         numbers = _numbers(args)
         if kwargs:
             numbers += _numbers(tuple(kwargs.values()))
-        key = (*key, *numbers, *choices())
+        key = (*key, *numbers, CUDNN(), BENCHMARK(), DETERMINISTIC())
         need = self._needs.get(key)
         if need is None:
             call = Call(plan, args, kwargs, out, device.gpu)

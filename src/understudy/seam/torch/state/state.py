@@ -207,19 +207,13 @@ class State(Core):
 
     # ------------------------------------------------------------------ memory
 
-    def place(self, storage: Storage, index: int) -> Tag:
-        """Give a storage memory on a device, on the current stream; raises torch's OutOfMemoryError."""
-        tag = self.take(index, storage.nbytes())
-        storage._us = tag
-        if UNTRACK is not None:
-            UNTRACK(storage)
-        if self.placed:
-            for told in self.placed:
-                told(storage, index, tag)
-        return tag
+    def place(self, storage: Storage | None, index: int, size: int = 0) -> Tag:
+        """Give a storage memory on a device, on the current stream; raises torch's OutOfMemoryError.
 
-    def take(self, index: int, size: int) -> Tag:
-        """The tag of a storage to be, with memory on a device, on the current stream; of which nobody is told."""
+        Without a storage, memory of `size` bytes is given to one that is to be, and nobody is told.
+        """
+        if storage is not None:
+            size = storage.nbytes()
         tag = Tag(index, size)
         device = self.machine.devices[index]
         if size:
@@ -237,10 +231,17 @@ class State(Core):
             tag.stream = stream
             if not self.machine.watching:
                 tag.epoch = stream.epoch + 1
+        if storage is not None:
+            storage._us = tag
+            if UNTRACK is not None:
+                UNTRACK(storage)
         room = self.room
         room.left -= size
         if room.left < 0:
             self.guard.placed(index, size)
+        if self.placed and storage is not None:
+            for told in self.placed:
+                told(storage, index, tag)
         return tag
 
     def host_memory_ended(self, error: RuntimeError, index: int) -> None:
