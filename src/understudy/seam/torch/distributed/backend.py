@@ -205,7 +205,7 @@ def backend_class(groups: Groups) -> type[dist.ProcessGroupGloo]:
 
         def __init__(self, store: Store, rank: int, size: int, options: Options | None = None) -> None:
             options = options or Options()
-            dist.ProcessGroupGloo.__init__(self, _own(store, rank), rank, size, timeout=options._timeout)
+            dist.ProcessGroupGloo.__init__(self, _own(store, rank, size), rank, size, timeout=options._timeout)
             if not _several_machines():
                 dist.ProcessGroupGloo._set_default_timeout(self, PATIENCE)
             self._us_groups, self._us_options, self._us_store = groups, options, store
@@ -224,13 +224,14 @@ def backend_class(groups: Groups) -> type[dist.ProcessGroupGloo]:
     return ProcessGroupNCCL
 
 
-def _own(store: Store, rank: int) -> Store:
+def _own(store: Store, rank: int, size: int) -> Store:
     """Where gloo's ranks meet: apart from an earlier group of the same name, whose addresses are still in the store.
 
     gloo connects when a group is made, NCCL at its first collective; so a group that was never used hinders NCCL's next
-    one in nothing.
+    one in nothing. Each rank counts the groups of this name and size that it has made: all ranks of a group agree.
     """
-    return dist.distributed_c10d.PrefixStore(f"understudy/{store.add(f'understudy/made/{rank}', 1)}", store)
+    made = store.add(f"understudy/made/{size}/{rank}", 1)
+    return dist.distributed_c10d.PrefixStore(f"understudy/{size}/{made}", store)
 
 
 def _several_machines() -> bool:

@@ -1,0 +1,20 @@
+"""A group that was never used does not hinder the next one of its name, in the same store.
+
+Runs with 2 ranks.
+"""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+for _ in range(4):
+    dist.init_process_group("nccl")
+    dist.destroy_process_group()
+dist.init_process_group("nccl")
+value = torch.full((4,), rank + 1.0, device="cuda")
+dist.all_reduce(value)
+assert value.tolist() == [3.0] * 4
+dist.destroy_process_group()
