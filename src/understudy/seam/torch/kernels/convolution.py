@@ -6,8 +6,6 @@
 - Of one channel into one, as in image filters, a convolution is a sum of shifted pictures: the CPU's library pads the
   one channel to a vector of them, and takes twenty times as long (2x2 over 2048x2048: 300 ms against 14 on one core).
 - The CPU convolves integers of 64 bits; cuDNN refuses them (aten/src/ATen/cudnn/Types.cpp).
-- Meta kernels give contiguous results (torch/_meta_registrations.py, `meta_conv`); on a GPU, and on the CPU, they lie
-  as the operands do.
 """
 
 from __future__ import annotations

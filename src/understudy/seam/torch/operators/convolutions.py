@@ -1,4 +1,8 @@
-"""Where a convolution's operands are, and in which layout its results lie."""
+"""Where a convolution's operands are, and in which layout its results lie.
+
+Meta kernels give contiguous results (torch/_meta_registrations.py, `meta_conv`); on a GPU, and on the CPU, they lie as
+the operands do.
+"""
 
 from __future__ import annotations
 
