@@ -28,6 +28,7 @@ help:
 	@echo "make test-plan-backends  plans on a local Dask cluster and a local Ray, in an environment of their own"
 	@echo "make test-compile     Triton kernels and compiled programs, in an environment with Triton (1 GB)"
 	@echo "make test-xla         jitted JAX functions compiled by XLA for emulated GPUs, in an environment with that compiler"
+	@echo "make environments     what the tests of other frameworks and of compilers need, installed beforehand"
 	@echo "make test-together    PyTorch, JAX and TensorFlow in one process (3 GB)"
 	@echo "make bench            what emulation costs, as ratios to plain CPU, and what the comparison of ranks costs"
 	@echo "make bench-operators  operators emulated a second, and predicted time by their number"
@@ -80,7 +81,7 @@ test-all: check test test-long dist experiments experiment-pages docs test-kill 
 # Each other framework has an environment of its own: they pin one another's dependencies.
 test-jax test-tensorflow: test-%:
 	@PYTHON="$(PYTHON)" tools/environment .venv-$* $*,dev
-	.venv-$*/bin/python -m pytest -q tests/on_$* tests/frameworks $(ARGS)
+	.venv-$*/bin/python -m pytest -q -n $(JOBS) tests/on_$* tests/frameworks $(ARGS)
 
 # Triton is of the version that torch's CUDA wheels of constraints.txt require.
 test-compile:
@@ -90,7 +91,7 @@ test-compile:
 # XLA's GPU compiler (no GPU or driver needed), of jax's version.
 test-xla:
 	@PYTHON="$(PYTHON)" tools/environment .venv-xla jax,xla,dev
-	.venv-xla/bin/python -m pytest -q tests/on_xla $(ARGS)
+	.venv-xla/bin/python -m pytest -q -n $(JOBS) tests/on_xla $(ARGS)
 
 test-plan-backends:
 	@PYTHON="$(PYTHON)" tools/environment .venv-clusters torch,dask,ray,dev
@@ -98,7 +99,15 @@ test-plan-backends:
 
 test-mxnet:
 	@PYTHON="$(or $(PYTHON),python3.11 python3)" tools/environment .venv-mxnet mxnet,dev
-	.venv-mxnet/bin/python -m pytest -q tests/on_mxnet tests/frameworks $(ARGS)
+	.venv-mxnet/bin/python -m pytest -q -n $(JOBS) tests/on_mxnet tests/frameworks $(ARGS)
+
+# What the tests of other frameworks and of compilers need, so that it can be installed while other tests run.
+environments:
+	@PYTHON="$(PYTHON)" tools/environment .venv-jax jax,dev
+	@PYTHON="$(PYTHON)" tools/environment .venv-tensorflow tensorflow,dev
+	@PYTHON="$(or $(PYTHON),python3.11 python3)" tools/environment .venv-mxnet mxnet,dev
+	@PYTHON="$(PYTHON)" tools/environment .venv-compile torch,report,compile,dev
+	@PYTHON="$(PYTHON)" tools/environment .venv-xla jax,xla,dev
 
 test-together:
 	@PYTHON="$(PYTHON)" tools/environment .venv-together all,dev
