@@ -138,6 +138,38 @@ class TestCuda(unittest.TestCase):
 """
 
 
+SLOW = """
+import time, unittest
+
+class TestCuda(unittest.TestCase):
+    def test_a_slow_one(self): self.spin()
+    def test_b(self): self.spin()
+    def spin(self):
+        end = time.process_time() + 3
+        while time.process_time() < end: pass
+"""
+
+
+@pytest.mark.long
+def test_a_test_of_the_table_may_take_longer(tmp_path: Path) -> None:
+    (tmp_path / "test_cuda.py").write_text(SLOW)
+
+    def limit(file: str, name: str, usual: float) -> float:
+        return 60 if (file, name) == ("test_cuda.py", "TestCuda::test_a_slow_one") else usual
+
+    Runner(tmp_path, UNPLUGGED, 1, 1 << 30, limit=limit).run("test_cuda.py", Journal.read(tmp_path / "journal.jsonl"))
+    results = Journal.read(tmp_path / "journal.jsonl").results
+    assert [result.outcome for result in results.values()] == ["passed", "stopped"]
+    assert results["TestCuda::test_b"].message == "no end after 1 s of processor time"
+
+
+def test_the_table_gives_more_time_and_never_less() -> None:
+    file = "distributed/fsdp/test_fsdp_clip_grad_norm.py"
+    assert page.seconds(file, "TestClipGradNormCUDA::test_ddp_parity_cuda", 120) == 1500
+    assert page.seconds(file, "TestClipGradNormCUDA::test_ddp_parity_cuda", 3000) == 3000
+    assert page.seconds(file, "TestClipGradNormCUDA::test_no_gradients_cuda", 120) == 120
+
+
 @pytest.mark.long
 def test_what_skips_itself_on_two_gpus_runs_on_one(tmp_path: Path) -> None:
     (tmp_path / "test_cuda.py").write_text(COUNTED)
@@ -238,3 +270,30 @@ def test_files_that_an_earlier_run_did_not_reach_are_added_to_their_suite() -> N
     assert "| Sparse tensors † | 3 | 1 | 0 | 0 | 0 | 75.0% | - |\n" in second
     assert "`test_sparse_csr.py`" not in second
     assert "### test_sparse.py" in second
+
+
+def test_only_what_had_failed_was_run_again() -> None:
+    def runs(file: str, **outcomes: str) -> page.Runs:
+        results = {f"TestA::test_{name}": Result(f"TestA::test_{name}", end, "bad") for name, end in outcomes.items()}
+        return page.Runs("2.6.0", {file: results}, None)
+
+    first = page.suites_document(runs("test_sparse.py", a="passed", b="failed", c="failed", d="failed", e="skipped"))
+    again = runs("test_sparse.py", a="earlier", b="passed", c="failed", d="skipped", e="earlier")
+    second = page.suites_document(again, first)
+    assert "| Sparse tensors † | 2 | 1 | 2 | 0 | 0 | 66.7% | - |\n" in second
+    assert "`TestA::test_c`" in second
+    assert "`TestA::test_b`" not in second
+    assert page.suites_document(again, second) == second
+    unfinished = runs("test_sparse.py", a="earlier", b="passed", e="earlier", c="not run", d="not run")
+    assert page.suites_document(unfinished, first).count("TestA::test_") == 3
+    assert "| Sparse tensors † | 1 | 3 | 1 |" in page.suites_document(unfinished, first)
+
+
+def test_a_file_without_tests_was_reached() -> None:
+    file = "distributed/_composable/fsdp/test_fully_shard_logging.py"
+    first = page.suites_document(page.Runs("2.6.0", {file: {}}, None))
+    assert page.files_after(page.NOT_REACHED, first) >= {file}
+    second = page.suites_document(page.Runs("2.6.0", {}, None, frozenset({file})), first)
+    assert file not in page.files_after(page.NOT_REACHED, second)
+    third = page.suites_document(page.Runs("2.6.0", {}, None), second)
+    assert page.files_after(page.NO_TESTS, third) == {file}

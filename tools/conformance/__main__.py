@@ -3,7 +3,8 @@
     python tools/conformance                      # the listed tests and whole files; writes docs/conformance.md
     python tools/conformance --suites             # tests beyond those files; writes docs/conformance-suites.md
     python tools/conformance --list               # only the listed ones (upstream/listed.txt)
-    python tools/conformance --only test_nn.py --failed   # again what did not pass in a file
+    python tools/conformance --only test_nn.py --failed   # again what did not pass in a file; where its journal is not
+                                                          # at hand, what the page of suites says failed
     python tools/conformance --sources DIR        # PyTorch's sources at hand instead of Debian's source package
 
 The tests are PyTorch's and are not kept here: they are fetched into `.cache/`, which git ignores. A run that was cut
@@ -60,18 +61,21 @@ def main() -> int:
     files = options.only or whole
     memory = int(options.memory_gb * 2**30)
     results: dict[str, dict[str, dict[str, Result]]] = {}
+    empty: frozenset[str] = frozenset()
     for kind, plugins in (("emulated", EMULATED), ("stub", STUB))[: 1 if options.no_stub else 2]:
         every = frozenset(file for file in page.files() if page.suite(file).get("every"))
-        runner = Runner(folder, plugins, options.test_seconds, memory, every=every)
+        runner = Runner(folder, plugins, options.test_seconds, memory, every=every, limit=page.seconds)
         journals = CACHE / f"{kind}-{torch}"
         if not run_all(runner, journals, files, kind, options):
             print("conformance: interrupted; the same command goes on from here", file=sys.stderr)
             return 130
         read = {file: Journal.read(path(journals, file)) for file in whole}
+        if kind == "emulated":
+            empty = frozenset(file for file, journal in read.items() if journal.finished and not journal.collected)
         results[kind] = {
             file: found(file, journal) if kind == "emulated" else journal.results for file, journal in read.items()
         }
-    runs = page.Runs(torch, results["emulated"], results.get("stub"))
+    runs = page.Runs(torch, results["emulated"], results.get("stub"), empty)
     if not options.only and not options.suites:
         print("The listed tests:")
         print(page.text(page.cells(runs, page.listed())))
@@ -113,7 +117,7 @@ def run(runner: Runner, journals: Path, file: str, kind: str, options: argparse.
     journal = Journal.read(path(journals, file))
     if options.fresh or (journal.finished and kind == "emulated" and not options.failed and not options.count):
         journal.forget()
-    elif options.failed and kind == "emulated":
+    elif options.failed and kind == "emulated" and journal.collected:
         journal.forget(BAD)
     if options.count or (kind == "stub" and journal.finished):
         return
@@ -121,6 +125,8 @@ def run(runner: Runner, journals: Path, file: str, kind: str, options: argparse.
         runner.run(file, journal, frozenset())
         journal = Journal.read(journal.path)
     inside = page.drawn(file, journal.collected)
+    if options.failed and options.suites and kind == "emulated" and not journal.results:
+        leave_as_before(journal, file, inside)
     wanted = inside & {name for at, name in page.listed() if at == file} if options.list else inside
     runner.run(file, journal, frozenset(wanted))
     journal = Journal.read(journal.path)
@@ -133,6 +139,14 @@ def run(runner: Runner, journals: Path, file: str, kind: str, options: argparse.
             journal.write(test=name, outcome="skipped", seconds=0, message="not run", text="")
         journal.write(finished=True)
     print(f"{kind}: {file}: {len(wanted)} tests", file=sys.stderr, flush=True)
+
+
+def leave_as_before(journal: Journal, file: str, inside: set[str]) -> None:
+    """Of a file without a journal that the page has: note that all but its failing tests stay as they are there."""
+    text = SUITES_PAGE.read_text(encoding="utf-8")
+    if file not in page.files_after(page.NOT_REACHED, text):
+        for name in sorted(inside - page.failing_before(text).get(file, set())):
+            journal.write(test=name, outcome=page.EARLIER, seconds=0, message="", text="")
 
 
 def found(file: str, journal: Journal) -> dict[str, Result]:

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,12 @@ def files() -> list[str]:
 def suite(file: str) -> dict[str, Any]:
     """The suite that a file belongs to; an empty one for those that are run whole."""
     return next((one for one in table("files.toml")["suite"] if file in one["files"]), {})
+
+
+def seconds(file: str, name: str, usual: float) -> float:
+    """What a test may take of processor time: the `usual` unless the table gives it more."""
+    given = _first(table("files.toml")["longer"], file, name, "seconds")
+    return usual if given is None else max(usual, float(given))
 
 
 def drawn(file: str, names: Iterable[str]) -> set[str]:
@@ -92,11 +98,15 @@ def _short(result: Result) -> str:
 
 @dataclass
 class Runs:
-    """All results, by file and test: on emulated GPUs, and on the stub (None where that did not run)."""
+    """All results, by file and test: on emulated GPUs, and on the stub (None where that did not run).
+
+    `empty` are the files of which pytest collects no test.
+    """
 
     torch: str
     emulated: dict[str, dict[str, Result]]
     stub: dict[str, dict[str, Result]] | None
+    empty: frozenset[str] = frozenset()
 
     def rows(self, chosen: Iterable[tuple[str, str]] | None = None) -> list[tuple[str, Counter[str], int | None]]:
         """(subject, counts by column, passed on the stub) of the tests chosen, in the order of the subjects' table."""
@@ -121,7 +131,33 @@ class Runs:
 
     def tests(self) -> list[tuple[str, str]]:
         """Every test that ran or is out of scope."""
-        return [(file, name) for file, results in self.emulated.items() for name in results]
+        return [
+            (file, name)
+            for file, results in self.emulated.items()
+            for name, result in results.items()
+            if result.outcome != EARLIER
+        ]
+
+    def partial(self) -> set[str]:
+        """The files of which only those tests were run that had failed on an earlier page."""
+        return {
+            file
+            for file, results in self.emulated.items()
+            if any(result.outcome == EARLIER for result in results.values())
+        }
+
+    def since(self, earlier: str) -> Runs:
+        """These results for a page that is to replace the `earlier` one: of a partial file what failed there.
+
+        A partial file that did not come to its end is left out, so that the earlier page stays right.
+        """
+        before, chosen = failing_before(earlier), dict(self.emulated)
+        for file in self.partial():
+            results = chosen.pop(file)
+            names = before.get(file, set())
+            if all(name in results and results[name].outcome != "not run" for name in names):
+                chosen[file] = {name: results[name] for name in sorted(names)}
+        return replace(self, emulated=chosen)
 
     def column(self, file: str, name: str) -> str:
         """The column that a test counts in."""
@@ -224,12 +260,14 @@ def _alone(runs: Runs) -> list[str]:
 
 def suites_document(runs: Runs, earlier: str = "") -> str:
     """The page `docs/conformance-suites.md`; suites that were not run stay as the `earlier` page has them."""
+    partial, runs = runs.partial(), runs.since(earlier)
     ran = {file for file, _ in runs.tests()}
-    kept = Earlier.read(earlier, ran)
+    kept = Earlier.read(earlier, ran, {file: len(runs.emulated[file]) for file in ran & partial})
+    empty = runs.empty | kept.empty
     left = [
         f"`{file}`"
         for file in suite_files()
-        if file not in ran and (file in kept.left or suite(file)["name"] not in kept.rows)
+        if file not in ran | empty and (file in kept.left or suite(file)["name"] not in kept.rows)
     ]
     parts = [
         "# PyTorch's tests beyond its CUDA files",
@@ -237,12 +275,14 @@ def suites_document(runs: Runs, earlier: str = "") -> str:
         f"of [the other page](conformance.md), unchanged, on torch {runs.torch} with two emulated GPUs, or four where "
         "a test needs more than two. The target for each suite is that 97 % of its tests in scope pass.",
         markdown(kept.joined(cells(runs))),
-        *([f"{MARK} of an earlier run, or of one and of the last, which ran other files."] if kept.rows else []),
-        *([f"Files that the last run did not reach: {', '.join(left)}."] if left else []),
+        *([f"{MARK} of an earlier run, or of one and of the last, which {LAST}."] if kept.rows else []),
+        *([f"{NOT_REACHED}: {', '.join(left)}."] if left else []),
+        *([f"{NO_TESTS}: {', '.join(f'`{file}`' for file in sorted(empty))}."] if empty else []),
         "*Skipped* tests skip themselves, mostly for reasons unrelated to emulation. *Not run* tests were not reached "
         "by the last run.",
         *_elsewhere(runs),
         *_samples(),
+        *_longer(),
         *_alone(runs),
         "## Out of scope",
         *_scope(runs, earlier),
@@ -254,30 +294,59 @@ def suites_document(runs: Runs, earlier: str = "") -> str:
 
 
 MARK = "†"
+EARLIER = "earlier"
+"""The outcome of a test that a run with `--failed` leaves as the page has it."""
+NOT_REACHED = "Files that the last run did not reach"
+NO_TESTS = "Files of which pytest collects no test, on a GPU either (a decorator makes a function of their only class)"
+LAST = "ran other files, or of a file only what had failed"
+
+
+def failing_before(text: str) -> dict[str, set[str]]:
+    """By file, the tests that a page says failed."""
+    sections = text.partition("## Failing tests")[2].split("\n### ")[1:]
+    return {section.split()[0]: set(re.findall(r"`(\w+::[^`]+)`", section)) for section in sections}
+
+
+def files_after(words: str, text: str) -> set[str]:
+    """The files that a page lists in the line that begins with these words."""
+    return set(re.findall(r"`([^`]+)`", "".join(re.findall(rf"^{re.escape(words)}: (.*)$", text, re.MULTILINE))))
 
 
 @dataclass
 class Earlier:
-    """What an earlier page says of suites of which no file was run again.
+    """What an earlier page says of suites of which no file was run again as a whole.
 
-    `rows` are the table's cells by suite, `failures` the sections of their files, `left` the files not reached then.
+    `rows` are the table's cells by suite, `failures` the sections of their files, `left` the files not reached then,
+    `empty` those without a test.
     """
 
     rows: dict[str, list[str]]
     failures: list[str]
     left: set[str]
+    empty: set[str]
 
     @classmethod
-    def read(cls, text: str, ran: set[str]) -> Earlier:
-        """Of a page's text what is of suites none of whose files that it has were among those that `ran` now."""
-        left = set(re.findall(r"`([^`]+)`", "".join(re.findall(r"^Files that the last run.*$", text, re.MULTILINE))))
-        again = {suite(file)["name"] for file in ran - left}
+    def read(cls, text: str, ran: set[str], partial: Mapping[str, int]) -> Earlier:
+        """Of a page's text what is of suites none of whose files that it has were among those that `ran` now.
+
+        `partial` has the files of which only failing tests ran again, with the number of these; they leave the row's
+        column of failed tests, and the file its section.
+        """
+        left = files_after(NOT_REACHED, text)
+        again = {suite(file)["name"] for file in ran - left - partial.keys()}
         table_lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
         names = {one["name"] for one in table("files.toml")["suite"]} - again
         rows = {line[0].removesuffix(f" {MARK}"): line[1:] for line in table_lines}
         sections = [f"### {section.strip()}" for section in text.partition("## Failing tests")[2].split("\n### ")[1:]]
-        failures = [one for one in sections if suite(one.split()[1]).get("name") in names]
-        return cls({name: rows[name] for name in names & rows.keys()}, failures, left)
+        failures = [
+            one for one in sections if suite(one.split()[1]).get("name") in names and one.split()[1] not in partial
+        ]
+        failed = COLUMNS.index("failed")
+        for file, number in partial.items():
+            if suite(file)["name"] in names:
+                row = rows[suite(file)["name"]]
+                row[failed] = str(int(row[failed]) - number)
+        return cls({name: rows[name] for name in names & rows.keys()}, failures, left, files_after(NO_TESTS, text))
 
     def joined(self, lines: list[list[str]]) -> list[list[str]]:
         """The table's cells with the rows of the earlier run among them, and the sum of both."""
@@ -314,6 +383,12 @@ def _samples() -> list[str]:
         "run, except for what is marked *added later* below. Tests of the profiler and of "
         "`distributed/` are in scope whether or not they mention CUDA."
     ]
+
+
+def _longer() -> list[str]:
+    """The tests that may take longer than others, from the table."""
+    rows = [f"`{row['file']}` {row['seconds']} s ({row['reason']})" for row in table("files.toml")["longer"]]
+    return [f"A test may take 120 s of processor time, and those of some files more: {', '.join(rows)}."]
 
 
 def _scope(runs: Runs, earlier: str = "") -> list[str]:

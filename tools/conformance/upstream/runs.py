@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,8 @@ class Runner:
 
     `tests` is PyTorch's folder of tests, `plugins` the pytest arguments that give them GPUs, `test_seconds` what one
     test may take of processor time, `memory_bytes` what a process may have, `idle_seconds` how long it may do nothing,
-    `every` the files of which tests count that do not mention CUDA.
+    `every` the files of which tests count that do not mention CUDA. `limit` gives a test of a file more than
+    `test_seconds`, if a table says so.
     """
 
     tests: Path
@@ -134,6 +136,7 @@ class Runner:
     memory_bytes: int
     idle_seconds: float = IDLE_SECONDS
     every: frozenset[str] = frozenset()
+    limit: Callable[[str, str, float], float] = lambda file, name, usual: usual
     stopping: bool = False
 
     def run(self, file: str, journal: Journal, only: frozenset[str] | None = None) -> None:
@@ -198,7 +201,7 @@ class Runner:
             child = subprocess.Popen(command, cwd=self.tests, env=environment, stdin=subprocess.DEVNULL,
                                      stdout=output, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
             try:
-                stopped = self.watch(child, journal.path)
+                stopped = self.watch(child, journal.path, file)
                 if self.stopping:
                     raise InterruptedRunError
             finally:
@@ -213,7 +216,7 @@ class Runner:
                         message=stopped or ended(child.returncode), text=said[-6000:])  # fmt: skip
         return said
 
-    def watch(self, child: subprocess.Popen[bytes], path: Path) -> str:
+    def watch(self, child: subprocess.Popen[bytes], path: Path, file: str) -> str:
         """Wait for a process to end; why it has to be stopped, when it takes too long or too much memory.
 
         What a test may take is processor time, so that a busy machine does not count against it. Nor does it count as
@@ -235,7 +238,7 @@ class Runner:
                 if now != size or abs(used - rested) > 1 or (before and busy):  # less used where a child process ended
                     rested, moved = used, time.monotonic()
                 if now != size:
-                    allowed = self.test_seconds if size >= 0 else IMPORT_SECONDS
+                    allowed = self.limit(file, running(path), self.test_seconds) if size >= 0 else IMPORT_SECONDS
                     size, began = now, used
                 elif used - began > allowed:
                     return f"no end after {allowed:.0f} s of processor time"
@@ -243,6 +246,15 @@ class Runner:
                     return f"hung: no processor time taken for {self.idle_seconds:.0f} s"
             time.sleep(POLL_SECONDS)
         return ""
+
+
+def running(path: Path) -> str:
+    """The test that began last in a journal that a process is writing; "" before the first."""
+    for line in reversed(path.read_text(encoding="utf-8").splitlines()):
+        with contextlib.suppress(json.JSONDecodeError):
+            if name := json.loads(line).get("start"):
+                return str(name)
+    return ""
 
 
 def processor_seconds(process: psutil.Process) -> float:
