@@ -117,6 +117,8 @@ test-kill: environment
 	$(RUN) tests/train/kill.py --kills 200
 	$(RUN) tests/train/kill.py --kills 60 --back 0.3
 	$(RUN) tests/train/kill.py --kills 60 --ranks 2
+	$(RUN) tests/train/kill.py --kills 60 --writing --emulated
+	$(RUN) tests/train/kill.py --kills 30 --ranks 2,3
 
 test-threads: environment
 	$(RUN) tests/seam/threads.py $(ARGS)

@@ -379,8 +379,11 @@ def test_former_signal_handlers_are_put_back():
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-@pytest.mark.parametrize("back", [0.0, 0.5])
-def test_killed_trainings_lose_nothing(back):
-    outcome = kill.series(kills=6, seed=1, epochs=6, back=back)
+@pytest.mark.parametrize(
+    "how", [kill.Series(6), kill.Series(6, back=0.5), kill.Series(6, writing=True), kill.Series(6, emulated=True)]
+)
+def test_killed_trainings_lose_nothing(how):
+    outcome = kill.series(6, 1, how)
     assert outcome.kills == 6
+    assert outcome.writing > 0 or not how.writing
     assert (outcome.lost, outcome.damaged, outcome.equal) == (0, 0, True)
