@@ -146,6 +146,15 @@ def test_lines_of_the_program_travel_with_its_trace(trace: Trace, tmp_path: Path
     assert "torch.ones(3, device=" in page.read_text()
 
 
+def test_packed_data_that_this_machine_has_no_memory_for_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = gzip.compress(bytes(40 << 20), 1)
+    monkeypatch.setattr(foreign.psutil, "virtual_memory", lambda: SimpleNamespace(available=100 << 20))
+    with pytest.raises(FileFormatError, match=r"^a\.gz takes more memory to read than the 0\.1 GiB that are free$"):
+        foreign.unpacked(packed, "a.gz")
+    monkeypatch.setattr(foreign.psutil, "virtual_memory", lambda: SimpleNamespace(available=200 << 20))
+    assert foreign.unpacked(packed, "a.gz") == bytes(40 << 20)
+
+
 def test_json_that_this_machine_has_no_memory_for_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"[{'[],' * 12_000_000}[]]"
     monkeypatch.setattr(foreign.psutil, "virtual_memory", lambda: SimpleNamespace(available=2 << 30))

@@ -32,6 +32,8 @@ EXPANSION = 200
 """How many bytes one packed byte may unpack to; rows of traces unpack to 10 to 30."""
 ROOM_BYTES = 16 * MIB
 """What any packed file may unpack to, bytes."""
+UNPACKING = 3
+"""How many times its size a file takes of memory while it is unpacked and becomes text."""
 SMALL_CHARACTERS = 32 * MIB
 """JSON of fewer is read whatever the machine has free."""
 JSON_BYTES = {"{": 400, "[": 130, ",": 130}
@@ -98,23 +100,28 @@ def unpacked(data: bytes, path: str | Path, most: int = MOST_BYTES) -> bytes:
     """The content of gzipped data, `most` bytes; what is not gzipped comes back as it is.
 
     Raises:
-        FileFormatError: the data is damaged, ends early, or grows beyond all that a file of that size should hold.
+        FileFormatError: the data is damaged, ends early, or grows beyond all that a file of that size should hold or
+            this machine has free.
     """
     if data[:2] != GZIP:
         return data
+    free = psutil.virtual_memory().available
     most = min(most, MOST_BYTES, ROOM_BYTES + EXPANSION * len(data))
+    room = max(free // UNPACKING, ROOM_BYTES)
     parts: list[bytes] = []
     size, rest = 0, data
     while rest:  # gzip allows several members, one after the other
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
         try:
-            part = unpacker.decompress(rest, most - size + 1)
+            part = unpacker.decompress(rest, min(most, room) - size + 1)
         except zlib.error as error:
             raise FileFormatError(f"{path} is not a complete gzip file: {error}") from None
         parts.append(part)
         size += len(part)
         if size > most:
             raise FileFormatError(f"{path} would unpack to more than {most:,} bytes, so it is not read")
+        if size > room:
+            raise FileFormatError(f"{path} takes more memory to read than the {free / 2**30:,.1f} GiB that are free")
         if not unpacker.eof:
             raise FileFormatError(f"{path} is not a complete gzip file: it is truncated")
         rest = unpacker.unused_data.lstrip(b"\0")
