@@ -69,7 +69,7 @@ def test_the_programs_own_failure_wins_over_a_gate_and_is_reported(understudy) -
 
 
 def test_what_does_not_fit_gives_65(understudy) -> None:
-    code = "import torch; kept = [torch.zeros(1 << 28, device='cuda') for _ in range(17)]"
+    code = "import torch; kept = [torch.empty(1 << 28, device='cuda') for _ in range(17)]"
     done = understudy("run", "-q", "-c", code)
     assert done.returncode == 65
     assert done.stderr.splitlines()[-1].startswith("torch.OutOfMemoryError: CUDA out of memory.")
