@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -345,7 +346,8 @@ def build_machine(
     agents = iter(range(1, 1 << 62))
     for index, gpu in enumerate(models):
         driver = live.device_memory(index, len(models), gpu.memory_bytes, os.environ.get(variables.FOLDER))
-        allocator = CachingAllocator(index, driver, settings, MachineEvents(machine, index), join_accesses=merged)
+        join = partial(merged, machine.host_order)
+        allocator = CachingAllocator(index, driver, settings, MachineEvents(machine, index), join_accesses=join)
         plan_cache = PlanCache(cuda_version)
         cost = CostModel(gpu, cuda_version, own)
         context = versions.context_bytes(gpu, cuda_version)

@@ -187,13 +187,25 @@ def test_only_who_gets_the_same_bytes_meets_their_former_use() -> None:
     beside = Accesses()
     beside.base = 1536
     beside.add(Access(1, 2, 0, 512, True, 0, 0))
-    joined = merged(former, beside)
+    joined = merged({}, former, beside)
     assert isinstance(joined, Accesses)
     clock = {1: 1}  # the first is known to be complete, the second is not
     assert freed(joined, 1024, 512).conflict(Access(2, 1, 0, 512, True, 0, 0), clock) is None
     found = freed(joined, 1280, 512).conflict(Access(2, 1, 0, 512, True, 0, 0), clock)
     assert found is not None
     assert (found.start, found.end) == (256, 512)
+
+
+def test_joined_memory_forgets_the_uses_that_the_host_knows() -> None:
+    former, beside = Accesses(), Accesses()
+    former.add(Access(1, 1, 0, 8, True, 0, 0))
+    beside.add(Access(1, 2, 0, 8, False, 0, 0))
+    assert merged({1: 2}, former, beside) is None
+    assert merged({1: 1}, former, beside) is beside
+    assert merged({1: 1}, former, None) is None
+    both = merged({}, former, beside)
+    assert isinstance(both, Accesses)
+    assert [access.epoch for access in (*both.writes, *both.reads)] == [1, 2]
 
 
 def test_of_the_uses_of_a_block_those_remain_that_its_marks_do_not_wait_for() -> None:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from understudy.seam.torch.compiled import values
 from understudy.seam.torch.tags import tag_of
 from understudy.session import Session
 
@@ -263,3 +264,32 @@ def test_a_sparse_gradient_of_an_embedding(session: Session) -> None:
         assert (found.layout, found.device, found.is_coalesced()) == (torch.sparse_coo, words.device, False)
         torch.testing.assert_close(found.to_dense(), wanted.to_dense())
         assert tag_of(found).block is not None  # its values have memory of the device
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gradient_of_relu_is_one_operator_of_the_cpu(
+    session: Session, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    stock, graphs = values.computed_from, []
+
+    def computed_from(*args, **kwargs):
+        graphs.append(stock(*args, **kwargs))
+        return graphs[-1]
+
+    monkeypatch.setattr(values, "computed_from", computed_from)
+    special = torch.tensor([[1.0, 0.0, -0.0, -1.0, float("nan"), float("inf"), -float("inf"), 1e-40]], dtype=dtype)
+    plain, compiled = (special.to("cuda").requires_grad_() for _ in range(2))
+
+    weight = torch.eye(8, dtype=dtype, device="cuda").requires_grad_()  # whose gradient needs what `relu` gives
+
+    def work(x: Tensor) -> Tensor:
+        return F.relu(x) @ weight
+
+    upstream = torch.arange(1, 9, dtype=dtype, device="cuda")[None]
+    work(plain).backward(upstream)
+    torch.compile(work)(compiled).backward(upstream)
+    assert plain.grad is not None
+    assert compiled.grad is not None
+    assert torch.equal(plain.grad.view(torch.uint8), compiled.grad.view(torch.uint8))
+    assert "threshold_backward" in graphs[-1].code
+    assert "aten__where" not in graphs[-1].code

@@ -39,6 +39,51 @@ def test_what_has_a_kernel_for_all_is_one(session: Session, work, count: int) ->
     assert all(result.is_cuda for result in results)
 
 
+def test_a_call_like_an_earlier_one_does_the_same_again(session: Session) -> None:
+    a, b = listed("cuda", "cuda"), listed("cuda", "cuda")
+    scale = torch.full((), 2.0, device="cuda")
+    for _ in range(200):  # beyond those that are watched
+        torch._foreach_add_(a, 0.0)
+    told = []
+    for _ in range(3):
+        roots = norms = None
+        before = len(session.trace)
+        held = torch.cuda.memory_allocated()
+        roots = torch._foreach_sqrt(a)
+        assert torch.cuda.memory_allocated() == held + 1024
+        norms = torch._foreach_norm(roots, 2.0)
+        assert len(torch._foreach_norm(roots, 3.0)) == 2
+        torch._foreach_mul_(b, scale)
+        torch._foreach_addcdiv_(b, a, roots, [1.0, 2.0])
+        told.append([(*record[:4], record.end_ns - record.start_ns) for record in list(session.trace)[before:]])
+    assert told[1] == told[2]
+    one_by_one = ["aten::linalg_vector_norm"] * 2
+    assert [signature.name for _, _, signature, *_ in told[1]] == [
+        "aten::_foreach_sqrt", "aten::_foreach_norm", *one_by_one, "aten::_foreach_mul_", "aten::_foreach_addcdiv_",
+    ]  # fmt: skip
+    assert [float(norm) for norm in norms] == pytest.approx([6**0.5] * 2)
+    assert [float(tensor[0, 0]) for tensor in b] == [15.0, 22.0]
+
+
+def test_what_lies_or_counts_otherwise_is_looked_at_again(session: Session) -> None:
+    a = listed("cuda", "cuda")
+    whole = [tensor.long() for tensor in a]
+    for work, count in (
+        (lambda: torch._foreach_add(a, 1.0), 1),
+        (lambda: torch._foreach_add(whole, 1), 1),
+        (lambda: torch._foreach_add(whole, 1.0), 2),
+        (lambda: torch._foreach_add(a, [1.0, 2.0]), 1),
+        (lambda: torch._foreach_add(a, [a[0], a[0].t().contiguous().t()]), 3),  # one of them a copy
+        (lambda: torch._foreach_add(a, a), 1),
+    ):
+        for _ in range(3):
+            before = len(session.trace)
+            work()
+            assert len(kernels(session, before)) == count
+    with pytest.raises(RuntimeError, match="must have the same number of tensors"):
+        torch._foreach_add(a, a[:1])
+
+
 def test_whole_numbers_are_divided_one_by_one(session: Session) -> None:
     tensors = listed("cuda", "cuda", dtype=torch.int64)
     before = len(session.trace)

@@ -141,11 +141,13 @@ def awaited(before: object, clock: VectorClock) -> object:
     return made if made.writes or made.reads else None
 
 
-def merged(one: object, other: object) -> object:
+def merged(clock: VectorClock, one: object, other: object) -> object:
     """The accesses of two free blocks that became one: one of the two objects where it says all, which is often.
 
-    Pieces of memory that are split and joined over and over would otherwise copy the same accesses each time.
+    Pieces of memory that are split and joined over and over would otherwise copy the same accesses each time. What
+    `clock`, the host's, knows as a whole is left out, since all that is to come is ordered after it.
     """
+    one, other = _awaited(clock, one), _awaited(clock, other)
     if not (isinstance(one, Accesses) and isinstance(other, Accesses)):
         return one or other
     made = Accesses()
@@ -155,6 +157,15 @@ def merged(one: object, other: object) -> object:
         if not known.base and _same(known.writes, made.writes) and _same(known.reads, made.reads):
             return known
     return made
+
+
+def _awaited(clock: VectorClock, before: object) -> object:
+    """These accesses, or None where `clock` knows them all."""
+    if isinstance(before, Accesses) and all(
+        knows(clock, access.agent, access.epoch) for access in (*before.writes, *before.reads)
+    ):
+        return None
+    return before
 
 
 def _same(some: list[Access], others: list[Access]) -> bool:

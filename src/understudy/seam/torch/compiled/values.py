@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
+from typing import TypeGuard
 
 import torch
 from torch import fx
@@ -64,11 +65,53 @@ def computed_from(dispatch: Dispatch, answers: Answers, module: fx.GraphModule, 
             copy.args, copy.kwargs = moved(copy.args), moved(copy.kwargs)
         elif copy.op not in ("placeholder", "get_attr", "output"):
             raise UnsupportedGraph(str(copy.target))
+    _recompose(dispatch, module.graph, graph)
     made = fx.GraphModule(module, graph)
     for name, part in list(made.named_children()):
         if isinstance(part, fx.GraphModule):
             setattr(made, name, computed_from(dispatch, answers, part, plain or parts.get(name, False)))
     return made
+
+
+def _recompose(dispatch: Dispatch, module: fx.Graph, copied: fx.Graph) -> None:
+    """Let the gradient of `relu` be the one operator again that Inductor took apart, where the values are the same.
+
+    The CPU chooses by a mask between a tensor and a number ten times as slowly as its own kernel for that.
+    """
+    for node, copy in zip(list(module.nodes), list(copied.nodes), strict=True):
+        if node.target is not aten.where.self:
+            continue
+        mask, zero, gradient = node.args
+        if not (_calls(mask, aten.le.Scalar) and _calls(zero, aten.full.default) and zero.args == ([], 0.0)):
+            continue
+        value, threshold = mask.args
+        if _alike(value, gradient) and _dtype(value) == _dtype(zero):
+            copied_mask, copied_zero, copied_gradient = copy.args
+            copy.target = _operator(dispatch, aten.threshold_backward.default)
+            copy.args = (copied_gradient, copied_mask.args[0], threshold)
+            for unused in (copied_mask, copied_zero):
+                if not unused.users:
+                    copied.erase_node(unused)
+
+
+def _calls(node: object, operator: OpOverload) -> TypeGuard[fx.Node]:
+    return isinstance(node, fx.Node) and node.target is operator
+
+
+def _alike(one: object, other: object) -> bool:
+    """Whether two nodes give floating-point tensors of one type, shape and layout."""
+    if not (isinstance(one, fx.Node) and isinstance(other, fx.Node)):
+        return False
+    first, second = one.meta.get("val"), other.meta.get("val")
+    if not (isinstance(first, Tensor) and isinstance(second, Tensor) and first.is_floating_point()):
+        return False
+    # As text, since to compare sizes that are symbols would tie them together.
+    facts = [(str(tensor.dtype), str(tensor.shape), str(tensor.stride())) for tensor in (first, second)]
+    return facts[0] == facts[1]
+
+
+def _dtype(node: object) -> object:
+    return getattr(node.meta.get("val"), "dtype", None) if isinstance(node, fx.Node) else None
 
 
 def _name(target: object) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -69,6 +69,13 @@ class Recorder(Protocol):
         """Enters both modes, for the parts of the operator that the recorder handles now."""
 
 
+class Listed(NamedTuple):
+    """How an operator over lists is launched as a whole: the name of its cost in `Dispatch.costs`, and the device."""
+
+    priced: tuple[Hashable, ...]
+    device: int
+
+
 class Dispatch(TorchDispatchMode):
     """The dispatch mode of one thread's emulation; every thread enters its own entry of the same object."""
 
@@ -82,6 +89,7 @@ class Dispatch(TorchDispatchMode):
         self.deviations = deviations
         self.plans = state.plans
         self.costs: dict[Hashable, Cost] = {}
+        self.listed: dict[Hashable, Listed] = {}  # calls of operators over lists, by their form (`kernels.foreach`)
         self.recorder: Recorder | None = None
         self.traced = 0  # by how many modes that write operators with real values into a graph (`make_fx`)
 
@@ -93,7 +101,7 @@ class Dispatch(TorchDispatchMode):
     def again(self) -> Self:
         """The same mode for another thread."""
         other = type(self)(self.state, self.handlers, self.deviations)
-        other.costs = self.costs
+        other.costs, other.listed = self.costs, self.listed
         return other
 
     @classmethod

@@ -8,17 +8,20 @@ memory, time and errors of its own, so that tensors of several devices come out 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
-from understudy.seam.torch.dispatch.mode import Dispatch, hand_on
+from understudy.seam.torch.dispatch.mode import Dispatch, Listed, hand_on
 from understudy.seam.torch.dispatch.parts import restore_dispatch_keys
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
-from understudy.seam.torch.operators.plan import Plan
-from understudy.seam.torch.tags import device_of
+from understudy.seam.torch.operators.plan import Plan, common_device, tensors_in
+from understudy.seam.torch.tags import NOWHERE, device_of, shape_of, size_of, storage_of
 
 Tensor = torch.Tensor
+ORDINARY = frozenset({Tensor, torch.nn.Parameter})
+dtype_of: Callable[[Tensor], torch.dtype] = torch._C.TensorBase.dtype.__get__  # type: ignore[attr-defined]
+is_contiguous: Callable[[Tensor], bool] = torch._C.TensorBase.is_contiguous
 PREFIX = "aten::_foreach_"
 EACH = torch._C.DispatchKey.CompositeExplicitAutograd
 """Where PyTorch's loops over the tensors are registered."""
@@ -36,6 +39,10 @@ ORDERS = (1, 2, math.inf)
 
 def foreach(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """An operator over lists, at once or one tensor after the other."""
+    form = None if kwargs or plan.called else _form(plan, args)
+    known = None if form is None else dispatch.listed.get(form)
+    if known is not None:
+        return _again(dispatch, plan, func, args, known)
     lists = [value for value in (*args, *kwargs.values()) if _tensors(value)]
     if not lists or (device_of(lists[0][0]) < 0 and all(map(_on_host, lists))):
         return dispatch.general(plan, func, args, kwargs)
@@ -43,7 +50,69 @@ def foreach(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, k
     if not _alike(lists, name == "copy") or not _has_kernel(name, lists[0], args, kwargs):
         with dispatch.parts, restore_dispatch_keys(dispatch.state):
             return func._op_dk(EACH, *args, **kwargs)
-    return hand_on(dispatch, plan, func, args, kwargs)
+    out = hand_on(dispatch, plan, func, args, kwargs)
+    if form is not None:
+        priced = _priced(plan, args, out)
+        if priced in dispatch.costs:
+            dispatch.listed[form] = Listed(priced, device_of(lists[0][0]))
+    return out
+
+
+def _form(plan: Plan, args: Arguments) -> tuple[Hashable, ...] | None:
+    """What of a call decides whether there is a kernel, and what it costs; None where only a closer look tells.
+
+    That is a call with contiguous tensors of one device.
+    """
+    form: list[Hashable] = [plan]
+    devices: set[int] = set()
+    try:
+        for value in args:
+            kind = value.__class__
+            if kind is not list and kind is not tuple:
+                if kind not in ORDINARY:
+                    form += (kind, value) if plan.memory else (kind,)
+                    continue
+                value = (value,)
+            elif not value or not isinstance(value[0], Tensor):
+                form.append(tuple(map(type, value)))
+                continue
+            if not ORDINARY.issuperset(map(type, value)) or not all(map(is_contiguous, value)):
+                return None
+            devices.update([storage._us.device for storage in map(storage_of, value)])
+            form.append(kind)
+            form += map(shape_of, value)
+            form += map(dtype_of, value)
+    except (NotImplementedError, RuntimeError, ValueError):  # as in `Dispatch.plain`
+        return None
+    device = devices.pop() if len(devices) == 1 else NOWHERE
+    return (*form, device) if device >= 0 else None
+
+
+def _priced(plan: Plan, args: Arguments, out: object) -> tuple[Hashable, ...]:
+    """The name under which `Dispatch.plain` keeps the cost of such a call."""
+    key: list[Hashable] = [plan]
+    device = NOWHERE
+    for value in args:
+        if isinstance(value, Tensor) or _tensors(value):
+            device = common_device(tensors_in((value,)), key)
+    return (*key, *(size_of(tensor) for tensor in tensors_in((out,) if plan.fresh else ())), device)
+
+
+def _again(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, known: Listed) -> object:
+    """What `Dispatch.plain` does for a call of a form that has a kernel and was priced."""
+    machine = dispatch.machine
+    if machine.watching or dispatch.room.near:
+        return hand_on(dispatch, plan, func, args, {})
+    out = plan.strided(*args)
+    priced, device = known
+    if plan.fresh:
+        dispatch.tag(out, device)
+    local = dispatch.local
+    stream = local.streams[device]
+    machine.launch(local.host, stream, dispatch.costs[priced])
+    if plan.memory:
+        dispatch.state.kernels.run(plan, args, {}, out, machine.devices[device], stream, priced)
+    return out
 
 
 def _tensors(value: object) -> bool:
