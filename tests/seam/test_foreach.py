@@ -102,6 +102,32 @@ def test_lists_on_several_devices_go_tensor_by_tensor(session: Session) -> None:
         torch._foreach_add(listed("cuda:0"), listed("cuda:1"))
 
 
+def test_a_result_of_another_type_is_told_before_another_device(session: Session) -> None:
+    """TensorIteratorBase::compute_types of aten/src/ATen/TensorIterator.cpp looks at the first operand first."""
+    first, second = listed("cuda:0", dtype=torch.int8), listed("cuda:1", dtype=torch.int8)
+    with pytest.raises(RuntimeError, match="result type Float can't be cast to the desired output type Char"):
+        torch._foreach_div_(first, second)
+    with pytest.raises(RuntimeError, match="result type Float can't be cast to the desired output type Char"):
+        first[0].div_(second[0])
+    for work in (lambda: torch._foreach_div(first, second), lambda: first[0].add_(second[0])):
+        with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cuda:1!"):
+            work()
+
+
+@pytest.mark.parametrize("work", [torch._foreach_addcmul, torch._foreach_addcdiv_])
+def test_a_tensor_of_scalars_lies_on_the_host(session: Session, work) -> None:
+    """As in `convert_tensor_to_scalar_list`, aten/src/ATen/native/ForeachUtils.h."""
+    one, two, three = (listed("cuda", "cuda") for _ in range(3))
+    before = len(session.trace)
+    results = work(one, two, three, torch.tensor([2.0, 3.0]))
+    assert len(kernels(session, before)) == 1
+    assert [tensor[0, 0].item() for tensor in results or one] == [3.0, 4.0]
+    with pytest.raises(RuntimeError, match="Expected scalars to be on CPU, got cuda:0 instead"):
+        work(one, two, three, torch.tensor([2.0, 3.0], device="cuda"))
+    with pytest.raises(RuntimeError, match="Expected packed scalar Tensor to be of dimension 1"):
+        work(one, two, three, torch.tensor(2.0))
+
+
 def test_a_list_whose_tensors_have_no_tangents_is_scaled(session: Session) -> None:
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(torch.ones(3, device="cuda"), torch.ones(3, device="cuda"))

@@ -15,6 +15,7 @@ import torch
 from understudy.seam.torch.dispatch.mode import Dispatch, Listed, hand_on
 from understudy.seam.torch.dispatch.parts import restore_dispatch_keys
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
+from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan, common_device, tensors_in
 from understudy.seam.torch.tags import NOWHERE, device_of, shape_of, size_of, storage_of
 
@@ -33,6 +34,8 @@ WHOLE_TOO = frozenset(
 """Operators that have a kernel for whole numbers; all others compute them tensor by tensor."""
 REAL_ONLY = frozenset({"abs", "norm", "max"})
 """Operators without a kernel for complex numbers."""
+SCALARS = "scalars"
+"""The argument with a number for each tensor: a list, or a tensor of the host."""
 ORDERS = (1, 2, math.inf)
 """The norms that have a kernel."""
 
@@ -43,6 +46,8 @@ def foreach(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, k
     known = None if form is None else dispatch.listed.get(form)
     if known is not None:
         return _again(dispatch, plan, func, args, known)
+    if SCALARS in plan.names:
+        _require_on_host((dict(zip(plan.names, args, strict=False)) | kwargs)[SCALARS])
     lists = [value for value in (*args, *kwargs.values()) if _tensors(value)]
     if not lists or (device_of(lists[0][0]) < 0 and all(map(_on_host, lists))):
         return dispatch.general(plan, func, args, kwargs)
@@ -113,6 +118,12 @@ def _again(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kn
     if plan.memory:
         dispatch.state.kernels.run(plan, args, {}, out, machine.devices[device], stream, priced)
     return out
+
+
+def _require_on_host(scalars: object) -> None:
+    """Raises for a tensor of numbers on a GPU (`convert_tensor_to_scalar_list`, native/ForeachUtils.h)."""
+    if isinstance(scalars, Tensor) and (device := device_of(scalars)) >= 0:
+        raise RuntimeError(f"Expected scalars to be on CPU, got {device_name(device)} instead.")
 
 
 def _tensors(value: object) -> bool:

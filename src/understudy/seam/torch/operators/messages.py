@@ -75,6 +75,27 @@ def _sparse_sum(names: Mapping[str, object]) -> str:
     return f"add: expected '{on_host[0]}' to be a CUDA tensor, but got a CPU tensor" if on_host else ""
 
 
+def _wrong_result(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> str:
+    """What a TensorIterator says of a result that its first operand cannot hold; it looks at devices after that.
+
+    Source: `TensorIteratorBase::compute_types` of aten/src/ATen/TensorIterator.cpp, operand by operand.
+    """
+    if plan.checked or plan.mutated != (0,):
+        return ""
+
+    def without_elements(value: object) -> object:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return torch.empty([0] * value.dim(), dtype=value.dtype, device=HOST)
+
+    try:
+        func(*map(without_elements, args), **{name: without_elements(value) for name, value in kwargs.items()})
+    except RuntimeError as error:
+        return str(error) if str(error).startswith("result type ") else ""
+    return ""
+
+
+HOST = torch.device("cpu")
 TOGETHER = "Expected all tensors to be on the same device, but "
 
 
@@ -108,7 +129,7 @@ def mismatch(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) ->
         # A TensorIterator takes the first device that is not the CPU as the common one.
         first, other = other, first
     if wrapper is None:
-        return two_devices(first, other)
+        return RuntimeError(text) if (text := _wrong_result(plan, func, args, kwargs)) else two_devices(first, other)
     guilty = ARGUMENT_NAMES.get(plan.name, {}).get(guilty, guilty)
     if VERSION >= (2, 9):
         got = device_name(other)

@@ -50,6 +50,10 @@ HOST_ARGUMENTS: dict[str, frozenset[str]] = {
         ("aten::_nested_view_from_buffer", "aten::_nested_view_from_buffer_copy"),
         frozenset({"nested_size", "nested_strides", "offsets"}),
     ),
+    **dict.fromkeys(
+        ("aten::_foreach_addcdiv", "aten::_foreach_addcdiv_", "aten::_foreach_addcmul", "aten::_foreach_addcmul_"),
+        frozenset({"scalars"}),
+    ),
     "aten::_thnn_fused_lstm_cell": frozenset(),
 }
 """Arguments that CUDA kernels accept on the host, whatever their size."""
