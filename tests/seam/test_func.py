@@ -74,3 +74,23 @@ def test_flex_attention_that_is_not_compiled_cannot_be_captured(session: Session
             flex_attention(q, q, q)
         with pytest.raises(RuntimeError, match="operation failed due to a previous error during capture"):
             graph.capture_end()
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_a_tensor_is_shown_inside_vmap_while_streams_are_watched(levels: int, session: Session) -> None:
+    x = torch.arange(12.0, device="cuda").reshape(2, 2, 3)
+    shown: list[str] = []
+
+    def work(row: torch.Tensor) -> torch.Tensor:
+        shown.append(repr(row))
+        return row * 2
+
+    work_line = work.__code__.co_firstlineno + 1
+    side = torch.cuda.Stream()
+    for _ in range(levels):
+        work = vmap(work)
+    with torch.cuda.stream(side):
+        assert work(x).sum().item() == 132
+    assert shown[0].startswith(f"BatchedTensor(lvl={levels}, bdim=0, value=")
+    read = {hazard.second.line for hazard in session.trace.hazards if hazard.code == "unsynchronized-access"}
+    assert work_line in read

@@ -209,11 +209,15 @@ def in_meta_kernel() -> bool:
     return bool(torch._C._meta_in_tls_dispatch_include())
 
 
-def _tag_without_storage(tensor: torch.Tensor) -> Tag:
-    while functorch.is_functorch_wrapped_tensor(tensor):  # inside torch.func's transforms
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """What lies beneath the wrappers of torch.func's transforms and of batched gradients."""
+    while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)
-    if functorch.is_legacy_batchedtensor(tensor):
-        tensor = _unbatched(tensor)
+    return _unbatched(tensor) if functorch.is_legacy_batchedtensor(tensor) else tensor
+
+
+def _tag_without_storage(tensor: torch.Tensor) -> Tag:
+    tensor = unwrapped(tensor)
     with disable_torch_function():
         try:
             return storage_of(tensor)._us

@@ -22,7 +22,7 @@ from understudy.seam.torch.operators.tables import HIDDEN_WRITES, WRITES_ONLY
 from understudy.seam.torch.state.blank import wrote
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.late import byte_range
-from understudy.seam.torch.tags import Tag, parts_of, storage_of
+from understudy.seam.torch.tags import Tag, parts_of, storage_of, unwrapped
 
 current_node: Callable[[], torch.autograd.graph.Node | None] = torch._C._current_autograd_node
 get_sequence = torch._C._autograd._get_sequence_nr
@@ -194,7 +194,7 @@ class Order:
     def read(self, tensor: torch.Tensor, stream: Stream, site: int) -> None:
         """Tell the machine that a transfer to the host reads a tensor."""
         reads: list[Range] = []
-        self._add(reads, tensor)
+        self._add(reads, unwrapped(tensor))
         self.core.machine.access(self.core.local.host, stream, reads, [], site)
 
     def touched(self, reads: list[torch.Tensor], writes: list[torch.Tensor], stream: Stream, site: int) -> None:
