@@ -207,6 +207,8 @@ DAMAGE: dict[str, Callable[[dict[str, Any], array[int]], None]] = {
     ),
     "sites of another shape": lambda header, rows: header.update(sites=[["a", "b"]]),
     "a name that is a number": lambda header, rows: header["facts"].update(gpus=[{"name": 3}]),
+    "an error band beyond all bounds": lambda header, rows: header["facts"].update(band=1e308),
+    "an error band below zero": lambda header, rows: header["facts"].update(devices=[{"peak_band": -1.0}]),
     "no tables": lambda header, rows: header.pop("lanes"),
     "fewer rows": lambda header, rows: rows.pop(),
 }

@@ -10,6 +10,8 @@ from understudy.trace.operation import Hazard, Lane, Note, Signature, Site
 
 Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 Text = Annotated[str, Meta(max_length=1 << 16)]
+Band = Annotated[float, Meta(ge=0, le=1000)]
+"""A relative error: neither infinite nor not a number, since reports print times that it spans."""
 
 
 class GpuFacts(TypedDict, total=False):
@@ -35,7 +37,7 @@ class DeviceFacts(TypedDict, total=False):
     peak_allocated_bytes: Count | None
     peak_reserved_bytes: Count | None
     peak_at_most_bytes: Count | None
-    peak_band: float | None
+    peak_band: Band | None
     peak_unsure: str
     retries: Count
     out_of_memory: Count
@@ -55,7 +57,7 @@ class Facts(TypedDict, total=False):
     """`Trace.facts`; what is not named here is not read by understudy."""
 
     source: str
-    band: float | None
+    band: Band | None
     gpus: list[GpuFacts]
     devices: list[DeviceFacts]
     options: dict[str, object]
