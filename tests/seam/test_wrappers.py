@@ -54,6 +54,14 @@ def test_a_wrapper_is_where_its_parts_are(session: Session) -> None:
     assert Wrapper(inner).is_cuda
 
 
+def test_a_wrapper_stays_where_it_was_made(session: Session) -> None:
+    """C++ keeps the device of `_make_wrapper_subclass`: FSDP refuses parameters on a GPU that it is to offload."""
+    wrapped = Wrapper(torch.ones(2, device="cuda:1"))
+    wrapped.inner = torch.ones(2)
+    assert wrapped.device == torch.device("cuda", 1)
+    assert Wrapper(torch.ones(2)).device == torch.device("cpu")
+
+
 def test_autograd_takes_a_wrapper(session: Session) -> None:
     wrapped = Wrapper(torch.ones(2, device="cuda", requires_grad=True))
     assert Passing.apply(wrapped).device == torch.device("cuda", 0)

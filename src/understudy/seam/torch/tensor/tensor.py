@@ -283,8 +283,7 @@ def _wrapper_maker(state: State) -> Callable[..., object]:
         else:
             kwargs["device"] = "cpu"
         made = stock(*args, **kwargs)
-        if not hasattr(made, "__tensor_flatten__"):  # nothing else tells where it is
-            storage_of(made)._us = Tag(index, 0)
+        storage_of(made)._us = Tag(index, 0)  # C++ keeps the device, whatever becomes of the parts
         return made
 
     return make
