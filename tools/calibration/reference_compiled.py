@@ -25,8 +25,8 @@ from understudy.trace.trace import Trace
 GPU = "RTX4090"
 PRICED = 250
 """How many rows, in the order of `SEED`, earlier runs of `make accuracy-images` and `accuracy-compiled` had printed."""
-TAKE_MINUTES = "sam2_hiera"
-"""Models whose emulation without data takes minutes."""
+NOT_DRAWN = "sam2_hiera"
+"""Models that were left out of the draws: without data their initialization never ended, until 2026-11-26."""
 
 
 class Row(NamedTuple):
@@ -162,7 +162,7 @@ def held_out(most: int) -> list[Row]:
     """So many rows that judge alone, drawn by `HELD_OUT_SEED` from models that no command had priced before."""
     known = {one.model for name in ("image_steps.json.gz", "compiled_steps.json.gz") for one in record_steps.read(name)}
     known |= {row.model for row in (*reference_images.in_order()[:PRICED], *chosen(PRICED))}
-    found = [row for row in rows() if row.model not in known and not row.model.startswith(TAKE_MINUTES)]
+    found = [row for row in rows() if row.model not in known and not row.model.startswith(NOT_DRAWN)]
     random.Random(HELD_OUT_SEED).shuffle(found)
     return found[:most]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -117,18 +117,23 @@ class Sites:
         """The innermost line of a library that the program's line is calling, as "package/file.py:12"; or ""."""
         return self.caller().library
 
-    def library_function(self) -> tuple[str, str] | None:
-        """The innermost function of a library that is running, as ("package/file.py", "name"); None without one."""
+    def library_function(self, known: Container[tuple[str, str]]) -> tuple[str, str] | None:
+        """The innermost function of a library that is running, as ("package/file.py", "name"); None without one.
+
+        PyTorch's count only where they are `known`, since it calls functions of its own on the way to any value.
+        """
         frame: FrameType | None = sys._getframe(1)
         for _ in range(DEPTH):
             if frame is None:
                 return None
-            kind = self._kinds.get(id(frame.f_code))
-            kind = self._kind(frame.f_code) if kind is None else kind
+            code = frame.f_code
+            kind = self._kinds.get(id(code))
+            kind = self._kind(code) if kind is None else kind
             if kind == PROGRAM:
                 return None
-            if kind == LIBRARY:
-                return _within_packages(frame.f_code.co_filename).replace(os.sep, "/"), frame.f_code.co_name
+            function = _within_packages(code.co_filename).replace(os.sep, "/"), code.co_name
+            if kind == LIBRARY or function in known:
+                return function
             frame = frame.f_back
         return None
 

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from understudy.errors import UnsupportedError
+from understudy.seam.torch.dispatch import library_questions
 from understudy.seam.torch.dispatch.known import SOURCES, Known, fills_its_memory
 from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords
 from understudy.seam.torch.operators.plan import Plan, tensors_in
@@ -47,21 +48,6 @@ CARRYING: dict[str, Callable[..., bool | int | float]] = {
     **dict.fromkeys(("aten::_to_copy", "aten::clone", "aten::mean"), lambda a: a),
 }
 """Operators whose result is known where their tensors have one known value all over."""
-
-LIBRARIES: dict[tuple[str, str], tuple[bool, str]] = {
-    ("transformers/masking_utils.py", "find_packed_sequence_indices"): (True, "no sequences are packed"),
-    ("transformers/masking_utils.py", "_ignore_causal_mask_sdpa"): (True, "no token is padding"),
-    ("transformers/masking_utils.py", "_ignore_bidirectional_mask_sdpa"): (True, "no token is padding"),
-    ("transformers/masking_utils.py", "_can_skip_bidirectional_mask_xpu"): (True, "no token is padding"),
-    ("transformers/masking_utils.py", "flash_attention_mask"): (True, "no token is padding"),
-    ("transformers/masking_utils.py", "flex_attention_mask"): (True, "no token is padding"),
-    ("transformers/modeling_attn_mask_utils.py", "_ignore_causal_mask_sdpa"): (True, "no token is padding"),
-    ("transformers/modeling_utils.py", "warn_if_padding_and_no_attention_mask"): (False, "no token is padding"),
-}
-"""Functions of libraries that look at values to choose a way, by file and name: what training meets, and what it means.
-
-The whole batch is then computed, as without padding: the most that the step takes.
-"""
 
 GIVE_A_VALUE = "give the value to use with --assume VALUE (assume=VALUE in Python) where one will do"
 KEEP_SHAPES = "keep the shape (torch.where and masked_fill do, nonzero_static and `output_size` say how many)"
@@ -170,15 +156,15 @@ class Assumptions:
         """The number or truth that the elements of a device tensor are taken for; notes that it was asked for."""
         if tensor.numel() == 1 and (exact := self.exact.of(tensor)) is not None and self._taken(tensor, exact):
             return exact.item()
+        library = self._library()
+        if library is not None:
+            self.note("library", value=str(library[0]), means=library[1])
+            return library[0]
         known = self.known.get(tag_of(tensor))
         if known is not None and (known[0] not in GUESSED or self.state.assume is None):
             what, value = known
             self.note(what, value=str(int(value) if what == "overflow" else value))
             return value
-        library = self._library()
-        if library is not None:
-            self.note("library", value=str(library[0]), means=library[1])
-            return library[0]
         if self.state.assume is not None:
             self.note("given", value=str(self.state.assume))
             return self.state.assume
@@ -198,8 +184,8 @@ class Assumptions:
 
     def _library(self) -> tuple[bool, str] | None:
         """What is assumed where a library's own function asks, and what it means."""
-        found = self.state.sites.library_function()
-        return None if found is None else LIBRARIES.get(found)
+        asking = self.state.sites.library_function(library_questions.ANSWERS)
+        return None if asking is None else library_questions.ANSWERS.get(asking)
 
     def values(self, tensor: Tensor) -> Tensor:
         """A host tensor of what a device tensor's elements are taken for; of its own values where it has any."""

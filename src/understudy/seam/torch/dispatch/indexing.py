@@ -16,13 +16,13 @@ import torch
 
 from understudy.seam.torch.dispatch.asserts import guarded
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
-from understudy.seam.torch.dispatch.moves import move
+from understudy.seam.torch.dispatch.moves import move, numbers
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import device_name, two_devices
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.operators.tables import MASKABLE
 from understudy.seam.torch.state.state import State
-from understudy.seam.torch.tags import CPU, tag_of
+from understudy.seam.torch.tags import CPU, FLOATING, is_physically_meta, tag_of
 
 Tensor = torch.Tensor
 MASKS = (torch.bool, torch.uint8)
@@ -38,6 +38,8 @@ def around(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
 def _indexed(
     inner: Handler, dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords
 ) -> object:
+    if dispatch.state.no_data:
+        args = _with_number(dispatch.state, args)
     tensor, indices, *rest = args
     device = tag_of(tensor).device
     given = [value for value in (*indices, *rest[:1]) if value is not None]
@@ -45,6 +47,21 @@ def _indexed(
         with dispatch.parts:
             args = brought(dispatch.state, args, device)
     return inner(dispatch, plan, func, args, kwargs)
+
+
+def _with_number(state: State, args: Arguments) -> Arguments:
+    """Arguments with the number to be written on the host, where C++ leaves it if the tensor is on a GPU.
+
+    Without data C++ takes the tensor for one on meta. Only integers are known, and nothing keeps other numbers.
+    """
+    tensor, indices, *rest = args
+    if not rest or rest[0].dim() or tag_of(rest[0]).device != FLOATING:
+        return args
+    number = state.assumptions.exact.of(rest[0])
+    if number is None and not (rest[0].is_floating_point() or rest[0].is_complex()):
+        return args
+    number = torch.zeros((), dtype=rest[0].dtype, device="cpu") if number is None else number.clone()
+    return (tensor, indices, number, *rest[1:])
 
 
 def brought(state: State, args: Arguments, device: int) -> tuple[object, ...]:
@@ -56,15 +73,23 @@ def brought(state: State, args: Arguments, device: int) -> tuple[object, ...]:
     tensor, indices, *rest = args
     if rest:
         rest[0] = _value(state, indices, rest[0], bool(len(rest) > 1 and rest[1]), device)
-    numbers: list[Tensor | None] = []
+    there: list[Tensor | None] = []
     for index in indices:
         if index is None or tag_of(index).device != CPU:
-            numbers.append(index)
+            there.append(index)
         elif index.dtype in MASKS:
-            numbers += [move(state, part, device) for part in index.nonzero().unbind(1)]
+            there += [move(state, part, device) for part in _selected(state, index).unbind(1)]
         else:
-            numbers.append(move(state, index, device))
-    return (tensor, numbers, *rest)
+            there.append(numbers(state, index, device))
+    return (tensor, there, *rest)
+
+
+def _selected(state: State, mask: Tensor) -> Tensor:
+    """What a mask on the host selects: all, if it is a list that C++ made a tensor of where there is no data."""
+    if state.no_data and is_physically_meta(mask):
+        state.assumptions.note("mask", name="aten::index", elements=mask.numel())
+        mask = torch.ones(mask.shape, dtype=torch.bool, device="cpu")
+    return mask.nonzero()
 
 
 def _vmapped() -> bool:

@@ -81,6 +81,15 @@ def move(
     return out if out.grad_fn is None else _returning(state, out, CPU if source == FLOATING else source)
 
 
+def numbers(state: State, tensor: Tensor, device: int) -> Tensor:
+    """On a device, what C++ made of numbers of the program; without data it made a tensor that holds none of them."""
+    if not (state.no_data and is_physically_meta(tensor)):
+        return move(state, tensor, device)
+    moved = move(state, torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu"), device)
+    state.assumptions.exact.forget((moved,))
+    return moved
+
+
 def _range(state: State, tensor: Tensor, *options: object) -> AbstractContextManager[object]:
     """What a profiler sees round a move: the operator that C++ would have called for it."""
     if not state.observers.profiled:

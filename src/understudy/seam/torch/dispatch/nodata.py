@@ -16,6 +16,7 @@ from understudy.seam.torch.dispatch.assumptions import KEEP_SHAPES, Assumptions,
 from understudy.seam.torch.dispatch.deviations import Deviations
 from understudy.seam.torch.dispatch.mode import Dispatch, Handler
 from understudy.seam.torch.dispatch.moves import fetch, local_scalar
+from understudy.seam.torch.dispatch.shape_functions import SHAPES
 from understudy.seam.torch.dispatch.shapes import Memory, memory_for
 from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.convolutions import OPERANDS, laid_out
@@ -141,6 +142,8 @@ class DatalessDispatch(Dispatch):
                     return picked
                 if _masked(plan.name, args):
                     args = (args[0], self.state.assumptions.unmasked(plan.name, args[1]), *args[2:])
+                if (shaped := SHAPES.get(plan.name)) is not None:
+                    return shaped(*map(to_meta, args), **kwargs)
                 out = func(*map(to_meta, args), **{name: to_meta(value) for name, value in kwargs.items()})
                 if (place := OPERANDS.get(plan.name)) is not None:
                     return laid_out(out, tensors_in(args[place : place + 2]))

@@ -29,7 +29,7 @@ def of_tensors(
     blank: int = 0, reduction: int = MEAN, zero_infinity: bool = False,
 ) -> object:  # fmt: skip
     """torch.nn.functional.ctc_loss with lengths in tensors; the host reads them."""
-    if device_of(log_probs) < 0 or state.no_data:
+    if device_of(log_probs) < 0:
         return func.decompose(log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity)
     lengths = (input_lengths, target_lengths)
     for name, tensor in zip(("input", "target"), lengths, strict=True):
@@ -51,8 +51,7 @@ def of_lists(
     """The same with lengths in lists: cuDNN then wants targets on the host, and inputs of full length."""
     given = (log_probs, targets, input_lengths, target_lengths, blank)
     full = all(length == log_probs.shape[0] for length in input_lengths)
-    on_host = device_of(log_probs) < 0 or state.no_data
-    if on_host or device_of(targets) >= 0 or not full or not _fits_cudnn(*given):
+    if device_of(log_probs) < 0 or device_of(targets) >= 0 or not full or not _fits_cudnn(*given):
         return func.decompose(*given, reduction, zero_infinity)
     loss = aten._cudnn_ctc_loss.default(*given, True, zero_infinity)[0]
     return _reduced(loss, torch.tensor(target_lengths), reduction)

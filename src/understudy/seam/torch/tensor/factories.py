@@ -13,12 +13,12 @@ import torch
 import torch.utils._device
 
 from understudy.seam.patching import Patch
-from understudy.seam.torch.dispatch.moves import move
+from understudy.seam.torch.dispatch.moves import move, numbers
 from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.messages import device_name, two_devices
 from understudy.seam.torch.standins import Factory, StandIn, imported, public
 from understudy.seam.torch.state.state import State
-from understudy.seam.torch.tags import CPU, device_of, storage_of
+from understudy.seam.torch.tags import CPU, FLOATING, device_of, storage_of
 from understudy.seam.torch.tensor.array_interface import tensor_of
 
 FROM_DATA = ("tensor", "as_tensor", "asarray", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
@@ -325,6 +325,11 @@ def _legacy_new(state: State) -> Callable[..., object]:
             mine, given = ("cuda", "cpu") if index < 0 else ("cpu", "cuda")
             raise RuntimeError(f"legacy constructor expects device type: {mine} but device type: {given} was passed")
         made: torch.Tensor = (on_host if index == CPU else stock)(self, *args, **kwargs)
-        return made if index < 0 or device_of(made) >= 0 else move(state, made, index)
+        if index < 0 or (there := device_of(made)) >= 0:
+            return made
+        if there == FLOATING:
+            state.place(storage_of(made), index)
+            return made
+        return numbers(state, made, index)
 
     return new

@@ -1,0 +1,33 @@
+"""Functions of libraries that look at values to choose a way, and what a rehearsal without data answers them.
+
+The answer is what training meets: parameters are valid, nothing is drawn twice, no token is padding. Where a batch may
+be padded, the whole batch is computed, the most that the step takes.
+"""
+
+from __future__ import annotations
+
+VALID = True, "distributions' parameters and values are valid"
+ANSWERS: dict[tuple[str, str], tuple[bool, str]] = {
+    ("torch/nn/init.py", "_no_grad_trunc_normal_"): (False, "no number that is drawn lies out of bounds"),
+    ("torch/nn/functional.py", "gaussian_nll_loss"): (False, "no variance is negative"),
+    ("torch/nn/modules/transformer.py", "_detect_is_causal_mask"): (True, "the mask is a causal one"),
+    ("torch/distributions/constraints.py", "check"): VALID,
+    ("torch/distributions/continuous_bernoulli.py", "__init__"): VALID,
+    ("torch/distributions/distribution.py", "__init__"): VALID,
+    ("torch/distributions/distribution.py", "_validate_sample"): VALID,
+    ("torch/distributions/geometric.py", "__init__"): VALID,
+    ("torch/distributions/kl.py", "_kl_binomial_binomial"): (False, VALID[1]),
+    ("torch/distributions/von_mises.py", "_rejection_sample"): (True, "the first numbers that are drawn are accepted"),
+    ("torch/distributions/wishart.py", "__init__"): (False, VALID[1]),
+    ("torch/distributions/wishart.py", "_mvdigamma"): VALID,
+    ("torch/distributions/wishart.py", "rsample"): (False, "no sample is singular"),
+    ("transformers/masking_utils.py", "find_packed_sequence_indices"): (True, "no sequences are packed"),
+    ("transformers/masking_utils.py", "_ignore_causal_mask_sdpa"): (True, "no token is padding"),
+    ("transformers/masking_utils.py", "_ignore_bidirectional_mask_sdpa"): (True, "no token is padding"),
+    ("transformers/masking_utils.py", "_can_skip_bidirectional_mask_xpu"): (True, "no token is padding"),
+    ("transformers/masking_utils.py", "flash_attention_mask"): (True, "no token is padding"),
+    ("transformers/masking_utils.py", "flex_attention_mask"): (True, "no token is padding"),
+    ("transformers/modeling_attn_mask_utils.py", "_ignore_causal_mask_sdpa"): (True, "no token is padding"),
+    ("transformers/modeling_utils.py", "warn_if_padding_and_no_attention_mask"): (False, "no token is padding"),
+}
+"""By file and name of the function: the truth that it reads, and what that means."""

@@ -1,0 +1,117 @@
+"""Rehearsal without data: questions that PyTorch itself asks, and operators without a meta kernel of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributions as of
+from torch import Tensor, nn
+
+import understudy
+from understudy.trace.operation import Kind
+
+
+def given(*shape: int) -> Tensor:
+    """Numbers between 0.1 and 0.9 on the GPU, which need a gradient."""
+    return torch.full(shape, 0.5, device="cuda").mul_(1.5).sub_(0.25).requires_grad_()
+
+
+def causal() -> Tensor:
+    layer = nn.TransformerEncoderLayer(8, 2, batch_first=True, device="cuda")
+    mask = nn.Transformer.generate_square_subsequent_mask(5, device="cuda")
+    return nn.TransformerEncoder(layer, 1)(torch.rand(2, 5, 8, device="cuda"), mask=mask)
+
+
+ASKING: dict[str, Callable[[], object]] = {
+    "trunc_normal_": lambda: nn.init.trunc_normal_(torch.empty(3, 4, device="cuda"), std=0.02),
+    "trunc_normal_ of a tail": lambda: nn.init.trunc_normal_(torch.empty(3, 4, device="cuda"), std=0.1, a=0.3, b=1.0),
+    "gaussian_nll_loss": lambda: nn.functional.gaussian_nll_loss(given(4), given(4), given(4)),
+    "a causal mask": causal,
+    "Normal": lambda: of.Normal(given(4), given(4)).log_prob(given(4)),
+    "Categorical": lambda: of.Categorical(logits=given(4, 5)).sample(),
+    "Bernoulli": lambda: of.Bernoulli(probs=given(4)).sample(),
+    "Independent": lambda: of.Independent(of.Normal(given(4), given(4)), 1).log_prob(given(4)),
+    "MultivariateNormal": lambda: of.MultivariateNormal(given(4), torch.eye(4, device="cuda")).rsample(),
+    "VonMises": lambda: of.VonMises(given(4), given(4)).sample(),
+    "Geometric": lambda: of.Geometric(given(4)).sample(),
+    "ContinuousBernoulli": lambda: of.ContinuousBernoulli(probs=given(4)).rsample(),
+    "Beta": lambda: of.Beta(given(4), given(4)).rsample(),
+    "Wishart": lambda: of.Wishart(torch.tensor(5.0, device="cuda"), torch.eye(3, device="cuda")).rsample(),
+    "Binomial": lambda: of.kl_divergence(of.Binomial(3, given(4)), of.Binomial(3, given(4))),
+}
+
+
+@pytest.mark.parametrize("assume", [None, True, False])
+@pytest.mark.parametrize("name", ASKING)
+def test_pytorchs_own_questions_are_answered_as_in_training(name: str, assume: bool | None) -> None:
+    with understudy.emulate("A100", no_data=True, assume=assume):
+        assert torch.as_tensor(ASKING[name]()).is_cuda
+
+
+def test_an_initialization_is_drawn_once() -> None:
+    with understudy.emulate("A100", no_data=True) as session:
+        nn.init.trunc_normal_(torch.empty(3, 4, device="cuda"), std=0.02)
+    names = [row.signature.name for row in session.trace if row.kind == Kind.KERNEL]
+    assert sum(name in ("aten::normal_", "aten::uniform_") for name in names) == 1
+    asked = [one.message for one in session.findings() if one.code == "assumed-value"]  # newer PyTorch looks
+    assert asked in ([], ["assumed: what a library looked at = False, no number that is drawn lies out of bounds"])
+
+
+def lists() -> None:
+    x = torch.rand(5, 6, device="cuda")
+    assert x[[0, 3]].shape == (2, 6)
+    assert x[[0, 1], [2, 3]].shape == (2,)
+    assert x[[True] * 5].shape == (5, 6)
+    x[[0, 1]] = 1.0
+    x[torch.ones(5, dtype=torch.bool, device="cuda")] = 0.0
+    x[:, [0, 1]] += 1
+    assert x.new((3,)).is_cuda
+    assert x.new([1.0, 2.0]).is_cuda
+
+
+def ctc(lengths: str, dtype: torch.dtype, targets: tuple[int, ...]) -> None:
+    scores = torch.zeros(50, 16, 20, device="cuda", requires_grad=True)
+    labels = torch.ones(targets, dtype=dtype, device="cuda")
+    inputs, outputs = (torch.full((16,), length, dtype=dtype, device=lengths) for length in (50, 30))
+    nn.functional.ctc_loss(scores.log_softmax(2), labels, inputs, outputs).backward()
+    assert scores.grad is not None
+
+
+def dirichlet() -> None:
+    concentration = torch.ones(4, 3, device="cuda", requires_grad=True)
+    of.Dirichlet(concentration).rsample().sum().backward()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(lists, id="lists"),
+        pytest.param(lambda: ctc("cpu", torch.int64, (16, 30)), id="ctc"),
+        pytest.param(lambda: ctc("cuda", torch.int64, (16, 30)), id="ctc of lengths on the GPU"),
+        pytest.param(lambda: ctc("cpu", torch.int32, (480,)), id="ctc of cuDNN"),
+        pytest.param(dirichlet, id="dirichlet"),
+    ],
+)
+def test_rows_and_memory_are_those_of_a_run_with_data(program: Callable[[], None]) -> None:
+    found = []
+    for no_data in (False, True):
+        with understudy.emulate("A100", no_data=no_data) as session:
+            program()
+            torch.cuda.synchronize()
+            peak = torch.cuda.max_memory_allocated()
+        rows = [(row.kind, row.signature, row.duration_ns) for row in session.trace if row.kind != Kind.NOTE]
+        found.append((rows, peak))
+    assert found[0] == found[1]
+
+
+def test_written_integers_stay_known() -> None:
+    with understudy.emulate("A100", no_data=True):
+        numbers = torch.arange(3, device="cuda")
+        numbers[torch.tensor([0], device="cuda")] = 7
+        numbers[numbers == 1] = 8
+        assert numbers.tolist() == [7, 8, 2]
+        numbers[[0]] = 9  # C++ keeps a list of indices to itself
+        with pytest.raises(understudy.errors.UnsupportedError, match="reads values of a device tensor"):
+            numbers.tolist()
