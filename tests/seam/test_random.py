@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -113,3 +114,21 @@ def test_a_state_that_is_none_is_refused(session: Session) -> None:
         torch.cuda.set_rng_state(torch.zeros(5056, dtype=torch.uint8))
     with pytest.raises(TypeError, match=r"RNG state must be a torch\.ByteTensor"):
         torch.Generator("cuda").set_state(torch.zeros(16))
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        lambda x, generator: torch.poisson(x, generator),
+        lambda x, generator: torch.poisson(x, generator=generator),
+        lambda x, generator: torch.binomial(x, x / 20, generator),
+        lambda x, generator: torch.vmap(lambda row: torch.poisson(row, generator), randomness="different")(x),
+    ],
+)
+def test_a_generator_is_taken_by_place(session: Session, drawn: Callable[..., torch.Tensor]) -> None:
+    x = torch.full((4, 8), 10.0, device="cuda")
+    first, second = (drawn(x, torch.Generator("cuda").manual_seed(3)) for _ in range(2))
+    assert first.tolist() == second.tolist()
+    assert first.tolist() != drawn(x, torch.Generator("cuda").manual_seed(4)).tolist()
+    with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
+        drawn(x, torch.Generator())

@@ -33,11 +33,19 @@ def draw(state: State, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywor
     """Run an operator that draws random numbers, with the device's generator; with PyTorch's own on the host."""
     if device < 0:
         return func(*args, **kwargs)
-    generator = kwargs.get("generator") or state.generators[device]
+    # Some (`poisson`, `binomial`) take it by place, too.
+    place = plan.names.index("generator") if plan.random != RANDOM_STATE else len(args)
+    given = args[place] if place < len(args) else kwargs.get("generator")
+    if given is not None and state.generator_devices.get(given._cdata, CPU) < 0:
+        raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
+    generator = given or state.generators[device]
     position = state.positions[generator._cdata]
     if plan.random != RANDOM_STATE:
         position.start(generator)
-        out = func(*args, **{**kwargs, "generator": generator})
+        if place < len(args):
+            out = func(*args[:place], generator, *args[place + 1 :], **kwargs)
+        else:
+            out = func(*args, **{**kwargs, "generator": generator})
     else:
         default = torch.default_generator
         saved = default.get_state()
