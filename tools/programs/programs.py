@@ -73,7 +73,8 @@ folder that only the rows naming it can see. Rows that say "equal to the CPU's" 
 TORCH=2.14.1`). Triton's tutorials compare their own results with PyTorch's. If both runs say how long a step takes on
 this machine, the row shows real and processor time beside the CPU's. Such a row fails if it takes more than four times
 the CPU's processor time: steps of a millisecond, such as those of the documents' networks, are mostly the emulation's
-own work, and do. Programs in `tools/programs/programs.toml` that are missing below have not been run with this version.
+own work, and most do. Programs in `tools/programs/programs.toml` that are missing below have not been run with this
+version.
 
 | program | what it does | GPUs | torch | packages | outcome | step | peak | findings |
 |---|---|---|---|---|---|---|---|---|
