@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 import understudy
 from understudy.trace.operation import Kind
+from understudy.train import Checkpoints, Trainer
 
 
 def given(*shape: int) -> Tensor:
@@ -104,6 +106,28 @@ def test_rows_and_memory_are_those_of_a_run_with_data(program: Callable[[], None
         rows = [(row.kind, row.signature, row.duration_ns) for row in session.trace if row.kind != Kind.NOTE]
         found.append((rows, peak))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_trainers_checkpoints_are_copied_and_not_written(tmp_path: Path, asynchronous: bool) -> None:
+    examples = torch.ones(64, 8), torch.ones(64, 1)
+    with understudy.emulate("V100", no_data=True) as session:
+        checkpoints = Checkpoints(tmp_path / "saved", every_steps=2, asynchronous=asynchronous)
+        trainer = Trainer(1, num_gpus=1, checkpoint=checkpoints)
+        trainer.fit(nn.Linear(8, 1), examples, loss=nn.MSELoss(), optimizer=torch.optim.Adam, batch_size=16)
+    assert not list((tmp_path / "saved").glob("step-*"))
+    copies = [row for row in session.trace if row.kind == Kind.COPY and "Device -> Pinned" in row.signature.name]
+    assert len(copies) > 6  # weights, biases and two moments of each
+    (finding,) = [one for one in session.findings() if "not written" in one.message]
+    assert Path(finding.site.file).name == Path(__file__).name
+
+
+def test_a_trainer_on_the_cpu_writes_its_checkpoints(tmp_path: Path) -> None:
+    with understudy.emulate("V100", no_data=True):
+        trainer = Trainer(1, num_gpus=0, checkpoint=Checkpoints(tmp_path, every_steps=2))
+        examples = torch.ones(64, 8), torch.ones(64, 1)
+        trainer.fit(nn.Linear(8, 1), examples, loss=nn.MSELoss(), optimizer=torch.optim.Adam, batch_size=16)
+    assert list(tmp_path.glob("step-*"))
 
 
 def test_written_integers_stay_known() -> None:

@@ -172,13 +172,18 @@ class Snapshot:
         return host
 
     def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy in page-locked memory, on its way; a rehearsal without data replaces this."""
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         return host.copy_(tensor, non_blocking=True)
 
-    def wait(self) -> None:
-        """Wait for the copies. Raises InternalError if one differs from what the GPU held."""
+    def synchronize(self) -> None:
+        """Wait for the copies."""
         for event in self._events.values():
             event.synchronize()
+
+    def wait(self) -> None:
+        """Wait for the copies. Raises InternalError if one differs from what the GPU held."""
+        self.synchronize()
         for host, there in self._arrived:
             if int(bit_sum(host)) != int(there):
                 names = [name for name, tensor in (self.model | self.rest).items() if tensor is host]

@@ -89,6 +89,7 @@ class Checkpoints:
         self._writing = self._writer.submit(self._write, folder, snapshot, dict(metrics))
 
     def _write(self, folder: Path, snapshot: Snapshot, metrics: dict[str, float]) -> None:
+        """Write a checkpoint; a rehearsal without data replaces this."""
         try:
             snapshot.wait()
             self._refuse_nan(folder, snapshot)

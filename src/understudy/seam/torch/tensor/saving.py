@@ -1,7 +1,7 @@
 """Checkpoints in a rehearsal without data: there is nothing to write, and a file that is there stays as it is.
 
-`torch.save` to a path is left out and noted; what would go on with the file it wrote (a buffer, safetensors, a
-distributed checkpoint) is refused before anything is opened.
+`torch.save` to a path is left out and noted, and so is a checkpoint of the Trainer. What would go on with the file it
+wrote (a buffer, safetensors, a distributed checkpoint) is refused before anything is opened.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import os
 import pickle
 from collections.abc import Callable
 from types import ModuleType
+from typing import Protocol
 
 import torch
 
 from understudy.errors import UnsupportedError
 from understudy.seam.patching import Patch
+from understudy.seam.torch.dispatch.moves import transfer
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import is_physically_meta, tag_of
 
@@ -24,6 +26,16 @@ REFUSED = (
     "{name} would write tensors of a device, and a rehearsal without data has no values for them: leave the checkpoint "
     "out, end the rehearsal before it with --stop-after STEPS, or run with data"
 )
+
+
+class Copied(Protocol):
+    """The Trainer's copy of its state."""
+
+    taken_at: int
+    """At which line, where a GPU's tensors are in it."""
+
+    def synchronize(self) -> None:
+        """Wait for the copies."""
 
 
 def patches(state: State) -> list[Patch]:
@@ -69,6 +81,36 @@ def lacks_values(obj: object) -> bool:
     return False
 
 
+def _copied(state: State) -> Callable[[ModuleType], list[Patch]]:
+    """The Trainer's state is copied to the host, which takes its time, without values."""
+
+    def pinned(snapshot: Copied, tensor: Tensor) -> Tensor:
+        snapshot.taken_at = state.site()
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        transfer(state, tensor, host, non_blocking=True, late=False)
+        return host
+
+    return lambda module: [Patch(module.Snapshot, "_pinned", pinned)]
+
+
+def _not_written(state: State) -> Callable[[ModuleType], list[Patch]]:
+    """The Trainer's checkpoints of what a GPU holds are waited for, and not written."""
+
+    def replaced(module: ModuleType) -> list[Patch]:
+        stock = module.Checkpoints._write
+
+        def write(checkpoints: object, folder: os.PathLike[str], snapshot: Copied, metrics: object) -> None:
+            if not hasattr(snapshot, "taken_at"):  # all of it is on the host
+                stock(checkpoints, folder, snapshot, metrics)
+                return
+            snapshot.synchronize()
+            state.notes.note("assumed-value", snapshot.taken_at, what="save", value=os.path.basename(folder))
+
+        return [Patch(module.Checkpoints, "_write", write)]
+
+    return replaced
+
+
 def _refusing(*names: str) -> Callable[[ModuleType], list[Patch]]:
     def replaced(module: ModuleType) -> list[Patch]:
         return [Patch(module, name, _checked(f"{module.__name__}.{name}", getattr(module, name))) for name in names]
@@ -91,6 +133,8 @@ def modules(state: State) -> dict[str, Callable[[ModuleType], list[Patch]]]:
     if not state.no_data:
         return {}
     return {
+        "understudy.train.checkpoint": _copied(state),
+        "understudy.train.checkpoints": _not_written(state),
         "safetensors.torch": _refusing("save", "save_file", "save_model"),
         "torch.distributed.checkpoint": _refusing("save", "async_save"),
         "torch.distributed.checkpoint.state_dict_saver": _refusing("save", "async_save"),
