@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.benchmark import Timer
 
 import understudy
@@ -429,6 +430,58 @@ def test_beyond_what_is_watched_a_write_is_known_without_its_line(session: Sessi
     with torch.cuda.stream(torch.cuda.Stream()):
         x.sum()
     assert races(session) == [("unsynchronized-access", 0, line + 2)]
+
+
+def made_in_reused_memory() -> torch.Tensor:
+    return torch.ones(1000, device="cuda").mul(2)
+
+
+def written_in_a_list() -> torch.Tensor:
+    tensors = [torch.zeros(1000, device="cuda") for _ in range(2)]
+    torch.cuda.synchronize()
+    for _ in range(2):  # the second one is known in its form
+        torch._foreach_add_(tensors, 1)
+    return tensors[1]
+
+
+def written_as_out() -> torch.Tensor:
+    out = torch.zeros(1000, device="cuda")
+    torch.cuda.synchronize()
+    torch.add(out, 1, out=out)
+    return out
+
+
+def written_as_statistics() -> torch.Tensor:
+    norm = nn.BatchNorm1d(1000, device="cuda", track_running_stats=True)
+    examples = torch.ones(4, 1000, device="cuda")
+    torch.cuda.synchronize()
+    nn.functional.batch_norm(examples, norm.running_mean, norm.running_var, training=True)
+    return norm.running_mean
+
+
+@pytest.mark.parametrize("made", [made_in_reused_memory, written_in_a_list, written_as_out, written_as_statistics])
+def test_beyond_what_is_watched_each_kind_of_write_is_known(made: Callable[[], torch.Tensor], session: Session) -> None:
+    for _ in range(120):  # until no more may be watched
+        for _ in range(10):
+            torch.ones(1000, device="cuda").mul(2)
+        torch.cuda.synchronize()
+    result = made()
+    line = here()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        result.sum()
+    assert races(session) == [("unsynchronized-access", 0, line + 2)]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_running_statistics_are_written_in_training_alone(training: bool, session: Session) -> None:
+    norm = nn.BatchNorm1d(8, device="cuda").train(training)
+    batches = [torch.ones(4, 8, device="cuda") for _ in range(2)]
+    torch.cuda.synchronize()
+    with torch.no_grad():
+        for batch in batches:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                norm(batch)
+    assert bool(races(session)) is training
 
 
 def test_what_an_operator_gives_back_of_its_argument_is_not_written(session: Session) -> None:

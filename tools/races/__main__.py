@@ -31,6 +31,8 @@ KINDS = {
     "record": 4, "wait": 4, "stream": 3, "synchronize": 1, "event": 1, "all": 0.5,
 }  # fmt: skip
 """What a line may do, and how often it does."""
+LONG = "[kept0 * 2 for _ in range(300)] and None"
+"""A beginning on one stream, after which only writes are kept, by storage, until there is another stream."""
 
 
 # ---------------------------------------------------------------------------------------------------- the programs
@@ -41,6 +43,8 @@ def program(draw: random.Random) -> list[str]:
     size = draw.choice(ELEMENTS)
     names = [f"kept{number}" for number in range(KEPT)]
     lines = [f"{name} = torch.zeros({size}, device='cuda')" for name in names]
+    if draw.random() < 0.3:
+        lines.append(LONG)
     if draw.random() < 0.7:  # what comes before the first side stream races with what it does, or is all known
         lines.append("torch.cuda.synchronize()")
     early = draw.random() < 0.5
@@ -115,6 +119,8 @@ class Work:
     touched: list[Touched]
     before: set[int]
     """All nodes from which a path leads here."""
+    watched: bool
+    """Whether its reads are kept; its writes always are."""
 
 
 @dataclass
@@ -126,6 +132,7 @@ class Oracle:
     host: set[int] = field(default_factory=set)
     streams: list[set[int]] = field(default_factory=lambda: [set() for _ in range(STREAMS)])
     events: list[set[int]] = field(default_factory=lambda: [set() for _ in range(EVENTS)])
+    watched: bool = True
     owners: dict[str, int] = field(default_factory=dict)
     """The stream that each tensor was made on, which need not be marked for it."""
     marks: dict[str, list[int]] = field(default_factory=dict)
@@ -136,7 +143,7 @@ class Oracle:
         """Work on a stream, after all before it there and all that the host knew."""
         node = len(self.work)
         before = self.streams[stream] | self.host
-        self.work[node] = Work(line, touched, before)
+        self.work[node] = Work(line, touched, before, self.watched)
         self.streams[stream] = before | {node}
 
     def mark(self, tensor: str, stream: int) -> None:
@@ -172,17 +179,18 @@ class Oracle:
                     for start, end, write, _ in self.work[one].touched
                     if write
                 ]
-                if any(not _within(piece, between) for piece in self.conflicts(first, number)):
+                if any(not _within(piece, between) for piece in self.conflicts(first, number, kept=True)):
                     due.setdefault(second.line, set()).add(self.work[first].line)
         return every, due
 
-    def conflicts(self, one: int, two: int) -> list[tuple[int, int]]:
-        """The bytes that two pieces of work touch and one of them writes."""
+    def conflicts(self, one: int, two: int, kept: bool = False) -> list[tuple[int, int]]:
+        """The bytes that two pieces of work touch and one of them writes; `kept`: where the first access is kept."""
         return [
             (max(first.start, second.start), min(first.end, second.end))
             for first in self.work[one].touched
             for second in self.work[two].touched
             if (first.write or second.write) and first.start < second.end and second.start < first.end
+            and (first.write or self.work[one].watched or not kept)
             and (first.tensor == second.tensor or one not in self.freed.get(first.tensor, ()))
         ]  # fmt: skip
 
@@ -228,6 +236,11 @@ def tell(oracle: Oracle, number: int, line: str, names: dict[str, object]) -> No
         return Touched(start, start + tensor.numel() * BYTES, write, text.partition("[")[0])
 
     stream, call = parts(line)
+    if line == LONG:
+        oracle.submit(number, 0, [touched("kept0", False)])
+        oracle.watched = False
+        return
+    oracle.watched |= call.endswith(".Stream()")
     if line.startswith("del ") or call.endswith(".Stream()"):
         return
     if ".record_stream(" in call:
@@ -284,7 +297,7 @@ def compare(lines: list[str]) -> Outcome:
     wrong = [
         f"line {second} is said to race with line {first} ({code}): a path orders them"
         for first, second, code in hazards
-        if first not in races.get(second, ())
+        if (first not in races.get(second, ()) if first else not races.get(second))  # 0: it was not watched
     ]
     said = {second for _, second, _ in hazards}
     wrong += [

@@ -16,8 +16,8 @@ from understudy.seam.torch.cuda.graph_memory import PoolBytes, bytes_of
 from understudy.seam.torch.dispatch.above import Above
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
-from understudy.seam.torch.operators.plan import Plan, tensors_in
-from understudy.seam.torch.operators.tables import HIDDEN_WRITES, NO_KERNEL
+from understudy.seam.torch.operators.plan import Plan, tensors_in, written_by
+from understudy.seam.torch.operators.tables import NO_KERNEL
 from understudy.seam.torch.state.positions import Generator, Position
 from understudy.seam.torch.tags import FLOATING, Storage, Tag, attach, bytes_in, parts_of, storage_of, tag_of
 
@@ -267,10 +267,7 @@ def _in_pool(storage: Storage, block: Block | HostBlock | None) -> Storage:
 
 
 def _written(plan: Plan, args: Arguments, kwargs: Keywords) -> list[Tensor]:
-    positions = (*plan.mutated, *HIDDEN_WRITES.get(plan.name, ()))
-    values = [args[i] for i in positions if i < len(args)]
-    values += [kwargs[name] for name in plan.mutated_keywords if name in kwargs]
-    return [tensor for tensor in tensors_in(values) if _has_storage(tensor)]
+    return [tensor for tensor in written_by(plan, args, kwargs) if _has_storage(tensor)]
 
 
 def tensors_of(value: object) -> object:

@@ -31,6 +31,7 @@ from understudy.seam.torch.operators.plan import (
     selects,
     signature,
     tensors_in,
+    written_by,
 )
 from understudy.seam.torch.scratch.silent import silent
 from understudy.seam.torch.state import blank, cublas
@@ -438,17 +439,8 @@ class Dispatch(TorchDispatchMode):
             state.order.accesses(plan, args, kwargs, out, stream, site)
         else:
             machine.launch(local.host, stream, cost)
-            for position in plan.mutated:
-                value = args[position]
-                if isinstance(value, Tensor):
-                    try:
-                        tag = storage_of(value)._us
-                    except NotImplementedError:  # a sparse one
-                        tag = tag_of(value)
-                    if tag is not HOST_TAG:
-                        tag.epoch = stream.epoch
-                        if tag.blank is not None:
-                            blank.wrote(value)
+            if plan.writes:
+                state.order.unwatched(written_by(plan, args, kwargs), stream)
         if plan.memory:
             state.kernels.run(plan, args, kwargs, out, machine.devices[device], local.streams[device], name)
         if plan.synchronizes or (plan.maskable and selects(args)):

@@ -16,7 +16,7 @@ from understudy.seam.torch.dispatch.mode import Dispatch, Listed, hand_on
 from understudy.seam.torch.dispatch.parts import restore_dispatch_keys
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import device_name
-from understudy.seam.torch.operators.plan import Plan, common_device, tensors_in
+from understudy.seam.torch.operators.plan import Plan, common_device, tensors_in, written_by
 from understudy.seam.torch.tags import NOWHERE, device_of, shape_of, size_of, storage_of
 
 Tensor = torch.Tensor
@@ -115,6 +115,8 @@ def _again(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kn
     local = dispatch.local
     stream = local.streams[device]
     machine.launch(local.host, stream, dispatch.costs[priced])
+    if plan.writes:
+        dispatch.state.order.unwatched(written_by(plan, args, {}), stream)
     if plan.memory:
         dispatch.state.kernels.run(plan, args, {}, out, machine.devices[device], stream, priced)
     return out

@@ -56,6 +56,7 @@ class Plan:
         "fresh",
         "func",
         "handler",
+        "hidden",
         "host_arguments",
         "kernel",
         "layout",
@@ -78,6 +79,7 @@ class Plan:
         "synchronizes",
         "tensorless",
         "view",
+        "writes",
         "written",
     )  # fmt: skip
 
@@ -101,6 +103,8 @@ class Plan:
         self.mutated = tuple(i for i, a in enumerate(arguments) if a in written and not a.kwarg_only)
         self.mutated_keywords = tuple(a.name for a in written if a.kwarg_only)
         self.written = frozenset(a.name for a in written)
+        self.hidden = tables.HIDDEN_WRITES.get(name)
+        self.writes = bool(written) or self.hidden is not None
         aliases = [r.alias_info for r in returns]
         self.view = bool(returns) and all(a is not None and not a.is_write for a in aliases)
         if torch.Tag.inplace_view in func.tags and name not in RESIZING:
@@ -222,6 +226,19 @@ def common_device(tensors: Iterable[torch.Tensor], key: list[Hashable]) -> int:
     except (NotImplementedError, RuntimeError, TypeError, ValueError):  # sparse ones, nested ones, None
         return NOWHERE
     return device
+
+
+def written_by(plan: Plan, args: Arguments, kwargs: Keywords) -> list[torch.Tensor]:
+    """The tensors among an operator's arguments that it writes, also those of which its schema does not say so."""
+    positions = plan.mutated
+    if plan.hidden is not None:
+        hidden, training = plan.hidden
+        if len(args) <= training or args[training]:
+            positions += hidden
+    found = [tensor for place in positions if place < len(args) for tensor in tensors_in((args[place],))]
+    if plan.mutated_keywords:
+        found += [tensor for name in plan.mutated_keywords for tensor in tensors_in((kwargs.get(name),))]
+    return found
 
 
 def signature(func: OpOverload, plan: Plan, args: Arguments, kwargs: Keywords, out: object, tf32: int) -> Signature:

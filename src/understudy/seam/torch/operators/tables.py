@@ -154,13 +154,14 @@ WRITES_ONLY = frozenset(
 )
 """Operators that do not read the memory of their first argument."""
 
-HIDDEN_WRITES: dict[str, tuple[int, ...]] = {
-    "aten::native_batch_norm": (3, 4),
-    "aten::cudnn_batch_norm": (3, 4),
-    "aten::batch_norm": (3, 4),
-    "aten::_cudnn_rnn": (15,),
+HIDDEN_WRITES: dict[str, tuple[tuple[int, ...], int]] = {
+    "aten::native_batch_norm": ((3, 4), 5),
+    "aten::cudnn_batch_norm": ((3, 4), 5),
+    "aten::batch_norm": ((3, 4), 5),
+    "aten::_cudnn_rnn": ((15,), 12),
 }
-"""Positions of arguments that an operator writes against its schema (running statistics, random states)."""
+"""Positions of arguments that an operator writes against its schema (running statistics, random states), and of the
+flag that says whether it does (`training`)."""
 
 GATHERS = frozenset(
     {

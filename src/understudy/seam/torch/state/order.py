@@ -17,12 +17,12 @@ from understudy.machine.order import Access, Accesses, freed
 from understudy.machine.overlap import Strided, strided
 from understudy.machine.stream import Stream
 from understudy.seam.torch.operators.call import Arguments, Keywords
-from understudy.seam.torch.operators.plan import Plan, tensors_in
-from understudy.seam.torch.operators.tables import HIDDEN_WRITES, WRITES_ONLY
+from understudy.seam.torch.operators.plan import Plan, tensors_in, written_by
+from understudy.seam.torch.operators.tables import WRITES_ONLY
 from understudy.seam.torch.state.blank import wrote
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.late import byte_range
-from understudy.seam.torch.tags import Tag, parts_of, storage_of, unwrapped
+from understudy.seam.torch.tags import Tag, parts_of, storage_of, tag_of, unwrapped
 
 current_node: Callable[[], torch.autograd.graph.Node | None] = torch._C._current_autograd_node
 get_sequence = torch._C._autograd._get_sequence_nr
@@ -158,9 +158,7 @@ class Order:
         """Tell the machine what the operator just submitted reads and writes."""
         if not self.core.machine.concurrent:
             self._watched()
-        positions = (*plan.mutated, *HIDDEN_WRITES.get(plan.name, ()))
-        mutated = {id(t) for i in positions if i < len(args) for t in tensors_in((args[i],))}
-        mutated |= {id(t) for name in plan.mutated_keywords for t in tensors_in((kwargs.get(name),))}
+        mutated = set(map(id, written_by(plan, args, kwargs))) if plan.writes else ()
         skip = 1 if plan.name in WRITES_ONLY else 0
         reads: list[Range] = []
         writes: list[Range] = []
@@ -182,6 +180,16 @@ class Order:
             given = {id(item[0]) for item in (*reads, *writes)}
             writes += [item for item in made if id(item[0]) not in given]  # some results are an argument itself
         self.core.machine.access(self.core.local.host, stream, reads, writes, site)
+
+    def unwatched(self, tensors: Iterable[torch.Tensor], stream: Stream) -> None:
+        """Keep of tensors that an operator wrote while nobody watches when that was."""
+        for tensor in tensors:
+            for part in (tensor,) if tensor.layout is torch.strided else parts_of(tensor):
+                tag = tag_of(part)
+                if tag.device >= 0:
+                    tag.epoch = stream.epoch
+                    if tag.blank is not None:
+                        wrote(part)
 
     def copied(self, source: torch.Tensor, destination: torch.Tensor, stream: Stream, site: int) -> None:
         """Tell the machine what a transfer reads and writes."""
@@ -270,7 +278,7 @@ class Order:
         block = tag.block
         if tag.accesses is None and block is not None and isinstance(block.accesses, Accesses):
             made = freed(block.accesses, block.address, tag.size)
-        elif tag.epoch and tag.stream is not None:
+        if tag.epoch and tag.stream is not None:
             machine = self.core.machine
             lane = machine.lane(machine.host, tag.stream)
             epoch = min(tag.epoch, tag.stream.epoch)  # the kernel that was to come may not have come
