@@ -185,6 +185,7 @@ def run(timm: Any, row: Row) -> Run:
             steps.append(timed(step, session.trace))
             del step, one
             gc.collect()
+            torch.cuda.empty_cache()  # timm has a process for each
         band = session.machine.band()
         del model
         gc.collect()
