@@ -230,7 +230,8 @@ def tell(oracle: Oracle, number: int, line: str, names: dict[str, object]) -> No
     """Tell the oracle what a line did."""
 
     def touched(text: str, write: bool) -> Touched:
-        tensor = eval(text, names)
+        whole = write and not oracle.watched  # so it is kept
+        tensor = eval(text.partition("[")[0] if whole else text, names)
         assert isinstance(tensor, torch.Tensor)
         start = tensor.data_ptr()  # on the emulated GPU
         return Touched(start, start + tensor.numel() * BYTES, write, text.partition("[")[0])
