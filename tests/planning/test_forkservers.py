@@ -129,7 +129,7 @@ def test_a_program_whose_libraries_read_its_arguments_starts_anew(
 
 @pytest.mark.long
 def test_a_plan_gives_the_same_table_with_and_without_forks(folder: Path) -> None:
-    question = Question(Program("script", "train.py"), ("A10", "A40", "T4"), (parse_axis("--batch=64,2000000"),))
+    question = Question(Program("script", "train.py"), ("A10", "T4"), (parse_axis("--batch=64,2000000"),))
 
     def table(servers: ForkServers | None) -> list[Row]:
         pool = LocalPool(2, servers)

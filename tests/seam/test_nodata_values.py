@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import io
+import resource
 
 import pytest
 import torch
@@ -204,3 +205,15 @@ def test_a_state_is_copied_on_the_device(session) -> None:
     model.load_state_dict(state)
     with pytest.raises(UnsupportedError, match="reads the memory of a device tensor at"):
         state["weight"].untyped_storage().cpu()
+
+
+@pytest.mark.parametrize("factory", ["zeros", "ones"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_a_large_tensor_of_one_number_takes_no_memory_of_the_host(factory: str, dtype: torch.dtype, session) -> None:
+    sizes: list[int] = []
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(2):  # the second one is remembered by its shape
+        tensor = getattr(torch, factory)(1 << 28, dtype=dtype, device="cuda")
+        sizes.append(tensor.nbytes)
+        del tensor
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < sizes[0] // 1024 // 4

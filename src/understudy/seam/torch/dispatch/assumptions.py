@@ -73,7 +73,7 @@ class Assumptions:
         exact = self.exact
         name = plan.name.removesuffix("_")
         found = self._result(name, args, kwargs, out) if self.known or name in TELLING else None
-        made = exact.ran(plan, func, args, kwargs) if exact.any or plan.name in SOURCES else ()
+        made = exact.ran(plan, func, args, kwargs, out) if exact.any or plan.name in SOURCES else ()
         for tensor, values in zip(tensors_in((out,)), made, strict=False):
             if exact.can_keep(tensor):
                 exact.keep(self._placed(tensor, device), values, exact.guess)

@@ -84,12 +84,14 @@ class Known:
             if tensor.layout is torch.strided:
                 storage_of(tensor)._us_values = None
 
-    def ran(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords) -> tuple[Tensor, ...]:
-        """An operator was run on shapes: run it on the values that are known; those of its new results."""
+    def ran(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, out: object) -> tuple[Tensor, ...]:
+        """An operator was run on shapes: run it on the values that are known; those of its new results in `out`."""
         mutated = [tensor for place in plan.mutated for tensor in tensors_in((args[place],))]
         if not mutated and not plan.fresh:
             return ()  # a view of what is known
         self.guess = ""
+        if not mutated and not any(map(self.can_keep, tensors_in((out,)))):
+            return ()  # all zeros of a large tensor would take its memory on the host
         if plan.name == "aten::copy_" and self._overwritten(*args[:2]):
             return ()
         taken = self._taken(plan, args, kwargs)
