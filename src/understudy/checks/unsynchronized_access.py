@@ -17,6 +17,11 @@ class UnsynchronizedAccess(HazardCheck):
     the streams of `torch.cuda.Stream()` are not ordered by themselves. Where an installed library made one of the two
     streams for itself, it is a remark (`info`) that names the library's line.
 
+    Of what ran before the program's first side stream, all writes are known, later ones without their line and as
+    writes of the whole storage; reads are known since the last synchronization as long as they are few
+    ([order](../architecture.md#order)). So a side stream that overwrites what earlier kernels still read can be missed
+    there.
+
     ## Why it is bad
     The second access may run before, during or after the first. The values are sometimes wrong: on another card, at
     another size, under another load.
