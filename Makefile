@@ -12,7 +12,7 @@ OLDEST_TORCH := 2.6.0
 CUDA_TORCH := 2.14.1
 HARDWARE_PYTHON ?=
 
-.PHONY: test-jax test-tensorflow $(shell sed -n 's/^\([a-z][a-z-]*\):.*/\1/p' $(MAKEFILE_LIST))
+.PHONY: test-jax test-tensorflow environment-jax environment-tensorflow $(shell sed -n 's/^\([a-z][a-z-]*\):.*/\1/p' $(MAKEFILE_LIST))
 
 help:
 	@echo "make demo             train the documents' multi-GPU program on two emulated V100, with a report in runs/demo.html"
@@ -79,34 +79,37 @@ test-long: environment
 test-all: check test test-long dist experiments experiment-pages docs test-kill test-threads test-jax test-tensorflow test-mxnet test-compile test-xla test-plan-backends test-together test-oldest test-cuda-wheel
 
 # Each other framework has an environment of its own: they pin one another's dependencies.
-test-jax test-tensorflow: test-%:
-	@PYTHON="$(PYTHON)" tools/environment .venv-$* $*,dev
+test-jax test-tensorflow: test-%: environment-%
 	.venv-$*/bin/python -m pytest -q -n $(JOBS) tests/on_$* tests/frameworks $(ARGS)
 
 # Triton is of the version that torch's CUDA wheels of constraints.txt require.
-test-compile:
-	@PYTHON="$(PYTHON)" tools/environment .venv-compile torch,report,compile,dev
+test-compile: environment-compile
 	.venv-compile/bin/python -m pytest -q -n $(JOBS) tests/on_triton tests/on_compile $(ARGS)
 
 # XLA's GPU compiler (no GPU or driver needed), of jax's version.
-test-xla:
-	@PYTHON="$(PYTHON)" tools/environment .venv-xla jax,xla,dev
+test-xla: environment-xla
 	.venv-xla/bin/python -m pytest -q -n $(JOBS) tests/on_xla $(ARGS)
 
 test-plan-backends:
 	@PYTHON="$(PYTHON)" tools/environment .venv-clusters torch,dask,ray,dev
 	.venv-clusters/bin/python -m pytest -q tests/on_clusters $(ARGS)
 
-test-mxnet:
-	@PYTHON="$(or $(PYTHON),python3.11 python3)" tools/environment .venv-mxnet mxnet,dev
+test-mxnet: environment-mxnet
 	.venv-mxnet/bin/python -m pytest -q -n $(JOBS) tests/on_mxnet tests/frameworks $(ARGS)
 
 # What the tests of other frameworks and of compilers need, so that it can be installed while other tests run.
-environments:
-	@PYTHON="$(PYTHON)" tools/environment .venv-jax jax,dev
-	@PYTHON="$(PYTHON)" tools/environment .venv-tensorflow tensorflow,dev
+environments: environment-jax environment-tensorflow environment-mxnet environment-compile environment-xla
+
+environment-jax environment-tensorflow: environment-%:
+	@PYTHON="$(PYTHON)" tools/environment .venv-$* $*,dev
+
+environment-mxnet:
 	@PYTHON="$(or $(PYTHON),python3.11 python3)" tools/environment .venv-mxnet mxnet,dev
+
+environment-compile:
 	@PYTHON="$(PYTHON)" tools/environment .venv-compile torch,report,compile,dev
+
+environment-xla:
 	@PYTHON="$(PYTHON)" tools/environment .venv-xla jax,xla,dev
 
 test-together:
@@ -230,13 +233,11 @@ differential-operators: environment
 	OMP_NUM_THREADS=1 $(RUN) -W ignore tools/differential $(ARGS)
 
 # ARGS="--functions 7" compiles the function of one seed again.
-differential-compiled:
-	@PYTHON="$(PYTHON)" tools/environment .venv-compile torch,report,compile,dev
+differential-compiled: environment-compile
 	OMP_NUM_THREADS=1 .venv-compile/bin/python -W ignore tools/differential/compiled.py $(ARGS)
 
 # ARGS="--kernels 7" judges the kernel of one seed again.
-differential-kernels:
-	@PYTHON="$(PYTHON)" tools/environment .venv-compile torch,report,compile,dev
+differential-kernels: environment-compile
 	OMP_NUM_THREADS=1 .venv-compile/bin/python -W ignore tools/differential/kernels.py $(ARGS)
 
 # ARGS="--seed 7 --one trace/112" writes one file again and reads it.
