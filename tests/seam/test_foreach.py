@@ -102,6 +102,16 @@ def test_lists_on_several_devices_go_tensor_by_tensor(session: Session) -> None:
         torch._foreach_add(listed("cuda:0"), listed("cuda:1"))
 
 
+def test_a_number_that_decides_whether_there_is_a_kernel_is_looked_at_again(session: Session) -> None:
+    tensors = listed("cuda", "cuda")
+    for _ in range(300):  # beyond what is watched, so that a known form would be taken
+        torch._foreach_norm(tensors, 2.0)
+    before = len(session.trace)
+    torch._foreach_norm(tensors, 3.0)
+    torch._foreach_norm(tensors, 2.0)
+    assert len(kernels(session, before)) == 3
+
+
 def test_a_result_of_another_type_is_told_before_another_device(session: Session) -> None:
     """TensorIteratorBase::compute_types of aten/src/ATen/TensorIterator.cpp looks at the first operand first."""
     first, second = listed("cuda:0", dtype=torch.int8), listed("cuda:1", dtype=torch.int8)

@@ -147,7 +147,7 @@ def merged(clock: VectorClock, one: object, other: object) -> object:
     Pieces of memory that are split and joined over and over would otherwise copy the same accesses each time. What
     `clock`, the host's, knows as a whole is left out, since all that is to come is ordered after it.
     """
-    one, other = _awaited(clock, one), _awaited(clock, other)
+    one, other = _unless_known(clock, one), _unless_known(clock, other)
     if not (isinstance(one, Accesses) and isinstance(other, Accesses)):
         return one or other
     made = Accesses()
@@ -159,13 +159,9 @@ def merged(clock: VectorClock, one: object, other: object) -> object:
     return made
 
 
-def _awaited(clock: VectorClock, before: object) -> object:
+def _unless_known(clock: VectorClock, before: object) -> object:
     """These accesses, or None where `clock` knows them all."""
-    if isinstance(before, Accesses) and all(
-        knows(clock, access.agent, access.epoch) for access in (*before.writes, *before.reads)
-    ):
-        return None
-    return before
+    return None if isinstance(before, Accesses) and not before.unordered(clock) else before
 
 
 def _same(some: list[Access], others: list[Access]) -> bool:
