@@ -32,6 +32,37 @@ def test_a_gradient_comes_back_to_its_device(session: Session) -> None:
     assert (str(found.device), found.tolist()) == ("cuda:0", [2, 2, 2])
 
 
+def test_zeros_for_an_input_without_gradient_lie_where_it_does(session: Session) -> None:
+    """C++ makes them of nothing: an empty part of `cat` has no gradient of its own, nor has one that is not used."""
+    empty, x = torch.zeros(0, device="cuda:1"), torch.ones(3, device="cuda:1")
+    for found in grad(lambda *parts: torch.cat(parts).sum(), (0, 1))(empty, empty):
+        assert (found.device, found.shape) == (empty.device, (0,))
+    for found in (grad(lambda x: x.detach().sum())(x), vmap(grad(grad(lambda x: 3.0 * x)))(x)):
+        assert (str(found.device), found.tolist()) == ("cuda:1", [0, 0, 0])
+
+
+def test_zeros_for_an_output_without_gradient_lie_where_it_does(session: Session) -> None:
+    class Both(torch.autograd.Function):
+        @staticmethod
+        def forward(x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            return x * 2, x * 3
+
+        @staticmethod
+        def setup_context(ctx: object, inputs: object, output: object) -> None:
+            pass
+
+        @staticmethod
+        def backward(ctx: object, *grads: Tensor) -> Tensor:  # type: ignore[override]
+            assert [str(one.device) for one in grads] == ["cuda:1", "cuda:1"]
+            return grads[0] * 2 + grads[1] * 3
+
+    def loss(x: Tensor) -> Tensor:
+        return Both.apply(x)[0].sum()  # type: ignore[no-any-return, no-untyped-call]
+
+    found = grad(loss)(torch.ones(3, device="cuda:1"))
+    assert (str(found.device), found.tolist()) == ("cuda:1", [2, 2, 2])
+
+
 def test_gradients_of_each_sample(session: Session) -> None:
     model = nn.Linear(3, 1).cuda()
 

@@ -10,7 +10,7 @@ import torch
 from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.broadcast_losses import differentiated
 from understudy.seam.torch.state.state import State
-from understudy.seam.torch.tags import FLOATING, device_of, storage_of, tag_of
+from understudy.seam.torch.tags import device_of
 
 
 def patches(state: State) -> list[Patch]:
@@ -39,7 +39,5 @@ def patches(state: State) -> list[Patch]:
 def _settle(state: State, gradients: Iterable[object], inputs: Iterable[object]) -> None:
     """Zeros that the engine fills in for an input without gradient lie where the input does."""
     for gradient, given in zip(gradients, inputs, strict=True):
-        if isinstance(gradient, torch.Tensor) and tag_of(gradient).device == FLOATING:
-            device = device_of(given) if isinstance(given, torch.Tensor) else FLOATING
-            if device >= 0:
-                state.place(storage_of(gradient), device)
+        if isinstance(gradient, torch.Tensor) and isinstance(given, torch.Tensor):
+            state.settle(gradient, device_of(given))

@@ -15,7 +15,7 @@ from torch.autograd.function import BackwardCFunction, Function
 from understudy.seam.patching import Patch
 from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.state.state import State
-from understudy.seam.torch.tags import FLOATING, device_of, storage_of, tag_of
+from understudy.seam.torch.tags import device_of
 
 
 def patches(state: State) -> list[Patch]:
@@ -42,8 +42,8 @@ def patches(state: State) -> list[Patch]:
     def backward(self: object, *gradients: object) -> object:
         for index, device in self.__dict__.get("_us_devices", {}).items():
             gradient = gradients[index] if index < len(gradients) else None
-            if isinstance(gradient, torch.Tensor) and tag_of(gradient).device == FLOATING:
-                state.place(storage_of(gradient), device)
+            if isinstance(gradient, torch.Tensor):
+                state.settle(gradient, device)
         return stock_backward(self, *gradients)
 
     apply.__doc__, backward.__doc__ = stock.__doc__, stock_backward.__doc__

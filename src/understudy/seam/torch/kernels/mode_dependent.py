@@ -28,7 +28,7 @@ from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import two_devices
 from understudy.seam.torch.operators.plan import Plan
 from understudy.seam.torch.state.state import State
-from understudy.seam.torch.tags import FLOATING, device_of, storage_of, tag_of
+from understudy.seam.torch.tags import FLOATING, device_of
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -63,9 +63,7 @@ def _beside_input(input: object, tolerance: object) -> None:
 def placed(state: State, func: OpOverload, input: Tensor, *args: object, **kwargs: object) -> object:
     """A function whose result lies where its input does, also when C++ makes it of nothing."""
     result = func._op_dk(COMPOSITE, input, *args, **kwargs)
-    device = device_of(input)
-    if device >= 0 and tag_of(result).device == FLOATING:
-        state.place(storage_of(result), device)
+    state.settle(result, device_of(input))
     return result
 
 

@@ -33,7 +33,19 @@ from understudy.seam.torch.state.observers import Observers
 from understudy.seam.torch.state.order import Order
 from understudy.seam.torch.state.positions import Generator, Position
 from understudy.seam.torch.state.ranks import Ranks
-from understudy.seam.torch.tags import CPU, UNTRACK, Storage, Tag, attach, bytes_in, storage_of
+from understudy.seam.torch.tags import (
+    CPU,
+    FLOATING,
+    UNTRACK,
+    Storage,
+    Tag,
+    attach,
+    bytes_in,
+    parts_of,
+    storage_of,
+    tag_of,
+    unwrapped,
+)
 from understudy.seam.visible import visible
 
 VIEW_NS = 1_000
@@ -243,6 +255,14 @@ class State(Core):
             for told in self.placed:
                 told(storage, index, tag)
         return tag
+
+    def settle(self, tensor: torch.Tensor, index: int) -> None:
+        """Place what C++ made of nothing for a tensor of a device there, also beneath torch.func's wrappers."""
+        if index < 0 or tag_of(tensor).device != FLOATING:
+            return
+        tensor = unwrapped(tensor)
+        for part in parts_of(tensor) or [tensor]:
+            self.place(storage_of(part), index)
 
     def host_memory_ended(self, error: RuntimeError, index: int) -> None:
         """The host cannot hold a device's tensor: out of memory there too, or more than this machine can emulate."""
