@@ -6,6 +6,9 @@ import signal
 # Tests run in several processes, which share the cores already; threads of one that wait for the other's spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Tests start thousands of Pythons, each of which would compile understudy anew, and PyTorch where nothing compiled it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # A shell starts what it runs in the background with Ctrl-C ignored, and `nohup` with hang-ups, which children inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -24,14 +24,17 @@ class Kernel(KernelManager):
 
 
 def client(folder, *cells, allow_errors=False):
-    """What executes a notebook of these cells. The kernel works in `folder`."""
-    return NotebookClient(
+    """What executes a notebook of these cells. The kernel works in `folder`, and ends with the notebook."""
+    made = NotebookClient(
         new_notebook(cells=[new_code_cell(text) for text in cells]),
         timeout=240,
         km=Kernel(),
         allow_errors=allow_errors,
+        shutdown_kernel="immediate",
         resources={"metadata": {"path": str(folder)}},
     )
+    made.owns_km = True
+    return made
 
 
 def execute(folder, *cells, allow_errors=False, **environment):
