@@ -266,17 +266,23 @@ def test_a_sparse_gradient_of_an_embedding(session: Session) -> None:
         assert tag_of(found).block is not None  # its values have memory of the device
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_gradient_of_relu_is_one_operator_of_the_cpu(
-    session: Session, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
-) -> None:
-    stock, graphs = values.computed_from, []
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
+    """Those that compute the values of what a test compiles."""
+    stock, made = values.computed_from, []
 
     def computed_from(*args, **kwargs):
-        graphs.append(stock(*args, **kwargs))
-        return graphs[-1]
+        made.append(stock(*args, **kwargs))
+        return made[-1]
 
     monkeypatch.setattr(values, "computed_from", computed_from)
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gradient_of_relu_is_one_operator_of_the_cpu(
+    session: Session, graphs: list[torch.fx.GraphModule], dtype: torch.dtype
+) -> None:
     special = torch.tensor([[1.0, 0.0, -0.0, -1.0, float("nan"), float("inf"), -float("inf"), 1e-40]], dtype=dtype)
     plain, compiled = (special.to("cuda").requires_grad_() for _ in range(2))
 
@@ -293,3 +299,14 @@ def test_the_gradient_of_relu_is_one_operator_of_the_cpu(
     assert torch.equal(plain.grad.view(torch.uint8), compiled.grad.view(torch.uint8))
     assert "threshold_backward" in graphs[-1].code
     assert "aten__where" not in graphs[-1].code
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_graph_calls_the_kernel_of_the_cpu_where_nothing_is_half_precise(
+    session: Session, graphs: list[torch.fx.GraphModule], dtype: torch.dtype
+) -> None:
+    x, weight = torch.randn(8, 300, device="cuda", dtype=dtype), torch.randn(300, 8, device="cuda", dtype=dtype)
+    found = torch.compile(torch.mm)(x, weight)
+    assert torch.equal(found, x @ weight)
+    calls_it = torch.ops.aten.mm.default._op in graphs[-1].forward.__globals__.values()
+    assert calls_it == (dtype is torch.float32)

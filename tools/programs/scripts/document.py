@@ -2,6 +2,7 @@
 
     understudy run --gpus 2xV100 document.py housing compiled
     python document.py housing                                      # on the CPU, to compare losses and seconds with
+    python document.py housing compiled=aot_eager                   # there, by another backend of torch.compile
 
 All random numbers are drawn on the host, before they are moved, so that all runs draw the same.
 """
@@ -22,12 +23,15 @@ EXAMPLES = ROOT / "examples"
 
 
 class Document(NamedTuple):
-    """A program, its line behind which `compiles` stands, and what trains with it and prints, where it does not."""
+    """A program, its line behind which `compiles` stands, and what trains with it and prints, where it does not.
+
+    `compiles` takes the name of torch.compile's backend, and gets the line's indentation.
+    """
 
     program: Path
     line: str
-    compiles: str
     then: str = ""
+    compiles: str = "model.compile(backend={!r})"
 
 
 TRAINER = """
@@ -50,33 +54,31 @@ DOCUMENTS = {
     "network": Document(
         LISTINGS / "s0_gpus.py",
         "net = net.to(device=try_gpu())",
-        "compiled = torch.compile(net)",
         'print("loss", globals().get("compiled", net)(X).sum().item())',
+        "compiled = torch.compile(net, backend={!r})",
     ),
-    "trainer": Document(LISTINGS / "s0_trainer.py", "    self.model = model", "    model.compile()", TRAINER),
-    "housing": Document(
-        LISTINGS / "s2_housing.py", "model.to(device)", "model.compile()", 'print("loss", loss.item())'
-    ),
+    "trainer": Document(LISTINGS / "s0_trainer.py", "    self.model = model", TRAINER),
+    "housing": Document(LISTINGS / "s2_housing.py", "model.to(device)", 'print("loss", loss.item())'),
     "ddp": Document(
         EXAMPLES / "housing_ddp.py",
         "    model = DistributedDataParallel(model, device_ids=[device.index] if use_cuda else None)",
-        "    model.compile()",
     ),
-    "shapes": Document(EXAMPLES / "shapes_cnn.py", "    model = network().to(device)", "    model.compile()"),
-    "characters": Document(
-        EXAMPLES / "character_gpt.py", "    model = GPT(len(alphabet), context=64).to(device)", "    model.compile()"
-    ),
+    "shapes": Document(EXAMPLES / "shapes_cnn.py", "    model = network().to(device)"),
+    "characters": Document(EXAMPLES / "character_gpt.py", "    model = GPT(len(alphabet), context=64).to(device)"),
 }
 
 
-def run(document: Document, compiled: bool) -> None:
-    """What the document takes for granted, the document, and what follows it, as one program."""
+def run(document: Document, backend: str) -> None:
+    """What the document takes for granted, the document, and what follows it, as one program; "" compiles nothing."""
     program = document.program
     prelude = program.with_suffix(".prelude.py")
     text = program.read_text(encoding="utf-8")
     before, found, after = text.partition(f"\n{document.line}\n")
     assert found, f"{program} has no line {document.line!r}"
-    text = before + found + (f"{document.compiles}\n" if compiled else "") + after
+    if backend:
+        indent = document.line.removesuffix(document.line.lstrip())
+        found += f"{indent}{document.compiles.format(backend)}\n"
+    text = before + found + after
     module = types.ModuleType("__main__")
     module.__file__ = str(program)
     sys.modules["__main__"] = module
@@ -89,7 +91,8 @@ def run(document: Document, compiled: bool) -> None:
 
 if __name__ == "__main__":
     name, *rest = sys.argv[1:]
-    sys.argv[1:] = [word for word in rest if word != "compiled"]
+    backends = {word: word.partition("=")[2] or "inductor" for word in rest if word.partition("=")[0] == "compiled"}
+    sys.argv[1:] = [word for word in rest if word not in backends]
     torch.manual_seed(0)
     measure_steps()
-    run(DOCUMENTS[name], "compiled" in rest)
+    run(DOCUMENTS[name], next(iter(backends.values()), ""))

@@ -23,6 +23,7 @@ from understudy.seam.torch.compiled.higher_order import EVALUATE, WITHOUT_WRAPPI
 from understudy.seam.torch.dispatch.assumptions import KEEP_SHAPES, refusal
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.call import Arguments, OpOverload
+from understudy.seam.torch.operators.halves import FULL, HALVES
 from understudy.seam.torch.operators.plan import tensors_in
 from understudy.seam.torch.operators.tables import BUILT_IN
 from understudy.seam.torch.tags import device_of, is_physically_meta
@@ -37,6 +38,7 @@ PYTORCHS = (*BUILT_IN, "prims", "inductor", "inductor_prims")
 """Namespaces of operators that PyTorch brings: all others are the program's."""
 SYMBOLIC = ("_operator", "math", "builtins", "torch", "torch.utils._sympy.functions")
 """Modules of Python functions in a graph that work on sizes alone."""
+HALF = frozenset({*HALVES, torch.complex32})
 ITEM = "aten::_local_scalar_dense"
 
 
@@ -67,6 +69,7 @@ def computed_from(dispatch: Dispatch, answers: Answers, module: fx.GraphModule, 
             raise UnsupportedGraph(str(copy.target))
     _recompose(dispatch, module.graph, graph)
     made = fx.GraphModule(module, graph)
+    _call_directly(made)
     for name, part in list(made.named_children()):
         if isinstance(part, fx.GraphModule):
             setattr(made, name, computed_from(dispatch, answers, part, plain or parts.get(name, False)))
@@ -87,11 +90,19 @@ def _recompose(dispatch: Dispatch, module: fx.Graph, copied: fx.Graph) -> None:
         value, threshold = mask.args
         if _alike(value, gradient) and _dtype(value) == _dtype(zero):
             copied_mask, copied_zero, copied_gradient = copy.args
-            copy.target = _operator(dispatch, aten.threshold_backward.default)
+            copy.target = _operator(dispatch, aten.threshold_backward.default, _is_full(node))
             copy.args = (copied_gradient, copied_mask.args[0], threshold)
             for unused in (copied_mask, copied_zero):
                 if not unused.users:
                     copied.erase_node(unused)
+
+
+def _call_directly(module: fx.GraphModule) -> None:
+    """Let a graph's code call what it computes with, instead of the functions that only have the names for it."""
+    names = module.forward.__globals__
+    for name, value in list(names.items()):
+        if isinstance(value, Named):
+            names[name] = value.function
 
 
 def _calls(node: object, operator: OpOverload) -> TypeGuard[fx.Node]:
@@ -157,18 +168,18 @@ def _target(dispatch: Dispatch, answers: Answers, node: fx.Node) -> Callable[...
             raise UnsupportedGraph(target.name())
         answers.needed = True
         context = Context(dispatch, answers, keyed(node), partial(_operator, dispatch))
-        return _named(partial(evaluate, context), target.name())
+        return Named(partial(evaluate, context), target.name())
     if isinstance(target, OpOverload):
         special = RANDOM.get(target.name())
         if special is not None:
-            return _named(special(dispatch), target.name())
-        compute = _operator(dispatch, RESHAPED.get(target.name(), target))
+            return Named(special(dispatch), target.name())
+        compute = _operator(dispatch, RESHAPED.get(target.name(), target), _is_full(node))
         answers.needed |= bool(node.meta.get("unbacked_bindings"))
         if target.namespace not in PYTORCHS:
             answers.needed = True
-            compute = _named(_own(dispatch, answers, target, compute), target.name())
+            compute = Named(_own(dispatch, answers, target, compute), target.name())
         if node.meta.get("unbacked_bindings"):
-            return _named(_telling(dispatch, answers, node, target, compute), target.name())
+            return Named(_telling(dispatch, answers, node, target, compute), target.name())
         return compute
     if callable(target) and getattr(target, "__module__", "") in SYMBOLIC:
         return target
@@ -233,29 +244,41 @@ def _all_selected(dispatch: Dispatch, target: OpOverload, args: Arguments) -> ob
     return out
 
 
-def _operator(dispatch: Dispatch, func: OpOverload) -> Callable[..., object]:
+def _operator(dispatch: Dispatch, func: OpOverload, is_full: bool = False) -> Callable[..., object]:
+    """What computes an operator; `is_full` says that none of its tensors has half precision, or is sparse or nested."""
     plan = dispatch.plans.get(id(func)) or dispatch.plan(func)
     values = dispatch.deviations.values
     compute = values.get(func.name()) or values.get(plan.name)
     if compute is None and plan.builtin and not plan.random:
-        return _named(plan.run, plan.name)
+        return Named(FULL.get(plan.strided, plan.strided) if is_full else plan.run, plan.name)
     compute = compute or Dispatch.call
 
     def computing(*args: object, **kwargs: object) -> object:
         device = max((device_of(tensor) for tensor in tensors_in((*args, *kwargs.values()))), default=0)
         return compute(dispatch, plan, func, args, kwargs, max(device, dispatch.local.device))
 
-    return _named(computing, plan.name)
+    return Named(computing, plan.name)
 
 
-def _named(function: Callable[..., object], name: str) -> Callable[..., object]:
+def _is_full(node: fx.Node) -> bool:
+    """Whether all tensors that a node takes and gives are known, dense and of no half precision."""
+    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
+    return all(value is not None for value in values) and all(
+        tensor.layout is torch.strided and not tensor.is_nested and tensor.dtype not in HALF
+        for tensor in tensors_in(values)
+    )
+
+
+class Named:
     """A function under a name that a graph's code may have."""
 
-    def step(*args: object, **kwargs: object) -> object:
-        return function(*args, **kwargs)
+    def __init__(self, function: Callable[..., object], name: str) -> None:
+        self.function = function
+        self.__name__ = self.__qualname__ = re.sub(r"\W", "_", name)
 
-    step.__name__ = step.__qualname__ = re.sub(r"\W", "_", name)
-    return step
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        """The function."""
+        return self.function(*args, **kwargs)
 
 
 # ---------------------------------------------------------------------------------------------- random numbers

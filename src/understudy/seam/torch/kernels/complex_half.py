@@ -12,6 +12,7 @@ import torch
 from torch._prims_common.wrappers import _maybe_resize_out
 
 from understudy.seam.torch.operators.call import OpOverload
+from understudy.seam.torch.operators.halves import FULL
 
 aten = torch.ops.aten
 Kernel = Callable[..., object]
@@ -59,6 +60,7 @@ def in_complex64(func: OpOverload) -> Kernel:
             return stock(*args, **kwargs)  # PyTorch's own error
         return _maybe_resize_out(into, result.shape).copy_(result)
 
+    FULL[run] = stock
     return run
 
 

@@ -16,8 +16,9 @@ from understudy.seam.torch.dispatch.mode import Dispatch, Listed, hand_on
 from understudy.seam.torch.dispatch.parts import restore_dispatch_keys
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import device_name
-from understudy.seam.torch.operators.plan import Plan, common_device, tensors_in, written_by
-from understudy.seam.torch.tags import NOWHERE, device_of, shape_of, size_of, storage_of
+from understudy.seam.torch.operators.plan import Plan, common_device, tensors_in
+from understudy.seam.torch.state import blank
+from understudy.seam.torch.tags import HOST_TAG, NOWHERE, device_of, shape_of, size_of, storage_of
 
 Tensor = torch.Tensor
 ORDINARY = frozenset({Tensor, torch.nn.Parameter})
@@ -111,12 +112,18 @@ def _again(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kn
     out = plan.strided(*args)
     priced, device = known
     if plan.fresh:
-        dispatch.tag(out, device)
+        for storage in map(storage_of, tensors_in((out,))):
+            if storage._us is HOST_TAG:
+                dispatch.state.place(storage, device)
     local = dispatch.local
     stream = local.streams[device]
     machine.launch(local.host, stream, dispatch.costs[priced])
-    if plan.writes:
-        dispatch.state.order.unwatched(written_by(plan, args, {}), stream)
+    for position in plan.mutated:
+        for tensor in args[position]:
+            tag = storage_of(tensor)._us
+            tag.epoch = stream.epoch
+            if tag.blank is not None:
+                blank.wrote(tensor)
     if plan.memory:
         dispatch.state.kernels.run(plan, args, {}, out, machine.devices[device], stream, priced)
     return out

@@ -38,6 +38,10 @@ def narrow(value: object, dtype: torch.dtype) -> object:
     return cast(value, dtype=dtype) if is_wide else value
 
 
+FULL: dict[Callable[..., object], Kernel] = {}
+"""What such a function, or one for complex numbers, comes to where no tensor is half precise."""
+
+
 def in_float32(kernel: Callable[..., object]) -> Callable[..., object]:
     """The kernel, with tensors of one half precision type made float32 before, and its results half again after."""
 
@@ -50,4 +54,5 @@ def in_float32(kernel: Callable[..., object]) -> Callable[..., object]:
             return kernel(first, *others, **kwargs)
         return narrow(kernel(wide(first), *map(wide, others), **kwargs), dtype)
 
+    FULL[run] = kernel
     return run
