@@ -31,6 +31,7 @@ help:
 	@echo "make environments     what the tests of other frameworks and of compilers need, installed beforehand"
 	@echo "make test-together    PyTorch, JAX and TensorFlow in one process (3 GB)"
 	@echo "make bench            what emulation costs, as ratios to plain CPU, and what the comparison of ranks costs"
+	@echo "make bench-compiled   what compiled programs cost beside PyTorch's own share of it; half an hour (ARGS=\"--only Trainer\")"
 	@echo "make bench-operators  operators emulated a second, and predicted time by their number"
 	@echo "make bench-report     size of the HTML report of 100,000 operations, and how long it takes to open"
 	@echo "make bench-memory     peak memory of ResNet-50, bert-large and GPT-2, with what it is made of"
@@ -155,6 +156,9 @@ bench: environment
 bench-train:
 	@PYTHON="$(PYTHON)" tools/environment .venv-bench torch,report,bench $(TORCH)
 	.venv-bench/bin/python benchmarks/bench_train.py $(ARGS)
+
+bench-compiled: environment-compile
+	.venv-compile/bin/python benchmarks/bench_compiled.py $(ARGS)
 
 bench-operators: environment
 	$(RUN) benchmarks/bench_operators.py $(ARGS)
