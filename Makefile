@@ -12,6 +12,9 @@ OLDEST_TORCH := 2.6.0
 CUDA_TORCH := 2.14.1
 HARDWARE_PYTHON ?=
 
+# What an environment holds is compiled when it is first imported (tools/environment): Python has to keep that.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: test-jax test-tensorflow environment-jax environment-tensorflow $(shell sed -n 's/^\([a-z][a-z-]*\):.*/\1/p' $(MAKEFILE_LIST))
 
 help:
