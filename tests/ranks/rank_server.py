@@ -15,8 +15,10 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed.fsdp
@@ -29,12 +31,12 @@ MOST_S = 60.0
 
 
 def main() -> None:
-    """Serve until stdin ends."""
+    """Serve until stdin ends; a rank, whose program has come to its end, ends here."""
     while line := sys.stdin.readline():
         request = json.loads(line)
         answer = serve(request)
         if answer is None:
-            return  # a rank, whose program has come to its end
+            end(0)
         sys.__stdout__.write(json.dumps(answer) + "\n")
         sys.__stdout__.flush()
 
@@ -121,10 +123,11 @@ def become(rank: int, request: dict, folder: Path, port: int) -> None:
         end(error.code if isinstance(error.code, int) else int(error.code is not None))
 
 
-def end(code: int) -> None:
-    """End with an exit code, after what Python does at its end."""
+def end(code: int) -> NoReturn:
+    """End with an exit code, after what Python does at its end but for taking PyTorch apart, which takes a second."""
     import atexit
 
+    threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
