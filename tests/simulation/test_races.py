@@ -15,9 +15,10 @@ pytestmark = pytest.mark.long
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "races"
 
 
-@pytest.mark.parametrize("seed", [11, 12])
-def test_random_programs_race_as_the_oracle_says(seed: int) -> None:
-    command = [sys.executable, str(TOOL), "--programs", "60", "--seed", str(seed)]
+@pytest.mark.parametrize("words", ["--programs 60 --seed 11", "--programs 60 --seed 12", "--seed 27 --one 582"])
+def test_random_programs_race_as_the_oracle_says(words: str) -> None:
+    """The last one makes a stream wait for another after a tensor recorded for it has died."""
+    command = [sys.executable, str(TOOL), *words.split()]
     done = subprocess.run(
         command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
     )

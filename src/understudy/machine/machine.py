@@ -235,6 +235,8 @@ class Machine:
         if first.capture is not None and first.capture is second.capture:
             first.capture.barrier(first, second)
             return
+        if self.devices[second.device].frees:
+            self.devices[second.device].drain()  # what died before is not ordered by this wait
         if second.order.get(first.agent, 0) < first.epoch:
             lanes = host.lanes
             behind = lanes[second] if second in lanes else self.lane(host, second)
@@ -290,6 +292,8 @@ class Machine:
         host.now_ns += self.devices[stream.device].cost.event_ns
         if capture.wait_event(event, stream) or event.time_ns is None:
             return
+        if self.devices[stream.device].frees:
+            self.devices[stream.device].drain()  # what died before is not ordered by this wait
         stream.ready_ns = max(stream.ready_ns, event.time_ns)
         join(stream.order, event.order)
         self._row(Kind.EVENT_WAIT, self.lane(host, stream), self._name("cudaStreamWaitEvent"), site,
