@@ -17,8 +17,7 @@ from understudy.seam.torch.dispatch.parts import restore_dispatch_keys
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan, common_device, tensors_in
-from understudy.seam.torch.state import blank
-from understudy.seam.torch.tags import HOST_TAG, NOWHERE, device_of, shape_of, size_of, storage_of
+from understudy.seam.torch.tags import NOWHERE, device_of, shape_of, size_of, storage_of
 
 Tensor = torch.Tensor
 ORDINARY = frozenset({Tensor, torch.nn.Parameter})
@@ -112,18 +111,12 @@ def _again(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kn
     out = plan.strided(*args)
     priced, device = known
     if plan.fresh:
-        for storage in map(storage_of, tensors_in((out,))):
-            if storage._us is HOST_TAG:
-                dispatch.state.place(storage, device)
+        dispatch.tag(out, device)
     local = dispatch.local
     stream = local.streams[device]
     machine.launch(local.host, stream, dispatch.costs[priced])
     for position in plan.mutated:
-        for tensor in args[position]:
-            tag = storage_of(tensor)._us
-            tag.epoch = stream.epoch
-            if tag.blank is not None:
-                blank.wrote(tensor)
+        dispatch.state.order.unwatched(args[position], stream)
     if plan.memory:
         dispatch.state.kernels.run(plan, args, {}, out, machine.devices[device], stream, priced)
     return out
