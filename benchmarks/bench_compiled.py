@@ -99,12 +99,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds a program (5)")
     parser.add_argument("--only", default="", help="a part of the names of programs")
     options = parser.parse_args()
+    chosen = {name: program for name, program in PROGRAMS.items() if options.only in name}
+    if not chosen:
+        parser.error(f"no program's name contains {options.only!r}: choose among {', '.join(PROGRAMS)}")
     print(f"torch {torch.__version__}, 1 thread a process, {options.rounds} interleaved rounds, medians")
     print(f"{'program':24} {'time':9} {'CPU':>9}" + "".join(f"  {form}" for form in list(FORMS)[1:]), flush=True)
     with tempfile.TemporaryDirectory(prefix="understudy-compiled-", ignore_cleanup_errors=True) as folder:
-        for name, program in PROGRAMS.items():
-            if options.only in name:
-                compare(name, program, options.rounds, folder)
+        for name, program in chosen.items():
+            compare(name, program, options.rounds, folder)
 
 
 if __name__ == "__main__":
