@@ -159,8 +159,8 @@ class Oracle:
         """By the line of the second piece of work, the lines of those that it races with, and of them the ones that
         must be named.
 
-        Where `first` races with a write that comes before `second`, that write is what has to wait: mending it mends
-        `second` too, and naming it is enough.
+        Where `first` races with a write that comes before `second`, by a path or since its memory is handed on only
+        after that write, that write is what has to wait: mending it mends `second` too, and naming it is enough.
         """
         every: dict[int, set[int]] = {}
         due: dict[int, set[int]] = {}
@@ -173,11 +173,12 @@ class Oracle:
             for first in firsts:
                 every.setdefault(second.line, set()).add(self.work[first].line)
                 between = [
-                    (start, end)
-                    for one in second.before
+                    (piece.start, piece.end)
+                    for one in range(number)
                     if first in races[one]
-                    for start, end, write, _ in self.work[one].touched
-                    if write
+                    for piece in self.work[one].touched
+                    if piece.write
+                    and (one in second.before or any(self.handed_on(one, piece, other) for other in second.touched))
                 ]
                 if any(not _within(piece, between) for piece in self.conflicts(first, number, kept=True)):
                     due.setdefault(second.line, set()).add(self.work[first].line)
@@ -189,10 +190,18 @@ class Oracle:
             (max(first.start, second.start), min(first.end, second.end))
             for first in self.work[one].touched
             for second in self.work[two].touched
-            if (first.write or second.write) and first.start < second.end and second.start < first.end
+            if (first.write or second.write) and _meet(first, second)
             and (first.write or self.work[one].watched or not kept)
-            and (first.tensor == second.tensor or one not in self.freed.get(first.tensor, ()))
+            and not self.handed_on(one, first, second)
         ]  # fmt: skip
+
+    def handed_on(self, one: int, first: Touched, second: Touched) -> bool:
+        """Whether `second` has memory of what the work `one` touched first, handed on by the allocator after it."""
+        return first.tensor != second.tensor and _meet(first, second) and one in self.freed.get(first.tensor, ())
+
+
+def _meet(first: Touched, second: Touched) -> bool:
+    return first.start < second.end and second.start < first.end
 
 
 def _within(piece: tuple[int, int], ranges: list[tuple[int, int]]) -> bool:
