@@ -53,6 +53,19 @@ def test_a_block_used_by_another_stream_waits_for_it(allocator, events):
     assert allocator.malloc(30 * MIB).address == block.address
 
 
+def test_the_events_of_a_death_are_recorded_at_the_death(allocator, events):
+    block = allocator.malloc(30 * MIB)
+    allocator.record_stream(block, 1)
+    allocator.frees.record(block.uses)
+    allocator.frees.append(block)
+    assert events.recorded == [1]
+    allocator.free(allocator.frees.popleft())
+    assert events.recorded == [1]
+    assert allocator.malloc(30 * MIB) is not block
+    events.complete.add(1)
+    assert allocator.malloc(30 * MIB) is block
+
+
 def test_recording_the_own_stream_changes_nothing(allocator, events):
     block = allocator.malloc(30 * MIB, stream=2)
     allocator.record_stream(block, 2)
@@ -109,6 +122,18 @@ def test_a_capture_defers_frees_that_would_need_an_event(allocator, events):
     allocator.process_events()
     assert events.recorded == [1]
     assert allocator.pending_blocks() == [before]
+
+
+def test_a_death_during_a_capture_has_its_event_afterwards(allocator, events):
+    block = allocator.malloc(30 * MIB)
+    allocator.record_stream(block, 1)
+    allocator.mark_capture_begin()
+    allocator.frees.record(block.uses)
+    allocator.free(block)
+    allocator.mark_capture_end()
+    events.recorded.clear()
+    allocator.process_events()
+    assert events.recorded == [1]
 
 
 def test_a_capture_never_gives_memory_back():

@@ -203,7 +203,7 @@ def test_a_wait_uses_the_latest_record_at_its_call(machine: Machine) -> None:
 
 def test_an_event_that_was_never_recorded_orders_nothing(machine: Machine) -> None:
     first = run(machine, small(0))
-    event = machine.event()
+    event = machine.event(machine.host)
     stream = machine.devices[0].pool_stream()
     machine.begin_streams()
     machine.wait_event(machine.host, event, stream)
@@ -214,7 +214,7 @@ def test_an_event_that_was_never_recorded_orders_nothing(machine: Machine) -> No
 
 def test_an_event_marks_the_end_of_what_was_there(machine: Machine) -> None:
     kernel = run(machine, whole())
-    event = machine.event()
+    event = machine.event(machine.host)
     machine.record(machine.host, event, machine.devices[0].default_stream)
     assert event.time_ns == kernel.end_ns
     run(machine, whole())
@@ -224,7 +224,7 @@ def test_an_event_marks_the_end_of_what_was_there(machine: Machine) -> None:
 
 def test_a_query_answers_by_the_clock(machine: Machine) -> None:
     kernel = run(machine, whole())
-    event = machine.event()
+    event = machine.event(machine.host)
     stream = machine.devices[0].default_stream
     machine.record(machine.host, event, stream)
     assert not machine.query_event(machine.host, event)

@@ -71,7 +71,7 @@ def test_replays_queue_on_their_stream(machine: Machine) -> None:
 
 
 def fork_and_join(machine: Machine, stream: Stream, *, join: bool = True) -> None:
-    host, event, back = machine.host, machine.event(), machine.event()
+    host, event, back = machine.host, machine.event(machine.host), machine.event(machine.host)
     side = machine.devices[0].pool_stream()
     submit(machine, kernel(stream.index))
     machine.record(host, event, stream)
@@ -107,7 +107,7 @@ def test_work_that_is_not_joined_back_is_refused(machine: Machine) -> None:
 
 def test_the_host_may_not_wait_for_a_captured_stream(machine: Machine) -> None:
     stream, capture = begin(machine)
-    event = machine.event()
+    event = machine.event(machine.host)
     machine.record(machine.host, event, stream)
     refused = [
         lambda: machine.synchronize_stream(machine.host, stream),
@@ -124,10 +124,10 @@ def test_the_host_may_not_wait_for_a_captured_stream(machine: Machine) -> None:
 
 
 def test_a_captured_stream_may_not_wait_for_work_outside(machine: Machine) -> None:
-    event = machine.event()
+    event = machine.event(machine.host)
     machine.record(machine.host, event, machine.devices[0].default_stream)
     stream, _ = begin(machine)
-    machine.wait_event(machine.host, machine.event(), stream)  # never recorded: nothing to wait for
+    machine.wait_event(machine.host, machine.event(machine.host), stream)  # never recorded: nothing to wait for
     with pytest.raises(CaptureError, match="uncaptured work"):
         machine.wait_event(machine.host, event, stream)
 
@@ -135,7 +135,7 @@ def test_a_captured_stream_may_not_wait_for_work_outside(machine: Machine) -> No
 def test_two_captures_may_not_meet(machine: Machine) -> None:
     stream, capture = begin(machine)
     other, _ = begin(machine)
-    event = machine.event()
+    event = machine.event(machine.host)
     machine.record(machine.host, event, stream)
     with pytest.raises(CaptureError, match="merge of separate capture"):
         machine.wait_event(machine.host, event, other)
@@ -144,7 +144,7 @@ def test_two_captures_may_not_meet(machine: Machine) -> None:
 
 def test_an_event_of_an_ended_capture_can_be_recorded_again(machine: Machine) -> None:
     stream, capture = begin(machine)
-    event = machine.event()
+    event = machine.event(machine.host)
     submit(machine, kernel(1))
     machine.record(machine.host, event, stream)
     capture.end()

@@ -330,6 +330,31 @@ def test_record_stream_delays_reuse(session: Session) -> None:
     assert after.data_ptr() == address
 
 
+def test_reuse_waits_for_what_a_stream_did_before_the_death_alone(session: Session) -> None:
+    """The allocator records its events when the tensor dies (`free` of c10/cuda/CUDACachingAllocator.cpp)."""
+    side = cuda.Stream()
+    x = torch.ones(1024, 1024, device="cuda")
+    address = x.data_ptr()
+    x.record_stream(side)
+    cuda.synchronize()
+    del x
+    with cuda.stream(side):
+        cuda._sleep(10_000_000)
+    assert torch.empty(1024, 1024, device="cuda").data_ptr() == address
+
+
+def test_pinned_memory_waits_for_what_a_stream_did_before_the_death_alone(session: Session) -> None:
+    """So does the one of pinned memory (`free` of ATen/core/CachingHostAllocator.h)."""
+    x = torch.ones(1024, 1024).pin_memory()
+    address = x.data_ptr()
+    y = x.to("cuda", non_blocking=True)
+    cuda.synchronize()
+    del x
+    cuda._sleep(10_000_000)
+    assert torch.ones(1024, 1024).pin_memory().data_ptr() == address
+    assert y.sum().item() == 1 << 20
+
+
 def test_giving_memory_back_waits_for_the_device(session: Session) -> None:
     x = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
     cuda._sleep(20_000_000)

@@ -56,6 +56,26 @@ def test_threads_that_share_a_device_do_the_same_work_each_time(tmp_path: Path) 
     assert all(other == found[0] for other in found)
 
 
+def test_a_recorded_tensor_dies_while_another_thread_has_the_machines_lock(session: Session) -> None:
+    """A storage's death may happen in a verb of another thread; to wait for that one could be a deadlock."""
+    kept = [torch.ones(8, device="cuda")]
+    kept[0].record_stream(torch.cuda.Stream())
+    held, dead = threading.Event(), threading.Event()
+
+    def die() -> None:
+        held.wait()
+        kept.clear()
+        dead.set()
+
+    thread = threading.Thread(target=die)
+    thread.start()
+    with session.machine.turns.lock:
+        held.set()
+        assert dead.wait(10)
+        assert len(session.machine.devices[0].frees) == 1
+    thread.join()
+
+
 def test_backward_on_a_thread_runs_on_the_stream_of_that_threads_forward(session: Session) -> None:
     x = torch.ones(1 << 16, device="cuda", requires_grad=True)
     side = torch.cuda.Stream()

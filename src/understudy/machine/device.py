@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import uuid as uuids
-from collections import deque
 from collections.abc import Callable
 
 from understudy.cost.model import CostModel
 from understudy.gpus.gpu import Gpu
 from understudy.machine.memory.allocator import CachingAllocator
-from understudy.machine.memory.blocks import Block
 from understudy.machine.memory.driver import DeviceMemory
 from understudy.machine.occupancy import FULL, Occupancy
 from understudy.machine.plan_cache import PlanCache
@@ -51,7 +49,7 @@ class Device:
         self.physical = index
         self.uuid = uuid_of(gpu.key, index)
         self.plan_cache = plan_cache
-        self.frees: deque[Block] = deque()
+        self.frees = allocator.frees
         self.streams: list[Stream] = []
         self.engine_ready_ns = {"HtoD": 0, "DtoH": 0, "DtoD": 0}
         self.occupancy = Occupancy()  # used once there are two streams

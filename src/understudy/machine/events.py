@@ -25,7 +25,7 @@ class MachineEvents:
     def record(self, stream: int | tuple[int, int]) -> object:
         """Record an event on a stream."""
         machine = self._machine
-        event = machine.event()
+        event = Event(0)  # no row names it
         if isinstance(stream, tuple):
             device, index = stream
             found = machine.devices[device].streams[index]

@@ -78,7 +78,6 @@ class Machine:
         self.warm = True
         self.on_order: Callable[[], None] | None = None
         self.bands: dict[int, float] = {}
-        self._events = 0
         self._names: dict[str, int] = {}  # the signatures that are a name alone
 
     # ------------------------------------------------------------------ hosts
@@ -235,8 +234,6 @@ class Machine:
         if first.capture is not None and first.capture is second.capture:
             first.capture.barrier(first, second)
             return
-        if self.devices[second.device].frees:
-            self.devices[second.device].drain()  # what died before is not ordered by this wait
         if second.order.get(first.agent, 0) < first.epoch:
             lanes = host.lanes
             behind = lanes[second] if second in lanes else self.lane(host, second)
@@ -263,11 +260,8 @@ class Machine:
 
     # ------------------------------------------------------------------ events
 
-    def event(self, host: HostThread | None = None) -> Event:
+    def event(self, host: HostThread) -> Event:
         """A new event, never recorded."""
-        if host is None:  # one that no row will name
-            self._events -= 1
-            return Event(self._events)
         host.events += 1  # by thread, so that it does not depend on which one happens to come first
         return Event((host.index << 32) + host.events)
 
@@ -292,8 +286,6 @@ class Machine:
         host.now_ns += self.devices[stream.device].cost.event_ns
         if capture.wait_event(event, stream) or event.time_ns is None:
             return
-        if self.devices[stream.device].frees:
-            self.devices[stream.device].drain()  # what died before is not ordered by this wait
         stream.ready_ns = max(stream.ready_ns, event.time_ns)
         join(stream.order, event.order)
         self._row(Kind.EVENT_WAIT, self.lane(host, stream), self._name("cudaStreamWaitEvent"), site,

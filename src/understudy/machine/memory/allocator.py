@@ -42,8 +42,9 @@ class CachingAllocator:
 
     `driver` gives memory and addresses, `events` says when other streams are done with a freed block, `on_action` hears
     of every action. Callers keep the `Block` that `malloc` returns and give it to `free`; it may be handed out again
-    later, as the same object. `Block.accesses` stays on a freed block, is shared by both pieces of a split, and joined
-    by `join_accesses` (called with the two objects, when both are there) on a merge.
+    later, as the same object. `frees` collects blocks whose storages died, for the owner to free. `Block.accesses`
+    stays on a freed block, is shared by both pieces of a split, and joined by `join_accesses` (called with the two
+    objects, when both are there) on a merge.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class CachingAllocator:
         self.settings = settings or Settings()
         self._heap = heap = Heap(device, driver, self.settings, on_action, join_accesses)
         self._pending = PendingFrees(heap, events)
+        self.frees = self._pending.frees
         self._expandable = ExpandableSegments(heap, self._pending)
         self._cache = Cache(heap, self._pending, self._expandable)
         self.statistics: Statistics = heap.statistics

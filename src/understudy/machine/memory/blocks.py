@@ -58,7 +58,8 @@ class Block:
     """A piece of a segment.
 
     `size` is the rounded size in bytes, `requested` what the caller asked for, `uses` the other streams that were
-    recorded on it, `accesses` an opaque object of the machine that outlives the block's free.
+    recorded on it (each with an event once its storage has died), `accesses` an opaque object of the machine that
+    outlives the block's free.
     """
 
     __slots__ = (
@@ -86,7 +87,7 @@ class Block:
         self.requested = 0
         self.prev: Block | None = None
         self.next: Block | None = None
-        self.uses: dict[int, None] | None = None
+        self.uses: dict[int, object] | None = None
         self.events = 0
         self.context: object = None
         self.accesses: object = None

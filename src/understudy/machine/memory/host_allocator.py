@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from understudy.errors import InternalError
-from understudy.machine.memory.pending import EventSource, InstantEvents
+from understudy.machine.memory.pending import EventSource, Frees, InstantEvents
 from understudy.machine.memory.settings import Settings
 from understudy.machine.memory.statistics import RareStat
 
@@ -22,7 +22,8 @@ _PAGE_BYTES = 4096
 
 
 class HostBlock:
-    """One piece of page-locked host memory. `uses` are the (device, stream) pairs recorded on it since its malloc.
+    """One piece of page-locked host memory. `uses` are the (device, stream) pairs recorded on it since its malloc,
+    each with an event once its storage has died.
 
     `memory` is the owner's: where the bytes really are, kept while the block is, so that reuse gives the same address.
     """
@@ -35,7 +36,7 @@ class HostBlock:
         self.requested = 0
         self.allocated = False
         self.events = 0
-        self.uses: dict[tuple[int, int], None] | None = None
+        self.uses: dict[tuple[int, int], object] | None = None
         self.accesses: object = None
         self.memory: object = None
 
@@ -93,9 +94,9 @@ class HostAllocator:
         free_ns: int = 0,
     ) -> None:
         self.settings = settings or Settings()
-        self.frees: deque[HostBlock] = deque()
         self.elapsed_ns = 0
         self._events: EventSource[tuple[int, int]] = events or InstantEvents()
+        self.frees: Frees[HostBlock, tuple[int, int]] = Frees(self._events)
         self.alloc_ns = alloc_ns
         self._free_ns = free_ns
         self._free_lists: list[list[HostBlock]] = [[] for _ in range(BUCKETS)]
@@ -162,7 +163,8 @@ class HostAllocator:
         if not uses:
             self._cache(block)
             return
-        tokens = [self._events.record(use) for use in uses]
+        self.frees.record(uses)
+        tokens = list(uses.values())
         block.events += len(tokens)
         self._pending.extendleft((token, block) for token in tokens)
         if block.accesses is not None:

@@ -1,25 +1,31 @@
-"""Blocks that other streams still use: a free waits for events on those streams."""
+"""Blocks that other streams still use: a free waits for events on those streams.
+
+A storage dies on any thread and in the middle of anything, so its block is only queued, and freed by whoever decides
+about memory next. The events are those of the death: they mark where the streams stood then.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from understudy.machine.memory.blocks import PENDING, Block, PrivatePool
 from understudy.machine.memory.heap import Heap
 
-StreamId = TypeVar("StreamId", contravariant=True)
+AnyBlock = TypeVar("AnyBlock")
+StreamId = TypeVar("StreamId")
+RecordedStream = TypeVar("RecordedStream", contravariant=True)
 
 
-class EventSource(Protocol[StreamId]):
-    """CUDA events as the allocators need them. A token is any object.
+class EventSource(Protocol[RecordedStream]):
+    """CUDA events as the allocators need them. A token is any object but None.
 
     A stream is a number of the device; to the allocator of the host's memory a pair of a device and that.
     """
 
-    def record(self, stream: StreamId) -> object:
-        """Record an event on a stream."""
+    def record(self, stream: RecordedStream) -> object:
+        """Record an event on a stream. It must not take a lock: storages die while another thread holds it."""
 
     def done(self, token: object) -> bool:
         """Whether all work before the event is complete (`cudaEventQuery`)."""
@@ -50,6 +56,20 @@ class InstantEvents:
         return None
 
 
+class Frees(deque[AnyBlock], Generic[AnyBlock, StreamId]):
+    """Blocks whose storages died. It has a `__dict__`, so that `append` can be watched."""
+
+    def __init__(self, events: EventSource[StreamId]) -> None:
+        super().__init__()
+        self._events = events
+
+    def record(self, uses: dict[StreamId, object]) -> None:
+        """Record an event on each stream that used a block, where there is none yet; do this before `append`."""
+        for stream, token in uses.items():
+            if token is None:
+                uses[stream] = self._events.record(stream)
+
+
 class PendingFrees:
     """Freed blocks that streams other than their own may still use.
 
@@ -59,6 +79,7 @@ class PendingFrees:
 
     def __init__(self, heap: Heap, events: EventSource[int] | None = None) -> None:
         self.events: EventSource[int] = events or InstantEvents()
+        self.frees: Frees[Block, int] = Frees(self.events)
         self.captures = 0
         self.waiting = 0
         self._heap = heap
@@ -89,21 +110,19 @@ class PendingFrees:
             self._insert_events(block)
 
     def _insert_events(self, block: Block) -> None:
-        uses, block.uses = block.uses, None
-        tokens = []
-        for stream in uses or ():
+        uses, block.uses = block.uses or {}, None
+        self.frees.record(uses)
+        for stream, token in uses.items():
             block.events += 1
-            tokens.append(self.events.record(stream))
-            self._queues.setdefault(stream, deque()).append((tokens[-1], block))
+            self._queues.setdefault(stream, deque()).append((token, block))
         if block.accesses is not None:
-            block.accesses = self.events.awaited(block.accesses, tokens)
+            block.accesses = self.events.awaited(block.accesses, list(uses.values()))
 
     def _insert_deferred(self) -> None:
         deferred, self._deferred = self._deferred, []
         for block in deferred:
-            captured = self._captured_uses.pop(block, None)
-            if captured:
-                block.uses = {stream: None for stream in block.uses or () if stream not in captured}
+            captured = self._captured_uses.pop(block, ())
+            block.uses = {stream: None for stream in block.uses or () if stream not in captured}
             self._insert_events(block)
             if block.events == 0:
                 self._finish(block)

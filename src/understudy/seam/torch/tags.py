@@ -2,13 +2,12 @@
 
 PyTorch keeps the Python object of a storage, and what is set on it, for as long as the C++ storage lives, also when
 only autograd holds it. So a tag's end is the end of the memory: `Tag.__del__` is the allocator's free. It may run at
-any moment and on any thread, so it only appends to a deque.
+any moment and on any thread, so it only appends to a deque, after noting how far the streams are that were recorded.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
@@ -18,6 +17,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from understudy.machine.memory.blocks import Block
 from understudy.machine.memory.host_allocator import HostBlock
+from understudy.machine.memory.pending import Frees
 from understudy.machine.order import Accesses
 from understudy.machine.stream import Stream
 
@@ -114,7 +114,7 @@ class Tag:
         self.device = device
         self.size = size
         self.block: Block | HostBlock | None = None
-        self.frees: deque[Block] | deque[HostBlock] | None = None
+        self.frees: Frees[Block, int] | Frees[HostBlock, tuple[int, int]] | None = None
         self.accesses: Accesses | None = None
         self.blank: object = None
         self.pinned = False
@@ -129,11 +129,14 @@ class Tag:
     def __del__(self) -> None:
         block = self.block
         if block is not None and self.frees is not None:
+            # Both are those of the block's own allocator.
+            if block.uses is not None:
+                self.frees.record(block.uses)  # type: ignore[arg-type]
             # What other streams still do with the memory stays on the block.
             if self.accesses is not None:
                 self.accesses.base = block.address
                 block.accesses = self.accesses
-            self.frees.append(block)  # type: ignore[arg-type]  # it is that of the block's own allocator
+            self.frees.append(block)  # type: ignore[arg-type]
 
 
 class _HostTag:

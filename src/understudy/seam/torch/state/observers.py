@@ -29,10 +29,6 @@ VERBS = (
 """What the machine can be asked to do outside an operator."""
 
 
-class Frees(deque[Block]):
-    """Blocks of a device whose storages died. It has a `__dict__`, so that `append` can be watched."""
-
-
 class Observers:
     """The observers of one emulation, in the order in which they joined."""
 
@@ -41,8 +37,6 @@ class Observers:
         self.placed: list[Placed] = []
         self.profiled = 0  # windows of the profiler that are open
         self._died: list[Died] = []
-        for device in machine.devices:
-            device.frees = Frees()
 
     def join(self, placed: Placed | None = None, died: Died | None = None, around: Around | None = None) -> None:
         """Tell of placements and of storages that die from now on, and let verbs of the machine be called `around`."""
