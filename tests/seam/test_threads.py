@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from threads import checkpoints, stress, together
+from threads import checkpoints, restless, stress, together
 
 import understudy
 from understudy.session import Session
@@ -74,6 +74,26 @@ def test_a_recorded_tensor_dies_while_another_thread_has_the_machines_lock(sessi
         assert dead.wait(10)
         assert len(session.machine.devices[0].frees) == 1
     thread.join()
+
+
+def test_threads_that_meet_an_operator_at_once_get_one_object(session: Session) -> None:
+    """PyTorch makes one for each of them, and C++ may keep the one that is then replaced and freed."""
+    library = torch.library.Library("understudy_threads", "DEF")
+    names = [f"operator{number}" for number in range(50)]
+    for name in names:
+        library.define(f"{name}(Tensor x) -> Tensor")
+    found: dict[str, list[object]] = {name: [] for name in names}
+    ready = threading.Barrier(4)
+
+    def meet(number: int) -> None:
+        for name in names:
+            ready.wait()
+            found[name].append(getattr(torch.ops.understudy_threads, name).default)
+
+    with restless():
+        together(4, meet)
+    library._destroy()
+    assert [name for name in names if len({id(one) for one in found[name]}) > 1] == []
 
 
 def test_backward_on_a_thread_runs_on_the_stream_of_that_threads_forward(session: Session) -> None:

@@ -200,7 +200,8 @@ NEEDED = {
         torch._ops.__file__
     """,
     "threads": """
-        threading.Thread._bootstrap_inner
+        threading.Thread._bootstrap_inner torch._ops.OpOverloadPacket.__getattr__
+        torch._ops._OpNamespace.__getattr__
     """,
 }
 """What needs them, and the names; `tests/architecture/test_hooks.py` holds the seam to this list."""

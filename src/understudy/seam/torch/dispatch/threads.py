@@ -1,6 +1,10 @@
 """Threads: each has its own host clock, forked at its start and joined at its join, and enters the dispatch mode.
 
 A thread that outlives its emulation goes on as a thread of a machine without GPUs: its operators are the CPU's own.
+
+PyTorch makes the object of an operator when a dispatch mode first meets it, and C++ keeps it without owning it
+(`getTorchApiFunction` of torch/csrc/PyInterpreter.cpp): where two threads meet it at once, each makes one, the second
+replaces the first, and C++ goes on with an object that is gone. So each is made once, in turns.
 """
 
 from __future__ import annotations
@@ -10,6 +14,8 @@ import sys
 import threading
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
+
+import torch
 
 from understudy.seam.patching import Patch
 from understudy.seam.sites import OURS
@@ -37,6 +43,18 @@ def _plain(
     return func(*args, **(kwargs or {}))
 
 
+def _made_once(state: State, kind: type) -> Patch:
+    """What makes the objects of operators, or of their overloads, where there is none yet."""
+    stock = kind.__getattr__  # type: ignore[attr-defined]
+
+    def made(self: object, name: str) -> object:
+        with state.machine.turns.lock:
+            found = vars(self).get(name)  # another thread has made it meanwhile
+            return stock(self, name) if found is None else found
+
+    return Patch(kind, "__getattr__", made)
+
+
 class Threads:
     """The threads that were started under an emulation and that run."""
 
@@ -47,7 +65,7 @@ class Threads:
         self._code: frozenset[object] = frozenset()
 
     def patches(self) -> list[Patch]:
-        """The methods of `threading.Thread` to replace."""
+        """The methods of `threading.Thread` to replace, and what operators' objects are made by."""
         thread = threading.Thread
         stock_start, stock_join, stock_run = thread.start, thread.join, thread._bootstrap_inner  # type: ignore[attr-defined]
         state, mode, modes = self.state, self.mode, self._modes
@@ -83,6 +101,8 @@ class Threads:
             Patch(thread, "start", start),
             Patch(thread, "join", join),
             Patch(thread, "_bootstrap_inner", bootstrap),
+            _made_once(state, torch._ops._OpNamespace),
+            _made_once(state, torch._ops.OpOverloadPacket),
         ]
 
     def let_go(self) -> None:
