@@ -43,7 +43,7 @@ def test_every_fact_has_a_source(gpu):
     if gpu.peer_access:
         facts -= {"peer_access"}
     assert set(gpu.sources) == facts
-    kinds = ("vendor: ", "seen: ", "derived: ", "fitted: ", "from memory, to be verified", "the ")
+    kinds = ("vendor: ", "measured: ", "seen: ", "derived: ", "fitted: ", "from memory, to be verified", "the ")
     assert all(source.startswith(kinds) for source in gpu.sources.values())
 
 

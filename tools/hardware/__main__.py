@@ -50,26 +50,36 @@ def main(arguments: list[str] | None = None) -> int:
     if given.fresh and run.folder.exists():
         shutil.rmtree(run.folder)
     run.folder.mkdir(parents=True, exist_ok=True)
-    machine = Run(run.folder, ends_at, given.stand_in).side("machine", NATIVE)
+    first = Run(run.folder, ends_at, given.stand_in)
+    machine = first.known("machine", NATIVE) if given.side == EMULATED else first.side("machine", NATIVE)
+    if given.side == EMULATED and not machine:
+        print(f"make hardware: {run.folder} has no native results: run --side native on a GPU first", file=sys.stderr)
+        return 2
     problem = _problem(machine)
     if problem:
         print(f"make hardware: {problem}", file=sys.stderr)
         return 2
     _describe(run, machine, given.model)
     can_emulate = not any(what == "emulation" for what in missing.values())
+    asked = [given.side] if given.side else [NATIVE, EMULATED] if can_emulate else [NATIVE]
     result = _head(run, machine, missing)
     path = RESULTS / f"{result['date']}-{_slug(result)}.json" if not given.output else Path(given.output)
-    run.waiting = [name for name in chosen for _ in range(1 + can_emulate)]
+    run.waiting = [name for name in chosen for _ in asked]
     for name in chosen:
         print(f"{stages.load(name).TITLE} ...", file=sys.stderr, flush=True)
-        native = machine if name == "machine" else run.side(name, NATIVE)
-        emulated = run.side(name, EMULATED) if can_emulate else {}
+        native = machine if name == "machine" else _one(run, name, NATIVE, asked)
+        emulated = _one(run, name, EMULATED, asked)
         seconds = {side: run.seconds.get(f"{name}.{side}", 0.0) for side in (NATIVE, EMULATED)}
         result["stages"][name] = {"seconds": seconds, NATIVE: native, EMULATED: emulated}
         _write(path, result)  # after each stage, so that none loses the others
     show(result)
     print(f"\nwrote {path}; logs, snapshots and profiles are in {run.folder}")
     return 0
+
+
+def _one(run: Run, name: str, side: str, asked: list[str]) -> dict[str, Any]:
+    """The results of a side: run where it was asked for, else what there is of it."""
+    return run.side(name, side) if side in asked else run.known(name, side)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -88,6 +98,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--folder", default=str(ROOT / "runs" / "hardware"), help="for logs and large files")
     parser.add_argument(
         "--output", default="", metavar="FILE", help="the result  [default: tests/conformance/hardware/]"
+    )
+    parser.add_argument(
+        "--side",
+        choices=tuple(HOW),
+        help="run one side alone; the other's results, from another machine with the same torch, are read in --folder",
     )
     parser.add_argument("--compare", default="", metavar="FILE", help="print the differences in a result, run nothing")
     return parser

@@ -56,12 +56,29 @@ def _emulate_with(emulate: Callable[..., Any]) -> Callable[..., Any]:
             if options:
                 pytest.skip(f"asks the emulation for {', '.join(sorted(options))}")
             at_most(str(gpus), GPUS + 1)  # the documents' two are often one more than a test uses
+            forget()
             yield RealGpus()
             return
         with emulate(at_most(str(gpus), GPUS + 1), **options) as session:
             yield session
 
     return emulated
+
+
+def forget() -> None:
+    """Leave nothing of the tests before in the allocators, where an emulation would begin with new ones."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch._C._cuda_clearCublasWorkspaces()
+        for index in range(torch.cuda.device_count()):
+            torch.backends.cuda.cufft_plan_cache[index].clear()
+            torch.cuda.reset_peak_memory_stats(index)
+            torch.cuda.reset_accumulated_memory_stats(index)
+        torch.cuda.empty_cache()
 
 
 def at_most(spec: str, most: int) -> str:

@@ -49,6 +49,10 @@ class Run:
         self.seconds[f"{name}.{side}"] = round(time.monotonic() - begin, 1)
         return dict(_values(path, code))
 
+    def known(self, name: str, side: str) -> dict[str, Any]:
+        """The results of one side of a stage that an earlier run left, perhaps on another machine."""
+        return dict(_values(self.folder / f"{name}.{side}.jsonl", 0))
+
     def _share(self, name: str, left_s: float) -> float:
         """The time for a side of a stage: its limit, or its part of what is left for all that are still to come."""
         if name in self.waiting:

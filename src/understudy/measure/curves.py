@@ -1,7 +1,8 @@
 """Measure on this machine's GPU what the cost model takes from data: kernels by size, copies, the host's part.
 
 Kernels are timed back to back between two CUDA events, behind a kernel that only spins, so that the host's launches
-are ahead of the device. Efficiency is what `cost/curves.py` calls by that name: roofline time over the time taken.
+are ahead of the device. Data of products is random: with constant data they draw less power, and run at a higher clock.
+Efficiency is what `cost/curves.py` calls by that name: roofline time over the time taken.
 The program is the same on a real GPU and on an emulated one, whose model it must give back.
 """
 
@@ -147,13 +148,13 @@ def _roofline_us(gpu: Gpu, precision: str, flops: float, size_bytes: float) -> f
 
 def _products(gpu: Gpu, precision: str, dtype: torch.dtype) -> Iterator[Kernel]:
     for n in _sizes(gpu, precision, 1):
-        a = torch.ones(n, n, device="cuda", dtype=dtype)
+        a = torch.randn(n, n, device="cuda", dtype=dtype)
         yield Kernel(_mm(a), _roofline_us(gpu, precision, 2 * n**3, 3 * n * n * a.element_size()))
 
 
 def _batched(gpu: Gpu, precision: str, dtype: torch.dtype) -> Iterator[Kernel]:
     for n in _sizes(gpu, precision, 16):
-        a = torch.ones(16, n, n, device="cuda", dtype=dtype)
+        a = torch.randn(16, n, n, device="cuda", dtype=dtype)
         yield Kernel(_bmm(a), _roofline_us(gpu, precision, 32 * n**3, 48 * n * n * a.element_size()))
 
 
@@ -161,8 +162,8 @@ def _convolutions(gpu: Gpu, precision: str, dtype: torch.dtype) -> Iterator[Kern
     """1x1 kernels over 256 channels with channels last, images of 28x28."""
     for us in ROOFLINE_US:
         images = max(1, round(us * 1e-6 * gpu.peak_flops[precision] / (2 * 784 * 256 * 256)))
-        x = torch.ones(images, 256, 28, 28, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
-        weight = torch.ones(256, 256, 1, 1, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
+        x = torch.randn(images, 256, 28, 28, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
+        weight = torch.randn(256, 256, 1, 1, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
         size = (2 * x.numel() + weight.numel()) * x.element_size()
         yield Kernel(_conv(x, weight), _roofline_us(gpu, precision, 2.0 * x.numel() * 256, size))
 
@@ -202,6 +203,8 @@ def kernel_us(call: Call) -> float:
         call()
     torch.cuda.synchronize()
     first = _spaced(call, 1)
+    if not first:
+        return 0.0  # it launched nothing
     return _spaced(call, max(1, min(QUEUED, math.ceil(50_000.0 / first)))) if first < 50_000.0 else first
 
 

@@ -21,7 +21,7 @@ from understudy.seam.torch.kernels.substitutes import Kernel, substituted
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.dtypes import FLOATING
 from understudy.seam.torch.operators.halves import HALVES, in_float32
-from understudy.seam.torch.scratch.cublaslt import LT_PERSISTENT, addmm
+from understudy.seam.torch.scratch.cublaslt import LT_UNIFIED, addmm
 from understudy.seam.torch.scratch.need import Row
 
 Tensor = torch.Tensor
@@ -98,6 +98,6 @@ SCRATCH = (
     Row(("addmm", "_addmm_activation"), addmm,
         "aten/src/ATen/cuda/CUDABlas.cpp (gemm_and_bias), aten/src/ATen/native/cuda/Blas.cpp; "
         "recorded: JasperSolt/EoR_NN",
-        until=LT_PERSISTENT),
+        until=LT_UNIFIED),
 )  # fmt: skip
 """Operators' names without namespace and without the underscore of an in-place form."""

@@ -11,6 +11,7 @@ import torch
 from understudy.seam.torch.scratch import cub
 from understudy.seam.torch.scratch.native import LONG, NATIVE, length_of
 from understudy.seam.torch.scratch.need import NOTHING, Call, Need, Row, size_of
+from understudy.seam.torch.tags import VERSION
 
 
 def sorting(call: Call) -> Need:
@@ -42,6 +43,8 @@ def _long_sort(count: int, length: int, key: int, call: Call) -> Need:
 MULTIBLOCK = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800), (1 << 32, 400))
 """Up to so many rows, `topk` lets several blocks work on a row from this length on (pytorch#74267)."""
 BLOCK = 256
+ONE_HISTOGRAM = (2, 10)
+"""The first PyTorch in which a kernel of its own adds up what blocks count, without semaphores (pytorch#164459)."""
 
 
 def topk(call: Call) -> Need:
@@ -54,7 +57,8 @@ def topk(call: Call) -> Need:
     blocks = rows * -(-length // (max(4, min(items, 64)) * BLOCK))
     key = tensor.element_size()
     counts = (4 * blocks, 4 * blocks, cub.scan_by_key(blocks, 4, 4))
-    return Need((rows * key, 4 * rows, 8 * rows, 2 * rows * max(4, key), 2 * BLOCK * blocks, *counts))
+    told = 4 * BLOCK * rows if VERSION >= ONE_HISTOGRAM else 4 * rows
+    return Need((rows * key, told, 8 * rows, 2 * rows * max(4, key), 2 * BLOCK * blocks, *counts))
 
 
 def median(call: Call) -> Need:

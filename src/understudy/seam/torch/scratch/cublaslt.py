@@ -7,6 +7,7 @@ import os
 import torch
 
 from understudy.seam.torch.scratch.need import NOTHING, Call, Need
+from understudy.seam.torch.tags import VERSION
 
 LT_PERSISTENT, LT_UNIFIED = (2, 9), (2, 12)
 """The first PyTorch that keeps cuBLASLt's workspace (pytorch#156495), and that uses cuBLAS's (#168175, #175879)."""
@@ -33,5 +34,5 @@ def fuses_bias(call: Call) -> bool:
 
 
 def addmm(call: Call) -> Need:
-    """Each call takes a workspace of its own; from 2.9 on it is kept, and `Memory.workspace` has it."""
-    return Need((lt_workspace_bytes(),)) if fuses_bias(call) else NOTHING
+    """Each call takes a workspace of its own; from 2.9 on the handle keeps it, and from 2.12 on it is cuBLAS's."""
+    return Need((lt_workspace_bytes(),), kept=VERSION >= LT_PERSISTENT) if fuses_bias(call) else NOTHING

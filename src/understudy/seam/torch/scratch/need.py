@@ -21,13 +21,15 @@ class Need(NamedTuple):
 
     `sizes` are the buffers that are alive together when most is. `search` is the workspace in which the first call with
     these shapes tries algorithms (`cudnn.benchmark`), before it runs. `unsure` is how much more it may be: above zero
-    where `sizes` are assumed. `spare` buffers are done without when memory is short.
+    where `sizes` are assumed. `spare` buffers are done without when memory is short. `kept` says that `sizes` belong to
+    the library's handle: the first call on a stream takes them, and later ones find them there.
     """
 
     sizes: tuple[int, ...] = ()
     unsure: int = 0
     search: int = 0
     spare: bool = False
+    kept: bool = False
 
 
 NOTHING = Need()

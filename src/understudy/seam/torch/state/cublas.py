@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from understudy.seam.torch.state.memory import BACKWARD, MAIN, WORKER
 from understudy.seam.torch.tags import VERSION
 
 if TYPE_CHECKING:
@@ -36,19 +35,14 @@ def use(state: State, name: str, index: int, stream: int) -> None:
     """A matrix product takes the handle of its thread and stream."""
     if ALERTS:
         check(state, name)
-    handle = _handle(state)
+    handle = state.memory.handle()
     if (index, stream, handle) not in state.memory.workspaces:
         state.memory.workspace(index, stream, handle)
 
 
 def is_held(state: State, index: int, stream: int) -> bool:
     """Whether this thread's handle has its workspace on a stream already."""
-    return (index, stream, _handle(state)) in state.memory.workspaces
-
-
-def _handle(state: State) -> int:
-    local = state.local
-    return BACKWARD if local.callers else MAIN if not local.host.index else WORKER
+    return (index, stream, state.memory.handle()) in state.memory.workspaces
 
 
 def check(state: State, name: str) -> None:

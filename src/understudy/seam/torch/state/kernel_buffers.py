@@ -31,8 +31,11 @@ def choices() -> tuple[bool, bool, bool]:
 class KernelBuffers:
     """Runs the rows: takes what a kernel takes, and gives it back."""
 
-    def __init__(self, out_of_memory: Callable[[OutOfMemory], Exception]) -> None:
+    def __init__(
+        self, out_of_memory: Callable[[OutOfMemory], Exception], keep: Callable[[Device, Stream], None]
+    ) -> None:
         self._out_of_memory = out_of_memory
+        self._keep = keep
         self._needs: dict[object, Need] = {}
         self.shapes: dict[Hashable, list[object]] = {}  # results of what only CUDA has, by arguments' shapes
 
@@ -58,7 +61,9 @@ class KernelBuffers:
             need = self._needs[key] = row.need(call) if isinstance(row, Row) else unknown(call)
             if need.search:
                 _search(device, stream, need.search)
-        if need.sizes:
+        if need.kept:
+            self._keep(device, stream)
+        elif need.sizes:
             self.take(device, stream, need.sizes, need.spare)
         if need.unsure:
             device.at_most(device.allocator.memory_allocated() + sum(need.sizes) + need.unsure, plan.name)

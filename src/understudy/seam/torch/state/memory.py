@@ -16,7 +16,8 @@ from understudy.machine.memory.blocks import Block
 from understudy.machine.memory.host_allocator import HostAllocator
 from understudy.machine.memory.oom_text import OutOfMemory, message
 from understudy.machine.memory.settings import Settings, parse, text_of
-from understudy.seam.torch.scratch.cublaslt import LT_PERSISTENT, LT_UNIFIED, lt_workspace_bytes
+from understudy.machine.stream import Stream
+from understudy.seam.torch.scratch.cublaslt import lt_workspace_bytes
 from understudy.seam.torch.state.core import Core
 from understudy.seam.torch.state.history import History
 from understudy.seam.torch.state.notes import Notes
@@ -44,6 +45,7 @@ class Memory:
         self.ranks = ranks
         self.observers: list[Callable[[int, int, int, int], None]] = []
         self.workspaces: dict[tuple[int, int, int], list[Block | None]] = {}
+        self.lt_workspaces: set[tuple[int, int, int]] = set()
         self.workspace_sizes: dict[str, int] = {}  # what the program set: "cublas", "cublaslt"
         self.raw: dict[int, tuple[int, Block]] = {}
         self.registered: dict[int, int] = {}  # address -> bytes of host memory that `cudaHostRegister` page-locked
@@ -153,20 +155,29 @@ class Memory:
         return any(start <= address < start + size for start, size in self.registered.items())
 
     def workspace(self, index: int, stream: int, handle: int = MAIN) -> None:
-        """cuBLAS takes its workspace on the first matrix product of a handle and stream, and keeps it.
-
-        Between 2.9 and 2.11 PyTorch kept one of cuBLASLt's beside it.
-        """
+        """cuBLAS takes its workspace on the first matrix product of a handle and stream, and keeps it."""
         key = index, stream, handle
         if key in self.workspaces:
             return
         device = self.core.device(index)
-        sizes = [self.cublas_bytes(device)]
-        if LT_PERSISTENT <= VERSION < LT_UNIFIED:
-            sizes.append(self.workspace_sizes.get("cublaslt", lt_workspace_bytes()))
-        blocks = self.workspaces[key] = [self.take(device, size, stream) for size in sizes]
-        for block in blocks:
-            self.history.mark(block, "workspace")
+        self._keep(key, self.take(device, self.cublas_bytes(device), stream))
+
+    def lt_workspace(self, device: Device, stream: Stream) -> None:
+        """cuBLASLt takes one beside it on the first product with a bias in its epilogue (PyTorch 2.9 to 2.11)."""
+        key = device.index, stream.index, self.handle()
+        if key not in self.lt_workspaces:
+            self.lt_workspaces.add(key)
+            size = self.workspace_sizes.get("cublaslt", lt_workspace_bytes())
+            self._keep(key, self.take(device, size, stream.index))
+
+    def handle(self) -> int:
+        """Whose cuBLAS handle this thread uses."""
+        local = self.core.local
+        return BACKWARD if local.callers else MAIN if not local.host.index else WORKER
+
+    def _keep(self, key: tuple[int, int, int], block: Block | None) -> None:
+        self.workspaces.setdefault(key, []).append(block)
+        self.history.mark(block, "workspace")
 
     def cublas_bytes(self, device: Device) -> int:
         """The size of cuBLAS's workspace on a device: what the program set, or the default."""
@@ -179,6 +190,7 @@ class Memory:
             for block in filter(None, blocks):
                 self.core.device(index).allocator.free(block)
         self.workspaces.clear()
+        self.lt_workspaces.clear()
 
     def enable_caching(self, value: bool) -> None:
         """`torch.cuda.caching_allocator_enable`: with False, each tensor is a cudaMalloc of its own from now on."""

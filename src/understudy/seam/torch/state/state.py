@@ -155,7 +155,7 @@ class State(Core):
         self.memory = Memory(self, host_allocator, self.notes, self.history, self.ranks)
         self.guard = HostGuard(self, self.memory, host_memory_limit, no_data)
         self.room = self.guard.room
-        self.kernels = KernelBuffers(self.memory.out_of_memory)
+        self.kernels = KernelBuffers(self.memory.out_of_memory, self.memory.lt_workspace)
         self.autocast: Autocasting
         self.registered: Registering
         self.overridden: set[str] = set()  # operators of PyTorch's with one

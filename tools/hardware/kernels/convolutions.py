@@ -1,0 +1,48 @@
+"""Convolutions by images, channels, size, filter, stride and groups: types, layouts, forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hardware.kernels import Calls, backward, half
+
+SIZES = [
+    (64, 64, 64, 56, 3, 1, 1), (64, 256, 64, 56, 1, 1, 1), (64, 64, 256, 56, 1, 1, 1), (64, 256, 512, 28, 1, 2, 1),
+    (64, 128, 128, 28, 3, 1, 1), (64, 256, 256, 14, 3, 1, 1), (64, 512, 512, 14, 3, 1, 1), (64, 512, 512, 7, 3, 1, 1),
+    (64, 128, 128, 56, 3, 2, 1), (64, 3, 64, 224, 7, 2, 1), (64, 3, 32, 224, 3, 2, 1), (64, 3, 96, 224, 4, 4, 1),
+    (64, 3, 768, 224, 16, 16, 1), (64, 96, 192, 56, 2, 2, 1), (64, 192, 192, 56, 3, 1, 192),
+    (64, 192, 192, 28, 7, 1, 192), (64, 96, 96, 112, 3, 2, 96), (64, 96, 96, 56, 7, 1, 96),
+    (64, 240, 240, 28, 5, 2, 240), (64, 512, 512, 14, 3, 1, 32), (64, 128, 128, 56, 3, 1, 32),
+]  # fmt: skip
+
+
+def calls(short: bool) -> Calls:
+    """The library chooses by its heuristics, as PyTorch lets it by default."""
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = False
+    for size in [(2, 16, 16, 16, 3, 1, 1)] if short else SIZES:
+        for dtype, words in ((half(), ""), (torch.float32, " fp32")):
+            for layout in (torch.contiguous_format, torch.channels_last):
+                name = "{} x {} to {} x {}, {k} x {k}, stride {}, {} groups".format(*size[:4], *size[5:], k=size[4])
+                name += words + (" channels last" if layout == torch.channels_last else "")
+                conv, x = _made(size, dtype, layout)
+                yield name, lambda conv=conv, x=x: _forward(conv, x)
+                yield f"{name} backward", backward(conv, x, weights=(conv.weight,))
+
+
+def _made(size: tuple[int, ...], dtype: Any, layout: Any) -> tuple[Any, Any]:
+    import torch
+
+    images, before, after, side, kernel, stride, groups = size
+    padding = 0 if kernel == stride else kernel // 2
+    conv = torch.nn.Conv2d(before, after, kernel, stride, padding, groups=groups, bias=False)
+    x = torch.randn(images, before, side, side, device="cuda", dtype=dtype).to(memory_format=layout)
+    return conv.to("cuda", dtype).to(memory_format=layout), x
+
+
+def _forward(conv: Any, x: Any) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return conv(x)

@@ -1,0 +1,216 @@
+"""Networks that others wrote (timm, Transformers), eager and compiled, for inference and for training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any, NamedTuple
+
+from hardware.context import Context, Items, Row, both, failed, shown
+from hardware.stages.facts import ratio
+from hardware.stages.profiles import summary
+
+ORDER = 57
+TITLE = "Networks: steps, memory and kernels, eager and compiled"
+LIMIT_S = 900
+ITEM_S = 240
+OPTIONS = ("--no-data", "--assume", "1")
+WARM_UP, STEPS, REPEATS = 5, 5, 5
+MEMORY_BAND = 0.05
+LONGEST_ROWS = 25
+Call = Callable[[], object]
+
+
+class Network(NamedTuple):
+    """A network: who has it, its name there, its batch in inference and in training, and its length in tokens."""
+
+    library: str
+    name: str
+    images: tuple[int, int]
+    tokens: int = 0
+
+
+NETWORKS = {
+    "resnet50": Network("timm", "resnet50", (256, 128)),
+    "vit_base": Network("timm", "vit_base_patch16_224", (256, 64)),
+    "convnext_tiny": Network("timm", "convnext_tiny", (256, 64)),
+    "efficientnet_b0": Network("timm", "efficientnet_b0", (256, 128)),
+    "swin_tiny": Network("timm", "swin_tiny_patch4_window7_224", (256, 64)),
+    "llama": Network("transformers", "LlamaConfig", (8, 4), 1024),
+    "bert": Network("transformers", "BertConfig", (32, 16), 512),
+    "gpt2": Network("transformers", "GPT2Config", (8, 4), 1024),
+}
+LLAMA = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 8, "num_attention_heads": 16}
+LLAMA |= {"num_key_value_heads": 4}
+SIZES: dict[str, dict[str, int]] = {"LlamaConfig": LLAMA, "BertConfig": {}, "GPT2Config": {}}
+MODES = ("eager inference", "eager training", "compiled inference", "compiled training")
+
+
+def items(context: Context) -> Items:
+    """A network in a mode; in 16 bits, as users run them: half weights for inference, autocast for training."""
+    chosen = list(NETWORKS)[:1] if context.short else list(NETWORKS)
+    return {
+        f"{name}, {mode}": lambda name=name, mode=mode: measured(NETWORKS[name], mode, context)
+        for mode in MODES
+        for name in chosen
+        if not (context.short and mode.startswith("compiled"))
+    }
+
+
+def measured(network: Network, mode: str, context: Context) -> dict[str, Any]:
+    """Time of a step on device and host, peaks of memory, and a step's kernels by operator."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    torch.manual_seed(0)
+    torch.backends.cudnn.benchmark = network.library == "timm"
+    began = time.perf_counter()
+    step = _step(network, mode, context.short)
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    first_s = time.perf_counter() - began
+    for _ in range(WARM_UP):
+        step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    device_ms, host_ms = _times(step)
+    found = {
+        "device_ms": round(device_ms, 4),
+        "host_ms": round(host_ms, 4),
+        "first_s": round(first_s, 1),
+        "peak allocated": torch.cuda.max_memory_allocated(),
+        "peak reserved": torch.cuda.max_memory_reserved(),
+    }
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        step()
+        torch.cuda.synchronize()
+    return found | _kernels(profiler)
+
+
+def _times(step: Call) -> tuple[float, float]:
+    """Milliseconds of one step, the medians of several measurements: between events, and to launch it on the host."""
+    import torch
+
+    device_ms, host_ms = [], []
+    for _ in range(REPEATS):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        begin.record()
+        for _ in range(STEPS):
+            step()
+        end.record()
+        host_ms.append(1e3 * (time.perf_counter() - started) / STEPS)
+        torch.cuda.synchronize()
+        device_ms.append(begin.elapsed_time(end) / STEPS)
+    return median(device_ms), median(host_ms)
+
+
+def _kernels(profiler: Any) -> dict[str, Any]:
+    """Kernels and their time by operator, and the longest by name: count and microseconds."""
+    import json
+    import tempfile
+    from collections import defaultdict
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory(prefix="hardware-") as folder:
+        path = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text("utf-8", "replace"))["traceEvents"]
+    found = summary(events)
+    by_name: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
+    for event in events:
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
+            by_name[event["name"][:90]][0] += 1
+            by_name[event["name"][:90]][1] += event.get("dur", 0)
+    longest = sorted(by_name.items(), key=lambda pair: -pair[1][1])[:LONGEST_ROWS]
+    return {
+        "kernels": found["kernels"],
+        "kernel_us": sum(found["microseconds by operator"].values()),
+        "by operator": found["by operator"],
+        "microseconds by operator": found["microseconds by operator"],
+        "longest": {name: [int(count), round(us, 1)] for name, (count, us) in longest},
+    }
+
+
+def _step(network: Network, mode: str, short: bool) -> Call:
+    import torch
+
+    training = mode.endswith("training")
+    batch = 2 if short else network.images[training]
+    if network.library == "timm":
+        net, call = _images(network.name, batch, training)
+    else:
+        net, call = _tokens(network, batch, training)
+    if mode.startswith("compiled"):
+        compiled = torch.compile(net)
+    else:
+        compiled = net
+    if not training:
+
+        def infer() -> None:
+            with torch.inference_mode():
+                call(compiled)
+
+        return infer
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
+
+    def train() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = call(compiled)
+        loss.backward()
+        optimizer.step()
+
+    return train
+
+
+def _images(name: str, batch: int, training: bool) -> tuple[Any, Callable[[Any], Any]]:
+    """A network of timm and its loss on a batch, channels last."""
+    import timm
+    import torch
+
+    net = timm.create_model(name).cuda().to(memory_format=torch.channels_last).train(training)
+    size = net.pretrained_cfg["input_size"]
+    x = torch.randn(batch, *size, device="cuda").contiguous(memory_format=torch.channels_last)
+    target = torch.zeros(batch, dtype=torch.long, device="cuda")
+    if not training:
+        net, x = net.half(), x.half()
+        return net, lambda module: module(x)
+    return net, lambda module: torch.nn.functional.cross_entropy(module(x), target)
+
+
+def _tokens(network: Network, batch: int, training: bool) -> tuple[Any, Callable[[Any], Any]]:
+    """A language model of Transformers from its configuration, with random weights, and its loss on a batch."""
+    import torch
+    import transformers
+
+    config = getattr(transformers, network.name)(**SIZES[network.name])
+    kind = transformers.AutoModelForMaskedLM if network.name == "BertConfig" else transformers.AutoModelForCausalLM
+    net = kind.from_config(config).cuda().train(training)
+    tokens = torch.randint(0, 1000, (batch, network.tokens), device="cuda")
+    if not training:
+        net = net.bfloat16()
+        return net, lambda module: module(input_ids=tokens, use_cache=False).logits
+    return net, lambda module: module(input_ids=tokens, labels=tokens, use_cache=False).loss
+
+
+def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
+    """Ratios of times, memory that is further apart than the band, and the number of kernels; then the medians."""
+    found = []
+    errors: dict[str, list[float]] = {}
+    for item, real, ours in both(native, emulated):
+        if failed(real) or failed(ours):
+            found.append(Row(item, shown(real), shown(ours), True))
+            continue
+        for key in ("device_ms", "host_ms", "kernel_us", "kernels"):
+            words = f"{ours[key]} ({ratio(real[key], ours[key])})"
+            found.append(Row(f"{item}, {key}", f"{real[key]}", words, False))
+        for key in ("peak allocated", "peak reserved"):
+            off = abs(ours[key] - real[key]) > MEMORY_BAND * real[key]
+            found.append(Row(f"{item}, {key}", f"{real[key]:,}", f"{ours[key]:,}", off))
+        errors.setdefault(item.partition(", ")[2], []).append(abs(ours["device_ms"] / real["device_ms"] - 1.0))
+    found += [Row(f"{mode}: median error of {len(of)}", "", f"{median(of):.1%}", False) for mode, of in errors.items()]
+    return found
