@@ -43,6 +43,14 @@ def test_a_layer_norm_reads_its_rows_twice_unless_l2_holds_those_in_flight():
     assert passes(L4, rows) == pytest.approx(2, rel=0.03)
 
 
+def test_an_rms_norm_takes_as_long_as_a_layer_norm():
+    for backward, gpu in [(backward, gpu) for backward in ("", "_backward") for gpu in (V100, L4)]:
+        one, other = (
+            norm(f"aten::{name}{backward}", (32768, 1024)) for name in ("_fused_rms_norm", "native_layer_norm")
+        )
+        assert gpu.kernel(one).duration_ns == gpu.kernel(other).duration_ns
+
+
 def test_a_batch_norm_reads_its_images_twice_in_training_only():
     training = norm("aten::native_batch_norm", IMAGES, training=1)
     assert passes(V100, training) == pytest.approx(3, rel=0.03)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from understudy.session import Session
+from understudy.session import Session, emulate
+from understudy.trace.operation import Kind
 
 
 def results(layer: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
@@ -102,3 +104,98 @@ def test_layer_norms_have_statistics_in_float32_and_parameters_of_the_inputs_typ
     with pytest.raises(RuntimeError, match=r"^expected scalar type Half but found Float$"):
         nn.functional.layer_norm(x, (8,), weight)
     assert nn.functional.layer_norm(x.cpu(), (8,), weight.cpu()).dtype is torch.float16
+
+
+RMS_SHAPES = [((6, 8), (8,)), ((2, 3, 4, 5), (4, 5)), ((8,), (8,))]
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm_backward"), reason="PyTorch before 2.9 has none")
+class TestRmsNorm:
+    """`rms_norm` is one kernel forward and one backward, with the values of the CPU's several."""
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+    @pytest.mark.parametrize("weighted", [True, False])
+    @pytest.mark.parametrize(("shape", "normalized"), RMS_SHAPES)
+    def test_values(self, shape, normalized, weighted: bool, dtype, session: Session) -> None:
+        generator = torch.Generator().manual_seed(0)
+        x, grad = (torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
+        weight = torch.rand(normalized, generator=generator).to(dtype) + 0.5
+        found, expected = [], []
+        for results, device, kind in ((found, "cuda", dtype), (expected, "cpu", torch.float64)):
+            here = x.to(device, kind).requires_grad_()
+            scale = weight.to(device, kind).requires_grad_() if weighted else None
+            out = F.rms_norm(here, normalized, scale, 1e-5)
+            assert device == "cpu" or type(out.grad_fn).__name__ == "FusedRmsNormBackward0"
+            out.backward(grad.to(device, kind))
+            results += [out, here.grad, *([] if scale is None else [scale.grad])]
+        for one, other in zip(found, expected, strict=True):
+            assert (one.dtype, one.device.type) == (dtype, "cuda")
+            eps = max(torch.finfo(dtype).eps, 1e-15)
+            torch.testing.assert_close(one.cpu(), other.to(dtype), rtol=4 * eps, atol=8 * eps)
+
+    def test_one_kernel_each(self, session: Session) -> None:
+        norm, x = nn.RMSNorm(64).cuda(), torch.randn(32, 64, device="cuda", requires_grad=True)
+        start = len(session.trace)
+        out = norm(x)
+        assert kernels_since(session, start) == ["aten::_fused_rms_norm"]
+        grad = torch.ones_like(out)
+        start = len(session.trace)
+        torch.autograd.grad(out, (x, norm.weight), grad)
+        assert kernels_since(session, start) == ["aten::_fused_rms_norm_backward"]
+        with torch.inference_mode():
+            start = len(session.trace)
+            norm(x)
+            assert kernels_since(session, start) == ["aten::_fused_rms_norm"]
+
+    def test_keeps_a_number_a_row(self, session: Session) -> None:
+        norm, x = nn.RMSNorm(1024).cuda().half(), torch.randn(512, 1024, device="cuda").half().requires_grad_()
+        before = torch.cuda.memory_allocated()
+        out = norm(x)
+        assert torch.cuda.memory_allocated() - before == out.nbytes + 4 * 512
+
+    def test_a_weight_of_another_type_takes_it_apart(self, session: Session) -> None:
+        x = torch.randn(4, 8, device="cuda").half()
+        start = len(session.trace)
+        out = F.rms_norm(x, (8,), torch.ones(8, device="cuda"))
+        assert out.dtype is torch.float16
+        assert len(kernels_since(session, start)) > 4
+
+    def test_all_lie_on_one_device(self, session: Session) -> None:
+        x = torch.ones(4, 8)
+        with pytest.raises(RuntimeError, match="got weight is on cpu.*wrapper_CUDA___fused_rms_norm"):
+            F.rms_norm(x.cuda(), (8,), x[0])
+        with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+            F.rms_norm(x, (8,), x[0].cuda())
+
+    def test_a_second_gradient(self, session: Session) -> None:
+        found = []
+        for device in ("cuda", "cpu"):
+            x = torch.linspace(-1, 1, 12, device=device, dtype=torch.float64).view(3, 4).requires_grad_()
+            (first,) = torch.autograd.grad(F.rms_norm(x, (4,)).pow(2).sum(), x, create_graph=True)
+            found.append(torch.autograd.grad(first.pow(2).sum(), x)[0].cpu())
+        torch.testing.assert_close(*found)
+
+    def test_on_the_cpu_and_afterwards(self, session: Session) -> None:
+        x = torch.randn(3, 4, requires_grad=True)
+        assert type(F.rms_norm(x, (4,)).grad_fn).__name__ != "FusedRmsNormBackward0"
+
+    def test_replay(self, session: Session) -> None:
+        norm, x = nn.RMSNorm(8).cuda(), torch.ones(4, 8, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = norm(x)
+        x.copy_(torch.arange(32.0).view(4, 8) + 1)
+        graph.replay()
+        torch.testing.assert_close(out, norm(x), rtol=0, atol=0)
+
+    def test_without_data(self) -> None:
+        with emulate("A100", no_data=True):
+            norm, x = nn.RMSNorm(8).cuda(), torch.randn(4, 8, device="cuda", requires_grad=True)
+            out = norm(x)
+            assert type(out.grad_fn).__name__ == "FusedRmsNormBackward0"
+            out.sum().backward()
+            assert (x.grad.shape, x.grad.device.type) == ((4, 8), "cuda")
+
+
+def kernels_since(session: Session, start: int) -> list[str]:
+    return [record.signature.name for record in list(session.trace)[start:] if record.kind == Kind.KERNEL]

@@ -181,8 +181,8 @@ def moved_ns(gpu: Gpu, size: float, rate: float, again: float = 0.0) -> float:
 
 
 def _kind(problem: Problem, operator: OperatorClass, backward: bool) -> str:
-    """The row of the class table: layer norms and softmax of long rows have none, forward."""
-    if "layer_norm" in problem.name:
+    """The row of the class table: layer norms (RMS norms among them) and softmax of long rows have none, forward."""
+    if "layer_norm" in problem.name or "rms_norm" in problem.name:
         return "layer norm" if backward or _row(problem) <= IN_REGISTERS else ""
     if operator.name == "softmax" and problem.inputs and problem.inputs[0] and problem.inputs[0][-1] > IN_REGISTERS:
         return ""

@@ -76,7 +76,7 @@ class Installation:
         self.patches = Patches()
         kind = DatalessDispatch if state.no_data else Dispatch if state.meter is None else MeasuredDispatch
         self.mode: Dispatch = kind(state, HANDLERS, kernels.deviations())
-        self.composites = composites.Composites(state, COMPOSITES | GRADIENTS)
+        self.composites = composites.Composites(state, COMPOSITES, GRADIENTS)
         self.stale = StaleMode(self.mode) if state.stale and not state.no_data else None
         self.threads = threads.Threads(state, self.mode)
         self.compilers = compilers.Compilers(self.mode) if compilers.available() else None

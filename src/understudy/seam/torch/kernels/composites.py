@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 
@@ -25,6 +26,7 @@ from understudy.seam.torch.tags import TRACED, device_of
 KEYS = ("AutogradCPU", "AutogradMeta")
 """Where tensors of an emulated device arrive: with data on the CPU, without on meta."""
 
+has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
 Composite = Callable[..., object]
 
 
@@ -45,8 +47,11 @@ def handlers(composites: Mapping[OpOverload, Composite]) -> dict[str, Handler]:
 class Composites:
     """The kernels of one emulation, from `register` to `unregister`."""
 
-    def __init__(self, state: State, composites: Mapping[OpOverload, Composite]) -> None:
-        self.composites = composites
+    def __init__(
+        self, state: State, composites: Mapping[OpOverload, Composite], gradients: Mapping[OpOverload, Composite]
+    ) -> None:
+        self.composites = {**composites, **gradients}
+        self.gradients = gradients
         self.states = [state]
         """Empty when they are out: PyTorch keeps a kernel in Python for good (torch/csrc/utils/python_dispatch.cpp,
         `python_registrations_`), which must keep no emulation."""
@@ -60,6 +65,11 @@ class Composites:
             for func, composite in self.composites.items():
                 for key in KEYS:
                     self.library.impl(func, self._kernel(func, composite), key)
+            for func in self.gradients:
+                name = func.name()
+                if has_kernel(name, "CompositeImplicitAutograd") and not has_kernel(name, "CUDA"):
+                    # Without CUDA's kernel, which a build for the CPU lacks, the parts hide CUDA's gradient.
+                    self.library.m.impl(name, "CUDA", partial(func._op_dk, COMPOSITE))  # type: ignore[union-attr]
 
     def _kernel(self, func: OpOverload, composite: Composite) -> Callable[..., object]:
         states = self.states

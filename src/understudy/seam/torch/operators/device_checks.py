@@ -7,6 +7,7 @@ and those with `out`. `embedding` is looked up by `index_select`, `stack` is a `
 """
 
 _NAMES = """
+_fused_rms_norm
 addbmm addbmm_ addmm addmm_ addmv addmv_ addr baddbmm baddbmm_ batch_norm_elemt batch_norm_gather_stats
 batch_norm_gather_stats_with_counts batch_norm_update_stats bincount bmm bucketize.Tensor clamp.Tensor clamp_.Tensor
 clamp_max.Tensor clamp_max_.Tensor clamp_min.Tensor clamp_min_.Tensor conv_depthwise3d dot embedding embedding_renorm_

@@ -26,6 +26,7 @@ SUFFIXED = {
     "aten::stack": "wrapper_CUDA_cat",
     "aten::nll_loss_forward": "wrapper_CUDA_nll_loss_forward",
     "aten::native_layer_norm": "wrapper_CUDA__native_layer_norm",
+    "aten::_fused_rms_norm": "wrapper_CUDA___fused_rms_norm",
     "aten::native_batch_norm": "wrapper_CUDA__native_batch_norm",
     "aten::dot": "wrapper_CUDA__dot",
 }

@@ -284,6 +284,7 @@ ORDERED = frozenset(
         "aten::clone",
         "aten::copy_",
         "aten::div",
+        "aten::_fused_rms_norm",
         "aten::mul",
         "aten::mul_",
         "aten::native_group_norm",
