@@ -162,7 +162,7 @@ class TestRmsNorm:
 
     def test_all_lie_on_one_device(self, session: Session) -> None:
         x = torch.ones(4, 8)
-        with pytest.raises(RuntimeError, match="got weight is on cpu.*wrapper_CUDA___fused_rms_norm"):
+        with pytest.raises(RuntimeError, match=r"got weight is on cpu.*wrapper_CUDA___fused_rms_norm"):
             F.rms_norm(x.cuda(), (8,), x[0])
         with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
             F.rms_norm(x, (8,), x[0].cuda())
@@ -173,6 +173,14 @@ class TestRmsNorm:
             x = torch.linspace(-1, 1, 12, device=device, dtype=torch.float64).view(3, 4).requires_grad_()
             (first,) = torch.autograd.grad(F.rms_norm(x, (4,)).pow(2).sum(), x, create_graph=True)
             found.append(torch.autograd.grad(first.pow(2).sum(), x)[0].cpu())
+        torch.testing.assert_close(*found)
+
+    def test_transforms(self, session: Session) -> None:
+        found = []
+        for device in ("cuda", "cpu"):
+            x = torch.linspace(-1, 1, 12, device=device).view(3, 4)
+            cubes = lambda row: F.rms_norm(row, (4,)).pow(3).sum()  # noqa: E731
+            found.append([torch.func.grad(cubes)(x).cpu(), torch.vmap(torch.func.grad(cubes))(x).cpu()])
         torch.testing.assert_close(*found)
 
     def test_on_the_cpu_and_afterwards(self, session: Session) -> None:

@@ -13,7 +13,7 @@ import math
 import torch
 
 from understudy.seam.torch.dispatch.parts import COMPOSITE
-from understudy.seam.torch.kernels.registered_gradients import MODES, ON_CUDA
+from understudy.seam.torch.kernels.registered_gradients import ON_CUDA, Key, Keys
 from understudy.seam.torch.kernels.substitutes import Kernel, substituted
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.halves import narrow, wide
@@ -22,8 +22,10 @@ from understudy.seam.torch.tags import device_of
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
+C = torch._C
 FUSED = hasattr(aten, "_fused_rms_norm_backward")
 NAMES = ("aten::_fused_rms_norm", "aten::_fused_rms_norm_backward") if FUSED else ()
+WATCHING = Keys(Key.Python) | Keys(Key.FuncTorchDynamicLayerBackMode) | Keys(Key.Functionalize)
 
 
 def by_device(
@@ -32,8 +34,14 @@ def by_device(
     """CUDA's gradient on a device; elsewhere the parts, which have their own."""
     on_device = device_of(input) >= 0 or (weight is not None and device_of(weight) >= 0)
     if on_device and not input.is_nested:
-        return func.redispatch(MODES | ON_CUDA, input, shape, weight, eps)
+        return func.redispatch(below_autograd(input) | ON_CUDA, input, shape, weight, eps)
     return func._op_dk(COMPOSITE, input, shape, weight, eps)
+
+
+def below_autograd(tensor: Tensor) -> torch._C.DispatchKeySet:
+    """What an operator on a tensor meets below autograd: a transform of torch.func, a mode."""
+    keys = C._dispatch_keys(tensor) | C._dispatch_tls_local_include_set()
+    return (keys - C._dispatch_tls_local_exclude_set()) & WATCHING
 
 
 class Forward(Kernel):
