@@ -116,6 +116,33 @@ def test_streams_are_what_torch_says(session: Session) -> None:
     assert torch.cuda.Stream(priority=-1).priority == -1
 
 
+def test_ids_are_those_of_pytorch(session: Session) -> None:
+    """Measured on an H100 with torch 2.11 (make hardware)."""
+    streams = [torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.Stream(priority=-1)]
+    assert [stream.stream_id for stream in streams] == [3, 35, 5]
+    assert torch.cuda.default_stream().stream_id == 0
+    for stream in streams:
+        same = torch.cuda.Stream(stream_id=stream.stream_id, device_index=0, device_type=1)
+        assert (same, same.cuda_stream, same.priority) == (stream, stream.cuda_stream, stream.priority)
+        torch._C._cuda_setStream(stream_id=stream.stream_id, device_index=0, device_type=1)
+        assert torch.cuda.current_stream() == stream
+        assert torch._C._cuda_getCurrentStream(0) == (stream.stream_id, 0, 1)
+    torch._C._cuda_setStream(stream_id=0, device_index=0, device_type=1)
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    third = torch.cuda.Stream(stream_id=67, device_index=0, device_type=1)
+    assert torch.cuda.Stream() == third
+    with pytest.raises(RuntimeError, match="Unrecognized stream 31"):
+        torch.cuda.Stream(stream_id=31, device_index=0, device_type=1)
+
+
+def test_the_id_of_an_external_stream_is_its_handle(session: Session) -> None:
+    for pointer in (0x1000, torch.cuda.Stream().cuda_stream):
+        stream = torch.cuda.ExternalStream(pointer)
+        assert (stream.stream_id, stream.cuda_stream) == (pointer, pointer)
+    with torch.cuda.stream(torch.cuda.ExternalStream(0x1000)):
+        assert torch.cuda.current_stream().stream_id == torch.cuda.current_stream().cuda_stream == 0x1000
+
+
 def test_the_33rd_stream_is_the_first(session: Session) -> None:
     streams = [torch.cuda.Stream() for _ in range(33)]
     assert streams[32] == streams[0]

@@ -67,8 +67,8 @@ class Device:
         self._next: dict[int, int] = {}
         self.default_stream = self._make(0)
 
-    def _make(self, priority: int, blocking: bool = False) -> Stream:
-        stream = Stream(self.index, len(self.streams), self._new_agent(), priority, blocking)
+    def _make(self, priority: int, blocking: bool = False, number: int = -1) -> Stream:
+        stream = Stream(self.index, len(self.streams), self._new_agent(), priority, blocking, number)
         self.streams.append(stream)
         return stream
 
@@ -87,12 +87,16 @@ class Device:
 
     def pool_stream(self, priority: int = 0) -> Stream:
         """The next stream of the pool of that priority, round robin; streams are made when first asked for."""
-        pool = self._pools.setdefault(priority, [])
         number = self._next.get(priority, 0)
         self._next[priority] = number + 1
-        if len(pool) < POOL_STREAMS:
-            pool.append(self._make(priority))
-        return pool[number % POOL_STREAMS]
+        return self.pooled(priority, number % POOL_STREAMS)
+
+    def pooled(self, priority: int, number: int) -> Stream:
+        """A stream of the pool of that priority by its place there, below `POOL_STREAMS`."""
+        pool = self._pools.setdefault(priority, [])
+        while len(pool) <= number:
+            pool.append(self._make(priority, number=len(pool)))
+        return pool[number]
 
     def external_stream(self) -> Stream:
         """A stream made outside PyTorch, which waits for the default stream as CUDA's blocking streams do."""

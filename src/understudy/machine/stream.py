@@ -47,7 +47,8 @@ class Stream:
 
     `agent` is its number in vector clocks, `epoch` counts its work, `order` is all that its next work is ordered
     after. `ready_ns` is when all that was submitted so far is done. `capture` is the CUDA graph that its work goes
-    into at the moment. `marks` are the ends of every so many launches of late, for the queue's limit.
+    into at the moment. `marks` are the ends of every so many launches of late, for the queue's limit. `number` is its
+    place in the pool of its priority, -1 where it is of none.
     """
 
     __slots__ = (
@@ -59,14 +60,18 @@ class Stream:
         "host_seen",
         "index",
         "marks",
+        "number",
         "order",
         "priority",
         "ready_ns",
     )
 
-    def __init__(self, device: int, index: int, agent: int, priority: int = 0, blocking: bool = False) -> None:
+    def __init__(
+        self, device: int, index: int, agent: int, priority: int = 0, blocking: bool = False, number: int = -1
+    ) -> None:
         self.device = device
         self.index = index
+        self.number = number
         self.agent = agent
         self.priority = priority
         self.blocking = blocking

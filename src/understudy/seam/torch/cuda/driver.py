@@ -17,7 +17,7 @@ from understudy.seam.cuda_driver import FIRST_PCI_BUS
 from understudy.seam.patching import Patch
 from understudy.seam.torch.cuda.streams import CUDA_TYPE
 from understudy.seam.torch.scratch.cublaslt import lt_workspace_bytes
-from understudy.seam.torch.state.state import State
+from understudy.seam.torch.state.state import State, stream_by_id
 
 C = torch._C
 CUDA = torch.device("cuda")
@@ -107,13 +107,13 @@ def _streams(state: State) -> dict[str, object]:
 
     def current(index: int) -> tuple[int, int, int]:
         stream = local.streams[index]
-        return stream.index, index, CUDA_TYPE
+        return state.stream_id(stream), index, CUDA_TYPE
 
     def default(index: int) -> tuple[int, int, int]:
         return 0, index, CUDA_TYPE
 
     def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
-        state.set_stream(state.device(device_index).streams[stream_id])
+        state.set_stream(stream_by_id(state, device_index, stream_id))
         local.device = device_index
 
     def raw(index: int = 0) -> int:

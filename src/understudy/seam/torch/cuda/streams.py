@@ -12,20 +12,13 @@ from understudy.machine.stream import Stream as MachineStream
 from understudy.seam.patching import Patch
 from understudy.seam.torch.operators.messages import cuda_error
 from understudy.seam.torch.state.state import State, StreamObject, stream_of
+from understudy.seam.torch.state.stream_ids import HANDLE_BASE, handle
 
 TorchStream = torch.Stream
 TorchEvent = torch.Event
 
 CUDA_TYPE = 1
 """c10::DeviceType::CUDA, as `torch.Stream` takes it."""
-
-HANDLE_BASE = 0x5581_0000_0000
-"""Where the emulated driver's stream handles begin: any non-zero address will do."""
-
-
-def handle(stream: MachineStream) -> int:
-    """What the emulated driver calls a stream; 0 for the default stream."""
-    return HANDLE_BASE + (stream.device << 20) + stream.index * 16 if stream.index else 0
 
 
 def patches(state: State) -> list[Patch]:
@@ -39,7 +32,7 @@ def patches(state: State) -> list[Patch]:
 
     def wrap(stream: MachineStream) -> torch.cuda.Stream:
         made: torch.cuda.Stream = stream_class(
-            stream_id=stream.index, device_index=stream.device, device_type=CUDA_TYPE
+            stream_id=state.stream_id(stream), device_index=stream.device, device_type=CUDA_TYPE
         )
         return made
 
@@ -99,7 +92,7 @@ class StreamMethods:
 
     @property
     def cuda_stream(self) -> int:
-        return handle(self._us)
+        return handle(self._us) if self.stream_id & 1 else self.stream_id
 
     @property
     def priority(self) -> int:
@@ -257,7 +250,7 @@ def _stream_classes(state: State, generic: Any) -> tuple[Any, Any]:
                 index = _index(state, device)
                 least, greatest = cls.priority_range()
                 stream = state.new_stream(index, max(greatest, min(least, priority)))
-                kwargs = {"stream_id": stream.index, "device_index": index}
+                kwargs = {"stream_id": state.stream_id(stream), "device_index": index}
             made: Self = TorchStream.__new__(cls, **{"device_type": CUDA_TYPE, **kwargs})  # type: ignore[call-overload]
             return made
 
@@ -270,16 +263,10 @@ def _stream_classes(state: State, generic: Any) -> tuple[Any, Any]:
         def __new__(cls, stream_ptr: int, device: object = None, **kwargs: object) -> Self:
             torch.cuda._lazy_init()
             index = _index(state, device)
-            found = state.external_stream(index, stream_ptr, HANDLE_BASE)
-            return Stream.__new__(cls, stream_id=found.index, device_index=index)
+            return Stream.__new__(cls, stream_id=stream_ptr, device_index=index)
 
         def __init__(self, stream_ptr: int, device: object = None, **kwargs: object) -> None:
             super().__init__()
-            self._pointer = stream_ptr
-
-        @property
-        def cuda_stream(self) -> int:
-            return self._pointer
 
     for made in (Stream, ExternalStream):
         made.__module__, made.__qualname__ = "torch.cuda.streams", made.__name__

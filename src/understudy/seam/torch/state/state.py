@@ -33,6 +33,7 @@ from understudy.seam.torch.state.observers import Observers
 from understudy.seam.torch.state.order import Order
 from understudy.seam.torch.state.positions import Generator, Position
 from understudy.seam.torch.state.ranks import Ranks
+from understudy.seam.torch.state.stream_ids import HANDLE_BASE, place_of, pool_id
 from understudy.seam.torch.tags import (
     CPU,
     FLOATING,
@@ -165,6 +166,7 @@ class State(Core):
         self.new_generators: Callable[[], list[Generator]]
         self.wrap_stream: Callable[[Stream], torch.cuda.Stream]
         self.external: dict[tuple[int, int], Stream] = {}
+        self.pointers: dict[Stream, int] = {}
         self.failure: Failure | None = None
         self.strikes: Any = None  # faults on purpose
         self.stuck_after_s = 60.0  # how long a rank may do nothing while others wait for it
@@ -354,16 +356,21 @@ class State(Core):
             made_by[f"{index}:{found.index}"] = library
         return found
 
-    def external_stream(self, index: int, pointer: int, base: int) -> Stream:
+    def external_stream(self, index: int, pointer: int) -> Stream:
         """The stream behind a raw handle: one of ours, or one that another library made."""
         device = self.device(index)
-        number = (pointer - base - (index << 20)) // 16 if pointer else 0
-        if pointer == 0 or (0 < number < len(device.streams) and pointer >= base):
+        number = (pointer - HANDLE_BASE - (index << 20)) // 16 if pointer else 0
+        if pointer == 0 or (0 < number < len(device.streams) and pointer >= HANDLE_BASE):
             return device.streams[number]
         self.machine.begin_streams()
         if (index, pointer) not in self.external:
-            self.external[index, pointer] = device.external_stream()
+            self.external[index, pointer] = made = device.external_stream()
+            self.pointers[made] = pointer
         return self.external[index, pointer]
+
+    def stream_id(self, stream: Stream) -> int:
+        """PyTorch's id of a stream."""
+        return self.pointers[stream] if stream in self.pointers else pool_id(stream)
 
     def capturing(self, stream: Stream) -> bool:
         """Whether a CUDA graph is being captured on a stream."""
@@ -430,4 +437,18 @@ def invalid_ordinal() -> RuntimeError:
 
 def stream_of(state: State, stream: StreamObject) -> Stream:
     """The machine's stream behind one of PyTorch's, whichever class it came back as."""
-    return state.device(stream.device_index).streams[stream.stream_id]
+    return stream_by_id(state, stream.device_index, stream.stream_id)
+
+
+def stream_by_id(state: State, index: int, stream_id: int) -> Stream:
+    """The machine's stream of a device that has this id in PyTorch.
+
+    Raises:
+        RuntimeError: no stream has the id.
+    """
+    place = place_of(stream_id)
+    if place is None:
+        return state.external_stream(index, stream_id)
+    state.machine.begin_streams()
+    found: Stream = state.device(index).pooled(*place)
+    return found
