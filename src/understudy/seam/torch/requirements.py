@@ -85,7 +85,7 @@ NEEDED = {
         torch.utils.data.dataloader._SingleProcessDataLoaderIter
     """,
     "kernels": """
-        torch._C._VariableFunctions torch._C._get_cudnn_benchmark torch._C._get_cudnn_enabled
+        torch._C._VariableFunctions torch._C._dispatch_keys torch._C._get_cudnn_benchmark torch._C._get_cudnn_enabled
         torch._C._get_deterministic_algorithms torch._ops.OpOverload torch.ops.aten._log_softmax
         torch.ops.aten._softmax torch.ops.aten._to_copy.default._op torch.ops.aten.addmm.default._op
         torch.ops.aten.add.Tensor._op torch.ops.aten.add_.Tensor._op torch.ops.aten.mul.Tensor._op

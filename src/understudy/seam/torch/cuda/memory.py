@@ -7,8 +7,11 @@ import torch
 from understudy.seam.patching import Patch
 from understudy.seam.torch.state.memory import read_settings
 from understudy.seam.torch.state.state import State
+from understudy.seam.torch.tags import VERSION
 
 C = torch._C
+OOM_REJECTIONS = (2, 12)
+"""The first PyTorch that counts what `throw_on_cudamalloc_oom` refuses (pytorch/pytorch#179473)."""
 FLATTENS_POOLS = (
     "_format_key" in torch.cuda.memory_stats.__code__.co_varnames + torch.cuda.memory_stats.__code__.co_cellvars
 )
@@ -31,6 +34,8 @@ def _statistics(state: State) -> dict[str, object]:
         found = dict(device.allocator.memory_stats())
         if not FLATTENS_POOLS:
             del found["reserved_bytes_by_private_pools"]
+        if VERSION < OOM_REJECTIONS:
+            del found["num_oom_rejections"]
         return found
 
     def reset_peak(index: int) -> None:

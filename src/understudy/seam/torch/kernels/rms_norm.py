@@ -23,7 +23,7 @@ from understudy.seam.torch.tags import device_of
 aten = torch.ops.aten
 Tensor = torch.Tensor
 C = torch._C
-FUSED = hasattr(aten, "_fused_rms_norm_backward")
+FUSED = hasattr(aten, "_fused_rms_norm") and hasattr(aten, "_fused_rms_norm_backward")
 NAMES = ("aten::_fused_rms_norm", "aten::_fused_rms_norm_backward") if FUSED else ()
 WATCHING = Keys(Key.Python) | Keys(Key.FuncTorchDynamicLayerBackMode) | Keys(Key.Functionalize)
 
