@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
+import understudy
 from helpers.operations import Kernel, Synchronize, submit
 from understudy import gpus
 from understudy.analysis import verify
-from understudy.analysis.compare import Numbers
+from understudy.analysis.compare import Numbers, measure
 from understudy.analysis.verify import Outcome, compare
 from understudy.machine.memory.settings import parse
+from understudy.reports.parts.time import measure as timing
 from understudy.session import build_machine
 from understudy.trace.operation import Signature
 from understudy.trace.trace import Trace
@@ -91,3 +94,14 @@ def test_kernels_have_one_name_on_both_sides():
     found = verify.outcome(0, "", "", trace)
     assert found.numbers.kernels == 3
     assert all(row.same for row in compare(found, found, 0.0))
+
+
+def test_a_step_ends_when_the_device_has_done_it_as_in_the_report() -> None:
+    with understudy.emulate("V100", no_data=True) as session:
+        net = torch.nn.Linear(4096, 4096, device="cuda")
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        x = torch.ones(4096, 4096, device="cuda")
+        for _ in range(5):  # the host runs ahead
+            net(x).sum().backward()
+            optimizer.step()
+    assert measure(session.trace).step_ns == timing(session.trace).step_ns > 10_000_000

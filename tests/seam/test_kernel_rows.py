@@ -134,8 +134,12 @@ def test_sorts_by_length_and_number_of_rows() -> None:
 
 @rows("topk")
 def test_topk_of_a_long_row_takes_several_blocks() -> None:
-    """Recorded, Constructor-Sun/code_location: 5 of 32555 floats; shorter rows are one block's."""
-    assert need("topk", meta(32555), 5).sizes == (4, 4, 8, 8, 16384, 128, 128, 1279)
+    """Recorded, Constructor-Sun/code_location: 5 of 32555 floats; shorter rows are one block's.
+
+    From PyTorch 2.10 on a histogram stands where semaphores were.
+    """
+    told = 4 * 256 if VERSION >= (2, 10) else 4
+    assert need("topk", meta(32555), 5).sizes == (4, told, 8, 8, 16384, 128, 128, 1279)
     assert need("topk", meta(19_999), 5).sizes == ()
     assert need("topk", meta(1000, 800), 5).sizes != ()
 

@@ -160,3 +160,30 @@ def test_the_same_shapes_in_another_order_have_a_price_of_their_own():
         for operand in (x, x.t(), x, x.t()):
             x + operand
         assert [dict(one.detail) for one in priced(session, "aten::add")] == [{}, {"scattered": 4 * 64 * 64}]
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "strided"),
+    [
+        ("aten::clone", lambda x: x.view(64, 4, 16).transpose(0, 1).contiguous(), True),
+        ("aten::clone", lambda x: x[:, :32].contiguous(), True),
+        ("aten::clone", lambda x: x.clone(), False),
+        ("aten::add", lambda x: x[:, :32] + x[:, 32:], True),
+        ("aten::add", lambda x: x + x, False),
+    ],
+)
+def test_an_operand_with_strides_of_its_own_is_told(name, run, strided):
+    with emulate("V100", no_data=True) as session:
+        run(torch.ones(64, 64, device="cuda"))
+        details = [dict(one.detail) for one in priced(session, name)]
+    assert details == [{"strided": 1} if strided else {}]
+
+
+def test_images_with_channels_last_have_a_price_of_their_own():
+    with emulate("V100", no_data=True) as session:
+        norm = torch.nn.BatchNorm2d(8, device="cuda")
+        x = torch.ones(2, 8, 16, 16, device="cuda")
+        for layout in (torch.contiguous_format, torch.channels_last, torch.contiguous_format):
+            functional.max_pool2d(norm(x.to(memory_format=layout)), 2)
+        for name in ("aten::native_batch_norm", "aten::max_pool2d_with_indices"):
+            assert [dict(one.detail).get("channels_last", 0) for one in priced(session, name)] == [0, 1]

@@ -5,7 +5,7 @@
 Nothing of what the files held is used, so that the same tables give the same files, byte for byte. The order: kernels
 that were timed one by one (products, memory-bound kernels, attention, transforms, decompositions), what is known
 from whole models (curves and shares of Lambda's and NVIDIA's programs, then those of timm's, eager and compiled, then
-the former again on these), bands, collectives.
+the former again on these), bands, collectives, and last what real GPUs took beside all that (`calibrate_neighbours`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import calibrate_collectives  # noqa: E402
 import calibrate_compiled  # noqa: E402
 import calibrate_cost  # noqa: E402
 import calibrate_images  # noqa: E402
+import calibrate_neighbours  # noqa: E402
 import calibrate_products  # noqa: E402
 import calibrate_published  # noqa: E402
 import calibrate_streams  # noqa: E402
@@ -35,6 +36,7 @@ HEAD = "GPU              distance           n  median     p90    bias  inside"
 
 def begin() -> None:
     """Data files with nothing fitted in them."""
+    calibrate_neighbours.forget()
     calibrate_streams.begin()
     calibrate_cost.Fit([], {}).write()
     calibrate_products.write(
@@ -70,6 +72,7 @@ def main() -> None:
         "compiled image models": lambda: calibrate_compiled.show_left_out(found[0]),
         "bands": lambda: calibrate_bands.calibrate(found[0]),
         "collectives": calibrate_collectives.calibrate,
+        "measured kernels, each left out": calibrate_neighbours.calibrate,
     }
     for name, stage in stages.items():
         print(f"\n== {name}, {time.monotonic() - started:.0f} s\n{HEAD}", flush=True)

@@ -71,6 +71,9 @@ def forget() -> None:
 
     import torch
 
+    for name in ("last_exc", "last_value", "last_traceback"):  # pytest's, of a test that failed, with its tensors
+        if hasattr(sys, name):
+            delattr(sys, name)
     gc.collect()
     if torch.cuda.is_initialized():
         torch._C._cuda_clearCublasWorkspaces()

@@ -121,7 +121,7 @@ def measure(trace: Trace) -> Numbers:
             numbers.synchronizations += 1
             numbers.wait_ns += record.duration_ns
         elif record.kind == Kind.STEP:
-            steps.append(record.end_ns)
+            steps.append(end_ns or record.end_ns)  # what was launched before is done then, as the report counts steps
     numbers.duration_ns = max(0, end_ns - (begin_ns or 0))
     numbers.step_ns = _median_step(steps)
     if numbers.duration_ns and spans:
@@ -155,7 +155,7 @@ def _of_report(report: Json) -> Numbers:
     devices = report["devices"]
     used = [device for device in devices if device["kernels"] or device["copies"] or device["collectives"]]
     numbers = Numbers([device["name"] for device in devices], int(report["duration_ns"]))
-    numbers.step_ns = _median_step([int(step["end_ns"]) for step in report["steps"]])
+    numbers.step_ns = report["timing"]["step_ns"]
     numbers.busy_share = round(sum(device["busy_share"] for device in used) / len(used), 6) if used else 0.0
     for name in ("kernels", "kernel_ns", "copies", "copied_bytes", "collectives", "synchronizations", "wait_ns"):
         setattr(numbers, name, sum(int(device[name]) for device in devices))

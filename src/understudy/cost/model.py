@@ -11,7 +11,7 @@ from math import ceil, prod
 from operator import itemgetter
 from typing import NamedTuple
 
-from understudy.cost import flops, recurrent
+from understudy.cost import flops, neighbours, recurrent
 from understudy.cost.curves import UNKNOWN_BAND, Curve, curve, share
 from understudy.cost.families import by_class, streams, triton
 from understudy.cost.families.problem import Price, Problem
@@ -104,9 +104,10 @@ class CostModel:
             return KernelCost(0, 1.0 / self.gpu.sm_count, "launch", 0.0)
         name = plain(signature.name)
         precision, part = self._precision(signature, operator, name)
-        priced = self._family_price(signature, operator, name, precision, part)
-        if priced is None:
-            priced = self._curve_price(signature, operator, name, precision, part)
+        priced = self._price(signature, operator, name, precision, part)
+        if not self._is_measured(operator, precision):
+            problem = self.problem(signature, name, precision, part)
+            priced = neighbours.corrected(priced, problem, operator.name)
         work, size = flops.count(signature, name, operator.name), flops.bytes_moved(signature)
         bandwidth = self.gpu.memory_bandwidth_bytes_per_s
         bound = roofline.bound(*roofline.times_ns(work, size, self._peak(precision), bandwidth))
@@ -114,6 +115,24 @@ class CostModel:
             bound = "launch"
         occupancy = self._occupancy(signature, operator, name)
         return KernelCost(max(1, round(priced.duration_ns)), occupancy, bound, round(priced.band, 3))
+
+    def priced(self, signature: Signature) -> Price:
+        """The price before any correction by measured kernels, which are measured against it."""
+        operator, name = classify(signature.name), plain(signature.name)
+        return self._price(signature, operator, name, *self.precision(signature))
+
+    def precision(self, signature: Signature) -> tuple[str, float]:
+        """The arithmetic that runs, and the share of its efficiency that is left without alignment."""
+        return self._precision(signature, classify(signature.name), plain(signature.name))
+
+    def _is_measured(self, operator: OperatorClass, precision: str) -> bool:
+        """Whether a curve of the user's own GPU stands for the operator."""
+        return self.measured is not None and (operator.curve, precision) in self.measured.curves
+
+    def _price(self, signature: Signature, operator: OperatorClass, name: str, precision: str, part: float) -> Price:
+        """The family's price, or the curve's."""
+        found = self._family_price(signature, operator, name, precision, part)
+        return self._curve_price(signature, operator, name, precision, part) if found is None else found
 
     def _curve_price(
         self, signature: Signature, operator: OperatorClass, name: str, precision: str, part: float
@@ -145,7 +164,7 @@ class CostModel:
     ) -> Price | None:
         """The price of the operator's family of kernels, where it has one and no curve was measured for it."""
         families = by_class().get(operator.name, ())
-        if not families or (self.measured is not None and (operator.curve, precision) in self.measured.curves):
+        if not families or self._is_measured(operator, precision):
             return None
         problem = self.problem(signature, name, precision, part)
         return next((price for family in families if (price := family(problem)) is not None), None)

@@ -11,7 +11,8 @@ SHAPES = [
     for dim in (64, 128)
     for batch, length in ((64, 197), (16, 256), (8, 1024), (2, 4096), (1, 16384))
     for keys in (16, 4)
-]  # fmt: skip
+]
+SHAPES += [(batch, 16, 16, length, dim) for dim in (32, 64, 96) for batch, length in ((256, 49), (16, 512), (4, 2048))]
 
 
 def calls(short: bool) -> Calls:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hardware.kernels import Call, Calls, half
 
-SIZES = [(1024, 256), (8192, 1024), (16384, 4096)]
+SIZES = [(1024, 256), (2048, 1024), (8192, 1024), (16384, 1024), (16384, 4096)]
 
 
 def calls(short: bool) -> Calls:

@@ -40,10 +40,20 @@ NETWORKS = {
     "llama": Network("transformers", "LlamaConfig", (8, 4), 1024),
     "bert": Network("transformers", "BertConfig", (32, 16), 512),
     "gpt2": Network("transformers", "GPT2Config", (8, 4), 1024),
+    "regnety_032": Network("timm", "regnety_032", (256, 128)),
+    "mobilenetv3": Network("timm", "mobilenetv3_large_100", (256, 128)),
+    "resnext50": Network("timm", "resnext50_32x4d", (256, 64)),
+    "deit_small": Network("timm", "deit_small_patch16_224", (256, 128)),
+    "mixer_b16": Network("timm", "mixer_b16_224", (256, 64)),
+    "vgg16": Network("timm", "vgg16_bn", (128, 64)),
+    "qwen2": Network("transformers", "Qwen2Config", (8, 4), 1024),
+    "opt": Network("transformers", "OPTConfig", (8, 4), 1024),
 }
 LLAMA = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 8, "num_attention_heads": 16}
 LLAMA |= {"num_key_value_heads": 4}
-SIZES: dict[str, dict[str, int]] = {"LlamaConfig": LLAMA, "BertConfig": {}, "GPT2Config": {}}
+QWEN2 = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 8, "num_attention_heads": 14}
+QWEN2 |= {"num_key_value_heads": 2, "vocab_size": 32000}
+SIZES: dict[str, dict[str, int]] = {"LlamaConfig": LLAMA, "Qwen2Config": QWEN2}
 MODES = ("eager inference", "eager training", "compiled inference", "compiled training")
 
 
@@ -187,7 +197,7 @@ def _tokens(network: Network, batch: int, training: bool) -> tuple[Any, Callable
     import torch
     import transformers
 
-    config = getattr(transformers, network.name)(**SIZES[network.name])
+    config = getattr(transformers, network.name)(**SIZES.get(network.name, {}))
     kind = transformers.AutoModelForMaskedLM if network.name == "BertConfig" else transformers.AutoModelForCausalLM
     net = kind.from_config(config).cuda().train(training)
     tokens = torch.randint(0, 1000, (batch, network.tokens), device="cuda")

@@ -23,11 +23,11 @@ from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, Op
 from understudy.seam.torch.operators.plan import (
     Plan,
     common_device,
+    disorder,
     numbers_as_tensors,
     on_cpu,
     registered,
     run_python,
-    scattered_bytes,
     selects,
     signature,
     tensors_in,
@@ -224,7 +224,7 @@ class Dispatch(TorchDispatchMode):
             else:
                 self.tag(out, device)
                 key += [size_of(tensor) for tensor in tensors_in((out,))]
-        key += [scattered_bytes(args, out)] if scattered else ()
+        key += [disorder(args, out)] if scattered else ()
         machine = self.machine
         if plan.simple and not machine.watching and (cost := self.costs.get((*key, device))) is not None:
             local = self.local
@@ -415,7 +415,7 @@ class Dispatch(TorchDispatchMode):
                 key += (size_of(tensor), tensor.dtype)
             if plan.attributes:
                 key += [str(value) for value in args if next(tensors_in((value,)), None) is None]
-            key += [scattered_bytes(args, out)] if plan.ordered else ()
+            key += [disorder(args, out)] if plan.ordered else ()
         tf32 = self.state.tf32(plan.convolves) if plan.math else 0
         if plan.math:
             key += [tf32, plan.layout and plan.layout(args)]

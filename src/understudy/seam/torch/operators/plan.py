@@ -126,7 +126,7 @@ class Plan:
         self.row: object = None
         self.memory = False
         self.attributes = name in tables.ATTRIBUTES
-        self.ordered = name in tables.ORDERED
+        self.ordered = name in tables.ORDERED or name in tables.LAID_OUT
         self.layout: Callable[[Arguments], tuple[str, ...]] | None = None
         if "convolution" in name:
             self.layout = images_layout
@@ -273,8 +273,13 @@ def signature(func: OpOverload, plan: Plan, args: Arguments, kwargs: Keywords, o
         detail.append(("channels_last", 1))
     if LEAVES_3D_TO_CUDNN and plan.convolves:
         detail.append(("cudnn", 1))
-    if plan.ordered and (scattered := scattered_bytes(args, out)):
+    if plan.convolves and BENCHMARK():
+        detail.append(("benchmark", 1))
+    scattered, strided, _ = disorder(args, out) if plan.name in tables.ORDERED else ORDERLY
+    if scattered:
         detail.append(("scattered", scattered))
+    elif strided:
+        detail.append(("strided", 1))
     if plan.blas and plan.layout:
         detail += [(name, 1) for name in plan.layout(args)]
     if plan.attributes:
@@ -302,20 +307,27 @@ def channels_last(tensor: torch.Tensor) -> bool:
     return bool(strides[1] == 1 and strides[-1] >= tensor.shape[1] > 1)
 
 
-def scattered_bytes(args: Arguments, out: object) -> int:
-    """Bytes of the operands of the result's size whose neighbours in memory are not those of the result."""
+def disorder(args: Arguments, out: object) -> tuple[int, bool, bool]:
+    """How the operands of an operator lie in memory, as far as its time depends on it.
+
+    Bytes of those of the result's size whose neighbours in memory are not those of the result; whether any other such
+    operand has strides of its own, so that the kernel works out each element's place; whether channels come last.
+    """
     result = out[0] if isinstance(out, (tuple, list)) else out
-    for value in (result, *args):
-        if value.__class__ is torch.Tensor and value.layout is torch.strided and not value.is_contiguous():
-            break
-    else:
-        return 0
+    tensors = [one for one in (result, *args) if one.__class__ is torch.Tensor and one.layout is torch.strided]
+    if all(one.is_contiguous() for one in tensors):
+        return ORDERLY
     if not isinstance(result, torch.Tensor) or result.layout is not torch.strided or result.is_nested:
-        return 0
-    dense, shape = fastest_dimension(result), result.shape
+        return ORDERLY
+    dense, shape, strides = fastest_dimension(result), result.shape, result.stride()
     operands = (one for one in args if isinstance(one, torch.Tensor) and one.layout is torch.strided)
-    alike = (one for one in operands if not one.is_nested and one.shape == shape)
-    return sum(bytes_of(one) for one in alike if fastest_dimension(one) != dense)
+    alike = [one for one in operands if not one.is_nested and one.shape == shape]
+    scattered = sum(bytes_of(one) for one in alike if fastest_dimension(one) != dense)
+    return scattered, any(one.stride() != strides for one in alike), any(map(channels_last, tensors))
+
+
+ORDERLY = (0, False, False)
+BENCHMARK: Callable[[], bool] = torch._C._get_cudnn_benchmark
 
 
 def fastest_dimension(tensor: torch.Tensor) -> int:
@@ -326,8 +338,9 @@ def fastest_dimension(tensor: torch.Tensor) -> int:
 
 
 def images_layout(args: Arguments) -> tuple[str, ...]:
-    """Whether the channels of a convolution's images or kernel come last."""
-    return ("channels_last",) if any(map(channels_last, tensors_in(args[:3]))) else ()
+    """Whether the channels of a convolution's images or kernel come last, and whether cuDNN tries its algorithms."""
+    last = any(map(channels_last, tensors_in(args[:3])))
+    return ("channels_last",) * last + ("benchmark",) * BENCHMARK()
 
 
 def operands_layout(first: int, args: Arguments) -> tuple[str, ...]:

@@ -299,6 +299,25 @@ ORDERED = frozenset(
 Norms and softmax make a contiguous copy of such an operand (`expect_contiguous`, `contiguous` in ATen/native/cuda).
 """
 
+LAID_OUT = frozenset(
+    {
+        "aten::_adaptive_avg_pool2d",
+        "aten::_batch_norm_with_update",
+        "aten::avg_pool2d",
+        "aten::avg_pool2d_backward",
+        "aten::batch_norm_backward",
+        "aten::max_pool2d_with_indices",
+        "aten::max_pool2d_with_indices_backward",
+        "aten::mean",
+        "aten::native_batch_norm",
+        "aten::native_batch_norm_backward",
+        "aten::sum",
+        "aten::upsample_bilinear2d",
+        "aten::upsample_nearest2d",
+    }
+)
+"""Operators that have other kernels for images whose channels come last: the same shapes have two prices."""
+
 ATTRIBUTES = frozenset(
     {
         "aten::convolution",

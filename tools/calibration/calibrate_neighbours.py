@@ -1,0 +1,190 @@
+"""Corrections by kernels that `make hardware` timed, each kernel left out of its own: `cost/neighbours.py`.
+
+    python tools/calibration/calibrate_neighbours.py            # writes neighbours_*.json and their bands
+    python tools/calibration/calibrate_neighbours.py --check    # writes nothing: the errors by kind
+
+`record_kernels.py` writes the tables. A call of several kernels counts for the longest where the others take less than
+a fifth of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import re
+import sys
+from collections import defaultdict
+from math import exp, log
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
+
+import record_steps  # noqa: E402
+from calibrate_products import DATA, Residuals, update_bands  # noqa: E402
+
+from understudy import gpus  # noqa: E402
+from understudy.cost import CostModel, neighbours  # noqa: E402
+from understudy.cost.operators import classify, plain  # noqa: E402
+from understudy.gpus import Gpu  # noqa: E402
+from understudy.trace.operation import Signature  # noqa: E402
+
+FOLDER = Path(__file__).resolve().parent
+OTHERS = 0.2
+"""The part of a call that other kernels may take for it to count for the longest."""
+CUDA = (13, 0)
+SOURCE = {
+    "own GPU": "each kernel left out of its own correction",
+    "own generation": "assumed: as much again, as no GPU has been measured beside another of its generation",
+}
+
+
+class Timing(NamedTuple):
+    """A kernel that was timed: its family and name in the table, its operator's class, and where it lies.
+
+    `correction` is the natural logarithm of measured over modelled time without corrections.
+    """
+
+    family: str
+    name: str
+    class_name: str
+    place: neighbours.Place
+    correction: float
+
+
+def read(path: Path) -> tuple[Gpu, str, list[Timing]]:
+    """A table: the GPU, its source in words, and its kernels."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        head, *rows = (json.loads(line) for line in file)
+    gpu = gpus.find(head["gpu"])
+    cost = CostModel(gpu, CUDA)
+    source = f"measured: make hardware, {gpu.name}, torch {head['torch']}, driver {head['driver']}, {head['date']}"
+    found = []
+    for row in rows:
+        signatures = [record_steps.signature(one) for one in row["signatures"]]
+        if (timing := timing_of(cost, row, signatures)) is not None:
+            found.append(timing)
+    return gpu, source, found
+
+
+def timing_of(cost: CostModel, row: dict[str, object], signatures: list[Signature]) -> Timing | None:
+    """The longest kernel of a call, with what is left of the measured time for it; None where others take much."""
+    order, us = row["order"], row["us"]
+    assert isinstance(order, list)
+    assert isinstance(us, float)
+    times = [cost.priced(one).duration_ns for one in signatures]
+    launched = [index for index in order if index >= 0]
+    if not launched:
+        return None
+    main = max(launched, key=lambda index: times[index])
+    others = sum(times[index] for index in launched) - times[main]
+    if others > OTHERS * (others + times[main]) or not times[main]:
+        return None
+    signature = signatures[main]
+    operator = classify(signature.name)
+    problem = cost.problem(signature, plain(signature.name), *cost.precision(signature))
+    place = neighbours.place(problem, operator.name)
+    if place is None:
+        return None
+    taken = max(1000.0 * us - others, 0.2 * 1000.0 * us)
+    return Timing(str(row["family"]), str(row["name"]), operator.name, place, log(taken / times[main]))
+
+
+def left_out(timings: list[Timing]) -> list[tuple[Timing, float | None]]:
+    """Each kernel with the correction that the others of its kind give it; None where it is the only one."""
+    kinds: dict[str, list[Timing]] = defaultdict(list)
+    for one in timings:
+        kinds[one.place.kind].append(one)
+    found = []
+    for one in timings:
+        near = tuple(
+            neighbours.Kernel(other.place.sizes, other.correction)
+            for other in kinds[one.place.kind]
+            if other.place.sizes != one.place.sizes
+        )
+        found.append((one, neighbours.correction(one.place.sizes, near) if near else None))
+    return found
+
+
+def forget() -> None:
+    """Take every correction away."""
+    for path in DATA.glob("neighbours_*.json"):
+        path.unlink()
+    neighbours.measured.cache_clear()
+
+
+def write(gpu: Gpu, source: str, timings: list[Timing]) -> None:
+    """The data file of a generation: of each kernel the logarithms of its sizes, then its correction."""
+    kinds: dict[str, list[list[float]]] = defaultdict(list)
+    for one in timings:
+        kinds[one.place.kind].append([*(round(size, 3) for size in one.place.sizes), round(one.correction, 4)])
+    found = {"gpu": gpu.key, "source": source, "kinds": dict(sorted(kinds.items()))}
+    text = json.dumps(found, indent=1)
+    text = re.sub(r"\[\s+([-0-9.,\s]+?)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text)
+    (DATA / f"neighbours_{gpu.generation}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def tables() -> list[tuple[Gpu, str, list[Timing]]]:
+    """Every recorded table."""
+    return [read(path) for path in sorted(FOLDER.glob("kernels_*.json.gz"))]
+
+
+def show(timings: list[Timing]) -> dict[str, Residuals]:
+    """Errors by family without corrections and with those of other kernels; residuals with them by class."""
+    pairs = left_out(timings)
+    print("family          kernels   without: median   p90    with, left out: median   p90   bias")
+    for family in sorted({one.family for one in timings}):
+        some = [(one, other) for one, other in pairs if one.family == family]
+        before = [abs(exp(-one.correction) - 1.0) for one, _ in some]
+        after = [exp((other or 0.0) - one.correction) - 1.0 for one, other in some]
+        errors = [abs(one) for one in after]
+        print(
+            f"{family:14} {len(some):8} {median(before):17.1%} {np.quantile(before, 0.9):6.1%} "
+            f"{median(errors):23.1%} {np.quantile(errors, 0.9):6.1%} {median(after):+6.1%}"
+        )
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for one, other in pairs:
+        ratios[one.class_name].append(exp(one.correction - (other or 0.0)))
+    return {name: Residuals("own GPU", "", np.array(some)) for name, some in sorted(ratios.items())}
+
+
+def calibrate() -> None:
+    """Write corrections and bands, and print the errors."""
+    found = tables()
+    forget()
+    for table in found:
+        write(*table)
+    rows = []
+    for name, residuals in show([one for _, _, timings in found for one in timings]).items():
+        width, count = residuals.width(), len(residuals.ratio)
+        for (distance, source), times in zip(SOURCE.items(), (1.0, 2.0), strict=True):
+            row = {"family": f"neighbours {name}", "distance": distance, "width": times * width, "n": count}
+            rows.append(("band", row | {"source": source}))
+    update_bands(tuple({row["family"] for _, row in rows}), rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("--kind", default="", help="the kernels of the kinds that begin so, one by one")
+    given = parser.parse_args()
+    if not given.check:
+        calibrate()
+        return
+    timings = [one for _, _, some in tables() for one in some]
+    if given.kind:
+        for one, other in left_out(timings):
+            if one.place.kind.startswith(given.kind):
+                words = "" if other is None else f"{exp(other):7.2f} {exp(other - one.correction) - 1:+7.1%}"
+                print(f"{one.place.kind:50} {one.name:64} {exp(one.correction):7.2f} {words}")
+        return
+    show(timings)
+
+
+if __name__ == "__main__":
+    main()
