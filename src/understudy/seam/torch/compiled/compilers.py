@@ -23,8 +23,8 @@ from understudy.seam.torch.compiled.kernels import Schedule
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.tags import VERSION
 
-OLDEST = (2, 13)
-"""The oldest PyTorch whose compilers this is tested on."""
+OLDEST = (2, 11)
+"""The oldest PyTorch whose compilers this was tried on."""
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
