@@ -25,11 +25,14 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
 
+import calibrate_products as products  # noqa: E402
+import calibrate_streams  # noqa: E402
 import record_steps  # noqa: E402
 from calibrate_products import DATA, Residuals, update_bands  # noqa: E402
 
 from understudy import gpus  # noqa: E402
-from understudy.cost import CostModel, neighbours  # noqa: E402
+from understudy.cost import CostModel, neighbours, operators  # noqa: E402
+from understudy.cost.families import streams  # noqa: E402
 from understudy.cost.operators import classify, plain  # noqa: E402
 from understudy.gpus import Gpu  # noqa: E402
 from understudy.trace.operation import Signature  # noqa: E402
@@ -38,6 +41,10 @@ FOLDER = Path(__file__).resolve().parent
 OTHERS = 0.2
 """The part of a call that other kernels may take for it to count for the longest."""
 CUDA = (13, 0)
+PLAIN = " plain "
+"""In the names of kinds that the share of the bandwidth covers, so that a larger one never takes less."""
+LARGE = 24
+"""From two to this power on, elements do not fit into L2."""
 SOURCE = {
     "own GPU": "each kernel left out of its own correction",
     "own generation": "assumed: as much again, as no GPU has been measured beside another of its generation",
@@ -95,6 +102,20 @@ def timing_of(cost: CostModel, row: dict[str, object], signatures: list[Signatur
     return Timing(str(row["family"]), str(row["name"]), operator.name, place, log(taken / times[main]))
 
 
+def fit_rate(gpu: Gpu, source: str, timings: list[Timing]) -> None:
+    """The share of the bandwidth that kernels reach which go through large tensors as they lie: the family's, as of all
+    GPUs, in place of a correction for them."""
+    share, _ = streams.generation_share(gpu.generation, gpu.key)
+    large = [one.correction for one in timings if PLAIN in one.place.kind and one.place.sizes[0] >= LARGE]
+    row = {"generation": gpu.generation, "gpu": gpu.key, "share": share * exp(-median(large)), "source": source}
+    kept = [(kind, one) for kind, rows in operators.read("streams").items() for one in rows]
+    kept = [(kind, one) for kind, one in kept if one.get("gpu") != gpu.key]
+    at = max(index for index, (kind, _) in enumerate(kept) if kind == "rate") + 1
+    products.write("streams", calibrate_streams.HEAD, [*kept[:at], ("rate", row), *kept[at:]])
+    operators.read.cache_clear()
+    streams.generation_share.cache_clear()
+
+
 def left_out(timings: list[Timing]) -> list[tuple[Timing, float | None]]:
     """Each kernel with the correction that the others of its kind give it; None where it is the only one."""
     kinds: dict[str, list[Timing]] = defaultdict(list)
@@ -105,7 +126,7 @@ def left_out(timings: list[Timing]) -> list[tuple[Timing, float | None]]:
         near = tuple(
             neighbours.Kernel(other.place.sizes, other.correction)
             for other in kinds[one.place.kind]
-            if other.place.sizes != one.place.sizes
+            if other.place.sizes != one.place.sizes or (not one.place.sizes and other is not one)
         )
         found.append((one, neighbours.correction(one.place.sizes, near) if near else None))
     return found
@@ -155,11 +176,13 @@ def show(timings: list[Timing]) -> dict[str, Residuals]:
 
 def calibrate() -> None:
     """Write corrections and bands, and print the errors."""
-    found = tables()
     forget()
+    for table in tables():
+        fit_rate(*table)
+    found = [(gpu, source, [one for one in some if PLAIN not in one.place.kind]) for gpu, source, some in tables()]
     for table in found:
         write(*table)
-    rows = []
+    rows: list[tuple[str, dict[str, object]]] = []
     for name, residuals in show([one for _, _, timings in found for one in timings]).items():
         width, count = residuals.width(), len(residuals.ratio)
         for (distance, source), times in zip(SOURCE.items(), (1.0, 2.0), strict=True):

@@ -30,6 +30,8 @@ _BY_NAME = ("norm", "softmax", "pool", "embedding", "index", "scan", "random", "
 """Classes whose operators are kernels of their own each."""
 _BY_FORM = ("elementwise", "activation", "copy", "fill", "reduction")
 """Classes whose operators are the same kernel with another function in it, at most in another form."""
+_ON_ANOTHER = ("scan", "index", "random")
+"""Classes whose families are fitted on another GPU of the generation (an H20): corrected on the measured one alone."""
 _ALIASES = {
     "cudnn_batch_norm": "native_batch_norm",
     "_batch_norm_with_update": "native_batch_norm",
@@ -84,9 +86,15 @@ def corrected(priced: Price, problem: Problem, class_name: str) -> Price:
     near = known.kinds.get(found.kind) if known and found else None
     if known is None or found is None or near is None:
         return priced
-    distance = "own GPU" if problem.gpu.key == known.gpu else "own generation"
+    own = problem.gpu.key == known.gpu
+    if not own and class_name in _ON_ANOTHER:
+        return priced
     longer = exp(correction(found.sizes, near))
-    return Price(priced.duration_ns * longer, priced.floor_ns, band(f"neighbours {class_name}", distance))
+    return Price(
+        priced.duration_ns * longer,
+        priced.floor_ns,
+        band(f"neighbours {class_name}", "own GPU" if own else "own generation"),
+    )
 
 
 def correction(sizes: tuple[float, ...], near: tuple[Kernel, ...]) -> float:
@@ -188,25 +196,25 @@ def _convolution(problem: Problem) -> Place | None:
     steps = (images[2] * images[3]) / max(1, deep[-1] * deep[-2])
     if detail.get("benchmark") and groups == 1 and (steps != filters or channels > 4):
         return None
-    kind = f"convolution{' backward' if backward else ''} {sort} {_arithmetic(problem)}"
+    arithmetic = "16" if problem.precision in ("fp16", "bf16") else problem.precision
+    kind = f"convolution{' backward' if backward else ''} {sort} {arithmetic}"
     kind += " channels last" if detail.get("channels_last") else ""
     sizes = (images[0] * deep[-1] * deep[-2], images[1], weight[0], filters, steps)
     return Place(kind, tuple(log2(max(1e-3, size)) for size in sizes))
 
 
-def _arithmetic(problem: Problem) -> str:
-    """The arithmetic that runs; both types of 16 bits have the same kernels."""
-    return "16" if problem.precision in ("fp16", "bf16") else problem.precision
-
-
 def _product(problem: Problem, class_name: str) -> Place | None:
-    """By the arithmetic, how well rows are aligned, and whether the second operand lies transposed, as in layers."""
+    """Products in 16 bits whose rows are not aligned, by how badly, and by whether the second operand lies transposed.
+
+    All others were published by the thousand, and their family is fitted on those. A kind has one correction for all
+    sizes, with which a larger product never takes less.
+    """
     try:
-        sizes = flops.matmul_sizes(problem.name, problem.inputs)
         contiguous = flops.contiguous_sizes(problem.signature, problem.name, problem.inputs)
     except IndexError:
         return None
     aligned = min(16, *(problem.item_bytes * (size & -size) for size in contiguous))
+    if problem.precision not in ("fp16", "bf16") or aligned == 16:
+        return None
     transposed = flops.is_set(problem.signature, "transposed_b") != (problem.name == "linear")
-    kind = f"{class_name}{' transposed' * transposed} {_arithmetic(problem)} aligned to {aligned}"
-    return Place(kind, tuple(log2(max(1, size)) for size in sizes))
+    return Place(f"{class_name}{' transposed' * transposed} aligned to {aligned}", ())
