@@ -257,6 +257,7 @@ def test_streams_are_edges_of_a_graph() -> None:
                 torch.cuda.current_stream().wait_stream(other)
                 x @ x
 
+            x @ x  # makes cuBLAS's handle, which a capture may not
             if captured:
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph):

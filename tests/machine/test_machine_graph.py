@@ -164,3 +164,12 @@ def test_copies_of_a_graph_use_the_engines(machine: Machine) -> None:
     replay(machine, machine.host, other, capture)
     assert copy is not None
     assert list(machine.trace)[-1].start_ns >= copy.end_ns
+
+
+def test_whom_a_capture_forbids_potentially_unsafe_calls(machine: Machine) -> None:
+    stream, _ = begin(machine)
+    told = {
+        mode: [Capture(stream, CaptureError, mode, thread=1).forbids(thread) for thread in (1, 2)]
+        for mode in ("global", "thread_local", "relaxed")
+    }
+    assert told == {"global": [True, True], "thread_local": [True, False], "relaxed": [False, False]}

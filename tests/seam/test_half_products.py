@@ -62,6 +62,7 @@ def test_mixed_types_are_pytorchs_errors(session: Session) -> None:
 
 def test_a_graph_replays_them(session: Session) -> None:
     x = torch.randn(8, 64, device="cuda").half()
+    x @ x.t()  # makes cuBLAS's handle, which a capture may not
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = x @ x.t()

@@ -51,11 +51,16 @@ class Capture:
     """A CUDA graph: while it is captured and afterwards.
 
     `error` makes the framework's exception of one of the texts above. `streams` are those captured, the first the
-    one on which the capture began.
+    one on which the capture began. `mode` is CUDA's ("global", "thread_local" or "relaxed"), `thread` the one that
+    began it.
     """
 
-    def __init__(self, origin: Stream, error: Callable[[str], Exception]) -> None:
+    def __init__(
+        self, origin: Stream, error: Callable[[str], Exception], mode: str = "relaxed", thread: int = 0
+    ) -> None:
         self.error = error
+        self.mode = mode
+        self.thread = thread
         self.streams: list[Stream] = [origin]
         self.nodes: list[Node] = []
         self.valid = True
@@ -71,6 +76,10 @@ class Capture:
         """Make the capture invalid; returns the exception to raise."""
         self.valid = False
         return self.error(text)
+
+    def forbids(self, thread: int) -> bool:
+        """Whether a thread may not make what takes potentially unsafe calls (cudaThreadExchangeStreamCaptureMode)."""
+        return self.mode == "global" or (self.mode == "thread_local" and thread == self.thread)
 
     def add(
         self,

@@ -14,7 +14,11 @@ class Recording(Protocol):
     """The CUDA graph that work on a captured stream goes into; `machine.capture` has the one that there is."""
 
     active: bool
+    valid: bool
     error: Callable[[str], Exception]
+
+    def forbids(self, thread: int) -> bool:
+        """Whether a thread may not make what takes potentially unsafe calls."""
 
     def add(
         self,

@@ -16,7 +16,9 @@ from understudy.machine.device import Device
 from understudy.seam.cuda_driver import FIRST_PCI_BUS
 from understudy.seam.patching import Patch
 from understudy.seam.torch.cuda.streams import CUDA_TYPE
+from understudy.seam.torch.operators.tables import CUBLAS, CUSOLVER
 from understudy.seam.torch.scratch.cublaslt import lt_workspace_bytes
+from understudy.seam.torch.state import handles
 from understudy.seam.torch.state.state import State, stream_by_id
 
 C = torch._C
@@ -119,13 +121,17 @@ def _streams(state: State) -> dict[str, object]:
     def raw(index: int = 0) -> int:
         return int(state.wrap_stream(local.streams[index]).cuda_stream)
 
+    def handle(library: str, first: int) -> int:
+        handles.make(state, library, local.device)
+        return first + local.device * 4096
+
     return {
         "getCurrentStream": current,
         "getDefaultStream": default,
         "setStream": set_stream,
         "getCurrentRawStream": raw,
-        "getCurrentBlasHandle": lambda: 0x7F00_0000_0000 + local.device * 4096,
-        "getCurrentSolverHandle": lambda: 0x7F01_0000_0000 + local.device * 4096,
+        "getCurrentBlasHandle": lambda: handle(CUBLAS, 0x7F00_0000_0000),
+        "getCurrentSolverHandle": lambda: handle(CUSOLVER, 0x7F01_0000_0000),
     }
 
 

@@ -140,7 +140,7 @@ class Graph:
         if PER_CAPTURE:
             self._blocks = [block for _ in self._places for block in self._draws_through(0)]
         self._before = [(place.seed, place.offset) for place in self._places]
-        self._capture = machine_capture.Capture(stream, capture_error)
+        self._capture = machine_capture.Capture(stream, capture_error, capture_error_mode, state.memory.handle())
         capture, device = self._capture, state.device(stream.device)
         state.drain(device)
         with C._DisableTorchDispatch():

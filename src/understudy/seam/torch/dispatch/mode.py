@@ -34,7 +34,7 @@ from understudy.seam.torch.operators.plan import (
     written_by,
 )
 from understudy.seam.torch.scratch.silent import silent
-from understudy.seam.torch.state import blank, cublas
+from understudy.seam.torch.state import blank, cublas, handles
 from understudy.seam.torch.state.positions import Generator
 from understudy.seam.torch.state.state import VIEW_NS, State
 from understudy.seam.torch.tags import (
@@ -135,7 +135,7 @@ class Dispatch(TorchDispatchMode):
         if plan.handler is None and plan.composite:
             plan.handler = composite
         plan.memory = plan.row is not None or not silent(plan, func)
-        special = plan.math or plan.blas or plan.memory or plan.synchronizes or plan.maskable
+        special = plan.math or plan.library or plan.memory or plan.synchronizes or plan.maskable
         plan.simple = plan.kernel and not special and plan.mutated in NONE_OR_FIRST and not plan.lists
         plan.direct = plan.handler is None and not plan.factory and not plan.looks
         return plan
@@ -408,6 +408,8 @@ class Dispatch(TorchDispatchMode):
         if not plan.kernel:
             self.local.host.now_ns += self.machine.devices[device].cost.empty_ns if plan.empty else VIEW_NS
             return
+        if plan.library:
+            handles.use(self.state, plan, device, args)
         if key is None:
             key = [plan]
             alone = plan.factory and out.__class__ is Tensor

@@ -17,7 +17,9 @@ from understudy.seam.patching import Patch
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.plan import Plan
+from understudy.seam.torch.operators.tables import CUFFT
 from understudy.seam.torch.standins import StandIn, public
+from understudy.seam.torch.state import handles
 from understudy.seam.torch.state.state import State
 from understudy.seam.torch.tags import device_of, tag_of
 
@@ -103,6 +105,8 @@ def transform(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments,
         # A plan keeps a work area of the size of its transform when a length is not a product of small primes.
         work = 0 if all(_smooth(n) for n in lengths) else math.prod(tensor.shape) * tensor.element_size()
         found = dispatch.machine.devices[device]
+        if key not in found.plan_cache:
+            handles.refuse(dispatch.state, CUFFT, device)
         if not found.plan_cache.use(key, work) and key in found.plan_cache:
             found.driver.occupied_bytes += work
         if any(stride == 0 and n > 1 for stride, n in zip(tensor.stride(), tensor.shape, strict=True)):

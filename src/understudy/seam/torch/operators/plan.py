@@ -29,16 +29,16 @@ LEAVES_3D_TO_CUDNN = VERSION < (2, 9)
 class Plan:
     """How one OpOverload is handled.
 
-    `blas`: takes cuBLAS's workspace. `memory`: its kernel takes memory beyond its results, as `row` says, or is not
-    known (no row). `checked`: lets no number of the host stand beside a device's tensors. `empty`: makes memory of
-    which nothing is computed. `view`: only makes views; `looks`: of its first argument, which is its only tensor.
-    `fresh`: may return new storages. `mutated`: positions of arguments that it writes, `written` the names of all.
-    `resizes`: may change a storage's size. `composite`: has no kernel of its own, but is written in other
-    operators. `handler`: replaces it all. `run`: what `func` calls, or a kernel of ours for it on a device;
-    `strided`: the same where no tensor is sparse or nested. `lists`: takes lists of tensors. `simple`: launching
-    its kernel is all that there is to it. `tensorless`: neither takes nor makes tensors. `direct`: without keywords
-    it is a plain operator, `called`: one that needs more round it than `run` (random numbers, a library's kernel);
-    `Dispatch` decides both.
+    `blas`: takes cuBLAS's workspace. `library`: the one whose handle it takes. `memory`: its kernel takes memory beyond
+    its results, as `row` says, or is not known (no row). `checked`: lets no number of the host stand beside a device's
+    tensors. `empty`: makes memory of which nothing is computed. `view`: only makes views; `looks`: of its first
+    argument, which is its only tensor. `fresh`: may return new storages. `mutated`: positions of arguments that it
+    writes, `written` the names of all. `resizes`: may change a storage's size. `composite`: has no kernel of its own,
+    but is written in other operators. `handler`: replaces it all. `run`: what `func` calls, or a kernel of ours for it
+    on a device; `strided`: the same where no tensor is sparse or nested. `lists`: takes lists of tensors. `simple`:
+    launching its kernel is all that there is to it. `tensorless`: neither takes nor makes tensors. `direct`: without
+    keywords it is a plain operator, `called`: one that needs more round it than `run` (random numbers, a library's
+    kernel); `Dispatch` decides both.
     """
 
     __slots__ = (
@@ -60,6 +60,7 @@ class Plan:
         "host_arguments",
         "kernel",
         "layout",
+        "library",
         "lists",
         "looks",
         "maskable",
@@ -123,6 +124,7 @@ class Plan:
         self.empty = name.startswith(("aten::empty", "aten::new_empty"))
         self.math = name in tables.MATH
         self.blas = name in tables.BLAS
+        self.library = tables.LIBRARIES.get(name)
         self.row: object = None
         self.memory = False
         self.attributes = name in tables.ATTRIBUTES

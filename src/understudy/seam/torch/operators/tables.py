@@ -277,6 +277,41 @@ BLAS = frozenset(
 )
 """Operators whose CUDA kernels ask for a cuBLAS handle, and with it for its workspace."""
 
+CUBLAS, CUDNN, CUFFT, CUSOLVER = "cuBLAS", "cuDNN", "cuFFT", "cuSOLVER"
+CONVOLUTIONS = frozenset({"aten::convolution", "aten::convolution_backward"})
+ONE_MATRIX = frozenset(
+    {
+        "aten::_linalg_det",
+        "aten::_linalg_solve_ex",
+        "aten::geqrf",
+        "aten::linalg_inv_ex",
+        "aten::linalg_lu_factor_ex",
+    }
+)
+"""Decompositions that cuSOLVER computes for one matrix; cuBLAS or MAGMA may for a batch."""
+LIBRARIES = {
+    **dict.fromkeys(BLAS, CUBLAS),
+    "aten::linalg_solve_triangular": CUBLAS,
+    "aten::triangular_solve": CUBLAS,
+    **dict.fromkeys(CONVOLUTIONS, CUDNN),
+    "aten::_cudnn_rnn": CUDNN,
+    "aten::_cudnn_rnn_backward": CUDNN,
+    **dict.fromkeys(ONE_MATRIX, CUSOLVER),
+    "aten::_cholesky_solve_helper": CUSOLVER,
+    "aten::_linalg_eigh": CUSOLVER,
+    "aten::_linalg_svd": CUSOLVER,
+    "aten::cholesky": CUSOLVER,
+    "aten::cholesky_inverse": CUSOLVER,
+    "aten::linalg_cholesky_ex": CUSOLVER,
+    "aten::linalg_householder_product": CUSOLVER,
+    "aten::linalg_ldl_factor_ex": CUSOLVER,
+    "aten::linalg_ldl_solve": CUSOLVER,
+    "aten::linalg_lstsq": CUSOLVER,
+    "aten::linalg_qr": CUSOLVER,
+    "aten::ormqr": CUSOLVER,
+}
+"""Whose handle an operator takes (native/cuda/Blas.cpp, native/cudnn/, native/cuda/linalg/BatchLinearAlgebra.cpp)."""
+
 ORDERED = frozenset(
     {
         "aten::add",

@@ -46,6 +46,7 @@ class Memory:
         self.observers: list[Callable[[int, int, int, int], None]] = []
         self.workspaces: dict[tuple[int, int, int], list[Block | None]] = {}
         self.lt_workspaces: set[tuple[int, int, int]] = set()
+        self.handles: set[tuple[int, str, int]] = set()  # (device, library, whose), as `handles` makes them
         self.workspace_sizes: dict[str, int] = {}  # what the program set: "cublas", "cublaslt"
         self.raw: dict[int, tuple[int, Block]] = {}
         self.registered: dict[int, int] = {}  # address -> bytes of host memory that `cudaHostRegister` page-locked
