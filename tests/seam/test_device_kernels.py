@@ -38,6 +38,7 @@ def test_products_of_halves_are_summed_in_float32(session: Session, name: str) -
 @pytest.mark.parametrize("name", ["mm"] if HAS_OUT_DTYPE else [])
 def test_a_graph_replays_them(session: Session, name: str) -> None:
     x, counted = torch.ones(4, 4, device="cuda").half(), torch.tensor([1, 1, 2], device="cuda")
+    x @ x  # makes cuBLAS's handle, which a capture may not
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         y = getattr(torch, name)(x, x, out_dtype=torch.float32)

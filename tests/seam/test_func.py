@@ -98,6 +98,7 @@ def test_symbolic_traces_follow_a_device(session: Session) -> None:
 def test_flex_attention_that_is_not_compiled_cannot_be_captured(session: Session) -> None:
     """It makes a number on the host and copies it (`_math_attention_inner`)."""
     q = torch.zeros(1, 2, 128, 8, device="cuda")
+    q @ q.mT  # makes cuBLAS's handle, which a capture may not
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(torch.cuda.Stream()):
         graph.capture_begin()
