@@ -409,7 +409,7 @@ class Dispatch(TorchDispatchMode):
             self.local.host.now_ns += self.machine.devices[device].cost.empty_ns if plan.empty else VIEW_NS
             return
         if plan.library:
-            handles.use(self.state, plan, device, args)
+            handles.use(self.state, plan, device, args, kwargs)
         if key is None:
             key = [plan]
             alone = plan.factory and out.__class__ is Tensor

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from understudy.seam.torch.operators import convolutions, tables
-from understudy.seam.torch.operators.call import Arguments
+from understudy.seam.torch.operators import tables
+from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.plan import Plan, tensors_in
 
 if TYPE_CHECKING:
@@ -36,16 +36,17 @@ OPERANDS = 3
 """How many tensors of a call, from the first, PyTorch looks at before it asks for a handle: none may be empty."""
 
 
-def use(state: State, plan: Plan, index: int, args: Arguments) -> None:
+def use(state: State, plan: Plan, index: int, args: Arguments, kwargs: Keywords) -> None:
     """An operator takes its library's handle; raises the library's error where that must be made during a capture."""
     library = plan.library
-    if plan.name in tables.CONVOLUTIONS:
-        library = _convolves_with(plan, args)
-    elif plan.name in tables.ONE_MATRIX and args[0].dim() > 2:
-        return
     if library is None or (index, library, state.memory.handle()) in state.memory.handles:
         return
-    if all(tensor.numel() for tensor in islice(tensors_in(args), OPERANDS)):
+    operands = list(islice(tensors_in((*args, *kwargs.values())), OPERANDS))
+    if not all(tensor.numel() for tensor in operands) or (plan.name in tables.ONE_MATRIX and operands[0].dim() > 2):
+        return
+    if plan.name in tables.CONVOLUTIONS:
+        library = _convolves_with({**dict(zip(plan.names, args, strict=False)), **kwargs})
+    if library is not None:
         make(state, library, index)
 
 
@@ -65,10 +66,8 @@ def refuse(state: State, library: str, index: int) -> None:
         raise RuntimeError(REFUSED[library])
 
 
-def _convolves_with(plan: Plan, args: Arguments) -> str | None:
+def _convolves_with(named: Keywords) -> str | None:
     """The library of a convolution; none where a kernel of PyTorch's own may take one filter a channel."""
-    place = convolutions.OPERANDS[plan.name]
-    images, weight, transposed = args[place], args[place + 1], args[place + 6]
-    if images.shape[1] > 1 == weight.shape[1] and not transposed:
+    if named["input"].shape[1] > 1 == named["weight"].shape[1] and not named["transposed"]:
         return None
     return tables.CUDNN if torch._C._get_cudnn_enabled() else tables.CUBLAS
