@@ -135,6 +135,18 @@ def test_ids_are_those_of_pytorch(session: Session) -> None:
         torch.cuda.Stream(stream_id=31, device_index=0, device_type=1)
 
 
+def test_a_stream_that_is_current_by_its_handle_is_told_by_it(session: Session) -> None:
+    """Measured on an H100: PyTorch keeps the id by which a stream was made the current one."""
+    made = torch.cuda.Stream()
+    external = torch.cuda.ExternalStream(made.cuda_stream)
+    assert external != made
+    with torch.cuda.stream(external):
+        assert torch.cuda.current_stream() == external
+        assert torch.cuda.current_stream() != made
+    with torch.cuda.stream(made):
+        assert torch.cuda.current_stream() == made
+
+
 def test_the_id_of_an_external_stream_is_its_handle(session: Session) -> None:
     for pointer in (0x1000, torch.cuda.Stream().cuda_stream):
         stream = torch.cuda.ExternalStream(pointer)

@@ -19,7 +19,7 @@ from understudy.seam.torch.cuda.streams import CUDA_TYPE
 from understudy.seam.torch.operators.tables import CUBLAS, CUSOLVER
 from understudy.seam.torch.scratch.cublaslt import lt_workspace_bytes
 from understudy.seam.torch.state import handles
-from understudy.seam.torch.state.state import State, stream_by_id
+from understudy.seam.torch.state.state import State
 
 C = torch._C
 CUDA = torch.device("cuda")
@@ -109,13 +109,13 @@ def _streams(state: State) -> dict[str, object]:
 
     def current(index: int) -> tuple[int, int, int]:
         stream = local.streams[index]
-        return state.stream_id(stream), index, CUDA_TYPE
+        return state.current_id(stream), index, CUDA_TYPE
 
     def default(index: int) -> tuple[int, int, int]:
         return 0, index, CUDA_TYPE
 
     def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
-        state.set_stream(stream_by_id(state, device_index, stream_id))
+        state.set_stream(device_index, stream_id)
         local.device = device_index
 
     def raw(index: int = 0) -> int:

@@ -30,17 +30,17 @@ def patches(state: State) -> list[Patch]:
     generic._cuda_class, generic_event._cuda_class = stream_class, event_class
     cuda = torch.cuda
 
-    def wrap(stream: MachineStream) -> torch.cuda.Stream:
-        made: torch.cuda.Stream = stream_class(
-            stream_id=state.stream_id(stream), device_index=stream.device, device_type=CUDA_TYPE
-        )
+    def wrap(stream: MachineStream, stream_id: int | None = None) -> torch.cuda.Stream:
+        stream_id = state.stream_id(stream) if stream_id is None else stream_id
+        made: torch.cuda.Stream = stream_class(stream_id=stream_id, device_index=stream.device, device_type=CUDA_TYPE)
         return made
 
     def current_stream(device: object = None) -> object:
         cuda._lazy_init()
         index = _index(state, device)
         stream = state.local.streams[index]
-        return wrap(state.order.current(index, stream) if state.machine.concurrent else stream)
+        stream = state.order.current(index, stream) if state.machine.concurrent else stream
+        return wrap(stream, state.current_id(stream))
 
     def default_stream(device: object = None) -> object:
         cuda._lazy_init()
@@ -48,7 +48,7 @@ def patches(state: State) -> list[Patch]:
 
     def set_stream(stream: torch.Stream | None) -> None:
         if stream is not None:
-            state.set_stream(stream_of(state, stream))
+            state.set_stream(stream.device_index, stream.stream_id)
             state.local.device = stream.device_index
 
     def from_external(data_ptr: int, device: object = None) -> object:

@@ -51,6 +51,9 @@ class Local(threading.local):
             core.machine.turns.begin()
         self.host = core.parents.pop(threading.get_ident(), core.machine.host)
         self.streams = [device.default_stream for device in core.machine.devices]
+        self.handles: dict[
+            Stream, int
+        ] = {}  # by which a stream of the pool was made current, where that was its handle
         self.left_ns = thread_time_ns()
 
 

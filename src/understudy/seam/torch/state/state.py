@@ -337,9 +337,18 @@ class State(Core):
 
     # ------------------------------------------------------------------ streams
 
-    def set_stream(self, stream: Stream) -> None:
-        """Make a stream the current one of its device, on this thread."""
-        self.local.streams[stream.device] = stream
+    def set_stream(self, device: int, stream_id: int) -> None:
+        """Make the stream of an id the current one of its device, on this thread; PyTorch keeps the id."""
+        stream = stream_by_id(self, device, stream_id)
+        self.local.streams[device] = stream
+        if stream_id == self.stream_id(stream):
+            self.local.handles.pop(stream, None)
+        else:
+            self.local.handles[stream] = stream_id
+
+    def current_id(self, stream: Stream) -> int:
+        """PyTorch's id of a stream that is this thread's current one."""
+        return self.local.handles.get(stream) or self.stream_id(stream)
 
     def new_stream(self, index: int, priority: int) -> Stream:
         """The next stream of a device's pool; from the first one on, accesses are ordered."""
