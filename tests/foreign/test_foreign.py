@@ -80,7 +80,7 @@ def test_a_report_with_a_number_that_is_infinite_is_refused(tmp_path: Path) -> N
     path = tmp_path / "a.json"
     names = ("kernels", "kernel_ns", "copies", "copied_bytes", "collectives", "synchronizations", "wait_ns")
     device = {"name": "V100", "busy_share": 0.5, **dict.fromkeys(names, 1), "kernels": float("inf")}
-    path.write_text(json.dumps({"devices": [device], "duration_ns": 1, "steps": []}))
+    path.write_text(json.dumps({"devices": [device], "duration_ns": 1, "timing": {"step_ns": None}}))
     with pytest.raises(FileFormatError, match=r"is not a report of understudy \(cannot convert float infinity"):
         compare.load(path)
 
