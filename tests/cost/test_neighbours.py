@@ -80,6 +80,11 @@ def test_ordinary_convolutions_whose_algorithms_were_tried_keep_the_familys_time
         assert (times[0] != times[1]) is differ
 
 
+def test_transposed_convolutions_keep_the_familys_time() -> None:
+    signature = of("aten::convolution", (8, 64, 16, 16), (64, 32, 2, 2), (8, 32, 32, 32), transposed=1)
+    assert H100.kernel(signature).duration_ns == round(H100.priced(signature).duration_ns)
+
+
 def test_a_convolution_lies_by_its_positions_channels_filter_and_stride() -> None:
     found = place(of("aten::convolution", (64, 256, 28, 28), (512, 256, 1, 1), (64, 512, 14, 14)))
     assert found.sizes == pytest.approx((log2(64 * 14 * 14), 8, 9, 0, 2))

@@ -186,6 +186,8 @@ def _convolution(problem: Problem) -> Place | None:
         return None
     images, weight = tensors
     detail = dict(problem.signature.detail)
+    if detail.get("transposed"):  # none was measured, and their weights' dimensions stand for others
+        return None
     channels, filters = weight[1], weight[2] * weight[3]
     groups = max(1, images[1] // max(1, channels))
     sort = "depthwise" if groups > 1 and channels == 1 else "grouped" if groups > 1 else "few channels"
