@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 STEPS = 5
+REPEATS = 5
 
 
 def make(name: str, short: bool) -> Callable[[], None]:
@@ -26,6 +29,25 @@ def make(name: str, short: bool) -> Callable[[], None]:
         optimizer.step()
 
     return step
+
+
+def times_ms(step: Callable[[], object]) -> tuple[float, float]:
+    """Milliseconds of `STEPS` steps, the medians of several measurements: between events, and to launch on the host."""
+    import torch
+
+    device_ms, host_ms = [], []
+    for _ in range(REPEATS):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        begin.record()
+        for _ in range(STEPS):
+            step()
+        end.record()
+        host_ms.append(1e3 * (time.perf_counter() - started))
+        torch.cuda.synchronize()
+        device_ms.append(begin.elapsed_time(end))
+    return median(device_ms), median(host_ms)
 
 
 NAMES = ("residual", "transformer", "transformer autocast")

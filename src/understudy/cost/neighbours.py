@@ -157,7 +157,7 @@ def _rows(problem: Problem, class_name: str) -> tuple[float, ...]:
     if class_name in ("norm", "softmax", "scan"):
         row = x[1] if "batch_norm" in problem.name and len(x) > 1 else x[-1]
         return log2(max(1, total)), log2(max(1, row))
-    if class_name in ("index", "embedding") or class_name == "copy":
+    if class_name in ("index", "embedding", "copy"):
         total = prod(outputs[0]) if outputs else total
     if class_name == "reduction":
         return log2(max(1, total)), log2(max(1, prod(outputs[0]) if outputs else 1))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any, NamedTuple
 
+from hardware import models
 from hardware.context import Context, Items, Row, both, failed, shown
 from hardware.stages.facts import ratio
 from hardware.stages.profiles import summary
@@ -16,8 +17,10 @@ TITLE = "Networks: steps, memory and kernels, eager and compiled"
 LIMIT_S = 900
 ITEM_S = 240
 OPTIONS = ("--no-data", "--assume", "1")
-WARM_UP, STEPS, REPEATS = 5, 5, 5
+WARM_UP = 5
 MEMORY_BAND = 0.05
+HOST_BOUND = 0.9
+"""A step whose launches take this part of it on the GPU's host is bound by the host."""
 LONGEST_ROWS = 25
 Call = Callable[[], object]
 
@@ -85,7 +88,7 @@ def measured(network: Network, mode: str, context: Context) -> dict[str, Any]:
         step()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
-    device_ms, host_ms = _times(step)
+    device_ms, host_ms = (ms / models.STEPS for ms in models.times_ms(step))
     found = {
         "device_ms": round(device_ms, 4),
         "host_ms": round(host_ms, 4),
@@ -97,25 +100,6 @@ def measured(network: Network, mode: str, context: Context) -> dict[str, Any]:
         step()
         torch.cuda.synchronize()
     return found | _kernels(profiler)
-
-
-def _times(step: Call) -> tuple[float, float]:
-    """Milliseconds of one step, the medians of several measurements: between events, and to launch it on the host."""
-    import torch
-
-    device_ms, host_ms = [], []
-    for _ in range(REPEATS):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        begin.record()
-        for _ in range(STEPS):
-            step()
-        end.record()
-        host_ms.append(1e3 * (time.perf_counter() - started) / STEPS)
-        torch.cuda.synchronize()
-        device_ms.append(begin.elapsed_time(end) / STEPS)
-    return median(device_ms), median(host_ms)
 
 
 def _kernels(profiler: Any) -> dict[str, Any]:
@@ -208,7 +192,7 @@ def _tokens(network: Network, batch: int, training: bool) -> tuple[Any, Callable
 
 
 def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
-    """Ratios of times, memory that is further apart than the band, and the number of kernels; then the medians."""
+    """Each mode's errors; then ratios of times, memory that is further apart than the band, numbers of kernels."""
     found = []
     errors: dict[str, list[float]] = {}
     for item, real, ours in both(native, emulated):
@@ -221,6 +205,12 @@ def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
         for key in ("peak allocated", "peak reserved"):
             off = abs(ours[key] - real[key]) > MEMORY_BAND * real[key]
             found.append(Row(f"{item}, {key}", f"{real[key]:,}", f"{ours[key]:,}", off))
-        errors.setdefault(item.partition(", ")[2], []).append(abs(ours["device_ms"] / real["device_ms"] - 1.0))
-    found += [Row(f"{mode}: median error of {len(of)}", "", f"{median(of):.1%}", False) for mode, of in errors.items()]
-    return found
+        bound = "host" if real["host_ms"] >= HOST_BOUND * real["device_ms"] else "device"
+        mode = item.partition(", ")[2]
+        for words, key in (("time in kernels", "kernel_us"), (f"a step that the {bound} bounds", "device_ms")):
+            errors.setdefault(f"{mode}, {words}", []).append(ours[key] / real[key] - 1.0)
+    summed = []
+    for words, of in errors.items():
+        told = f"{median(map(abs, of)):.1%}, bias {median(of):+.1%}, worst {max(map(abs, of)):.1%}"
+        summed.append(Row(f"{words}: median error of {len(of)}", "", told, False))
+    return [*summed, *found]

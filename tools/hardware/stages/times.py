@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from statistics import median
 from typing import Any
 
 from hardware import models
@@ -15,7 +13,7 @@ TITLE = "Time of the training steps"
 LIMIT_S = 240
 ITEM_S = 120
 OPTIONS = ("--no-data", "--assume", "1")
-WARM_UP, REPEATS = 5, 5
+WARM_UP = 5
 
 
 def items(context: Context) -> Items:
@@ -25,24 +23,11 @@ def items(context: Context) -> Items:
 
 def timed(name: str, short: bool) -> dict[str, float]:
     """Milliseconds of `models.STEPS` steps: the medians of several measurements, on the device and on the host."""
-    import torch
-
     step = models.make(name, short)
     for _ in range(WARM_UP):
         step()
-    device_ms, host_ms = [], []
-    for _ in range(REPEATS):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        begin.record()
-        for _ in range(models.STEPS):
-            step()
-        end.record()
-        host_ms.append(1e3 * (time.perf_counter() - started))
-        torch.cuda.synchronize()
-        device_ms.append(begin.elapsed_time(end))
-    return {"device_ms": round(median(device_ms), 4), "host_ms": round(median(host_ms), 4)}
+    device_ms, host_ms = models.times_ms(step)
+    return {"device_ms": round(device_ms, 4), "host_ms": round(host_ms, 4)}
 
 
 def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
