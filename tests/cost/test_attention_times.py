@@ -98,6 +98,17 @@ def test_generations_without_tensor_cores_keep_their_curve():
     assert us(P100, signature) > us(V100, signature) > us(A100, signature)
 
 
+def test_every_head_reads_a_mask():
+    """Its bytes bound the time, and what was measured without masks says nothing about it."""
+    query, mask = (8, 16, 1024, 64), (8, 1, 1024, 1024)
+    signature = Signature(
+        "aten::_scaled_dot_product_cudnn_attention", (query, query, query, mask, query), ("bfloat16",) * 5, 4
+    )
+    read_us = 2 * 8 * 16 * 1024 * 1024 / gpus.find("H100").memory_bandwidth_bytes_per_s * 1e6
+    assert us(H100, signature) > read_us
+    assert us(H100, signature) > 1.5 * us(H100, forward(8, 16, 1024, 64, kind="cudnn"))
+
+
 def test_bands_grow_with_the_distance_from_the_timings():
     signature = forward(4, 16, 2048, 128)
     own, borrowed = (one.kernel(signature).band for one in (A100, T4))

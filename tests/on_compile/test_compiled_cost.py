@@ -62,6 +62,24 @@ def test_products_are_the_librarys(session: Session) -> None:
     assert sum(name.startswith("triton_") for name in names) == 2
 
 
+def test_attention_takes_the_kernel_that_its_masks_layout_allows(session: Session) -> None:
+    """A mask whose rows are one element each, as BERT's in Transformers, leaves plain math; so it does uncompiled."""
+
+    def attend(x: Tensor, row: Tensor) -> Tensor:
+        mask = (row >= 0)[:, None].expand(2, 1, 64, 64) if row.dim() == 1 else row >= 0
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+    x = torch.randn(2, 4, 64, 32, device="cuda", dtype=torch.half)
+    for mask, is_fused in ((torch.arange(64, device="cuda"), False), (torch.ones(64, 64, device="cuda"), True)):
+        for run in (attend, torch.compile(attend)):
+            run(x, mask)
+            before = len(session.trace)
+            run(x, mask)
+            names = launched(session, before)
+            assert any("dot_product" in name and name.startswith("aten::") for name in names) is is_fused
+            assert ("aten::bmm" in names) is not is_fused
+
+
 def test_the_peak_is_below_that_of_the_uncompiled_program(session: Session) -> None:
     module = layers()
     compiled = torch.compile(module)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -208,6 +209,45 @@ def test_cudnn_comes_first_where_pytorch_prefers_it(
     problem = choice.Problem(*heads(HALF), None, 0.0, False, gpu, cudnn, (13, 0))
     assert (choice.order(problem)[0] == choice.CUDNN) is expected
     assert choice.choose(problem) == (choice.CUDNN if expected else choice.FLASH)
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (lambda: torch.ones(24, 24, dtype=torch.bool), choice.CUDNN),
+        (lambda: torch.ones(2, 1, 24, 24, dtype=torch.bool), choice.CUDNN),
+        (lambda: torch.ones(24, 1, dtype=torch.bool).expand(2, 1, 24, 24), choice.MATH),  # its rows have one element
+        (lambda: torch.ones(24, 24).mT, choice.MATH),
+        (lambda: torch.ones(2, 24, 24), choice.EFFICIENT),  # three dimensions
+        (lambda: torch.ones(24, 24, requires_grad=True), choice.EFFICIENT),
+    ],
+)  # fmt: skip
+def test_the_kernel_follows_the_masks_layout(
+    monkeypatch: pytest.MonkeyPatch, mask: Callable[[], torch.Tensor], expected: int
+) -> None:
+    monkeypatch.setattr(choice, "VERSION", (2, 11))
+    problem = choice.Problem(*heads(HALF), mask(), 0.0, False, gpus.parse("H100")[0], 91900, (13, 0))
+    assert choice.choose(problem) == expected
+
+
+@pytest.mark.parametrize(("gpu", "cudnn", "expected"), [
+    ("H100", 91900, choice.CUDNN), ("H100", 90900, choice.FLASH), ("B200", 91900, choice.FLASH),
+])  # fmt: skip
+def test_cudnns_wide_heads(monkeypatch: pytest.MonkeyPatch, gpu: str, cudnn: int, expected: int) -> None:
+    monkeypatch.setattr(choice, "VERSION", (2, 9))
+    problem = choice.Problem(*heads(HALF, width=256), None, 0.0, False, gpus.parse(gpu)[0], cudnn, (13, 0))
+    assert choice.choose(problem) == expected
+
+
+def test_cudnns_mask_is_not_written_out_for_every_head() -> None:
+    with understudy.emulate("H100", no_data=True), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        parts = [part.detach() for part in heads(HALF, 1024, 64, "cuda")]
+        mask = torch.ones(2, 1, 1024, 1024, dtype=torch.bool, device="cuda")
+        F.scaled_dot_product_attention(*parts)
+        cuda.reset_peak_memory_stats()
+        before = cuda.max_memory_allocated()
+        F.scaled_dot_product_attention(*parts, attn_mask=mask)
+        assert 2 * mask.numel() < cuda.max_memory_allocated() - before < 2 * 2 * mask.numel()
 
 
 def test_wide_heads_do_not_train_with_flash_on_small_ampere() -> None:

@@ -168,7 +168,7 @@ def _attention(problem: Problem, words: str) -> Place | None:
     found = attention.sizes(problem)
     if found is None:
         return None
-    mask = " causal" if found.causal else ""
+    mask = (" causal" if found.causal else "") + (" masked" if found.masked else "")
     sizes = (found.texts * found.heads, found.queries, found.keys, found.dim)
     return Place(f"{words}{mask} {8 * problem.item_bytes}", tuple(log2(max(1, size)) for size in sizes))
 

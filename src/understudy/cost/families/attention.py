@@ -9,9 +9,9 @@ and runs over the queries (Dao, FlashAttention-2, arXiv 2307.08691, sections 3.1
 and it begins with a prologue. Blocks go over the multiprocessors in waves. A causal mask takes away the keys behind a
 block's last query, its masked tiles count as whole ones, and no wave is shorter than its longest block. Where few
 blocks would run, the forward pass without dropout splits the keys and adds the parts (flash-attention's
-`num_splits_heuristic`). Memory reads queries, keys and values once; heads that share keys share their bytes. The
-backward pass has two more kernels, which read the results and their gradients and convert the gradient of the queries,
-kept in 32 bits.
+`num_splits_heuristic`). Memory reads queries, keys and values once; heads that share keys share their bytes, and each
+head reads a mask that is a tensor. The backward pass has two more kernels, which read the results and their gradients
+and convert the gradient of the queries, kept in 32 bits.
 
 Texts of several lengths in one tensor (`_flash_attention_forward` and its like) are priced as equally long ones: a
 signature says how many there are and the longest, not each.
@@ -27,6 +27,7 @@ A5000, H100 and B200.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from math import ceil, prod
 from typing import NamedTuple
@@ -80,7 +81,10 @@ class Constants(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """Texts, heads of queries and of keys, queries and keys a text, sizes of a head, and what the call asks for."""
+    """Texts, heads of queries and of keys, queries and keys a text, sizes of a head, and what the call asks for.
+
+    `masked` says that each score gets a number from a tensor (`attn_mask`).
+    """
 
     texts: int
     heads: int
@@ -92,6 +96,7 @@ class Attention(NamedTuple):
     causal: bool
     backward: bool
     splits: bool
+    masked: bool = False
 
     @property
     def blocks(self) -> int:
@@ -186,10 +191,12 @@ def _waves_us(blocks: int, sm_count: int, longest: float, mean: float, column_us
 
 
 def memory_bytes(of: Attention, item_bytes: int) -> float:
-    """Bytes that one call reads and writes."""
+    """Bytes that one call reads and writes; every head reads a mask of its own accord."""
     queries = of.texts * of.heads * of.queries
     keys = of.texts * of.key_heads * of.keys
     once = item_bytes * (queries * (of.dim + of.value_dim) + keys * (of.dim + of.value_dim))
+    if of.masked:
+        once += item_bytes * queries * of.keys
     if not of.backward:
         return once
     # The results and their gradients twice, and the 32-bit gradient of the queries written, read and converted.
@@ -216,7 +223,14 @@ def sizes(problem: Problem) -> Attention | None:
         rows, columns = ceil(rows / texts), ceil(columns / texts)
     causal = any(str(detail.get(name, 0)) not in ("0", "False") for name in ("is_causal", "causal", "custom_mask_type"))
     splits = not backward and str(detail.get("dropout_p", "0.0")) in ("0.0", "0")
-    return Attention(texts, heads, key_heads, rows, columns, query[-1], value[-1], causal, backward, splits)
+    masked = _is_masked(shapes[first + 3 :], rows, columns, backward and columns == value[-1])
+    return Attention(texts, heads, key_heads, rows, columns, query[-1], value[-1], causal, backward, splits, masked)
+
+
+def _is_masked(rest: Sequence[tuple[int, ...]], queries: int, keys: int, results_too: bool) -> bool:
+    """Whether a mask is among the tensors after the values; `results_too` if the forward's results look like one."""
+    like = [shape for shape in rest if len(shape) in (2, 4) and shape[-1] == keys and shape[-2] in (1, queries)]
+    return len(like) > results_too
 
 
 def kernel_of(problem: Problem) -> str:

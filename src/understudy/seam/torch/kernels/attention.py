@@ -25,8 +25,8 @@ aten = torch.ops.aten
 Values = Callable[..., tuple[object, ...]]
 LIFTS = VERSION >= (2, 14)
 """From torch 2.14 on tensors of three dimensions get a fourth one, and so a fused kernel."""
-MASK_ALIGNMENT = 16
-"""Elements to which the last dimension of a mask is padded for the memory-efficient kernel."""
+MASK_ALIGNMENT = 8
+"""Elements to which a mask's rows are padded for the memory-efficient kernel, where its strides are no multiples."""
 LSE_ALIGNMENT = 32
 
 
@@ -58,14 +58,16 @@ def composite(
         return out.squeeze(0)
     backend = _choose(state, index, query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.where(attn_mask, query.new_zeros(()), -math.inf)
+        hidden = torch.scalar_tensor(-math.inf, dtype=query.dtype, device=attn_mask.device)
+        attn_mask = torch.where(attn_mask, 0.0, hidden)
     if backend == choice.MATH:
         math_out: Tensor = aten._scaled_dot_product_attention_math.default(
             query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
         )[0]
         return math_out
-    mask = _prepared(attn_mask, query, key, backend)
-    return _run(backend, query, key, value, mask, dropout_p, is_causal, scale)
+    if backend == choice.EFFICIENT and attn_mask is not None:
+        attn_mask = _prepared(attn_mask, query, key)
+    return _run(backend, query, key, value, attn_mask, dropout_p, is_causal, scale)
 
 
 def _choose(
@@ -111,15 +113,12 @@ def _run(
     return found
 
 
-def _prepared(mask: Tensor | None, query: Tensor, key: Tensor, backend: int) -> Tensor | None:
-    """A mask of all heads, its rows padded as the memory-efficient kernel wants them."""
-    if mask is None:
-        return None
-    shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    missing = -mask.shape[-1] % MASK_ALIGNMENT
-    if backend == choice.EFFICIENT and missing:
-        mask = F.pad(mask, (0, missing))[..., : key.shape[2]]
-    return mask.expand(shape)
+def _prepared(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """A mask of all heads for the memory-efficient kernel, its rows padded (preprocess_mask of attention.cpp)."""
+    if mask.stride(-1) != 1 or any(stride % MASK_ALIGNMENT for stride in mask.stride()[:-1]):
+        keys = mask.shape[-1]
+        mask = F.pad(mask, (0, MASK_ALIGNMENT - keys % MASK_ALIGNMENT))[..., :keys]
+    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 
 # ---------------------------------------------------------------------------------------------- the operators

@@ -22,6 +22,8 @@ CUDNN_ORDER = (CUDNN, FLASH, EFFICIENT, MATH)
 NEWEST = (12, 1)
 EFFICIENT_SHARES_HEADS = (2, 12)
 """The first PyTorch whose memory-efficient kernel takes fewer key heads than query heads."""
+CUDNN_TAKES_WIDE_HEADS = (2, 8)
+"""The first PyTorch that gives cuDNN heads wider than 128, on Hopper."""
 
 
 class Problem(NamedTuple):
@@ -84,7 +86,7 @@ def _prefers_cudnn(problem: Problem) -> bool:
 
 
 def _shaped(problem: Problem) -> bool:
-    """Four dimensions, no empty sequence, neighbours in the last dimension, one type."""
+    """Four dimensions, no empty sequence, neighbours in the last dimension (the mask's too), one type."""
     tensors = (problem.query, problem.key, problem.value)
     if problem.nested:
         return all(t.dim() == 4 for t in tensors) and len({t.dtype for t in tensors}) == 1
@@ -93,7 +95,27 @@ def _shaped(problem: Problem) -> bool:
         and len({t.dtype for t in tensors}) == 1
         and len({t.shape[0] for t in tensors}) == 1
         and all(t.shape[2] > 0 and (t.stride(-1) == 1 or t.shape[-1] == 1) for t in tensors)
+        and (problem.mask is None or problem.mask.stride(-1) == 1)
     )
+
+
+def _mask_fits_cudnn(problem: Problem) -> bool:
+    """A mask without a gradient, of two dimensions or of four, each whole or 1 (check_attn_mask_shape)."""
+    mask, query = problem.mask, problem.query
+    if mask is None:
+        return True
+    whole = (*query.shape[:3], problem.key.shape[2])
+    return (
+        not mask.requires_grad
+        and mask.dim() in (2, 4)
+        and all(size in (1, full) for size, full in zip(mask.shape, whole[-mask.dim() :], strict=True))
+    )
+
+
+def _cudnn_width(problem: Problem) -> int:
+    """The widest heads that cuDNN's kernel takes."""
+    wide = problem.gpu.compute_capability == (9, 0) and problem.cudnn >= 91000 and VERSION >= CUDNN_TAKES_WIDE_HEADS
+    return 256 if wide else 128
 
 
 def _heads(problem: Problem, shared: bool) -> bool:
@@ -154,7 +176,8 @@ def _cudnn(problem: Problem) -> bool:
         and (8, 0) <= problem.gpu.compute_capability <= NEWEST
         and dropout * 16 == int(dropout * 16)
         and _heads(problem, shared=True)
-        and max(query.shape[-1], value.shape[-1]) <= 128
+        and _mask_fits_cudnn(problem)
+        and max(query.shape[-1], value.shape[-1]) <= _cudnn_width(problem)
         and query.shape[-1] % 8 == value.shape[-1] % 8 == 0
         and key.shape[2] != 1
         and not (dropout and query.shape[2] == 1)
