@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from hardware import __main__ as command  # noqa: E402
 from hardware import context, sides, stages, worker  # noqa: E402
 from hardware.context import Context  # noqa: E402
-from hardware.stages import corpus, documents, facts, families, profiles, times  # noqa: E402
+from hardware.stages import corpus, documents, facts, families, networks, profiles, times  # noqa: E402
 
 CONTEXT = Context("native", False, "V100", 1, "unused", short=True)
 
@@ -175,6 +175,18 @@ def test_kernels_belong_to_the_innermost_operator_around_their_launch() -> None:
 def test_times_are_compared_as_ratios() -> None:
     rows = times.rows({"m": {"device_ms": 4.0, "host_ms": 2.0}}, {"m": {"device_ms": 5.0, "host_ms": 1.0}})
     assert [row.emulated for row in rows] == ["5.0 (1.25x)", "1.0 (0.50x)"]
+
+
+def test_speed_ups_of_compiling_are_compared_and_ranked() -> None:
+    def side(*steps_ms: float) -> dict:
+        items = [f"{name}, {how} inference" for name in ("vgg16", "bert", "opt") for how in ("eager", "compiled")]
+        same = dict.fromkeys(("host_ms", "kernel_us", "kernels", "peak allocated", "peak reserved"), 1)
+        return {item: {**same, "device_ms": ms} for item, ms in zip(items, steps_ms, strict=True)}
+
+    real, ours = side(4.0, 2.0, 6.0, 2.0, 5.0, 5.0), side(4.0, 2.5, 6.0, 4.0, 5.0, 5.0)
+    told = {row.item: row.emulated for row in networks.rows(real, ours)}
+    assert told["inference, speed-up of compiling: median error of 3"] == "20.0%, worst 50.0%, Kendall's tau 0.33"
+    assert told["compiled inference, peak allocated: median error of 3"] == "0.0%, bias +0.0%, worst 0.0%"
 
 
 def test_a_test_of_the_documents_runs_without_understudy_on_a_real_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,19 @@ def test_elementwise_work_is_one_kernel(session: Session) -> None:
     assert ("nodes", 1) in kernel.signature.detail
 
 
+def test_random_numbers_of_several_layers_cost_the_same(session: Session) -> None:
+    """One kernel serves them all, and gets the number of its seed among its arguments."""
+    fused = torch.compile(lambda x, w: F.dropout(F.dropout(F.dropout(x @ w) @ w) @ w))
+    x = torch.randn(256, 256, device="cuda")
+    fused(x, x)
+    before = len(session.trace)
+    fused(x, x)
+    kernels = [record.signature for record in list(session.trace)[before:] if record.kind == Kind.KERNEL]
+    dropouts = [(one.read_bytes, one.written_bytes) for one in kernels if "dropout" in one.name]
+    assert len(dropouts) == 3
+    assert len(set(dropouts)) == 1
+
+
 def test_products_are_the_librarys(session: Session) -> None:
     module = layers()
     compiled = torch.compile(module)

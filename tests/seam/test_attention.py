@@ -239,6 +239,17 @@ def test_cudnns_wide_heads(monkeypatch: pytest.MonkeyPatch, gpu: str, cudnn: int
     assert choice.choose(problem) == expected
 
 
+@pytest.mark.parametrize(("version", "dropout", "expected"), [
+    ((2, 11), 0.1, choice.CUDNN), ((2, 12), 0.1, choice.FLASH), ((2, 12), 0.125, choice.CUDNN),
+])  # fmt: skip
+def test_cudnns_dropout(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], dropout: float, expected: int
+) -> None:
+    monkeypatch.setattr(choice, "VERSION", version)
+    problem = choice.Problem(*heads(HALF), None, dropout, False, gpus.parse("H100")[0], 91900, (13, 0))
+    assert choice.choose(problem) == expected
+
+
 def test_cudnns_mask_is_not_written_out_for_every_head() -> None:
     with understudy.emulate("H100", no_data=True), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         parts = [part.detach() for part in heads(HALF, 1024, 64, "cuda")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import combinations
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -192,7 +193,7 @@ def _tokens(network: Network, batch: int, training: bool) -> tuple[Any, Callable
 
 
 def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
-    """Each mode's errors; then ratios of times, memory that is further apart than the band, numbers of kernels."""
+    """Errors by mode, of speed-ups; ratios of times, memory further apart than the band, numbers of kernels."""
     found = []
     errors: dict[str, list[float]] = {}
     for item, real, ours in both(native, emulated):
@@ -207,10 +208,38 @@ def rows(native: dict[str, Any], emulated: dict[str, Any]) -> list[Row]:
             found.append(Row(f"{item}, {key}", f"{real[key]:,}", f"{ours[key]:,}", off))
         bound = "host" if real["host_ms"] >= HOST_BOUND * real["device_ms"] else "device"
         mode = item.partition(", ")[2]
-        for words, key in (("time in kernels", "kernel_us"), (f"a step that the {bound} bounds", "device_ms")):
+        for words, key in (
+            ("time in kernels", "kernel_us"),
+            (f"a step that the {bound} bounds", "device_ms"),
+            ("peak allocated", "peak allocated"),
+        ):
             errors.setdefault(f"{mode}, {words}", []).append(ours[key] / real[key] - 1.0)
     summed = []
     for words, of in errors.items():
         told = f"{median(map(abs, of)):.1%}, bias {median(of):+.1%}, worst {max(map(abs, of)):.1%}"
         summed.append(Row(f"{words}: median error of {len(of)}", "", told, False))
+    for use in ("inference", "training"):
+        pairs = _speed_ups(native, emulated, use)
+        if len(pairs) > 1:
+            of = [ours / real - 1.0 for real, ours in pairs]
+            told = f"{median(map(abs, of)):.1%}, worst {max(map(abs, of)):.1%}, Kendall's tau {_tau(pairs):.2f}"
+            summed.append(Row(f"{use}, speed-up of compiling: median error of {len(of)}", "", told, False))
     return [*summed, *found]
+
+
+def _speed_ups(native: dict[str, Any], emulated: dict[str, Any], use: str) -> list[tuple[float, float]]:
+    """An eager step over the compiled one, natively and emulated, of the networks that ran both ways on both sides."""
+    ran = {item: (real, ours) for item, real, ours in both(native, emulated) if not failed(real) and not failed(ours)}
+    found = []
+    for name in NETWORKS:
+        eager, compiled = (ran.get(f"{name}, {how} {use}") for how in ("eager", "compiled"))
+        if eager and compiled:
+            real, ours = (one["device_ms"] / other["device_ms"] for one, other in zip(eager, compiled, strict=True))
+            found.append((real, ours))
+    return found
+
+
+def _tau(pairs: list[tuple[float, float]]) -> float:
+    """Kendall's tau (a) of two rankings."""
+    signs = [1 if (a[0] - b[0]) * (a[1] - b[1]) > 0 else -1 for a, b in combinations(pairs, 2)]
+    return sum(signs) / len(signs)

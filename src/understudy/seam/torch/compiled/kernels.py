@@ -53,6 +53,14 @@ class Generated(Protocol):
     """Buffers that only its own nodes use, so that they never come to memory."""
     numels: Mapping[str, accesses.Expression]
     """How far it goes in each dimension of its grid ("x", "y", "z") and of its reduction ("r0_", "r1_")."""
+    range_trees: Sequence[Tree]
+    inside_reduction: bool
+
+
+class Tree(Protocol):
+    """A dimension of a kernel's grid or of its reduction."""
+
+    is_reduction: bool
 
 
 class KernelFacts(NamedTuple):
@@ -60,7 +68,8 @@ class KernelFacts(NamedTuple):
 
     `nodes` is how many nodes of the schedule it fuses, `rows` how many reductions it makes (none if it is pointwise),
     `again_bytes` what further reduction loops read again, `tiled` whether its grid has two dimensions, as for layouts
-    that change, `operator` the one of `ATTENTION` whose work a template does.
+    that change, `operator` the one of `ATTENTION` whose work a template does. `sizes` is how many of its last arguments
+    say how large it is; before them there may be other numbers, as where its random numbers begin (0: not known).
     """
 
     name: str
@@ -73,6 +82,7 @@ class KernelFacts(NamedTuple):
     again_bytes: int = 0
     tiled: bool = False
     operator: str = ""
+    sizes: int = 0
 
 
 class Schedule(threading.local):
@@ -100,7 +110,7 @@ class Kernel:
         local = state.local
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         device = max(map(device_of, tensors), default=local.device)
-        numbers = prod(value for value in args if type(value) is int and value > 0)
+        numbers = prod(value for value in args[-self.facts.sizes :] if type(value) is int and value > 0)
         if self.size is None:
             self.size = numbers
         flops = self.answers.take(about(self.facts.operator)) if self.facts.operator else None
@@ -193,7 +203,9 @@ def _facts(name: str, node_schedule: Sequence[object], kernel: Generated, graph:
         again = moved.again_bytes if kind == "reduction" else 0
         rows = 0 if kind == "pointwise" else accesses.rows(kernel.numels, graph)
         tiled = "y" in kernel.numels
-        return KernelFacts(name, kind, moved.read_bytes, moved.written_bytes, 0, len(nodes), rows, again, tiled)
+        sizes = sum(not tree.is_reduction or kernel.inside_reduction for tree in kernel.range_trees)
+        facts = KernelFacts(name, kind, moved.read_bytes, moved.written_bytes, 0, len(nodes), rows, again, tiled)
+        return facts._replace(sizes=sizes)
     read, written = _buffers(nodes, kernel.removed_buffers)
     if kind != "template":
         return KernelFacts(name, kind, read, written, 0, len(nodes))

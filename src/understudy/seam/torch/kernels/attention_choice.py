@@ -22,6 +22,8 @@ CUDNN_ORDER = (CUDNN, FLASH, EFFICIENT, MATH)
 NEWEST = (12, 1)
 EFFICIENT_SHARES_HEADS = (2, 12)
 """The first PyTorch whose memory-efficient kernel takes fewer key heads than query heads."""
+CUDNN_ROUNDS_DROPOUT = (2, 12)
+"""The first PyTorch that gives cuDNN multiples of 1/16 alone as dropout's probability (pytorch/pytorch#174245)."""
 CUDNN_TAKES_WIDE_HEADS = (2, 8)
 """The first PyTorch that gives cuDNN heads wider than 128, on Hopper."""
 
@@ -174,7 +176,7 @@ def _cudnn(problem: Problem) -> bool:
         and not (torch.are_deterministic_algorithms_enabled() and not C._get_deterministic_algorithms_warn_only())
         and _low_precision(problem)
         and (8, 0) <= problem.gpu.compute_capability <= NEWEST
-        and dropout * 16 == int(dropout * 16)
+        and (VERSION < CUDNN_ROUNDS_DROPOUT or dropout * 16 == int(dropout * 16))
         and _heads(problem, shared=True)
         and _mask_fits_cudnn(problem)
         and max(query.shape[-1], value.shape[-1]) <= _cudnn_width(problem)
