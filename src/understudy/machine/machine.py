@@ -382,23 +382,21 @@ class Machine:
         if stream.capture is not None:
             return []
         join(stream.order, host.order)
-        lane, agent, epoch = self.lane(host, stream), stream.agent, stream.epoch
+        lane, agent, epoch, order = self.lane(host, stream), stream.agent, stream.epoch, stream.order
         found = []
         for write, ranges in ((False, reads), (True, writes)):
             for storage, start, end, strided in ranges:
                 access = Access(agent, epoch, start, end, write, lane, site, strided)
-                found.append(self._touch(storage, access, stream.order))
-        return [hazard for hazard in found if hazard is not None]
-
-    def _touch(self, storage: Storage, access: Access, order: VectorClock) -> Hazard | None:
-        if storage.accesses is None:
-            storage.accesses = Accesses()
-        other = storage.accesses.conflict(access, order) if self.concurrent else None
-        storage.accesses.add(access)
-        storage.accesses.forget(self.host_order)
-        if other is None:
-            return None
-        return self.hazard("freed-in-use" if other.freed else "unsynchronized-access", other, access)
+                known = storage.accesses
+                if known is None:
+                    known = storage.accesses = Accesses()
+                other = known.conflict(access, order) if self.concurrent else None
+                known.add(access)
+                known.forget(self.host_order)
+                if other is not None:
+                    code = "freed-in-use" if other.freed else "unsynchronized-access"
+                    found.append(self.hazard(code, other, access))
+        return found
 
     def hazard(self, code: str, first: Access, second: Access, allocated: int = 0) -> Hazard:
         """Record that two accesses met without order."""

@@ -53,8 +53,18 @@ class Level:
         """Raise the level by `amount` from `start_ns` until `end_ns`."""
         if end_ns <= start_ns:
             return
+        times, steps = self.times, self.steps
+        if times and start_ns >= times[-1]:  # after all the others, as most kernels are
+            after = steps[-1]
+            if start_ns == times[-1]:
+                steps[-1] = after + amount
+            else:
+                times.append(start_ns)
+                steps.append(after + amount)
+            times.append(end_ns)
+            steps.append(after)
+            return
         first, last = self._step(start_ns), self._step(end_ns)
-        steps = self.steps
         for index in range(first, last):
             steps[index] += amount
 

@@ -83,22 +83,34 @@ class Accesses:
 
         One to what lies there now comes before one to what was freed there: whoever waits for it waits for both.
         """
+        agent = access.agent
         reused: Access | None = None
-        for other in (*self.writes, *self.reads) if access.write else self.writes:
-            if _unordered(other, access, clock):
-                if not other.freed:
-                    return other
-                reused = reused or other
+        for others in (self.writes, self.reads) if access.write else (self.writes,):
+            for other in others:
+                if other.agent != agent and _unordered(other, access, clock):
+                    if not other.freed:
+                        return other
+                    reused = reused or other
         return reused
 
     def add(self, access: Access) -> None:
         """Remember `access`; a write replaces what it covers, a read replaces the same agent's earlier one."""
-        if access.write:
-            self.writes = [w for w in self.writes if not _covers(access, w)]
-            self.reads = [r for r in self.reads if not _covers(access, r)]
+        if access.strided is None:
+            agent, start, end = access.agent, access.start, access.end
+            if access.write:
+                self.writes = [w for w in self.writes if w.start < start or w.end > end]
+                if self.reads:
+                    self.reads = [r for r in self.reads if r.start < start or r.end > end]
+                self.writes.append(access)
+            else:
+                self.reads = [r for r in self.reads if r.agent != agent or r.start < start or r.end > end]
+                self.reads.append(access)
+        elif access.write:
+            self.writes = [w for w in self.writes if w.strided != access.strided]
+            self.reads = [r for r in self.reads if r.strided != access.strided]
             self.writes.append(access)
         else:
-            self.reads = [r for r in self.reads if not (r.agent == access.agent and _covers(access, r))]
+            self.reads = [r for r in self.reads if not (r.agent == access.agent and r.strided == access.strided)]
             self.reads.append(access)
 
     def forget(self, clock: VectorClock) -> None:
@@ -113,7 +125,8 @@ class Accesses:
 
     def unordered(self, clock: VectorClock) -> list[Access]:
         """The accesses that `clock` does not know to be complete."""
-        return [a for a in (*self.writes, *self.reads) if not knows(clock, a.agent, a.epoch)]
+        known = clock.get
+        return [a for a in (*self.writes, *self.reads) if known(a.agent, 0) < a.epoch]
 
 
 def freed(before: Accesses, address: int, size: int) -> Accesses:
@@ -150,12 +163,13 @@ def merged(clock: VectorClock, one: object, other: object) -> object:
     one, other = _unless_known(clock, one), _unless_known(clock, other)
     if not (isinstance(one, Accesses) and isinstance(other, Accesses)):
         return one or other
+    for kept, added in ((one, other), (other, one)):
+        parts = ((kept.writes, added.writes), (kept.reads, added.reads))
+        if not kept.base and all(_holds(part, beside, added.base) for part, beside in parts):
+            return kept
     made = Accesses()
     made.writes = _merged(one.base, one.writes, other.base, other.writes)
     made.reads = _merged(one.base, one.reads, other.base, other.reads)
-    for known in (one, other):
-        if not known.base and _same(known.writes, made.writes) and _same(known.reads, made.reads):
-            return known
     return made
 
 
@@ -164,37 +178,35 @@ def _unless_known(clock: VectorClock, before: object) -> object:
     return None if isinstance(before, Accesses) and not before.unordered(clock) else before
 
 
-def _same(some: list[Access], others: list[Access]) -> bool:
-    """Whether these are the same accesses, in whatever order."""
-    return len(some) == len(others) and set(map(_facts, some)) == set(map(_facts, others))
-
-
-def _facts(access: Access) -> tuple[int | bool, ...]:
-    return (
-        access.agent, access.epoch, access.start, access.end, access.write, access.lane, access.site, access.freed,
-        access.strided is None,
-    )  # fmt: skip
+def _holds(kept: list[Access], added: list[Access], base: int) -> bool:
+    """Whether a block's accesses, counted from address 0, have those of another one at `base`, at least as late."""
+    if not added:
+        return True
+    if len(kept) < len(added) or len(kept) + len(added) > ROOM:
+        return False
+    latest = {(a.agent, a.start, a.end): a.epoch for a in kept if a.strided is None and not a.freed}
+    return len(latest) == len(kept) and all(
+        latest.get((a.agent, a.start + base, a.end + base), -1) >= a.epoch for a in added
+    )
 
 
 def _merged(base: int, one: list[Access], other_base: int, other: list[Access]) -> list[Access]:
     """The accesses of two blocks by address; of each agent only the last one, on all its bytes, where they are many."""
     found: dict[tuple[int, int, int], Access] = {}
     many = len(one) + len(other) > ROOM
-    for at, access in (*((base, access) for access in one), *((other_base, access) for access in other)):
-        start, end = access.start + at, access.end + at
-        key = (access.agent, 0, 0) if many else (access.agent, start, end)
-        known = found.get(key)
-        last = access if known is None or known.epoch < access.epoch else known
-        if known is not None:
-            start, end = min(start, known.start), max(end, known.end)
-        found[key] = Access(last.agent, last.epoch, start, end, last.write, last.lane, last.site)
+    for at, accesses in ((base, one), (other_base, other)):
+        for access in accesses:
+            start, end = access.start + at, access.end + at
+            key = (access.agent, 0, 0) if many else (access.agent, start, end)
+            known = found.get(key)
+            if known is None and not (at or access.freed or access.strided):
+                found[key] = access
+                continue
+            last = access if known is None or known.epoch < access.epoch else known
+            if known is not None:
+                start, end = min(start, known.start), max(end, known.end)
+            found[key] = Access(last.agent, last.epoch, start, end, last.write, last.lane, last.site)
     return list(found.values())
-
-
-def _covers(new: Access, old: Access) -> bool:
-    if new.strided is not None:
-        return new.strided == old.strided
-    return new.start <= old.start and new.end >= old.end
 
 
 def _meet(one: Access, other: Access) -> bool:
@@ -207,10 +219,5 @@ def _meet(one: Access, other: Access) -> bool:
 
 
 def _unordered(old: Access, new: Access, clock: VectorClock) -> bool:
-    return (
-        old.agent != new.agent
-        and old.start < new.end
-        and new.start < old.end
-        and not knows(clock, old.agent, old.epoch)
-        and _meet(old, new)
-    )
+    """Whether accesses of two agents meet, and nothing orders them."""
+    return old.start < new.end and new.start < old.end and not knows(clock, old.agent, old.epoch) and _meet(old, new)

@@ -15,7 +15,16 @@ from understudy.seam.torch.compiled.answers import ANSWER, Answers
 from understudy.seam.torch.compiled.recipes import Form, Place, Recipes, Recording, place_of
 from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.operators.plan import tensors_in
-from understudy.seam.torch.tags import HOST_TAG, Storage, Tag, attach, is_physically_meta, parts_of, storage_of
+from understudy.seam.torch.tags import (
+    FLOATING,
+    HOST_TAG,
+    Storage,
+    Tag,
+    attach,
+    is_physically_meta,
+    parts_of,
+    storage_of,
+)
 from understudy.trace.operation import Kind
 from understudy.trace.trace import KIND, SIGNATURE
 
@@ -58,6 +67,8 @@ class Program:
     def __call__(self, inputs: list[object]) -> Sequence[object]:
         cost = self.accounting.machine.installed[0].cost
         self.accounting.local.host.now_ns += cost.compiled_call_ns(0 if self.is_backward else len(inputs))
+        if self.is_backward:
+            self._settle(inputs)
         answers = self.answers
         answers.known.clear()
         computed = None
@@ -71,6 +82,14 @@ class Program:
             return _joined(self._called(inputs, form), computed)
         inputs.clear()
         return _joined(recipe.follow(self.dispatch.state, form.tags), computed)
+
+    def _settle(self, inputs: Sequence[object]) -> None:
+        """Give gradients that autograd made of nothing, for results that the loss does not use, the others' device."""
+        dense = [value for value in inputs if isinstance(value, Tensor) and value.layout is torch.strided]
+        devices = [storage_of(tensor)._us.device for tensor in dense]
+        if FLOATING in devices:
+            for tensor in dense:
+                self.dispatch.state.settle(tensor, max(devices))
 
     def _called(self, inputs: list[object], form: Form | None) -> Sequence[object]:
         """What the wrapper gives, tensors without values; a call of this form may be written down."""

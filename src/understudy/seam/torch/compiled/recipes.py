@@ -1,9 +1,9 @@
 """What a generated wrapper does to the machine, written down at one call and done again at later ones of the same form.
 
-A wrapper whose inputs are tensors alone, and which asks for no values, takes memory, gives it back and launches kernels
-in the same way at each call with tensors that lie alike. Its own code runs for the first calls of a form. After that
-its recipe does, which gives the same rows, times and memory without PyTorch. A recipe is neither written nor followed
-while somebody watches accesses, placements or operators.
+A wrapper whose inputs are tensors and sizes, and which asks for no values, takes memory, gives it back and launches
+kernels in the same way at each call with the same sizes and tensors that lie alike. Its own code runs for the first
+calls of a form. After that its recipe does, which gives the same rows, times and memory without PyTorch. A recipe is
+neither written nor followed while somebody watches accesses, placements or operators.
 """
 
 from __future__ import annotations
@@ -96,11 +96,14 @@ def place_of(tensor: Tensor) -> Place:
 
 
 def form_of(state: State, inputs: Sequence[object]) -> Form | None:
-    """The form of a call; None where an input is no dense tensor, or lies in page-locked memory."""
+    """The form of a call; None where an input is neither a dense tensor nor a size, or lies in page-locked memory."""
     key: list[Hashable] = [state.local.device]
     tags: list[Tag] = []
     numbers: dict[int, int] = {}
     for value in inputs:
+        if value.__class__ is int:
+            key.append(value)
+            continue
         if not isinstance(value, Tensor) or value.layout is not torch.strided:
             return None
         tag = storage_of(value)._us

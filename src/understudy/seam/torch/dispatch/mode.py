@@ -5,7 +5,7 @@ Speed matters: the plain case, tensors of one device and no keywords, takes one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, Self
 
@@ -54,12 +54,15 @@ from understudy.seam.torch.tags import (
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 STRIDED = torch.strided
+ORDINARY = frozenset({Tensor, Parameter})
 PLAIN = torch._C._disabled_torch_dispatch_impl
 CPU_DEVICE = torch.device("cpu")
 NONE_OR_FIRST = ((), (0,))
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 get_mode = torch._C._get_dispatch_mode
 ADDITIONS = ("aten::add", "aten::add_")
+MOST_HOST_COSTS = 10_000
+"""How many are kept: a program's data may come in any number of shapes."""
 Handler = Callable[["Dispatch", Plan, OpOverload, Arguments, Keywords], object]
 
 
@@ -90,6 +93,7 @@ class Dispatch(TorchDispatchMode):
         self.deviations = deviations
         self.plans = state.plans
         self.costs: dict[Hashable, Cost] = {}
+        self.host_costs: dict[Hashable, int] = {}  # ns of operators on host tensors
         self.listed: dict[Hashable, Listed] = {}  # calls of operators over lists, by their form (`kernels.foreach`)
         self.recorder: Recorder | None = None
         self.traced = 0  # by how many modes that write operators with real values into a graph (`make_fx`)
@@ -102,7 +106,7 @@ class Dispatch(TorchDispatchMode):
     def again(self) -> Self:
         """The same mode for another thread."""
         other = type(self)(self.state, self.handlers, self.deviations)
-        other.costs, other.listed = self.costs, self.listed
+        other.costs, other.listed, other.host_costs = self.costs, self.listed, self.host_costs
         return other
 
     @classmethod
@@ -167,10 +171,12 @@ class Dispatch(TorchDispatchMode):
             value = args[0]
             if value.__class__ is Tensor or value.__class__ is Parameter:
                 try:
-                    device = storage_of(value)._us.device
+                    tag = storage_of(value)._us
                 except (NotImplementedError, RuntimeError, ValueError):
                     return self.general(plan, func, args, {})
-                if device >= 0:
+                if tag is HOST_TAG:
+                    return func._op(*args)
+                if tag.device >= 0:
                     out = plan.run(*args)
                     self.local.host.now_ns += VIEW_NS
                     return out
@@ -191,13 +197,15 @@ class Dispatch(TorchDispatchMode):
                     return self.general(plan, func, args, {})
                 found = tag.device
                 if found != device:
-                    if found < 0 or device != NOWHERE:
+                    if found < CPU or device != NOWHERE:
                         return self.general(plan, func, args, {})
                     device, first = found, tag
             elif kind is list or kind is tuple:
                 if value and isinstance(value[0], Tensor):
                     found = common_device(value, key)
-                    if found < 0 or found != device != NOWHERE:
+                    if found < 0 and (found != CPU or not ORDINARY.issuperset(map(type, value))):
+                        return self.general(plan, func, args, {})
+                    if found != device != NOWHERE:
                         return self.general(plan, func, args, {})
                     device = found
                 elif plan.attributes:
@@ -209,6 +217,8 @@ class Dispatch(TorchDispatchMode):
             elif plan.attributes:
                 key.append(value)
         if device < 0:
+            if device == CPU and plan.builtin:
+                return self.on_host(plan, func, args, {}, (), key)
             return self.general(plan, func, args, {})
         near = plan.called or self.room.near
         out = self.call(plan, func, args, {}, device) if near else plan.strided(*args)
@@ -279,16 +289,26 @@ class Dispatch(TorchDispatchMode):
         return out
 
     def on_host(
-        self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, floating: list[Tensor]
+        self,
+        plan: Plan,
+        func: OpOverload,
+        args: Arguments,
+        kwargs: Keywords,
+        floating: Sequence[Tensor],
+        key: list[Hashable] | None = None,
     ) -> object:
-        """Run an operator on host tensors; what floating tensors give floats as well."""
+        """Run an operator on host tensors; what floating tensors give floats as well.
+
+        `key` names the operator, and the shapes and types of its arguments.
+        """
         late = self.state.late
         if late.pending:
             late.host_operation(plan, args, kwargs)
         if plan.resizes:
             self.state.unpin_fixed(tensors_in((*args, *kwargs.values())))
         out = self.call(plan, func, args, kwargs, CPU)
-        self.local.host.now_ns += on_cpu(self.machine, plan, func, args, kwargs, out)
+        if plan.kernel:
+            self.local.host.now_ns += self.host_ns(plan, func, args, kwargs, out, key)
         if late.sources:
             for tensor in tensors_in([args[i] for i in plan.mutated]):
                 late.overwritten(tensor)
@@ -296,6 +316,20 @@ class Dispatch(TorchDispatchMode):
             for tensor in tensors_in((out,)):
                 self.float(tensor)
         return out
+
+    def host_ns(
+        self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, out: object, key: list[Hashable] | None
+    ) -> int:
+        """What an operator on host tensors takes the host, in nanoseconds."""
+        if key is None or out.__class__ is not Tensor or out.layout is not STRIDED:
+            return on_cpu(self.machine, plan, func, args, kwargs, out)
+        name = (*key, size_of(out), out.dtype)
+        known = self.host_costs.get(name)
+        if known is None:
+            if len(self.host_costs) == MOST_HOST_COSTS:
+                self.host_costs.clear()
+            known = self.host_costs[name] = on_cpu(self.machine, plan, func, args, kwargs, out)
+        return known
 
     def scan(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> tuple[int, list[Tensor]]:
         """The device of an operator's tensors, and those among them that float; raises PyTorch's error on a mixture."""

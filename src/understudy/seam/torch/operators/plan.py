@@ -16,7 +16,7 @@ from understudy.machine.machine import Machine
 from understudy.seam.torch.operators import tables
 from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.device_checks import CHECKED
-from understudy.seam.torch.tags import NOWHERE, VERSION, size_of, storage_of, tag_of
+from understudy.seam.torch.tags import NOWHERE, VERSION, dtype_of, shape_of, size_of, storage_of, tag_of
 from understudy.trace.operation import Signature
 
 RANDOM_ARGUMENT, RANDOM_STATE = 1, 2
@@ -217,17 +217,14 @@ def selects(args: Arguments) -> bool:
 
 def common_device(tensors: Iterable[torch.Tensor], key: list[Hashable]) -> int:
     """The device of a list of plain tensors that share one, with their shapes and types in `key`; else NOWHERE."""
-    device = NOWHERE
+    parts = list(tensors)
     try:
-        for part in tensors:
-            found: int = storage_of(part)._us.device
-            if found != device != NOWHERE:
-                return NOWHERE
-            device = found
-            key += (part.shape, part.dtype)
+        devices = {storage._us.device for storage in map(storage_of, parts)}
+        key += map(shape_of, parts)
+        key += map(dtype_of, parts)
     except (NotImplementedError, RuntimeError, TypeError, ValueError):  # sparse ones, nested ones, None
         return NOWHERE
-    return device
+    return devices.pop() if len(devices) == 1 else NOWHERE
 
 
 def written_by(plan: Plan, args: Arguments, kwargs: Keywords) -> list[torch.Tensor]:

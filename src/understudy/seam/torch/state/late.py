@@ -161,9 +161,15 @@ class Late:
 
     def host_operation(self, plan: Plan, args: Arguments, kwargs: Keywords) -> None:
         """Called before an operator on host tensors runs: report what it reads too early or overwrites."""
-        written = {id(t) for i in plan.mutated if i < len(args) for t in tensors_in((args[i],))}
-        for tensor in tensors_in((*args, *kwargs.values())):
-            if tensor.layout is torch.strided and not plan.view and not tensor.is_nested:
+        if plan.view:
+            return
+        if self.clock:
+            self.land()
+        dense = (t for t in tensors_in((*args, *kwargs.values())) if t.layout is torch.strided and not t.is_nested)
+        pinned = [tensor for tensor in dense if storage_of(tensor)._us is not HOST_TAG]
+        if pinned:
+            written = {id(t) for i in plan.mutated if i < len(args) for t in tensors_in((args[i],))}
+            for tensor in pinned:
                 self.host_touch(tensor, id(tensor) in written)
 
     def host_touch(self, tensor: torch.Tensor, write: bool = False) -> None:

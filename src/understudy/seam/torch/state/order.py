@@ -254,19 +254,23 @@ class Order:
             for part in parts_of(tensor):
                 self._add(ranges, part)
             return
-        if tensor.numel() == 0:
-            return
         tag = storage_of(tensor)._us
         if tag.device < 0:
+            return
+        if tensor.is_nested:
+            size = tag.size if tensor.numel() else 0
+        else:
+            size = tensor.nbytes
+        if not size:
             return
         if tag.accesses is None or tag.epoch:
             tag.accesses = self._earlier(tag)
         gaps: Strided | None = None
         if tensor.is_nested:
-            start, end = 0, tag.size
+            start, end = 0, size
         elif tensor.is_contiguous():
-            start = int(tensor.storage_offset()) * tensor.element_size()
-            end = start + tensor.numel() * tensor.element_size()
+            start = 0 if size == tag.size else int(tensor.storage_offset()) * tensor.element_size()
+            end = start + size
         else:
             start, end = byte_range(tensor)
             gaps = strided(start, tensor.element_size(), tensor.shape, tensor.stride())

@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.utils._device
 
@@ -25,6 +26,8 @@ FROM_DATA = ("tensor", "as_tensor", "asarray", "sparse_coo_tensor", "sparse_csr_
              "sparse_bsr_tensor", "sparse_bsc_tensor", "sparse_compressed_tensor")  # fmt: skip
 """Constructors that build from Python data on the host, below the dispatch mode, and then move."""
 
+DATA = frozenset({np.ndarray, float, int, list})
+"""What has no device: most of a data set is made of it, so it is looked at first."""
 T = TypeVar("T")
 function_modes: Callable[[], bool] = torch._C._is_torch_function_mode_enabled
 NESTED = torch._C._nested  # type: ignore[attr-defined]
@@ -191,6 +194,8 @@ def _from_data(state: State, stock: Callable[..., torch.Tensor]) -> Callable[...
     def constructor(*args: object, **kwargs: Any) -> object:
         if function_modes():
             return stock(*args, **kwargs)  # C++ hands the call to the innermost mode, which calls this again
+        if not kwargs and len(args) == 1 and args[0].__class__ in DATA:
+            return stock(args[0], device="cpu")
         device = kwargs.get("device")
         data = args[0] if args else kwargs.get("data")
         if args and hasattr(type(data), "__cuda_array_interface__") and not isinstance(data, torch.Tensor):
