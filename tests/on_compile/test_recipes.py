@@ -29,8 +29,26 @@ def convolutions() -> tuple[nn.Module, Tensor]:
     return nn.Sequential(*layers), torch.randn(2, 3, 12, 12)
 
 
-def trained(make: Callable[[], tuple[nn.Module, Tensor]]) -> Observed:
-    """Train, keeping what some steps gave, and reading losses at the end alone."""
+class TwoResults(nn.Module):
+    """Its second result is one that a loss may leave out: autograd makes the gradient of nothing then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 24)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Two results."""
+        found = self.first(x).relu()
+        return found, self.second(found)
+
+
+def two_results() -> tuple[nn.Module, Tensor]:
+    """A module with a result too many."""
+    return TwoResults(), torch.randn(32, 16)
+
+
+def trained(make: Callable[[], tuple[nn.Module, Tensor]], sizes: int) -> Observed:
+    """Train on batches of so many sizes, keeping what some steps gave, and reading losses at the end alone."""
     with understudy.emulate("A100") as session:
         torch.manual_seed(0)
         module, x = make()
@@ -38,9 +56,11 @@ def trained(make: Callable[[], tuple[nn.Module, Tensor]]) -> Observed:
         compiled = torch.compile(module)
         optimizer = torch.optim.SGD(module.parameters(), 0.1)
         losses, kept, memory = [], [], []
-        for step in range(STEPS):
+        for step in range(STEPS * sizes):
             optimizer.zero_grad()
-            out = compiled(x.flip(0) if step % 3 else x)
+            given = x[step % sizes :]
+            results = compiled(given.flip(0) if step % 3 else given)
+            out = results[0] if isinstance(results, tuple) else results
             if step % 4 == 1:
                 kept.append(out)
             loss = mse_loss(out, torch.zeros_like(out))
@@ -54,9 +74,9 @@ def trained(make: Callable[[], tuple[nn.Module, Tensor]]) -> Observed:
         return list(session.trace.rows), memory, found
 
 
-@pytest.mark.parametrize("make", [perceptron, convolutions])
+@pytest.mark.parametrize(("make", "sizes"), [(perceptron, 1), (perceptron, 2), (convolutions, 1), (two_results, 1)])
 def test_a_recipe_does_what_the_wrapper_does(
-    make: Callable[[], tuple[nn.Module, Tensor]], monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], tuple[nn.Module, Tensor]], sizes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followed = []
     follow = recipes.Recipe.follow
@@ -66,11 +86,11 @@ def test_a_recipe_does_what_the_wrapper_does(
         return follow(self, *args)  # type: ignore[arg-type]  # those that it was called with
 
     monkeypatch.setattr(recipes.Recipe, "follow", counted)
-    with_recipes = trained(make)
+    with_recipes = trained(make, sizes)
     assert len(followed) > STEPS
     monkeypatch.setattr(recipes, "TRIES", -1)
     followed.clear()
-    without = trained(make)
+    without = trained(make, sizes)
     assert not followed
     assert with_recipes == without
 
