@@ -5,7 +5,7 @@
 The documents' programs (`tools/programs/scripts/document.py`), each in five forms: on plain CPU, compiled there by the
 backend "aot_eager" (the same graphs, guards and autograd wrappers, and the CPU's operators) and by Inductor, emulated
 without torch.compile, and emulated and compiled. Each round runs the forms one after another, each in processes of its
-own with one thread; of a form's steps the fastest of the second half counts, in processor and in real time. The table
+own with one thread; of a form's steps the median of the second half counts, in processor and in real time. The table
 has the first form's milliseconds and the others' ratios to it, medians of the rounds. It needs a C++ compiler and
 Triton.
 """

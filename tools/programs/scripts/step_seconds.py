@@ -4,7 +4,7 @@
     python step_seconds.py train.py --device=cpu
 
 The program's own clock follows the emulated GPU; those here do not. What compiles has compiled in the first half of the
-steps; of the others the fastest counts, since other programs of the machine only ever slow one down.
+steps; of the others the median counts, since a program's batches need not be of one size.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import runpy
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -37,7 +38,7 @@ def tell(ends: list[Spent]) -> None:
     late = ends[len(ends) // 2 :]
     if len(late) > 1:
         columns = list(zip(*late, strict=True))
-        processor, real = (min(b - a for a, b in itertools.pairwise(one)) for one in columns)
+        processor, real = (statistics.median(b - a for a, b in itertools.pairwise(one)) for one in columns)
         print(f"seconds a step: processor {processor:.6f}, real {real:.6f}", flush=True)
 
 
