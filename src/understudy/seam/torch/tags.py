@@ -51,6 +51,9 @@ dtype_of: Callable[[torch.Tensor], torch.dtype] = torch._C.TensorBase.dtype.__ge
 is_physically_meta: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_meta.__get__  # type: ignore[attr-defined]
 """Whether a tensor has no values, whatever device its tag says: the program's own, or a rehearsal's without data."""
 
+ORDINARY: frozenset[type] = frozenset({torch.Tensor, torch.nn.Parameter})
+"""Tensors that are no subclass of anybody's, which might be made of others."""
+
 TRACED: frozenset[type] = frozenset({FakeTensor, FunctionalTensor})
 """Tensors with which compilers trace shapes: they name a device, and nothing happens there."""
 

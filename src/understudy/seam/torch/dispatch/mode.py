@@ -54,7 +54,6 @@ from understudy.seam.torch.tags import (
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 STRIDED = torch.strided
-ORDINARY = frozenset({Tensor, Parameter})
 PLAIN = torch._C._disabled_torch_dispatch_impl
 CPU_DEVICE = torch.device("cpu")
 NONE_OR_FIRST = ((), (0,))
@@ -203,9 +202,7 @@ class Dispatch(TorchDispatchMode):
             elif kind is list or kind is tuple:
                 if value and isinstance(value[0], Tensor):
                     found = common_device(value, key)
-                    if found < 0 and (found != CPU or not ORDINARY.issuperset(map(type, value))):
-                        return self.general(plan, func, args, {})
-                    if found != device != NOWHERE:
+                    if found < CPU or found != device != NOWHERE:
                         return self.general(plan, func, args, {})
                     device = found
                 elif plan.attributes:
@@ -217,9 +214,8 @@ class Dispatch(TorchDispatchMode):
             elif plan.attributes:
                 key.append(value)
         if device < 0:
-            if device == CPU and plan.builtin:
-                return self.on_host(plan, func, args, {}, (), key)
-            return self.general(plan, func, args, {})
+            on_host = device == CPU and plan.builtin
+            return self.on_host(plan, func, args, {}, (), key) if on_host else self.general(plan, func, args, {})
         near = plan.called or self.room.near
         out = self.call(plan, func, args, {}, device) if near else plan.strided(*args)
         if plan.view:

@@ -17,10 +17,9 @@ from understudy.seam.torch.dispatch.parts import restore_dispatch_keys
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan, common_device, tensors_in
-from understudy.seam.torch.tags import NOWHERE, device_of, dtype_of, shape_of, size_of, storage_of
+from understudy.seam.torch.tags import NOWHERE, ORDINARY, device_of, dtype_of, shape_of, size_of, storage_of
 
 Tensor = torch.Tensor
-ORDINARY = frozenset({Tensor, torch.nn.Parameter})
 is_contiguous: Callable[[Tensor], bool] = torch._C.TensorBase.is_contiguous
 PREFIX = "aten::_foreach_"
 EACH = torch._C.DispatchKey.CompositeExplicitAutograd

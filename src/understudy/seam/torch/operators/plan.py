@@ -16,7 +16,7 @@ from understudy.machine.machine import Machine
 from understudy.seam.torch.operators import tables
 from understudy.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result
 from understudy.seam.torch.operators.device_checks import CHECKED
-from understudy.seam.torch.tags import NOWHERE, VERSION, dtype_of, shape_of, size_of, storage_of, tag_of
+from understudy.seam.torch.tags import CPU, NOWHERE, ORDINARY, VERSION, dtype_of, shape_of, size_of, storage_of, tag_of
 from understudy.trace.operation import Signature
 
 RANDOM_ARGUMENT, RANDOM_STATE = 1, 2
@@ -216,7 +216,10 @@ def selects(args: Arguments) -> bool:
 
 
 def common_device(tensors: Iterable[torch.Tensor], key: list[Hashable]) -> int:
-    """The device of a list of plain tensors that share one, with their shapes and types in `key`; else NOWHERE."""
+    """The device of a list of plain tensors that share one, with their shapes and types in `key`; else NOWHERE.
+
+    On the host the tensors of a subclass are not plain: what they are made of may lie on a device.
+    """
     parts = list(tensors)
     try:
         devices = {storage._us.device for storage in map(storage_of, parts)}
@@ -224,7 +227,9 @@ def common_device(tensors: Iterable[torch.Tensor], key: list[Hashable]) -> int:
         key += map(dtype_of, parts)
     except (NotImplementedError, RuntimeError, TypeError, ValueError):  # sparse ones, nested ones, None
         return NOWHERE
-    return devices.pop() if len(devices) == 1 else NOWHERE
+    if len(devices) != 1 or (CPU in devices and not ORDINARY.issuperset(map(type, parts))):
+        return NOWHERE
+    return devices.pop()
 
 
 def written_by(plan: Plan, args: Arguments, kwargs: Keywords) -> list[torch.Tensor]:
