@@ -231,9 +231,8 @@ class Dispatch(TorchDispatchMode):
                 self.tag(out, device)
                 key += [size_of(tensor) for tensor in tensors_in((out,))]
         key += [disorder(args, out)] if scattered else ()
-        machine = self.machine
+        local, machine = self.local, self.machine
         if plan.simple and not machine.watching and (cost := self.costs.get((*key, device))) is not None:
-            local = self.local
             stream = local.streams[device]
             machine.launch(local.host, stream, cost)
             if plan.mutated:
