@@ -143,6 +143,10 @@ def test_a_call_is_priced_by_its_own_result(
         ("aten::_to_copy", lambda x, t: t.half(), False),
         ("aten::native_layer_norm", lambda x, t: functional.layer_norm(t, (32,)), True),
         ("aten::_softmax", lambda x, t: t.softmax(-1), True),
+        ("aten::cat", lambda x, t: torch.cat((t, x[:, :32, :32].expand(4, 32, 32)), 1), True),
+        ("aten::cat", lambda x, t: torch.cat((x, x[:, :, :16]), -1), False),
+        ("aten::constant_pad_nd", lambda x, t: functional.pad(t, (0, 3)), True),
+        ("aten::constant_pad_nd", lambda x, t: functional.pad(x, (0, 3)), False),
     ],
 )
 def test_an_operand_in_another_order_is_told(name, run, scattered):

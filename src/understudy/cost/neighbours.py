@@ -118,6 +118,8 @@ def place(problem: Problem, class_name: str) -> Place | None:
         return None
     form = _reduced if class_name == "reduction" else _form
     kind = words if class_name in _BY_NAME else f"{class_name} {form(problem)}"
+    if kind == "copy scattered":  # only element-wise ones were measured, whose order bounds them just the same
+        kind = "elementwise scattered"
     detail = dict(problem.signature.detail)
     if class_name in ("norm", "pool", "reduction") and detail.get("channels_last"):
         kind += " channels last"

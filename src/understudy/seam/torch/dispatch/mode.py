@@ -204,7 +204,7 @@ class Dispatch(TorchDispatchMode):
                     found = common_device(value, key)
                     if found < CPU or found != device != NOWHERE:
                         return self.general(plan, func, args, {})
-                    device = found
+                    device, scattered = found, plan.ordered and not all(one.is_contiguous() for one in value)
                 elif plan.attributes:
                     key.append(tuple(value))
                 elif value and not isinstance(value[0], (int, float)):

@@ -264,6 +264,8 @@ def signature(func: OpOverload, plan: Plan, args: Arguments, kwargs: Keywords, o
     first = bytes_of(inputs[0]) if inputs else 0
     if plan.name in tables.WRITES_ONLY:
         read -= sum(map(bytes_of, tensors_in(args[:1])))
+    elif plan.name == "aten::constant_pad_nd":  # it fills the result first, then copies (ATen/native/PadNd.cpp)
+        written *= 2
     elif plan.name in tables.GATHERS:
         read += min(first, written) - first
     elif plan.name in tables.SCATTERS:
@@ -314,20 +316,28 @@ def channels_last(tensor: torch.Tensor) -> bool:
 def disorder(args: Arguments, out: object) -> tuple[int, bool, bool]:
     """How the operands of an operator lie in memory, as far as its time depends on it.
 
-    Bytes of those of the result's size whose neighbours in memory are not those of the result; whether any other such
-    operand has strides of its own, so that the kernel works out each element's place; whether channels come last.
+    Bytes of those of the result's size, or of parts that are concatenated or padded, whose neighbours in memory are not
+    those of the result; whether any other such operand has strides of its own, so that the kernel works out each
+    element's place; whether channels come last.
     """
     result = out[0] if isinstance(out, (tuple, list)) else out
-    tensors = [one for one in (result, *args) if one.__class__ is torch.Tensor and one.layout is torch.strided]
+    parts = args[0] if args and isinstance(args[0], (tuple, list)) else ()
+    tensors = [one for one in (result, *args, *parts) if one.__class__ is torch.Tensor and one.layout is torch.strided]
     if all(one.is_contiguous() for one in tensors):
         return ORDERLY
     if not isinstance(result, torch.Tensor) or result.layout is not torch.strided or result.is_nested:
         return ORDERLY
     dense, shape, strides = fastest_dimension(result), result.shape, result.stride()
-    operands = (one for one in args if isinstance(one, torch.Tensor) and one.layout is torch.strided)
-    alike = [one for one in operands if not one.is_nested and one.shape == shape]
-    scattered = sum(bytes_of(one) for one in alike if fastest_dimension(one) != dense)
-    return scattered, any(one.stride() != strides for one in alike), any(map(channels_last, tensors))
+    operands = (one for one in (*args, *parts) if isinstance(one, torch.Tensor) and one.layout is torch.strided)
+    whole = [one for one in operands if not one.is_nested and one.dim() == len(shape) and _is_part(one.shape, shape)]
+    scattered = sum(bytes_of(one) for one in whole if fastest_dimension(one) != dense)
+    strided = any(one.stride() != strides for one in whole if one.shape == shape)
+    return scattered, strided, any(map(channels_last, tensors))
+
+
+def _is_part(shape: torch.Size, whole: torch.Size) -> bool:
+    """Whether a tensor of this shape may be a part of another, rather than repeated along it."""
+    return all(size == full or size > 1 for size, full in zip(shape, whole, strict=True))
 
 
 ORDERLY = (0, False, False)

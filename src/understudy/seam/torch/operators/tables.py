@@ -316,7 +316,9 @@ ORDERED = frozenset(
     {
         "aten::add",
         "aten::add_",
+        "aten::cat",
         "aten::clone",
+        "aten::constant_pad_nd",
         "aten::copy_",
         "aten::div",
         "aten::_fused_rms_norm",
