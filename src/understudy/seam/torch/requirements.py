@@ -36,7 +36,8 @@ NEEDED = {
         torch.utils._python_dispatch._pop_mode_temporarily
     """,
     "factories": """
-        torch._C._VariableFunctionsClass torch._C._fft torch._C._is_torch_function_mode_enabled
+        torch._C._VariableFunctionsClass torch._C._fft torch._C._get_dispatch_stack_at
+        torch._C._is_torch_function_mode_enabled
     """,
     "attention": """
         torch._safe_softmax

@@ -14,6 +14,7 @@ import torch
 import torch.utils._device
 
 from understudy.seam.patching import Patch
+from understudy.seam.torch.dispatch.mode import Dispatch
 from understudy.seam.torch.dispatch.moves import move, numbers
 from understudy.seam.torch.operators.call import Arguments, Keywords
 from understudy.seam.torch.operators.messages import device_name, two_devices
@@ -61,6 +62,11 @@ def patches(state: State) -> list[Patch]:
     found.append(Patch(torch._C._nn, "_parse_to", _parse_to(torch._C._nn._parse_to)))
     before = {id(getattr(patch.owner, patch.name)): patch.value for patch in found if patch.owner in (torch, torch.fft)}
     return [*found, *imported(before)]
+
+
+def _alone() -> bool:
+    """Whether the emulation's is the only dispatch mode."""
+    return torch._C._len_torch_dispatch_stack() == 1 and isinstance(torch._C._get_dispatch_stack_at(0), Dispatch)
 
 
 def explicit(state: State, stock: Callable[..., T]) -> Callable[..., T]:
@@ -195,6 +201,9 @@ def _from_data(state: State, stock: Callable[..., torch.Tensor]) -> Callable[...
         if function_modes():
             return stock(*args, **kwargs)  # C++ hands the call to the innermost mode, which calls this again
         if not kwargs and len(args) == 1 and args[0].__class__ in DATA:
+            if args[0].__class__ is not list and _alone() and not state.observers.profiled:
+                with torch._C._DisableTorchDispatch():  # on the host `lift_fresh` does nothing that anybody would see
+                    return stock(args[0], device="cpu")
             return stock(args[0], device="cpu")
         device = kwargs.get("device")
         data = args[0] if args else kwargs.get("data")
