@@ -59,6 +59,7 @@ CPU_DEVICE = torch.device("cpu")
 NONE_OR_FIRST = ((), (0,))
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 get_mode = torch._C._get_dispatch_mode
+is_contiguous: Callable[[Tensor], bool] = torch._C.TensorBase.is_contiguous
 ADDITIONS = ("aten::add", "aten::add_")
 MOST_HOST_COSTS = 10_000
 """How many are kept: a program's data may come in any number of shapes."""
@@ -204,7 +205,7 @@ class Dispatch(TorchDispatchMode):
                     found = common_device(value, key)
                     if found < CPU or found != device != NOWHERE:
                         return self.general(plan, func, args, {})
-                    device, scattered = found, plan.ordered and not all(one.is_contiguous() for one in value)
+                    device, scattered = found, scattered or (plan.ordered and not all(map(is_contiguous, value)))
                 elif plan.attributes:
                     key.append(tuple(value))
                 elif value and not isinstance(value[0], (int, float)):
