@@ -47,6 +47,7 @@ else:
 storage_of: Callable[[torch.Tensor], Storage] = torch._C.TensorBase.untyped_storage  # type: ignore[assignment]
 shape_of: Callable[[torch.Tensor], torch.Size] = torch._C.TensorBase.shape.__get__  # type: ignore[attr-defined]
 dtype_of: Callable[[torch.Tensor], torch.dtype] = torch._C.TensorBase.dtype.__get__  # type: ignore[attr-defined]
+is_contiguous: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_contiguous
 
 is_physically_meta: Callable[[torch.Tensor], bool] = torch._C.TensorBase.is_meta.__get__  # type: ignore[attr-defined]
 """Whether a tensor has no values, whatever device its tag says: the program's own, or a rehearsal's without data."""

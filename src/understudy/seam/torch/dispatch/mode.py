@@ -45,6 +45,7 @@ from understudy.seam.torch.tags import (
     TRACED,
     Tag,
     disable_torch_function,
+    is_contiguous,
     parts_of,
     size_of,
     storage_of,
@@ -59,7 +60,6 @@ CPU_DEVICE = torch.device("cpu")
 NONE_OR_FIRST = ((), (0,))
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 get_mode = torch._C._get_dispatch_mode
-is_contiguous: Callable[[Tensor], bool] = torch._C.TensorBase.is_contiguous
 ADDITIONS = ("aten::add", "aten::add_")
 MOST_HOST_COSTS = 10_000
 """How many are kept: a program's data may come in any number of shapes."""

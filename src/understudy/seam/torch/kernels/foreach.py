@@ -8,7 +8,7 @@ memory, time and errors of its own, so that tensors of several devices come out 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 
@@ -17,10 +17,18 @@ from understudy.seam.torch.dispatch.parts import restore_dispatch_keys
 from understudy.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from understudy.seam.torch.operators.messages import device_name
 from understudy.seam.torch.operators.plan import Plan, common_device, tensors_in
-from understudy.seam.torch.tags import NOWHERE, ORDINARY, device_of, dtype_of, shape_of, size_of, storage_of
+from understudy.seam.torch.tags import (
+    NOWHERE,
+    ORDINARY,
+    device_of,
+    dtype_of,
+    is_contiguous,
+    shape_of,
+    size_of,
+    storage_of,
+)
 
 Tensor = torch.Tensor
-is_contiguous: Callable[[Tensor], bool] = torch._C.TensorBase.is_contiguous
 PREFIX = "aten::_foreach_"
 EACH = torch._C.DispatchKey.CompositeExplicitAutograd
 """Where PyTorch's loops over the tensors are registered."""

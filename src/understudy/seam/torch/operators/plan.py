@@ -264,7 +264,7 @@ def signature(func: OpOverload, plan: Plan, args: Arguments, kwargs: Keywords, o
     first = bytes_of(inputs[0]) if inputs else 0
     if plan.name in tables.WRITES_ONLY:
         read -= sum(map(bytes_of, tensors_in(args[:1])))
-    elif plan.name == "aten::constant_pad_nd":  # it fills the result first, then copies (ATen/native/PadNd.cpp)
+    elif plan.name in tables.FILLED_FIRST:
         written *= 2
     elif plan.name in tables.GATHERS:
         read += min(first, written) - first

@@ -163,6 +163,9 @@ HIDDEN_WRITES: dict[str, tuple[tuple[int, ...], int]] = {
 """Positions of arguments that an operator writes against its schema (running statistics, random states), and of the
 flag that says whether it does (`training`)."""
 
+FILLED_FIRST = frozenset({"aten::constant_pad_nd"})
+"""Operators that fill the whole result before they write it (ATen/native/PadNd.cpp)."""
+
 GATHERS = frozenset(
     {
         "aten::index",
