@@ -69,7 +69,7 @@ environment:
 	@PYTHON="$(PYTHON)" tools/environment $(VENV) $(EXTRAS) $(TORCH)
 
 demo: environment
-	$(RUN) -m understudy.demo $(ARGS)
+	$(RUN) -m windtunnel.demo $(ARGS)
 
 # Each prints its slowest tests: one that comes to take long is made cheaper, or marked `long`.
 PYTEST := -m pytest -n $(JOBS) -q --durations 20 --durations-min 5
@@ -276,8 +276,8 @@ experiment-pages: environment
 	$(RUN) tools/docs/experiment_pages.py $(ARGS)
 
 experiments: environment
-	@for name in $$($(VENV)/bin/understudy experiment list | cut -d' ' -f1); do \
-		$(VENV)/bin/understudy experiment $$name --gpus 2xV100 --small $(ARGS) || exit; echo; done
+	@for name in $$($(VENV)/bin/windtunnel experiment list | cut -d' ' -f1); do \
+		$(VENV)/bin/windtunnel experiment $$name --gpus 2xV100 --small $(ARGS) || exit; echo; done
 
 clean:
 	rm -rf .venv .venv-* site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis logs runs

@@ -67,7 +67,7 @@ def measured(program: Program, form: str, folder: str) -> Step:
     where, words = FORMS[form]
     ranks = ["--nproc-per-node", str(program.processes)] if program.processes > 1 else []
     if where == EMULATED:
-        launcher = ["-m", "understudy", "run", "--gpus", program.gpus, *ranks]
+        launcher = ["-m", "windtunnel", "run", "--gpus", program.gpus, *ranks]
     else:
         launcher = ["-m", "torch.distributed.run", "--standalone", *ranks] if ranks else []
     name, *rest = program.words
@@ -104,7 +104,7 @@ def main() -> None:
         parser.error(f"no program's name contains {options.only!r}: choose among {', '.join(PROGRAMS)}")
     print(f"torch {torch.__version__}, 1 thread a process, {options.rounds} interleaved rounds, medians")
     print(f"{'program':24} {'time':9} {'CPU':>9}" + "".join(f"  {form}" for form in list(FORMS)[1:]), flush=True)
-    with tempfile.TemporaryDirectory(prefix="understudy-compiled-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="windtunnel-compiled-", ignore_cleanup_errors=True) as folder:
         for name, program in chosen.items():
             compare(name, program, options.rounds, folder)
 

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-import understudy
-from understudy.reports.parts.peak import Peak, peaks
+import windtunnel
+from windtunnel.reports.parts.peak import Peak, peaks
 
 MIB = 1 << 20
 STEPS = 2
@@ -144,7 +144,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 def measure(gpu: str, name: str, batch: int, amp: bool, optimizer: str) -> tuple[Peak | None, int]:
     """The peak of a few training steps and the bytes reserved; None where it does not fit."""
     build, make = MODELS[name]
-    with understudy.emulate(gpu, no_data=True, memory_history=True) as session:
+    with windtunnel.emulate(gpu, no_data=True, memory_history=True) as session:
         try:
             with torch.device("cuda"):
                 model = build()

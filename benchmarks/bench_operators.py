@@ -16,11 +16,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 import torch
 
-from understudy import emulate, gpus
-from understudy.machine.memory.settings import Settings
-from understudy.session import build_machine
-from understudy.trace.operation import Signature
-from understudy.trace.trace import Trace
+from windtunnel import emulate, gpus
+from windtunnel.machine.memory.settings import Settings
+from windtunnel.session import build_machine
+from windtunnel.trace.operation import Signature
+from windtunnel.trace.trace import Trace
 
 NUMBERS = (10_000, 100_000, 1_000_000)
 GPU = "V100"

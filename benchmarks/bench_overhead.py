@@ -7,7 +7,7 @@ documents' small network (13-16-32-1), and one of a ResNet-18-like network (batc
 Adam's foreach form in the plain program too: CUDA's default, which is not the CPU's, and slower there, since it keeps
 the temporaries of all parameters at once.
 Each round times the plain form, the same under a dispatch mode that does nothing, and the emulated one directly after
-each other, in one process, with all that `understudy run` does by default. What an empty mode costs moves with the
+each other, in one process, with all that `windtunnel run` does by default. What an empty mode costs moves with the
 machine, and is the least that any emulation in Python costs there: the last column is the ratio to it.
 """
 
@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import understudy
+import windtunnel
 
 stock_clock = time.process_time  # the kernel's: other work on the machine does not count
 
@@ -172,7 +172,7 @@ def main() -> None:
                 step = make("cpu")
                 step()
                 empty.append(timed(step, times))
-            with understudy.emulate("V100"):
+            with windtunnel.emulate("V100"):
                 step = make("cuda")
                 step()
                 emulated.append(timed(step, times))

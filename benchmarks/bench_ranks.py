@@ -3,7 +3,7 @@
     python benchmarks/bench_ranks.py [--rounds N]
 
 Two ranks train with DistributedDataParallel, in blocks of steps that are measured in turn: with everything by which
-`understudy run` finds what goes wrong between ranks, and without any of it, where ranks only agree on when a collective
+`windtunnel run` finds what goes wrong between ranks, and without any of it, where ranks only agree on when a collective
 begins. Both are in one process, so what the machine does meanwhile counts for both. The last program is nothing but
 collectives of eight numbers: the most that it can be.
 """
@@ -28,10 +28,10 @@ from bench_overhead import Block, stock_clock
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import understudy
-from understudy.ranks.calls import Operation
-from understudy.seam.torch.distributed.described import Described
-from understudy.seam.torch.distributed.groups import Group, Groups
+import windtunnel
+from windtunnel.ranks.calls import Operation
+from windtunnel.seam.torch.distributed.described import Described
+from windtunnel.seam.torch.distributed.groups import Group, Groups
 
 RANKS = 2
 NOTHING = Described(Operation("collective"), 0, 0, 0)
@@ -117,7 +117,7 @@ def be(rank: int, rounds: int) -> None:
     """Be a rank: measure every program, and print what each block took."""
     torch.set_num_threads(1)
     found: dict[str, list[tuple[float, float]]] = {}
-    with understudy.emulate(f"{RANKS}xV100"):
+    with windtunnel.emulate(f"{RANKS}xV100"):
         torch.cuda.set_device(rank)
         dist.init_process_group("nccl")
         groups = next(one for one in gc.get_objects() if isinstance(one, Groups))

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import psutil
 
-from understudy import checks
-from understudy.reports import html
-from understudy.trace.operation import Kind, Lane, Signature, Site
-from understudy.trace.trace import Trace
+from windtunnel import checks
+from windtunnel.reports import html
+from windtunnel.trace.operation import Kind, Lane, Signature, Site
+from windtunnel.trace.trace import Trace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 

@@ -37,8 +37,8 @@ from rich.console import Console
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from understudy.train import Tensors, Trainer
-from understudy.train import progress as progress_module
+from windtunnel.train import Tensors, Trainer
+from windtunnel.train import progress as progress_module
 
 Run = Callable[[int], None]  # trains for so many epochs
 
@@ -239,15 +239,15 @@ def show_progress_on_a_terminal() -> None:
         def __init__(self, enabled: bool, max_epochs: int, steps: int | None) -> None:
             super().__init__(enabled, max_epochs, steps, console() if enabled else None)
 
-    import understudy.train.trainer as trainer_module
+    import windtunnel.train.trainer as trainer_module
 
     trainer_module.Progress = Shown
 
 
 def emulated(gpus: str = "1xV100", epochs: int = 12) -> None:
     """Print modelled microseconds a step on one emulated GPU, and what the findings are."""
-    import understudy
-    from understudy import torch as us
+    import windtunnel
+    from windtunnel import torch as wt
 
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(1024, 1, 28, 28, generator=generator)
@@ -280,11 +280,11 @@ def emulated(gpus: str = "1xV100", epochs: int = 12) -> None:
     base = 0.0
     print(f"{case.name}, {epochs} epochs, EMULATED {gpus}: modelled")
     for name, run in runs.items():
-        with understudy.emulate(gpus) as session:
-            us.synchronize(us.gpu(0))  # begins CUDA, which takes its time once
+        with windtunnel.emulate(gpus) as session:
+            wt.synchronize(wt.gpu(0))  # begins CUDA, which takes its time once
             begin = time.perf_counter()
             run()
-            us.synchronize()
+            wt.synchronize()
             seconds = (time.perf_counter() - begin) / (epochs * case.steps)
             findings = sorted({finding.code for finding in session.findings()})
         base = base or seconds
@@ -294,7 +294,7 @@ def emulated(gpus: str = "1xV100", epochs: int = 12) -> None:
 def startup(repeats: int = 5) -> dict[str, float]:
     """Seconds of a fresh Python: importing torch, and that plus the Trainer with a first step."""
     first_step = (
-        "import torch; from understudy.train import Trainer; "
+        "import torch; from windtunnel.train import Trainer; "
         "m = torch.nn.Linear(2, 1); x = torch.ones(4, 2); "
         "Trainer(1, progress=False).fit(m, (x, x[:, :1]), loss=torch.nn.MSELoss(), optimizer=torch.optim.SGD)"
     )

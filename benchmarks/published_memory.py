@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-import understudy
+import windtunnel
 
 MIB = 1 << 20
 GPU = "V100"
@@ -116,7 +116,7 @@ class Classifier(nn.Module):
 
 def occupied_mib(setting: Setting, keeping: bool, steps: int = 2) -> float:
     """What nvidia-smi would show of an emulated V100 after a few steps."""
-    with understudy.emulate(GPU, no_data=True, assume=0.0):
+    with windtunnel.emulate(GPU, no_data=True, assume=0.0):
         with torch.device("cuda"):
             model = Classifier(setting.checkpointing, keeping)
         if setting.batch:

@@ -1,6 +1,6 @@
 """Train a two-layer character-level GPT on a text file, by default this repository's licence, then write some text.
 
-understudy run examples/character_gpt.py --steps 60
+windtunnel run examples/character_gpt.py --steps 60
 """
 
 import argparse

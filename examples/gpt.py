@@ -1,6 +1,6 @@
-"""A GPT of 124 million parameters on random tokens, written for one GPU: what `understudy plan` is shown with.
+"""A GPT of 124 million parameters on random tokens, written for one GPU: what `windtunnel plan` is shown with.
 
-understudy plan examples/gpt.py --gpus T4,L4,RTX4090,A100,H100 --largest=--batch-size
+windtunnel plan examples/gpt.py --gpus T4,L4,RTX4090,A100,H100 --largest=--batch-size
 """
 
 import argparse

@@ -3,7 +3,7 @@
 Every batch of 128 rows is split evenly over the visible GPUs; the network prints what each GPU got. Runs on several
 GPUs, on one, or on the CPU; writes the loss to TensorBoard event files.
 
-    understudy run --gpus 2xV100 examples/housing_data_parallel.py
+    windtunnel run --gpus 2xV100 examples/housing_data_parallel.py
     tensorboard --logdir logs
 
 The labels have shape (rows,) and the outputs (rows, 1), as in the book: MSELoss then compares every output with every

@@ -1,7 +1,7 @@
 """The housing network trained by DistributedDataParallel: one process a GPU, gradients averaged between them.
 
     torchrun --nproc-per-node 2 examples/housing_ddp.py
-    understudy run --gpus 2xV100 --nproc-per-node 2 examples/housing_ddp.py
+    windtunnel run --gpus 2xV100 --nproc-per-node 2 examples/housing_ddp.py
 
 Run alone it is one process of one. Without GPUs the processes use the CPU and the gloo backend.
 """

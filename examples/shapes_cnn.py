@@ -1,6 +1,6 @@
 """Train a small convolutional network to tell discs, squares and crosses apart, on images drawn here.
 
-understudy run examples/shapes_cnn.py --epochs 3
+windtunnel run examples/shapes_cnn.py --epochs 3
 """
 
 import argparse

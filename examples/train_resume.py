@@ -13,7 +13,7 @@ import signal
 import torch
 from torch import nn
 
-from understudy.train import Callback, Checkpoints, Trainer, seed_all
+from windtunnel.train import Callback, Checkpoints, Trainer, seed_all
 
 
 class Report(Callback):

@@ -6,7 +6,7 @@ import signal
 # Tests run in several processes, which share the cores already; threads of one that wait for the other's spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Tests start thousands of Pythons, each of which would compile understudy anew, and PyTorch where nothing compiled it.
+# Tests start thousands of Pythons, each of which would compile windtunnel anew, and PyTorch where nothing compiled it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A shell starts what it runs in the background with Ctrl-C ignored, and `nohup` with hang-ups, which children inherit.

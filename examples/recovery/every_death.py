@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-RUN = ["understudy", "run", "-q", "--gpus", "2xA100", "--nproc-per-node", "2", "--max-restarts", "1"]
+RUN = ["windtunnel", "run", "-q", "--gpus", "2xA100", "--nproc-per-node", "2", "--max-restarts", "1"]
 
 
 def weights(program, *options):

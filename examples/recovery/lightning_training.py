@@ -1,6 +1,6 @@
 """Lightning on two GPUs, with a checkpoint every epoch, of one step; started again it goes on from the last one.
 
-    CHECKPOINTS=run understudy run --gpus 2xA100 --nproc-per-node 2 examples/recovery/lightning_training.py
+    CHECKPOINTS=run windtunnel run --gpus 2xA100 --nproc-per-node 2 examples/recovery/lightning_training.py
 
 `CHECKPOINTS` names the folder. At the end each rank prints a hash of its weights. A checkpoint within an epoch would
 not do: Lightning goes on from it with the epoch's first batches, unless the loader keeps its place (`state_dict`).

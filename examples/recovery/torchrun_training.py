@@ -1,6 +1,6 @@
 """A loop by hand on two GPUs, with a checkpoint every step; torchrun starts it again, and it goes on from the last one.
 
-    CHECKPOINTS=run understudy run --gpus 2xA100 --nproc-per-node 2 examples/recovery/torchrun_training.py
+    CHECKPOINTS=run windtunnel run --gpus 2xA100 --nproc-per-node 2 examples/recovery/torchrun_training.py
 
 `CHECKPOINTS` names the folder. At the end each rank prints a hash of its weights, and whether they are finite.
 """

@@ -7,15 +7,15 @@ import random
 
 import pytest
 
-from understudy.analysis.replay import Replay, replay
-from understudy.analysis.snapshot_file import from_dict, read
-from understudy.analysis.start_state import start_segments
-from understudy.analysis.what_if import what_if
-from understudy.errors import FileFormatError, UsageError
-from understudy.machine.memory.allocator import CachingAllocator
-from understudy.machine.memory.driver import DeviceMemory
-from understudy.machine.memory.oom_text import OutOfMemory
-from understudy.machine.memory.settings import parse
+from windtunnel.analysis.replay import Replay, replay
+from windtunnel.analysis.snapshot_file import from_dict, read
+from windtunnel.analysis.start_state import start_segments
+from windtunnel.analysis.what_if import what_if
+from windtunnel.errors import FileFormatError, UsageError
+from windtunnel.machine.memory.allocator import CachingAllocator
+from windtunnel.machine.memory.driver import DeviceMemory
+from windtunnel.machine.memory.oom_text import OutOfMemory
+from windtunnel.machine.memory.settings import parse
 
 MIB, GIB = 1 << 20, 1 << 30
 

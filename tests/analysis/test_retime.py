@@ -10,19 +10,19 @@ import pytest
 from click.testing import CliRunner
 
 from helpers.operations import Collective, Copy, EventRecord, EventWait, Kernel, Operation, Synchronize, submit
-from understudy import gpus
-from understudy.analysis import compare as comparing
-from understudy.analysis.compare import Numbers, measure
-from understudy.analysis.retime import does_not_fit, retime
-from understudy.cli import group
-from understudy.errors import FileFormatError, UsageError
-from understudy.machine.capture import Capture
-from understudy.machine.machine import Machine
-from understudy.machine.memory.settings import parse
-from understudy.machine.replay import replay
-from understudy.session import build_machine
-from understudy.trace.operation import Kind, Signature
-from understudy.trace.trace import Trace
+from windtunnel import gpus
+from windtunnel.analysis import compare as comparing
+from windtunnel.analysis.compare import Numbers, measure
+from windtunnel.analysis.retime import does_not_fit, retime
+from windtunnel.cli import group
+from windtunnel.errors import FileFormatError, UsageError
+from windtunnel.machine.capture import Capture
+from windtunnel.machine.machine import Machine
+from windtunnel.machine.memory.settings import parse
+from windtunnel.machine.replay import replay
+from windtunnel.session import build_machine
+from windtunnel.trace.operation import Kind, Signature
+from windtunnel.trace.trace import Trace
 
 MIB = 1 << 20
 PRODUCT = Signature("aten::mm", ((2048, 2048),) * 3, ("float32",) * 3, 2, 2 * 2048**3, 32 * MIB, 16 * MIB)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from understudy import emulate
-from understudy.analysis.fixes import period
-from understudy.analysis.savings import Savings
-from understudy.session import Session
+from windtunnel import emulate
+from windtunnel.analysis.fixes import period
+from windtunnel.analysis.savings import Savings
+from windtunnel.session import Session
 
 STEPS = 12
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-import understudy
+import windtunnel
 from helpers.operations import Kernel, Synchronize, submit
-from understudy import gpus
-from understudy.analysis import verify
-from understudy.analysis.compare import Numbers, measure
-from understudy.analysis.verify import Outcome, compare
-from understudy.machine.memory.settings import parse
-from understudy.reports.parts.time import measure as timing
-from understudy.session import build_machine
-from understudy.trace.operation import Signature
-from understudy.trace.trace import Trace
+from windtunnel import gpus
+from windtunnel.analysis import verify
+from windtunnel.analysis.compare import Numbers, measure
+from windtunnel.analysis.verify import Outcome, compare
+from windtunnel.machine.memory.settings import parse
+from windtunnel.reports.parts.time import measure as timing
+from windtunnel.session import build_machine
+from windtunnel.trace.operation import Signature
+from windtunnel.trace.trace import Trace
 
 NATIVE = Outcome(
     0,
@@ -97,7 +97,7 @@ def test_kernels_have_one_name_on_both_sides():
 
 
 def test_a_step_ends_when_the_device_has_done_it_as_in_the_report() -> None:
-    with understudy.emulate("V100", no_data=True) as session:
+    with windtunnel.emulate("V100", no_data=True) as session:
         net = torch.nn.Linear(4096, 4096, device="cuda")
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         x = torch.ones(4096, 4096, device="cuda")

@@ -1,4 +1,4 @@
-"""The sources of understudy as the architecture tests see them: files, layers, imports, functions."""
+"""The sources of windtunnel as the architecture tests see them: files, layers, imports, functions."""
 
 import ast
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "src" / "understudy"
+PACKAGE = ROOT / "src" / "windtunnel"
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Source:
         while waiting:
             node = waiting.pop()
             if isinstance(node, ast.Import):
-                names |= {a.asname or a.name.split(".")[0] for a in node.names if a.name.split(".")[0] != "understudy"}
-            elif isinstance(node, ast.ImportFrom) and self._absolute(node).split(".")[0] != "understudy":
+                names |= {a.asname or a.name.split(".")[0] for a in node.names if a.name.split(".")[0] != "windtunnel"}
+            elif isinstance(node, ast.ImportFrom) and self._absolute(node).split(".")[0] != "windtunnel":
                 names |= {alias.asname or alias.name for alias in node.names}
             elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 waiting += ast.iter_child_nodes(node)
@@ -60,7 +60,7 @@ class Source:
     def _absolute(self, node: ast.ImportFrom) -> str:
         if not node.level:
             return node.module or ""
-        package = ("understudy", *self.path.relative_to(PACKAGE).parts)[: -node.level]
+        package = ("windtunnel", *self.path.relative_to(PACKAGE).parts)[: -node.level]
         return ".".join((*package, node.module) if node.module else package)
 
 

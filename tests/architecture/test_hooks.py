@@ -1,4 +1,4 @@
-"""The private names of PyTorch that the seam uses are those that `understudy doctor` and every emulation check."""
+"""The private names of PyTorch that the seam uses are those that `windtunnel doctor` and every emulation check."""
 
 import ast
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ SEAM = [source for source in sources() if str(source).startswith("seam/torch/")]
 MADE = (
     "torch._C._cuda_", "torch._C._nccl_", "torch._C._accelerator_", "torch._C._host_emptyCache",
     "torch._C._distributed_c10d._dump_nccl_trace",
-    "torch.cuda._get_device_properties", "torch.UntypedStorage._us", "torch.UntypedStorage._release_ipc_counter",
+    "torch.cuda._get_device_properties", "torch.UntypedStorage._wt", "torch.UntypedStorage._release_ipc_counter",
 )  # fmt: skip
 """What the seam brings where a build for the CPU has it not."""
 
@@ -107,7 +107,7 @@ def is_listed(path: str, known: set[str]) -> bool:
 def test_every_private_name_is_checked_before_it_is_needed(source: Source) -> None:
     known = listed()
     missing = {path for _, path in used(source) if not path.startswith(MADE) and not is_listed(path, known)}
-    assert not missing, f"add to src/understudy/seam/torch/requirements.py: {', '.join(sorted(missing))}"
+    assert not missing, f"add to src/windtunnel/seam/torch/requirements.py: {', '.join(sorted(missing))}"
 
 
 SAMPLE = """

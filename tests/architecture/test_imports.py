@@ -75,7 +75,7 @@ def test_a_layer_imports_only_what_the_table_allows(source: Source) -> None:
     wrong = [
         f"{source}:{line} imports {name}"
         for line, name in source.imports()
-        if name.startswith("understudy.") and name.split(".")[1] not in allowed
+        if name.startswith("windtunnel.") and name.split(".")[1] not in allowed
     ]
     assert not wrong
 

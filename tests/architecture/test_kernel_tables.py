@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from understudy.seam.torch import kernels
-from understudy.seam.torch.scratch import native
-from understudy.seam.torch.scratch.need import Row
+from windtunnel.seam.torch import kernels
+from windtunnel.seam.torch.scratch import native
+from windtunnel.seam.torch.scratch.need import Row
 
 TESTS = Path(__file__).parents[1] / "seam"
 TABLES = [row for file in (native, *kernels.files("SCRATCH")) for row in file.SCRATCH]

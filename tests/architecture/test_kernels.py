@@ -13,12 +13,12 @@ import pytest
 import torch
 from source import Source, sources
 
-import understudy
-from understudy.errors import InternalError
-from understudy.seam.torch import install, kernels, registry
+import windtunnel
+from windtunnel.errors import InternalError
+from windtunnel.seam.torch import install, kernels, registry
 
 FOLDER = "seam/torch/kernels/"
-PACKAGE = "understudy.seam.torch.kernels"
+PACKAGE = "windtunnel.seam.torch.kernels"
 NAMES = {"HANDLERS", "COMPOSITES", "GRADIENTS", "RUN", "LAYOUTS", "VALUES", "SCRATCH", "DTYPES", "LIMITS", "patches"}
 WITHOUT_ORDER = {"composites", "__init__"}
 """Files that `install` takes by name: what puts the composites in, and the registry itself."""
@@ -80,7 +80,7 @@ def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 DEVIATION = '''"""A kernel that takes three buffers, refuses float64, and counts its calls."""
 import torch
-from understudy.seam.torch.scratch.need import Need, Row
+from windtunnel.seam.torch.scratch.need import Need, Row
 
 CALLS = []
 
@@ -99,7 +99,7 @@ def test_a_new_deviation_needs_one_new_file(found: Path, monkeypatch: pytest.Mon
     registry.modules.cache_clear()
     kernels.deviations.cache_clear()
     monkeypatch.setattr(install, "HANDLERS", install.handlers())
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         one = torch.ones(4, device="cuda")
         torch.nextafter(one, one)
         assert torch.cuda.max_memory_allocated() >= 3 << 20
@@ -116,7 +116,7 @@ def test_a_second_file_for_an_operator_is_refused(found: Path) -> None:
 
 
 def test_no_two_files_replace_one_name() -> None:
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         pairs = Counter(
             (id(patch.owner), patch.name) for file in install.PATCHING for patch in file.patches(install.ACTIVE[-1])
         )

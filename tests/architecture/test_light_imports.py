@@ -1,4 +1,4 @@
-"""What is right of the seam works without any framework, and importing understudy is cheap."""
+"""What is right of the seam works without any framework, and importing windtunnel is cheap."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ sys.meta_path.insert(0, Blocked())
 """
 IMPORT_ALL = """
 import importlib, pkgutil
-package = importlib.import_module("understudy.{layer}")
+package = importlib.import_module("windtunnel.{layer}")
 for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
     importlib.import_module(module.name)
 """
@@ -35,8 +35,8 @@ def test_a_layer_needs_no_framework(layer: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_importing_understudy_takes_little_time_and_no_framework() -> None:
-    code = "import sys, time; t = time.process_time(); import understudy; print(time.process_time() - t, *sys.modules)"
+def test_importing_windtunnel_takes_little_time_and_no_framework() -> None:
+    code = "import sys, time; t = time.process_time(); import windtunnel; print(time.process_time() - t, *sys.modules)"
     fastest = 9.0
     for _ in range(5):
         seconds, *modules = python(code).stdout.split()

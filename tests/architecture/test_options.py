@@ -2,9 +2,9 @@
 
 from dataclasses import fields
 
-from understudy import settings
-from understudy.cli import _options
-from understudy.session import Options
+from windtunnel import settings
+from windtunnel.cli import _options
+from windtunnel.session import Options
 
 NAMES = [
     "gpus",

@@ -48,7 +48,7 @@ def modules() -> dict[str, Source]:
     """Every file of the package by its dotted name."""
     found = {}
     for source in sources():
-        parts = ("understudy", *source.path.relative_to(PACKAGE).with_suffix("").parts)
+        parts = ("windtunnel", *source.path.relative_to(PACKAGE).with_suffix("").parts)
         found[".".join(parts).removesuffix(".__init__")] = source
     return found
 

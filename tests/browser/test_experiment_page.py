@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from chromium import FAINT, UNNAMED, Browser
 
-from understudy.experiments import _html
-from understudy.experiments._result import Axis, Bar, Column, Fact, Plot, Result, Series, Table, Timeline
+from windtunnel.experiments import _html
+from windtunnel.experiments._result import Axis, Bar, Column, Fact, Plot, Result, Series, Table, Timeline
 
 XS = (16.0, 128.0, 1024.0)
 NAMES = ("the defaults", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from chromium import FAINT, UNNAMED, Browser
 
-from understudy import checks
-from understudy.reports import html
-from understudy.trace.finding import Finding
-from understudy.trace.operation import Kind, Lane, Signature, Site
+from windtunnel import checks
+from windtunnel.reports import html
+from windtunnel.trace.finding import Finding
+from windtunnel.trace.operation import Kind, Lane, Signature, Site
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checks"))
 

@@ -6,9 +6,9 @@ import pytest
 from chromium import FAINT, UNNAMED, Browser
 
 from helpers.planning_rows import row
-from understudy.planning import formats
-from understudy.planning.result import Plan
-from understudy.planning.rows import Work, parse_prices
+from windtunnel.planning import formats
+from windtunnel.planning.result import Plan
+from windtunnel.planning.rows import Work, parse_prices
 
 WORK = Work(steps=1000, prices=parse_prices(["L4=1", "A100=3"]))
 ROWS = [row("L4", 0.5, 1.0), row("A100", 0.1, 10.0), row("T4", 0.9, 2.0), row("V100", None, None, "does not fit")]

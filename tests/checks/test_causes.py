@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from understudy.checks.host_sync import CAUSES
-from understudy.seam.torch.operators.tables import SYNCHRONIZING
+from windtunnel.checks.host_sync import CAUSES
+from windtunnel.seam.torch.operators.tables import SYNCHRONIZING
 
 
 def test_no_wait_is_shown_by_an_operator_s_raw_name():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from traces import DTOH, DTOH_PINNED, HTOD, HTOD_PINNED, PTOP
 
-from understudy import checks
+from windtunnel import checks
 
 
 def found(program, *codes):

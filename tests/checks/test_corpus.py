@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from corpus import Page, pages
 
-from understudy import checks, emulate
-from understudy.trace.finding import Finding
+from windtunnel import checks, emulate
+from windtunnel.trace.finding import Finding
 
 CORPUS = list(pages())
 
@@ -51,7 +51,7 @@ def test_page_of_several_ranks(page: Page, tmp_path: Path):
     program, report = tmp_path / "page.py", tmp_path / "report.json"
     program.write_text(page.program, "utf-8")
     options = ["--gpus", page.gpus, "--nproc-per-node", str(page.ranks), "--report", str(report), "-q"]
-    subprocess.run([sys.executable, "-m", "understudy", "run", *options, str(program)], check=True, timeout=600)
+    subprocess.run([sys.executable, "-m", "windtunnel", "run", *options, str(program)], check=True, timeout=600)
     findings = json.loads(report.read_text("utf-8"))["findings"]
     assert {finding["file"] for finding in findings} <= {str(program), ""}
     found = {(finding["code"], finding["line"], finding["severity"] != "info") for finding in findings}

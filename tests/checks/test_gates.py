@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from understudy.checks._gates import parse_gates, violations
-from understudy.trace.finding import Finding
-from understudy.trace.operation import Site
+from windtunnel.checks._gates import parse_gates, violations
+from windtunnel.trace.finding import Finding
+from windtunnel.trace.operation import Site
 
 FOUND = [
     Finding("unsynchronized-access", "error", "", "", Site("a.py", 1)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traces import DTOH, HTOD, HTOD_PINNED
 
-from understudy import checks
+from windtunnel import checks
 
 
 def found(program, *codes):

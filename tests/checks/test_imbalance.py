@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from understudy import checks
-from understudy.seam.torch.distributed.skew import Skew
-from understudy.trace.operation import Note, Site
-from understudy.trace.trace import Trace
+from windtunnel import checks
+from windtunnel.seam.torch.distributed.skew import Skew
+from windtunnel.trace.operation import Note, Site
+from windtunnel.trace.trace import Trace
 
 LINE = Site("train.py", 12)
 

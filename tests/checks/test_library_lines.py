@@ -11,8 +11,8 @@ from types import ModuleType
 import pytest
 import torch
 
-import understudy
-from understudy.trace.finding import Finding
+import windtunnel
+from windtunnel.trace.finding import Finding
 
 LIBRARY = """
 import torch
@@ -51,7 +51,7 @@ def by_place(findings: list[Finding]) -> dict[str, tuple[str, str, int]]:
 
 
 def test_waits_at_two_places_of_a_library_are_two_findings(library: ModuleType) -> None:
-    with understudy.emulate("V100") as session:
+    with windtunnel.emulate("V100") as session:
         library.train([torch.ones(64, device="cuda") for _ in range(20)], 30)
         found = by_place(session.findings())
     assert found == {
@@ -61,14 +61,14 @@ def test_waits_at_two_places_of_a_library_are_two_findings(library: ModuleType) 
 
 
 def test_the_place_is_in_the_message(library: ModuleType) -> None:
-    with understudy.emulate("V100") as session:
+    with windtunnel.emulate("V100") as session:
         library.train([torch.ones(64, device="cuda")], 30)
         messages = [one.message for one in session.findings()]
     assert any("(`.item()`, `float()`, `if`) in steps_library.py:13 blocked the host 30 times" in m for m in messages)
 
 
 def test_a_stream_of_a_librarys_own_is_no_error_of_the_program(library: ModuleType) -> None:
-    with understudy.emulate("V100") as session:
+    with windtunnel.emulate("V100") as session:
         weight = torch.ones(64, device="cuda")
         library.prepare(weight)
         weight.sum()
@@ -78,7 +78,7 @@ def test_a_stream_of_a_librarys_own_is_no_error_of_the_program(library: ModuleTy
 
 
 def test_a_stream_of_the_programs_own_is_one() -> None:
-    with understudy.emulate("V100") as session:
+    with windtunnel.emulate("V100") as session:
         weight = torch.ones(64, device="cuda")
         with torch.cuda.stream(torch.cuda.Stream()):
             weight.add_(1)

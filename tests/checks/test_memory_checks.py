@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy import checks
+from windtunnel import checks
 
 GIB = 1 << 30
 

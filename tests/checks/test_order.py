@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from traces import Lane
 
-from understudy import checks
+from windtunnel import checks
 
 HOST = Lane(-1, 0)
 DEFAULT = Lane(0, 0)

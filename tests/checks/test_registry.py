@@ -9,10 +9,10 @@ import sys
 import pytest
 from traces import Program
 
-from understudy import checks
-from understudy.errors import UsageError
-from understudy.trace.finding import SEVERITIES
-from understudy.trace.operation import Kind, Lane, Signature, Site
+from windtunnel import checks
+from windtunnel.errors import UsageError
+from windtunnel.trace.finding import SEVERITIES
+from windtunnel.trace.operation import Kind, Lane, Signature, Site
 
 SECTIONS = ("## What it does", "## Why it is bad", "## Example", "## Use instead")
 
@@ -41,7 +41,7 @@ def test_an_empty_trace_has_no_findings():
 
 
 def test_checks_need_no_torch():
-    program = "import sys, understudy.checks as c; c.all_checks(); sys.exit('torch' in sys.modules)"
+    program = "import sys, windtunnel.checks as c; c.all_checks(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
@@ -59,10 +59,10 @@ def test_a_run_may_be_asked_at_any_moment():
 @pytest.mark.parametrize(
     ("comment", "left"),
     [
-        ("understudy: ignore[host-sync]", []),
-        ("understudy: ignore[data-parallel, host-sync]", []),
-        ("understudy: ignore[pageable-copy]", ["host-sync"]),
-        ("understudy: ignore", ["host-sync"]),
+        ("windtunnel: ignore[host-sync]", []),
+        ("windtunnel: ignore[data-parallel, host-sync]", []),
+        ("windtunnel: ignore[pageable-copy]", ["host-sync"]),
+        ("windtunnel: ignore", ["host-sync"]),
     ],
 )
 def test_a_line_may_ask_to_be_left_alone_by_a_code(tmp_path, comment, left):
@@ -83,9 +83,9 @@ def test_a_line_may_ask_to_be_left_alone_by_a_code(tmp_path, comment, left):
 )
 def test_an_ignore_that_names_no_code_is_told_how(program, tmp_path, comment, advised):
     path = tmp_path / "train.py"
-    path.write_text(f"loss.item()  # understudy: {comment}\n", "utf-8")
+    path.write_text(f"loss.item()  # windtunnel: {comment}\n", "utf-8")
     program.kernel()
     program.row(Kind.SYNCHRONIZE, Lane(0, 0), Signature("Tensor.tolist"), Site(str(path), 1), 0, 9, 0)
     found = checks.run(program.trace)
-    said = [finding.advice.endswith("name it: `# understudy: ignore[host-sync]`") for finding in found]
+    said = [finding.advice.endswith("name it: `# windtunnel: ignore[host-sync]`") for finding in found]
     assert said == ([advised] if advised else [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy import emulate
+from windtunnel import emulate
 
 MIB = 1 << 20
 

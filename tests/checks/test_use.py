@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traces import HTOD_PINNED, Program
 
-from understudy import checks
+from windtunnel import checks
 
 MATRIX = {"shapes": ((512, 512), (512, 512)), "dtypes": ("float32", "float32"), "inputs": 2, "flops": 1 << 28}
 

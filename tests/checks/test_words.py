@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from traces import DTOH, HTOD, Program
 
-from understudy import checks
-from understudy.checks import _words
+from windtunnel import checks
+from windtunnel.checks import _words
 
 OTHERS = ("jax", "tensorflow", "mxnet")
 PYTORCH = ("torch", "PYTORCH", "non_blocking", ".cuda()", ".to('cpu'", "detach", "GradScaler", ".pin_memory()")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from understudy.trace.operation import Hazard, Kind, Lane, Note, Signature, Site
-from understudy.trace.trace import MEMORY_ACTIONS, MEMORY_CATEGORIES, Trace
+from windtunnel.trace.operation import Hazard, Kind, Lane, Note, Signature, Site
+from windtunnel.trace.trace import MEMORY_ACTIONS, MEMORY_CATEGORIES, Trace
 
 HOST_STEP_NS = 5_000
 HTOD = "Memcpy HtoD (Pageable -> Device)"

@@ -14,13 +14,13 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def understudy(tmp_path: Path) -> Run:
-    """`understudy("run", "x.py")` in an empty folder; `input` and `env` as keywords."""
+def windtunnel(tmp_path: Path) -> Run:
+    """`windtunnel("run", "x.py")` in an empty folder; `input` and `env` as keywords."""
 
     def run(*arguments: str, env: dict[str, str] | None = None, **options: object) -> subprocess.CompletedProcess[str]:
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("UNDERSTUDY_")}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("WINDTUNNEL_")}
         return subprocess.run(
-            [sys.executable, "-m", "understudy", *arguments],
+            [sys.executable, "-m", "windtunnel", *arguments],
             cwd=tmp_path,
             env={**variables, **(env or {})},
             capture_output=True,

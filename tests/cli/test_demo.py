@@ -1,4 +1,4 @@
-"""`python -m understudy.demo` and `python -m understudy.examples`, which a wheel has as well as a checkout."""
+"""`python -m windtunnel.demo` and `python -m windtunnel.examples`, which a wheel has as well as a checkout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from understudy import demo, examples
+from windtunnel import demo, examples
 
 pytestmark = pytest.mark.long
 """Each starts programs of its own."""
@@ -20,7 +20,7 @@ def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_demo_shows_a_few_lines_and_keeps_the_rest(tmp_path: Path) -> None:
-    done = python(tmp_path, "-m", "understudy.demo", "--epochs", "3")
+    done = python(tmp_path, "-m", "windtunnel.demo", "--epochs", "3")
     shown = done.stdout.splitlines()
     log = (tmp_path / "runs" / "demo.log").read_text("utf-8")
     assert log.count("\tIn Model: ") == 2 * 3 * demo.STEPS_PER_EPOCH
@@ -33,8 +33,8 @@ def test_the_demo_shows_a_few_lines_and_keeps_the_rest(tmp_path: Path) -> None:
 
 
 def test_the_examples_are_written_once(tmp_path: Path) -> None:
-    assert re.match(r"wrote \d+ files to examples", python(tmp_path, "-m", "understudy.examples").stdout)
-    assert "has all of them" in python(tmp_path, "-m", "understudy.examples").stdout
+    assert re.match(r"wrote \d+ files to examples", python(tmp_path, "-m", "windtunnel.examples").stdout)
+    assert "has all of them" in python(tmp_path, "-m", "windtunnel.examples").stdout
     assert (tmp_path / "examples" / "gpt.py").read_bytes() == (examples.folder() / "gpt.py").read_bytes()
 
 
@@ -43,11 +43,11 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, module:
     (tmp_path / "file").write_text("")
     words = ["--folder", "file/below"] if module == "demo" else ["file/below"]
     done = subprocess.run(
-        [sys.executable, "-m", f"understudy.{module}", *words],
+        [sys.executable, "-m", f"windtunnel.{module}", *words],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 2
-    assert re.fullmatch(r"understudy: .*file/below.*: Not a directory; name another .*\n", done.stderr)
+    assert re.fullmatch(r"windtunnel: .*file/below.*: Not a directory; name another .*\n", done.stderr)

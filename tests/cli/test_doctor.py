@@ -1,14 +1,14 @@
-"""`understudy doctor`: what is there, what is missing, and the command that fixes it."""
+"""`windtunnel doctor`: what is there, what is missing, and the command that fixes it."""
 
 import json
 
 import pytest
 
-from understudy import doctor
+from windtunnel import doctor
 
 
-def test_a_machine_that_can_emulate_has_no_problem(understudy) -> None:  # mission 1
-    done = understudy("doctor", "--json")
+def test_a_machine_that_can_emulate_has_no_problem(windtunnel) -> None:  # mission 1
+    done = windtunnel("doctor", "--json")
     assert done.returncode == 0
     lines = json.loads(done.stdout)
     assert [line["text"] for line in lines if line["state"] == "problem"] == []
@@ -17,15 +17,15 @@ def test_a_machine_that_can_emulate_has_no_problem(understudy) -> None:  # missi
     assert subjects.count("PyTorch hook") > 10
 
 
-def test_hooks_are_counted_unless_asked_for(understudy) -> None:
-    assert "private hooks are as expected" in understudy("doctor").stdout
-    assert understudy("doctor", "-v").stdout.count("PyTorch hook:") > 10
+def test_hooks_are_counted_unless_asked_for(windtunnel) -> None:
+    assert "private hooks are as expected" in windtunnel("doctor").stdout
+    assert windtunnel("doctor", "-v").stdout.count("PyTorch hook:") > 10
 
 
 @pytest.mark.parametrize(
     ("version", "text", "advice"),
     [
-        (None, "not installed", 'pip install "understudy[torch]"'),  # mission 5
+        (None, "not installed", 'pip install "windtunnel[torch]"'),  # mission 5
         (
             "2.5.1+cpu",
             "PyTorch 2.5.1+cpu is older than 2.6 (tested are 2.6.0, 2.13.0 and 2.14.1)",

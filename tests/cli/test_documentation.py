@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 import pytest
 
-from understudy import cli, shim
-from understudy.cli import run
+from windtunnel import cli, shim
+from windtunnel.cli import run
 
 TEXT = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
 OPTIONS = [option for option in run.command.params if isinstance(option, click.Option) and not option.hidden]

@@ -1,4 +1,4 @@
-"""`understudy run` with programs that use GPUs: reports, gates, children, several ranks."""
+"""`windtunnel run` with programs that use GPUs: reports, gates, children, several ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from understudy.trace.trace import Trace
+from windtunnel.trace.trace import Trace
 
 pytestmark = pytest.mark.long
 """Each starts programs of its own."""
@@ -22,80 +22,80 @@ for _ in range(3):
 """
 
 
-def test_the_report_is_on_stderr_and_in_files(understudy, tmp_path: Path) -> None:
-    done = understudy("run", "--gpus", "2xA100", "--report", "out/a.json", "--trace", "a.trace", "-c", SYNCS)
+def test_the_report_is_on_stderr_and_in_files(windtunnel, tmp_path: Path) -> None:
+    done = windtunnel("run", "--gpus", "2xA100", "--report", "out/a.json", "--trace", "a.trace", "-c", SYNCS)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.splitlines()[0].startswith("verdict EMULATED on 2 x NVIDIA A100")
     assert "(modelled)" in done.stderr
     assert len(done.stderr.splitlines()) <= 15
-    assert "EMULATED: times are modelled" in understudy("report", "a.trace", "-v").stdout
+    assert "EMULATED: times are modelled" in windtunnel("report", "a.trace", "-v").stdout
     report = json.loads((tmp_path / "out" / "a.json").read_text())
     assert [(finding["code"], finding["count"]) for finding in report["findings"]] == [("host-sync", 3)]
-    again = understudy("report", "a.trace", "--json")
+    again = windtunnel("report", "a.trace", "--json")
     assert json.loads(again.stdout) == report
 
 
-def test_the_same_program_gives_the_same_trace(understudy, tmp_path: Path) -> None:
+def test_the_same_program_gives_the_same_trace(windtunnel, tmp_path: Path) -> None:
     for name in ("a.trace", "b.trace"):
-        assert understudy("run", "-q", "--trace", name, "-c", SYNCS).returncode == 0
+        assert windtunnel("run", "-q", "--trace", name, "-c", SYNCS).returncode == 0
     assert (tmp_path / "a.trace").read_bytes() == (tmp_path / "b.trace").read_bytes()
 
 
-def test_quiet_says_nothing(understudy) -> None:
-    done = understudy("run", "-q", "-c", SYNCS)
+def test_quiet_says_nothing(windtunnel) -> None:
+    done = windtunnel("run", "-q", "-c", SYNCS)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize(("gate", "code"), [("host-sync=2", 64), ("host-sync=3", 0), ("error,out-of-memory", 0)])
-def test_a_gate_fails_the_run(understudy, gate: str, code: int) -> None:
-    done = understudy("run", "-q", "--fail-on", gate, "-c", SYNCS)
+def test_a_gate_fails_the_run(windtunnel, gate: str, code: int) -> None:
+    done = windtunnel("run", "-q", "--fail-on", gate, "-c", SYNCS)
     assert done.returncode == code
-    assert done.stderr == ("understudy: failed on host-sync: 3 found, 2 allowed (<string>:5)\n" if code else "")
+    assert done.stderr == ("windtunnel: failed on host-sync: 3 found, 2 allowed (<string>:5)\n" if code else "")
 
 
-def test_a_gate_of_the_project_gives_way_to_the_environment_and_that_to_the_command_line(understudy, tmp_path) -> None:
-    (tmp_path / "pyproject.toml").write_text('[tool.understudy]\nquiet = true\nfail-on = "host-sync"\n')
-    assert understudy("run", "-c", SYNCS).returncode == 64
-    assert understudy("run", "-c", SYNCS, env={"UNDERSTUDY_FAIL_ON": "error"}).returncode == 0
-    done = understudy("run", "--fail-on", "info=1", "-c", SYNCS, env={"UNDERSTUDY_FAIL_ON": "error"})
+def test_a_gate_of_the_project_gives_way_to_the_environment_and_that_to_the_command_line(windtunnel, tmp_path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.windtunnel]\nquiet = true\nfail-on = "host-sync"\n')
+    assert windtunnel("run", "-c", SYNCS).returncode == 64
+    assert windtunnel("run", "-c", SYNCS, env={"WINDTUNNEL_FAIL_ON": "error"}).returncode == 0
+    done = windtunnel("run", "--fail-on", "info=1", "-c", SYNCS, env={"WINDTUNNEL_FAIL_ON": "error"})
     assert done.returncode == 64
-    assert done.stderr == "understudy: failed on info: 3 found, 1 allowed (<string>:5)\n"
+    assert done.stderr == "windtunnel: failed on info: 3 found, 1 allowed (<string>:5)\n"
 
 
-def test_the_programs_own_failure_wins_over_a_gate_and_is_reported(understudy) -> None:
-    done = understudy("run", "--fail-on", "host-sync", "-c", SYNCS + "raise SystemExit(9)")
+def test_the_programs_own_failure_wins_over_a_gate_and_is_reported(windtunnel) -> None:
+    done = windtunnel("run", "--fail-on", "host-sync", "-c", SYNCS + "raise SystemExit(9)")
     assert done.returncode == 9
     assert "the program failed (exit code 9)" in done.stderr.splitlines()[0]
 
 
-def test_what_does_not_fit_gives_65(understudy) -> None:
+def test_what_does_not_fit_gives_65(windtunnel) -> None:
     code = "import torch; kept = [torch.empty(1 << 28, device='cuda') for _ in range(17)]"
-    done = understudy("run", "-q", "-c", code)
+    done = windtunnel("run", "-q", "-c", code)
     assert done.returncode == 65
     assert done.stderr.splitlines()[-1].startswith("torch.OutOfMemoryError: CUDA out of memory.")
 
 
-def test_what_must_be_refused_gives_66(understudy) -> None:
-    code = "import torch; from understudy.errors import UnsupportedError; raise UnsupportedError('no kernel')"
-    assert understudy("run", "-q", "-c", code).returncode == 66
+def test_what_must_be_refused_gives_66(windtunnel) -> None:
+    code = "import torch; from windtunnel.errors import UnsupportedError; raise UnsupportedError('no kernel')"
+    assert windtunnel("run", "-q", "-c", code).returncode == 66
 
 
-def test_what_this_machine_cannot_hold_gives_66(understudy) -> None:
+def test_what_this_machine_cannot_hold_gives_66(windtunnel) -> None:
     code = "import torch; kept = torch.ones(1 << 26, device='cuda')"
-    done = understudy("run", "-q", "--host-memory-limit", "64MiB", "-c", code)
+    done = windtunnel("run", "-q", "--host-memory-limit", "64MiB", "-c", code)
     assert done.returncode == 66
-    assert done.stderr.splitlines()[-1].startswith("understudy.errors.HostMemoryError: <string>:1 makes 256 MiB")
+    assert done.stderr.splitlines()[-1].startswith("windtunnel.errors.HostMemoryError: <string>:1 makes 256 MiB")
 
 
-def test_an_emulation_that_cannot_begin_is_one_sentence(understudy) -> None:
-    done = understudy("run", "-q", "-c", "import understudy; understudy.emulate().__enter__()", env={})
+def test_an_emulation_that_cannot_begin_is_one_sentence(windtunnel) -> None:
+    done = windtunnel("run", "-q", "-c", "import windtunnel; windtunnel.emulate().__enter__()", env={})
     assert done.returncode == 1
     assert "an emulation is already active in this process" in done.stderr.splitlines()[-1]
 
 
 SECOND_INTERRUPT = """
 import os, signal, torch
-from understudy import session
+from windtunnel import session
 running = session.running()
 stock = running.end
 def end():
@@ -107,8 +107,8 @@ raise KeyboardInterrupt
 """
 
 
-def test_a_second_ctrl_c_loses_nothing(understudy, tmp_path: Path) -> None:
-    done = understudy("run", "--report", "a.json", "-c", SECOND_INTERRUPT)
+def test_a_second_ctrl_c_loses_nothing(windtunnel, tmp_path: Path) -> None:
+    done = windtunnel("run", "--report", "a.json", "-c", SECOND_INTERRUPT)
     assert done.returncode == 130
     assert ", interrupted" in done.stderr
     assert json.loads((tmp_path / "a.json").read_text())["findings"]
@@ -124,18 +124,18 @@ mixed()
 """
 
 
-def test_tracebacks_show_the_program_alone(understudy, tmp_path: Path) -> None:
+def test_tracebacks_show_the_program_alone(windtunnel, tmp_path: Path) -> None:
     (tmp_path / "mixed.py").write_text(MIXED)
-    lines = understudy("run", "-q", "mixed.py").stderr.splitlines()
+    lines = windtunnel("run", "-q", "mixed.py").stderr.splitlines()
     assert [line.split(",")[1] for line in lines if line.startswith("  File ")] == [" line 7", " line 5"]
     assert lines[-1].startswith("RuntimeError: Expected all tensors to be on the same device")
 
 
-def test_visible_devices_are_honoured(understudy) -> None:
+def test_visible_devices_are_honoured(windtunnel) -> None:
     code = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())"
-    assert understudy("run", "-q", "-c", code, env={"CUDA_VISIBLE_DEVICES": ""}).stdout == "False 0\n"
-    assert understudy("run", "-q", "-c", code, env={"CUDA_VISIBLE_DEVICES": "1"}).stdout == "True 1\n"
-    assert understudy("run", "-q", "--gpus", "0", "-c", code).stdout == "False 0\n"
+    assert windtunnel("run", "-q", "-c", code, env={"CUDA_VISIBLE_DEVICES": ""}).stdout == "False 0\n"
+    assert windtunnel("run", "-q", "-c", code, env={"CUDA_VISIBLE_DEVICES": "1"}).stdout == "True 1\n"
+    assert windtunnel("run", "-q", "--gpus", "0", "-c", code).stdout == "False 0\n"
 
 
 WORKERS = """
@@ -154,9 +154,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
-def test_processes_of_multiprocessing_are_emulated_and_seen(understudy, tmp_path: Path, method: str) -> None:
+def test_processes_of_multiprocessing_are_emulated_and_seen(windtunnel, tmp_path: Path, method: str) -> None:
     (tmp_path / "workers.py").write_text(WORKERS)
-    done = understudy("run", "workers.py", method)
+    done = windtunnel("run", "workers.py", method)
     assert done.stdout == "[0, 0]\n", done.stderr
     assert "2 processes used GPUs" in done.stderr
 
@@ -170,9 +170,9 @@ open(f"rank{rank}", "w").write(" ".join([os.environ["WORLD_SIZE"], os.environ["M
 """
 
 
-def test_ranks_are_started_by_torchruns_agent(understudy, tmp_path: Path) -> None:
+def test_ranks_are_started_by_torchruns_agent(windtunnel, tmp_path: Path) -> None:
     (tmp_path / "rank.py").write_text(RANK)
-    done = understudy("run", "--nproc_per_node", "2", "--report", "r.json", "--trace", "r.trace", "rank.py")
+    done = windtunnel("run", "--nproc_per_node", "2", "--report", "r.json", "--trace", "r.trace", "rank.py")
     assert done.returncode == 0, done.stderr
     assert [(tmp_path / name).read_text().split()[0] for name in ("rank0", "rank1")] == ["2", "2"]
     devices = json.loads((tmp_path / "r.json").read_text())["devices"]
@@ -180,15 +180,15 @@ def test_ranks_are_started_by_torchruns_agent(understudy, tmp_path: Path) -> Non
     assert [Trace.load(tmp_path / name).facts["rank"] for name in ("r.trace", "r.rank1.trace")] == [0, 1]
 
 
-def test_a_program_that_uses_no_gpu_is_told_so(understudy) -> None:
-    done = understudy("run", "-c", "print(1)")
+def test_a_program_that_uses_no_gpu_is_told_so(windtunnel) -> None:
+    done = windtunnel("run", "-c", "print(1)")
     assert (done.returncode, done.stdout) == (0, "1\n")
-    assert done.stderr.startswith("understudy: no report: the program did nothing on a GPU")
+    assert done.stderr.startswith("windtunnel: no report: the program did nothing on a GPU")
 
 
 @pytest.mark.parametrize("end", [subprocess.PIPE, None], ids=["broken", "closed"])
 def test_a_report_that_nobody_reads_leaves_the_exit_code_alone(tmp_path: Path, end: int | None) -> None:
-    command = [sys.executable, "-m", "understudy", "run", "-c", SYNCS + "raise SystemExit(9)"]
+    command = [sys.executable, "-m", "windtunnel", "run", "-c", SYNCS + "raise SystemExit(9)"]
     if end is None:
         command = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command]
     with subprocess.Popen(command, cwd=tmp_path, stderr=end) as child:
@@ -197,6 +197,6 @@ def test_a_report_that_nobody_reads_leaves_the_exit_code_alone(tmp_path: Path, e
     assert child.returncode == 9
 
 
-def test_a_python_that_cannot_be_reached_is_named_as_a_possible_reason(understudy) -> None:
-    done = understudy("run", "--no-python", sys.executable, "-E", "-c", "import torch")
+def test_a_python_that_cannot_be_reached_is_named_as_a_possible_reason(windtunnel) -> None:
+    done = windtunnel("run", "--no-python", sys.executable, "-E", "-c", "import torch")
     assert done.stderr.endswith("used a device; Pythons that are started with -E, -I or -S are not reached)\n")

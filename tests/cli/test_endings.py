@@ -58,13 +58,13 @@ def sites(report: Path) -> list[tuple[str, int, int]]:
     return [(one["code"], one["line"], one["count"]) for one in json.loads(report.read_text())["findings"]]
 
 
-def test_what_ends_past_python_is_recorded_once_and_what_is_killed_is_no_evidence(understudy, tmp_path: Path) -> None:
+def test_what_ends_past_python_is_recorded_once_and_what_is_killed_is_no_evidence(windtunnel, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(ENDINGS)
     children = ["leave", "become", "unused", "terminated", "killed"]
-    done = understudy("run", "--report", "r.json", "--fail-on", "out-of-memory", "program.py", *children)
+    done = windtunnel("run", "--report", "r.json", "--fail-on", "out-of-memory", "program.py", *children)
     lines = done.stderr.splitlines()
     assert done.returncode == 67, done.stderr
-    assert lines[0] == "understudy: 5 processes used GPUs; the report is of all of them"  # two are those of `become`
+    assert lines[0] == "windtunnel: 5 processes used GPUs; the report is of all of them"  # two are those of `become`
     assert "INCOMPLETE records" in lines[1]
     assert sum("was killed, or ended past Python" in line for line in lines) == 1
     assert lines[-1].endswith(", the last of program.py:22")
@@ -97,30 +97,30 @@ x.sum().item()
 @pytest.mark.parametrize(
     ("limit", "reason"), [("RLIMIT_FSIZE", "File too large"), ("RLIMIT_NOFILE", "Too many open files")]
 )
-def test_a_process_that_may_not_write_on_says_why(understudy, tmp_path: Path, limit: str, reason: str) -> None:
+def test_a_process_that_may_not_write_on_says_why(windtunnel, tmp_path: Path, limit: str, reason: str) -> None:
     (tmp_path / "program.py").write_text(LIMITED)
-    done = understudy("run", "--fail-on", "error", "program.py", limit)
+    done = windtunnel("run", "--fail-on", "error", "program.py", limit)
     assert done.returncode == 67, done.stderr
     assert f"a process that used a GPU could not write all its records: {reason}" in " ".join(done.stderr.split())
     assert f"could not write all its records ({reason}): what is known of it ends with" in done.stderr
     assert "killed" not in done.stderr
 
 
-GONE = "import os, shutil; shutil.rmtree(os.environ['UNDERSTUDY_RUN_DIR'])"
+GONE = "import os, shutil; shutil.rmtree(os.environ['WINDTUNNEL_RUN_DIR'])"
 
 
 @pytest.mark.parametrize(("asked", "code"), [(("--fail-on", "error"), 67), (("--report", "r.json"), 67), ((), 0)])
-def test_a_folder_that_is_gone_is_no_evidence(understudy, asked: tuple[str, ...], code: int) -> None:
-    done = understudy("run", *asked, "-c", GONE)
+def test_a_folder_that_is_gone_is_no_evidence(windtunnel, asked: tuple[str, ...], code: int) -> None:
+    done = windtunnel("run", *asked, "-c", GONE)
     assert done.returncode == code
     (line,) = done.stderr.splitlines()
-    assert line.startswith("understudy: the run's folder for temporary files was removed while the program ran")
+    assert line.startswith("windtunnel: the run's folder for temporary files was removed while the program ran")
 
 
 SPOILT = """
 import os, pathlib, torch
 torch.ones(3, device="cuda").sum().item()
-folder = pathlib.Path(os.environ["UNDERSTUDY_RUN_DIR"])
+folder = pathlib.Path(os.environ["WINDTUNNEL_RUN_DIR"])
 (own,) = folder.glob("*.journal")
 for suffix in ("journal", "live", "calls", "outcome", "shadow", "begun"):
     (folder / f"1.{suffix}").write_bytes(b"")
@@ -133,9 +133,9 @@ os.system("nvidia-smi > smi.txt")
 """
 
 
-def test_what_the_program_spoils_in_the_folder_costs_only_that(understudy, tmp_path: Path) -> None:
+def test_what_the_program_spoils_in_the_folder_costs_only_that(windtunnel, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(SPOILT)
-    done = understudy("run", "--report", "r.json", "program.py")
+    done = windtunnel("run", "--report", "r.json", "program.py")
     assert "Traceback" not in done.stderr
     assert ("host-sync", 3, 1) in sites(tmp_path / "r.json")
     assert sum("the records of a process cannot be read" in line for line in done.stderr.splitlines()) >= 4
@@ -210,10 +210,10 @@ NOT_SEEN = ("kill", "crash", "leave")
         *((where, how) for where in ("worker", "rank") for how in ("exit", "kill")),
     ],
 )
-def test_however_a_process_ends_its_race_is_in_the_report(understudy, tmp_path: Path, where: str, how: str) -> None:
+def test_however_a_process_ends_its_race_is_in_the_report(windtunnel, tmp_path: Path, where: str, how: str) -> None:
     (tmp_path / "program.py").write_text(HOWS)
     ranks = ("--nproc-per-node", "2", "--gpus", "2") if where == "rank" else ()
-    done = understudy("run", *ranks, "--report", "r.json", "program.py", where, how)
+    done = windtunnel("run", *ranks, "--report", "r.json", "program.py", where, how)
     assert ("unsynchronized-access", 10, 1) in sites(tmp_path / "r.json"), done.stderr
     assert ("INCOMPLETE records" in done.stderr) == (how in NOT_SEEN)
 
@@ -247,7 +247,7 @@ def until(what, seconds: float = 30) -> bool:
 def test_a_kill_of_the_run_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
     folder = tmp_path / "temporary"
     folder.mkdir()
-    command = [sys.executable, "-m", "understudy", "run", "-c", FAMILY]
+    command = [sys.executable, "-m", "windtunnel", "run", "-c", FAMILY]
     with subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "TMPDIR": str(folder)}) as process:
         assert until((tmp_path / "started").exists)
         family = [int(number) for number in (tmp_path / "started").read_text().split()]

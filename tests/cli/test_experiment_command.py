@@ -1,4 +1,4 @@
-"""`understudy experiment`: what a person sees, and what a person can get wrong."""
+"""`windtunnel experiment`: what a person sees, and what a person can get wrong."""
 
 import html
 import json
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from understudy import experiments
-from understudy.trace.units import join_units
+from windtunnel import experiments
+from windtunnel.trace.units import join_units
 
 pytestmark = pytest.mark.long
 """Each starts programs of its own."""
@@ -23,24 +23,24 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), WRONG.values(), ids=WRONG.keys())
-def test_bad_input_is_one_sentence_and_code_2(understudy, arguments, sentence) -> None:
-    done = understudy("experiment", *arguments)
+def test_bad_input_is_one_sentence_and_code_2(windtunnel, arguments, sentence) -> None:
+    done = windtunnel("experiment", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("understudy: ")
+    assert done.stderr.startswith("windtunnel: ")
     assert len(done.stderr.splitlines()) == 1
     assert sentence in done.stderr
 
 
-def test_the_list_names_every_experiment_and_needs_no_framework(understudy) -> None:
-    lines = understudy("experiment", "list").stdout.splitlines()
+def test_the_list_names_every_experiment_and_needs_no_framework(windtunnel) -> None:
+    lines = windtunnel("experiment", "list").stdout.splitlines()
     assert [line.split()[0] for line in lines] == list(experiments.names())
     assert [line.split(maxsplit=1)[1] for line in lines] == [experiments.title(name) for name in experiments.names()]
-    assert understudy("experiment").stdout.splitlines() == lines
+    assert windtunnel("experiment").stdout.splitlines() == lines
 
 
-def test_json_is_all_that_is_on_stdout_and_the_page_is_written(understudy, tmp_path: Path) -> None:
+def test_json_is_all_that_is_on_stdout_and_the_page_is_written(windtunnel, tmp_path: Path) -> None:
     arguments = ("--gpus", "V100", "--small", "--sizes", "16,64", "--json", "--report", "pages/out.html")
-    done = understudy("experiment", "matmul", *arguments)
+    done = windtunnel("experiment", "matmul", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     result = json.loads(done.stdout)
     assert result["emulated"] is True
@@ -50,7 +50,7 @@ def test_json_is_all_that_is_on_stdout_and_the_page_is_written(understudy, tmp_p
     assert html.escape(join_units(result["conclusion"][1]), quote=False) in page
 
 
-def test_it_does_not_run_inside_a_run(understudy) -> None:
-    done = understudy("run", "-q", "--gpus", "V100", "-m", "understudy", "experiment", "matmul", "--small")
+def test_it_does_not_run_inside_a_run(windtunnel) -> None:
+    done = windtunnel("run", "-q", "--gpus", "V100", "-m", "windtunnel", "experiment", "matmul", "--small")
     assert done.returncode == 2
-    assert "without `understudy run`" in done.stderr
+    assert "without `windtunnel run`" in done.stderr

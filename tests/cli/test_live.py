@@ -2,7 +2,7 @@
 
 import os
 
-from understudy import live
+from windtunnel import live
 
 
 def test_what_a_device_holds_can_be_read_from_outside(tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""`understudy run --report x.snapshot.pickle`, and `understudy memory` on such a file."""
+"""`windtunnel run --report x.snapshot.pickle`, and `windtunnel memory` on such a file."""
 
 import json
 import pickle
@@ -30,7 +30,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | int]
 
     folder = tmp_path_factory.mktemp("recorded")
     (folder / "train.py").write_text(PROGRAM)
-    command = [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "V100"]
+    command = [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", "V100"]
     reports = ["--report", "out.snapshot.pickle", "--report", "out.json", "train.py"]
     done = subprocess.run([*command, *reports], cwd=folder, capture_output=True, text=True, check=True, timeout=120)
     return {
@@ -68,8 +68,8 @@ def test_the_report_says_what_held_the_peak(recorded) -> None:
     assert lines["optimizer", 8] == weights
 
 
-def test_our_own_snapshot_agrees(understudy, snapshot: Path) -> None:
-    done = understudy("memory", snapshot.name, "--json")
+def test_our_own_snapshot_agrees(windtunnel, snapshot: Path) -> None:
+    done = windtunnel("memory", snapshot.name, "--json")
     result = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
     assert result["agrees"]
@@ -77,63 +77,63 @@ def test_our_own_snapshot_agrees(understudy, snapshot: Path) -> None:
     assert device["placements_agree"] == device["allocations"] > 10
     assert device["final_blocks_agree"] == device["final_blocks"] > 0
     assert result["what_if"] is None
-    shown = understudy("memory", snapshot.name)
+    shown = windtunnel("memory", snapshot.name)
     assert shown.stdout.startswith("cuda:0: ")
     assert "train.py:7 held " in shown.stdout
     assert "our replay agrees with every placement" in shown.stdout.splitlines()[-1]
 
 
-def test_what_died_after_the_last_operation_is_in_the_history(understudy, tmp_path: Path) -> None:
+def test_what_died_after_the_last_operation_is_in_the_history(windtunnel, tmp_path: Path) -> None:
     source = "import torch\ndef main():\n    x = torch.ones(4).cuda() + 1\n    print(x.sum().item())\nmain()\n"
     (tmp_path / "train.py").write_text(source)
-    assert understudy("run", "-q", "--report", "own.snapshot.pickle", "train.py").returncode == 0
-    assert understudy("memory", "own.snapshot.pickle").returncode == 0
+    assert windtunnel("run", "-q", "--report", "own.snapshot.pickle", "train.py").returncode == 0
+    assert windtunnel("memory", "own.snapshot.pickle").returncode == 0
 
 
-def test_what_if_is_a_table_and_a_plot(understudy, snapshot: Path) -> None:
+def test_what_if_is_a_table_and_a_plot(windtunnel, snapshot: Path) -> None:
     pytest.importorskip("jinja2")
     arguments = ["--alloc-conf", "expandable_segments:True", "--alloc-conf", "roundup_power2_divisions:1"]
-    done = understudy("memory", snapshot.name, *arguments, "--plot", "what-if.html")
+    done = windtunnel("memory", snapshot.name, *arguments, "--plot", "what-if.html")
     assert done.returncode == 0
     assert "defaults (recorded)" in done.stdout
     assert "expandable_segments:True" in done.stdout
     assert "replayed on a GPU of unlimited memory" in done.stdout
-    limited = understudy("memory", snapshot.name, *arguments, "--memory-mib", "16384")
+    limited = windtunnel("memory", snapshot.name, *arguments, "--memory-mib", "16384")
     assert "unlimited" not in limited.stdout
     page = (snapshot.parent / "what-if.html").read_text()
     assert '"name":"expandable_segments:True"' in page.replace('": "', '":"')
     assert len(page) < 1_500_000
-    rows = json.loads(understudy("memory", snapshot.name, "--json", *arguments).stdout)["what_if"]["rows"]
+    rows = json.loads(windtunnel("memory", snapshot.name, "--json", *arguments).stdout)["what_if"]["rows"]
     assert [row["alloc_conf"] for row in rows] == ["", "expandable_segments:True", "roundup_power2_divisions:1"]
     assert all(row["peak_reserved_bytes"] >= row["peak_allocated_bytes"] > 0 for row in rows)
 
 
-def test_a_limit_makes_requests_fail(understudy, snapshot: Path) -> None:
-    done = understudy("memory", snapshot.name, "--json", "--alloc-conf", "", "--memory-mib", "22")
+def test_a_limit_makes_requests_fail(windtunnel, snapshot: Path) -> None:
+    done = windtunnel("memory", snapshot.name, "--json", "--alloc-conf", "", "--memory-mib", "22")
     rows = json.loads(done.stdout)["what_if"]["rows"]
     assert all(row["out_of_memory"] > 0 for row in rows)
 
 
-def test_what_does_not_fit_is_an_error_that_says_by_how_much(understudy, snapshot: Path) -> None:
-    done = understudy("memory", snapshot.name, "--memory-mib", "22")
+def test_what_does_not_fit_is_an_error_that_says_by_how_much(windtunnel, snapshot: Path) -> None:
+    done = windtunnel("memory", snapshot.name, "--memory-mib", "22")
     assert done.returncode == 65
     assert re.search(r"does not fit: \d+.* over on cuda:0, which has 22.0 MiB, nor under any setting", done.stdout)
-    done = understudy("memory", snapshot.name, "--memory-mib", "4000")
+    done = windtunnel("memory", snapshot.name, "--memory-mib", "4000")
     assert done.returncode == 0
     assert "fits into 3.91 GiB (replayed)" in done.stdout
 
 
-def test_a_snapshot_that_differs_is_code_1(understudy, snapshot: Path) -> None:
+def test_a_snapshot_that_differs_is_code_1(windtunnel, snapshot: Path) -> None:
     data = pickle.loads(snapshot.read_bytes())
     for event in data["device_traces"][0]:
         if event["action"] == "alloc" and event["size"] == 64 * 512 * 4:
             event["addr"] += 512
             break
     snapshot.write_bytes(pickle.dumps(data))
-    done = understudy("memory", snapshot.name)
+    done = windtunnel("memory", snapshot.name)
     assert done.returncode == 1
     assert "first difference: event" in done.stdout
-    assert not json.loads(understudy("memory", snapshot.name, "--json").stdout)["agrees"]
+    assert not json.loads(windtunnel("memory", snapshot.name, "--json").stdout)["agrees"]
 
 
 @pytest.mark.parametrize(
@@ -149,17 +149,17 @@ def test_a_snapshot_that_differs_is_code_1(understudy, snapshot: Path) -> None:
         (["out.snapshot.pickle", "--plot", "x.png"], "should end in .html"),
     ],
 )
-def test_what_cannot_be_is_code_2(understudy, snapshot: Path, arguments: list[str], sentence: str) -> None:
+def test_what_cannot_be_is_code_2(windtunnel, snapshot: Path, arguments: list[str], sentence: str) -> None:
     (snapshot.parent / "junk").write_text("junk")
-    done = understudy("memory", *arguments)
+    done = windtunnel("memory", *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert sentence in done.stderr
 
 
-def test_a_pickle_with_code_in_it_is_refused(understudy, snapshot: Path) -> None:
+def test_a_pickle_with_code_in_it_is_refused(windtunnel, snapshot: Path) -> None:
     snapshot.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    done = understudy("memory", snapshot.name)
+    done = windtunnel("memory", snapshot.name)
     assert done.returncode == 2
     assert "plain data only" in done.stderr
 
@@ -178,9 +178,9 @@ def test_a_pickle_with_code_in_it_is_refused(understudy, snapshot: Path) -> None
         ),
     ],
 )
-def test_damaged_files_are_told_by_what_is_wrong(understudy, tmp_path: Path, content: bytes, sentence: str) -> None:
+def test_damaged_files_are_told_by_what_is_wrong(windtunnel, tmp_path: Path, content: bytes, sentence: str) -> None:
     (tmp_path / "damaged").write_bytes(content)
-    done = understudy("memory", "damaged")
+    done = windtunnel("memory", "damaged")
     assert (done.returncode, done.stdout) == (2, "")
     assert sentence in done.stderr
 
@@ -199,13 +199,13 @@ dist.destroy_process_group()
 """
 
 
-def test_each_rank_has_a_snapshot(understudy, tmp_path: Path) -> None:
+def test_each_rank_has_a_snapshot(windtunnel, tmp_path: Path) -> None:
     (tmp_path / "ranks.py").write_text(RANKS)
-    done = understudy("run", "-q", "--nproc-per-node", "2", "--report", "out.snapshot.pickle", "ranks.py")
+    done = windtunnel("run", "-q", "--nproc-per-node", "2", "--report", "out.snapshot.pickle", "ranks.py")
     assert done.returncode == 0, done.stderr
     for rank, name in enumerate(("out.snapshot.pickle", "out.rank1.snapshot.pickle")):
         data = pickle.loads((tmp_path / name).read_bytes())
         sizes = [event["size"] for event in data["device_traces"][rank] if event["action"] == "alloc"]
         assert sizes == [(rank + 1) << 22]
         assert not data["device_traces"][1 - rank]
-        assert understudy("memory", name).returncode == 0
+        assert windtunnel("memory", name).returncode == 0

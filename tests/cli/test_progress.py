@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from understudy.cli._progress import progress_of
+from windtunnel.cli._progress import progress_of
 
 
 class Terminal(io.StringIO):

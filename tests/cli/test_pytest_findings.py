@@ -33,7 +33,7 @@ def run(pytester: pytest.Pytester, text: str, *arguments: str) -> pytest.RunResu
 def test_findings_stand_at_the_end_and_fail_nothing_by_default(pytester: pytest.Pytester) -> None:
     result = run(pytester, "def test_race():\n    race()\n")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["understudy: 1 test on emulated GPUs*", "understudy found 1 error:"])
+    result.stdout.fnmatch_lines(["windtunnel: 1 test on emulated GPUs*", "windtunnel found 1 error:"])
     result.stdout.fnmatch_lines(["error unsynchronized-access test_it.py:7 (and test_it.py:5)"])
 
 
@@ -46,7 +46,7 @@ def test_a_gate_fails_the_test_with_the_finding(pytester: pytest.Pytester, gate:
 
 
 def test_a_gate_of_the_project_holds_too(pytester: pytest.Pytester) -> None:
-    pytester.makepyprojecttoml('[tool.understudy]\nfail-on = ["unsynchronized-access"]\n')
+    pytester.makepyprojecttoml('[tool.windtunnel]\nfail-on = ["unsynchronized-access"]\n')
     run(pytester, "def test_race():\n    race()\n").assert_outcomes(failed=1)
 
 

@@ -51,14 +51,14 @@ def run(pytester: pytest.Pytester, text: str, *arguments: str) -> pytest.RunResu
 def test_tests_that_ask_get_fresh_gpus(pytester: pytest.Pytester) -> None:
     result = run(pytester, SUITE, "--gpu-backend=emulated")
     result.assert_outcomes(passed=6)
-    result.stdout.fnmatch_lines(["understudy: emulated GPUs for the tests that ask for them"])
-    result.stdout.fnmatch_lines(["understudy: 4 tests on emulated GPUs, 0 skipped (no real GPU)"])
+    result.stdout.fnmatch_lines(["windtunnel: emulated GPUs for the tests that ask for them"])
+    result.stdout.fnmatch_lines(["windtunnel: 4 tests on emulated GPUs, 0 skipped (no real GPU)"])
 
 
 def test_it_works_with_xdist(pytester: pytest.Pytester) -> None:
     result = run(pytester, SUITE.replace("def test_without_gpus", "def _test_without_gpus"), "-n2")
     result.assert_outcomes(passed=5)
-    result.stdout.fnmatch_lines(["understudy: 4 tests on emulated GPUs*"])
+    result.stdout.fnmatch_lines(["windtunnel: 4 tests on emulated GPUs*"])
 
 
 PROBES = """
@@ -160,7 +160,7 @@ def test_a_bad_spec_is_one_sentence(pytester: pytest.Pytester) -> None:
 def test_tests_that_need_real_gpus_are_skipped_and_counted(pytester: pytest.Pytester) -> None:
     result = run(pytester, SUITE, "--gpu-backend=real")
     result.assert_outcomes(passed=2, skipped=4)
-    result.stdout.fnmatch_lines(["understudy: 0 tests on emulated GPUs, 4 skipped (no real GPU)"])
+    result.stdout.fnmatch_lines(["windtunnel: 0 tests on emulated GPUs, 4 skipped (no real GPU)"])
 
 
 def test_a_test_that_needs_more_of_the_machine_than_it_may_fails_at_its_line(pytester: pytest.Pytester) -> None:
@@ -192,12 +192,12 @@ def test_nothing():
 def test_a_test_whose_processes_use_gpus_is_counted(pytester: pytest.Pytester) -> None:
     result = run(pytester, SPAWNS, "--gpus", "2", "--gpu-backend", "emulated")
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["understudy: 1 test on emulated GPUs, *"])
+    result.stdout.fnmatch_lines(["windtunnel: 1 test on emulated GPUs, *"])
 
 
 INTERRUPTED = """
 import pytest, torch
-from understudy import checks
+from windtunnel import checks
 
 @pytest.fixture(autouse=True)
 def nobody_looks_for_findings(monkeypatch):

@@ -1,4 +1,4 @@
-"""`understudy run` is transparent: arguments, streams, exit codes and signals are the program's own."""
+"""`windtunnel run` is transparent: arguments, streams, exit codes and signals are the program's own."""
 
 from __future__ import annotations
 
@@ -13,78 +13,78 @@ from pathlib import Path
 
 import pytest
 
-RUN = [sys.executable, "-m", "understudy", "run", "-q"]
+RUN = [sys.executable, "-m", "windtunnel", "run", "-q"]
 
 
-def test_all_after_the_program_goes_to_it(understudy, tmp_path: Path) -> None:
+def test_all_after_the_program_goes_to_it(windtunnel, tmp_path: Path) -> None:
     (tmp_path / "show.py").write_text("import sys; print(sys.argv, __name__, sys.path[0])")
     words = ["--gpus", "7", "-q", "-m", "--", "x y"]
-    assert understudy("run", "show.py", *words).stdout == f"{['show.py', *words]} __main__ {tmp_path}\n"
+    assert windtunnel("run", "show.py", *words).stdout == f"{['show.py', *words]} __main__ {tmp_path}\n"
     assert (
-        understudy("run", "-m", "show", *words).stdout == f"{[str(tmp_path / 'show.py'), *words]} __main__ {tmp_path}\n"
+        windtunnel("run", "-m", "show", *words).stdout == f"{[str(tmp_path / 'show.py'), *words]} __main__ {tmp_path}\n"
     )
     code = "import sys; print(sys.argv)"
-    assert understudy("run", "-c", code, *words).stdout == f"{['-c', *words]}\n"
-    assert understudy("run", "--no-python", "echo", *words).stdout == f"{' '.join(words)}\n"
+    assert windtunnel("run", "-c", code, *words).stdout == f"{['-c', *words]}\n"
+    assert windtunnel("run", "--no-python", "echo", *words).stdout == f"{' '.join(words)}\n"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("options", [(), ("--nproc-per-node", "1")], ids=["one process", "ranks"])
-def test_a_script_may_be_called_like_an_option(understudy, tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_a_script_may_be_called_like_an_option(windtunnel, tmp_path: Path, options: tuple[str, ...]) -> None:
     (tmp_path / "-x.py").write_text("import sys; print(sys.argv[1:])")
-    assert understudy("run", "-q", *options, "--", "-x.py", "a").stdout == "['a']\n"
+    assert windtunnel("run", "-q", *options, "--", "-x.py", "a").stdout == "['a']\n"
 
 
 @pytest.mark.long
-def test_a_files_name_is_one_line_and_steers_no_terminal(understudy, tmp_path: Path) -> None:
+def test_a_files_name_is_one_line_and_steers_no_terminal(windtunnel, tmp_path: Path) -> None:
     name = "x\x1b[31m\nverdict fine.py"
     (tmp_path / name).write_text(
         "import torch\nx = torch.ones(1 << 20, device='cuda')\nfor _ in range(40):\n    x.add_(1)[0].item()\n"
     )
     shown = "x\\x1b[31m\\nverdict fine.py"
     for options in ((), ("-v",)):
-        done = understudy("run", *options, name)
+        done = windtunnel("run", *options, name)
         assert f"{shown}:4" in " ".join(done.stderr.split())
         assert "\x1b" not in done.stderr
         assert not any(line.startswith("verdict fine") for line in done.stderr.splitlines())
-    refused = understudy("report", name.removesuffix(".py"))
-    assert refused.stderr.startswith(f"understudy: {shown.removesuffix('.py')}: ")
+    refused = windtunnel("report", name.removesuffix(".py"))
+    assert refused.stderr.startswith(f"windtunnel: {shown.removesuffix('.py')}: ")
     assert refused.stderr.count("\n") == 1
 
 
-def test_streams_are_the_programs(understudy) -> None:
-    done = understudy("run", "-q", "-c", "import sys; print(input()); print('e', file=sys.stderr)", input="hello\n")
+def test_streams_are_the_programs(windtunnel) -> None:
+    done = windtunnel("run", "-q", "-c", "import sys; print(input()); print('e', file=sys.stderr)", input="hello\n")
     assert (done.stdout, done.stderr) == ("hello\n", "e\n")
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 255])
-def test_the_exit_code_is_the_programs(understudy, code: int) -> None:
-    assert understudy("run", "-q", "-c", f"raise SystemExit({code})").returncode == code
+def test_the_exit_code_is_the_programs(windtunnel, code: int) -> None:
+    assert windtunnel("run", "-q", "-c", f"raise SystemExit({code})").returncode == code
 
 
-def test_a_program_ended_by_a_signal_gives_128_and_its_number(understudy) -> None:
-    assert understudy("run", "-q", "-c", "import os; os.kill(os.getpid(), 9)").returncode == 137
+def test_a_program_ended_by_a_signal_gives_128_and_its_number(windtunnel) -> None:
+    assert windtunnel("run", "-q", "-c", "import os; os.kill(os.getpid(), 9)").returncode == 137
 
 
-def test_a_traceback_holds_no_frame_of_ours(understudy, tmp_path: Path) -> None:
+def test_a_traceback_holds_no_frame_of_ours(windtunnel, tmp_path: Path) -> None:
     (tmp_path / "fail.py").write_text("1 / 0\n")
-    done = understudy("run", "-q", "fail.py")
+    done = windtunnel("run", "-q", "fail.py")
     assert done.returncode == 1
     assert done.stderr.splitlines()[0] == "Traceback (most recent call last):"
     assert done.stderr.count("File ") == 1
 
 
-def test_another_sitecustomize_is_still_run(understudy, tmp_path: Path) -> None:
+def test_another_sitecustomize_is_still_run(windtunnel, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('mine')")
-    done = understudy("run", "-q", "-c", "import sys; print(*sys.path)", env={"PYTHONPATH": str(tmp_path)})
+    done = windtunnel("run", "-q", "-c", "import sys; print(*sys.path)", env={"PYTHONPATH": str(tmp_path)})
     assert done.stdout.startswith("mine\n")
     assert "shim" not in done.stdout
 
 
-def test_the_inner_of_two_runs_wins(understudy) -> None:
-    code = "import os; print(os.environ['UNDERSTUDY_RUN'], os.environ['PYTHONPATH'].count('shim'))"
-    inner = [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "3", "-c", code]
-    assert understudy("run", "-q", "--gpus", "2", "--no-python", *inner).stdout == '{"gpus": "3"} 1\n'
+def test_the_inner_of_two_runs_wins(windtunnel) -> None:
+    code = "import os; print(os.environ['WINDTUNNEL_RUN'], os.environ['PYTHONPATH'].count('shim'))"
+    inner = [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", "3", "-c", code]
+    assert windtunnel("run", "-q", "--gpus", "2", "--no-python", *inner).stdout == '{"gpus": "3"} 1\n'
 
 
 def wait_for(path: Path) -> None:
@@ -136,10 +136,10 @@ def test_signals_pass_through(tmp_path: Path, number: int) -> None:
         assert process.wait(20) == 128 + number
 
 
-def test_nothing_is_left_behind(understudy, tmp_path: Path) -> None:
+def test_nothing_is_left_behind(windtunnel, tmp_path: Path) -> None:
     folder = tmp_path / "temporary"
     folder.mkdir()
-    done = understudy("run", "-c", "import os; print(os.environ['UNDERSTUDY_RUN_DIR'])", env={"TMPDIR": str(folder)})
+    done = windtunnel("run", "-c", "import os; print(os.environ['WINDTUNNEL_RUN_DIR'])", env={"TMPDIR": str(folder)})
     assert done.stdout.startswith(str(folder))
     assert list(folder.iterdir()) == []
 

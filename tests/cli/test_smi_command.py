@@ -1,4 +1,4 @@
-"""`understudy smi`, and `nvidia-smi` under `understudy run`."""
+"""`windtunnel smi`, and `nvidia-smi` under `windtunnel run`."""
 
 import sys
 
@@ -10,27 +10,27 @@ subprocess.run(["nvidia-smi", "--query-compute-apps=process_name,used_memory", "
 """
 
 
-def test_the_table_shows_the_emulated_gpus(understudy) -> None:
-    done = understudy("smi", "--gpus", "4xV100")
+def test_the_table_shows_the_emulated_gpus(windtunnel) -> None:
+    done = windtunnel("smi", "--gpus", "4xV100")
     assert done.returncode == 0
     assert "NVIDIA-SMI 460.106.00   Driver Version: 460.106.00   CUDA Version: 11.2" in done.stdout
     assert done.stdout.count("Tesla V100-SXM2...") == 4
     assert "No running processes found" in done.stdout
 
 
-def test_lists_and_queries(understudy) -> None:
-    assert [line[:19] for line in understudy("smi", "-L").stdout.splitlines()] == [
+def test_lists_and_queries(windtunnel) -> None:
+    assert [line[:19] for line in windtunnel("smi", "-L").stdout.splitlines()] == [
         "GPU 0: Tesla V100-S",
         "GPU 1: Tesla V100-S",
     ]
     query = ("--query-gpu=index,memory.total", "--format=csv,noheader")
-    assert understudy("smi", "--gpus=V100", *query).stdout == "0, 16160 MiB\n"
-    assert understudy("smi", "-i", "1", *query).stdout == "1, 16160 MiB\n"
-    assert understudy("smi", "--gpus", "0").returncode == 6
+    assert windtunnel("smi", "--gpus=V100", *query).stdout == "0, 16160 MiB\n"
+    assert windtunnel("smi", "-i", "1", *query).stdout == "1, 16160 MiB\n"
+    assert windtunnel("smi", "--gpus", "0").returncode == 6
 
 
-def test_a_program_sees_its_own_memory_in_nvidia_smi(understudy) -> None:  # mission 32
-    done = understudy("run", "-q", "-c", HOLDS)
+def test_a_program_sees_its_own_memory_in_nvidia_smi(windtunnel) -> None:  # mission 32
+    done = windtunnel("run", "-q", "-c", HOLDS)
     assert done.returncode == 0, done.stderr
     devices, process = done.stdout.splitlines()[:2], done.stdout.splitlines()[2]
     assert devices[0] == "0, 0"
@@ -41,6 +41,6 @@ def test_a_program_sees_its_own_memory_in_nvidia_smi(understudy) -> None:  # mis
     assert int(of_process.removesuffix(" MiB")) == used - 3  # mission 3: the documents' tables
 
 
-def test_nvidia_smi_shows_the_gpus_of_the_run(understudy) -> None:
-    done = understudy("run", "-q", "--gpus", "3xA100", "--no-python", "nvidia-smi", "-L")
+def test_nvidia_smi_shows_the_gpus_of_the_run(windtunnel) -> None:
+    done = windtunnel("run", "-q", "--gpus", "3xA100", "--no-python", "nvidia-smi", "-L")
     assert done.stdout.count("NVIDIA A100") == 3

@@ -8,7 +8,7 @@ import pytest
 
 WRONG = {
     "an unknown command": (["rnu"], "there is no command 'rnu'; did you mean run?"),
-    "a script without run": (["train.py"], "to run that program: understudy run train.py"),
+    "a script without run": (["train.py"], "to run that program: windtunnel run train.py"),
     "no program": (["run"], "no program was given"),
     "a missing script": (["run", "nope.py"], "there is no file 'nope.py' to run"),
     "a command as script": (["run", "sh", "-c", "true"], "there is no file 'sh' to run; --no-python runs a command"),
@@ -28,34 +28,34 @@ WRONG = {
     "a bad number of findings": (["run", "--fail-on", "host-sync=few", "-c", "1"], "number of incidents"),
     "an unknown report format": (["run", "--report", "x.foo", "-c", "1"], "no report format fits 'x.foo'"),
     "a report that is a folder": (["run", "--trace", ".", "-c", "1"], "is a folder"),
-    "a trace that is none": (["report", "junk"], "junk is not an understudy trace"),
+    "a trace that is none": (["report", "junk"], "junk is not a windtunnel trace"),
     "a missing trace": (["report", "none.trace"], "none.trace: No such file"),
     "an unknown GPU to show": (["gpus", "X100"], "no GPU is called 'X100'"),
 }
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), WRONG.values(), ids=WRONG.keys())
-def test_bad_input_is_one_sentence_and_code_2(understudy, tmp_path: Path, arguments, sentence) -> None:
+def test_bad_input_is_one_sentence_and_code_2(windtunnel, tmp_path: Path, arguments, sentence) -> None:
     (tmp_path / "junk").write_text("junk")
-    done = understudy(*arguments)
+    done = windtunnel(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith("understudy: ")
+    assert done.stderr.startswith("windtunnel: ")
     assert len(done.stderr.splitlines()) == 1
     assert sentence in done.stderr
 
 
-def test_an_unwritable_report_is_refused_before_the_program_runs(understudy) -> None:
-    done = understudy("run", "--report", "/proc/understudy.json", "-c", "print('ran')")
+def test_an_unwritable_report_is_refused_before_the_program_runs(windtunnel) -> None:
+    done = windtunnel("run", "--report", "/proc/windtunnel.json", "-c", "print('ran')")
     assert (done.returncode, done.stdout) == (2, "")
     assert "cannot be written" in done.stderr
 
 
-def test_no_folder_for_temporary_files_is_said(understudy, tmp_path: Path) -> None:
+def test_no_folder_for_temporary_files_is_said(windtunnel, tmp_path: Path) -> None:
     gone = str(tmp_path / "gone")
     # The interpreter falls back on the usual folders, so it is given a program that makes them unusable.
     code = (
-        "import sys, tempfile, understudy.cli; tempfile.tempdir = sys.argv[1];understudy.cli.main(['run', '-c', '1'])"
+        "import sys, tempfile, windtunnel.cli; tempfile.tempdir = sys.argv[1];windtunnel.cli.main(['run', '-c', '1'])"
     )
     done = subprocess.run([sys.executable, "-c", code, gone], capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -63,30 +63,30 @@ def test_no_folder_for_temporary_files_is_said(understudy, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("command", ["run", "report", "gpus", "doctor", "smi"])
-def test_every_command_explains_itself(understudy, command: str) -> None:
-    done = understudy(command, "--help")
+def test_every_command_explains_itself(windtunnel, command: str) -> None:
+    done = windtunnel(command, "--help")
     assert done.returncode == 0
-    assert done.stdout.startswith(f"Usage: understudy {command} ")
+    assert done.stdout.startswith(f"Usage: windtunnel {command} ")
 
 
-def test_settings_come_from_pyproject_then_environment_then_flags(understudy, tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text('[tool.understudy]\ngpus = "1xT4"\nseed = 4\nquiet = true\n')
-    show = ("-c", "import os; print(os.environ['UNDERSTUDY_RUN'])")
-    assert understudy("run", *show).stdout == '{"gpus": "1xT4", "seed": 4}\n'
-    environment = {"UNDERSTUDY_GPUS": "2xA100"}
-    assert understudy("run", *show, env=environment).stdout == '{"gpus": "2xA100", "seed": 4}\n'
-    assert understudy("run", "--gpus", "3", *show, env=environment).stdout == '{"gpus": "3", "seed": 4}\n'
+def test_settings_come_from_pyproject_then_environment_then_flags(windtunnel, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.windtunnel]\ngpus = "1xT4"\nseed = 4\nquiet = true\n')
+    show = ("-c", "import os; print(os.environ['WINDTUNNEL_RUN'])")
+    assert windtunnel("run", *show).stdout == '{"gpus": "1xT4", "seed": 4}\n'
+    environment = {"WINDTUNNEL_GPUS": "2xA100"}
+    assert windtunnel("run", *show, env=environment).stdout == '{"gpus": "2xA100", "seed": 4}\n'
+    assert windtunnel("run", "--gpus", "3", *show, env=environment).stdout == '{"gpus": "3", "seed": 4}\n'
 
 
-def test_every_rank_gets_a_gpu_when_nobody_says_how_many(understudy) -> None:
-    show = ("--no-python", "sh", "-c", "echo $UNDERSTUDY_RUN")
-    assert '{"gpus": "3"}' in understudy("run", "-q", "--nproc-per-node", "3", *show).stdout
-    assert '{"gpus": "1"}' in understudy("run", "-q", "--gpus", "1", "--nproc-per-node", "3", *show).stdout
+def test_every_rank_gets_a_gpu_when_nobody_says_how_many(windtunnel) -> None:
+    show = ("--no-python", "sh", "-c", "echo $WINDTUNNEL_RUN")
+    assert '{"gpus": "3"}' in windtunnel("run", "-q", "--nproc-per-node", "3", *show).stdout
+    assert '{"gpus": "1"}' in windtunnel("run", "-q", "--gpus", "1", "--nproc-per-node", "3", *show).stdout
 
 
-def test_a_setting_that_does_not_exist_is_refused(understudy, tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text("[tool.understudy]\ngpu = 2\n")
-    done = understudy("run", "-c", "1")
+def test_a_setting_that_does_not_exist_is_refused(windtunnel, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.windtunnel]\ngpu = 2\n")
+    done = windtunnel("run", "-c", "1")
     assert done.returncode == 2
     assert "no setting 'gpu'; did you mean gpus?" in done.stderr
 
@@ -106,31 +106,31 @@ WRONG_SETTINGS = {
 
 
 @pytest.mark.parametrize(("line", "sentence"), WRONG_SETTINGS.items(), ids=WRONG_SETTINGS.keys())
-def test_a_setting_of_another_type_is_one_sentence(understudy, tmp_path: Path, line: str, sentence: str) -> None:
-    (tmp_path / "pyproject.toml").write_text(f"[tool.understudy]\n{line}\n")
-    done = understudy("run", "-c", "print('ran')")
+def test_a_setting_of_another_type_is_one_sentence(windtunnel, tmp_path: Path, line: str, sentence: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"[tool.windtunnel]\n{line}\n")
+    done = windtunnel("run", "-c", "print('ran')")
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert sentence in done.stderr
 
 
-def test_a_file_keeps_its_name_in_the_sentence(understudy, tmp_path: Path) -> None:
+def test_a_file_keeps_its_name_in_the_sentence(windtunnel, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("junk")
-    assert understudy("report", "README.md").stderr.startswith("understudy: README.md is not an understudy trace")
+    assert windtunnel("report", "README.md").stderr.startswith("windtunnel: README.md is not a windtunnel trace")
 
 
-def test_a_full_disk_is_said(understudy) -> None:
+def test_a_full_disk_is_said(windtunnel) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "understudy", "gpus"], stdout=full, stderr=-1, text=True, check=False
+            [sys.executable, "-m", "windtunnel", "gpus"], stdout=full, stderr=-1, text=True, check=False
         )
     assert done.returncode == 2
-    assert done.stderr == "understudy: the output cannot be written: No space left on device\n"
+    assert done.stderr == "windtunnel: the output cannot be written: No space left on device\n"
 
 
 def test_a_python_that_is_too_old_is_one_sentence() -> None:
     code = (
         "import runpy, sys; sys.version_info = (3, 10, 13, 'final', 0);"
-        "runpy.run_module('understudy', run_name='__main__')"
+        "runpy.run_module('windtunnel', run_name='__main__')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)

@@ -1,4 +1,4 @@
-"""`understudy verify` with an emulated GPU in the place of a real one, and without any."""
+"""`windtunnel verify` with an emulated GPU in the place of a real one, and without any."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from understudy.cli import group
-from understudy.errors import UsageError
-from understudy.measure import present
+from windtunnel.cli import group
+from windtunnel.errors import UsageError
+from windtunnel.measure import present
 
 PROGRAM = """
 import torch
@@ -44,9 +44,9 @@ def test_a_program_is_needed():
 
 
 @pytest.mark.long
-def test_a_stand_in_of_the_same_model_is_the_same(understudy, tmp_path):
+def test_a_stand_in_of_the_same_model_is_the_same(windtunnel, tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
-    done = understudy("verify", "--stand-in", "V100", "--tolerance", "0", "train.py")
+    done = windtunnel("verify", "--stand-in", "V100", "--tolerance", "0", "train.py")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("native: EMULATED V100 stands in; emulated: V100\n")
     assert done.stdout.endswith("nothing differs by more than the tolerance\n")
@@ -54,9 +54,9 @@ def test_a_stand_in_of_the_same_model_is_the_same(understudy, tmp_path):
 
 
 @pytest.mark.long
-def test_another_model_takes_another_time(understudy, tmp_path):
+def test_another_model_takes_another_time(windtunnel, tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
-    done = understudy("verify", "--stand-in", "V100", "--gpus", "P100", "--json", "train.py")
+    done = windtunnel("verify", "--stand-in", "V100", "--gpus", "P100", "--json", "train.py")
     found = json.loads(done.stdout)
     rows = {row["name"]: row["same"] for row in found["rows"]}
     assert (done.returncode, found["same"]) == (1, False)

@@ -19,7 +19,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 """
 WINDOWS = "import sys, signal, subprocess, importlib, pkgutil; sys.platform = 'win32'\n"
-SENTENCE = "PyTorch is not installed: pip install 'understudy[torch]'\n"
+SENTENCE = "PyTorch is not installed: pip install 'windtunnel[torch]'\n"
 
 
 def python(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
@@ -29,11 +29,11 @@ def python(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("words", ["experiment matmul", "run x.py", "plan x.py --gpus T4", "verify x.py", "calibrate"])
 def test_a_command_that_needs_torch_says_how_to_get_it(words: str, tmp_path: Path) -> None:
     (tmp_path / "x.py").touch()
-    done = python(tmp_path, f"{BLOCKED}\nfrom understudy.cli import main\nmain({words.split()!r})")
-    assert (done.returncode, done.stderr) == (2, f"understudy: {SENTENCE}")
+    done = python(tmp_path, f"{BLOCKED}\nfrom windtunnel.cli import main\nmain({words.split()!r})")
+    assert (done.returncode, done.stderr) == (2, f"windtunnel: {SENTENCE}")
 
 
-@pytest.mark.parametrize("code", ["from understudy import torch", "from understudy.train import Trainer"])
+@pytest.mark.parametrize("code", ["from windtunnel import torch", "from windtunnel.train import Trainer"])
 def test_a_program_that_needs_torch_gets_the_same_sentence_as_an_import_error(code: str, tmp_path: Path) -> None:
     done = python(tmp_path, BLOCKED + code)
     assert done.stderr.endswith(f"MissingPackageError: {SENTENCE}")
@@ -43,7 +43,7 @@ def test_a_program_that_needs_torch_gets_the_same_sentence_as_an_import_error(co
 def test_windows_is_one_sentence(tmp_path: Path) -> None:
     done = python(
         tmp_path,
-        f"{WINDOWS}import runpy; sys.argv = ['understudy']; runpy.run_module('understudy', run_name='__main__')",
+        f"{WINDOWS}import runpy; sys.argv = ['windtunnel']; runpy.run_module('windtunnel', run_name='__main__')",
     )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "WSL" in done.stderr

@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-import understudy
+import windtunnel
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -32,7 +32,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict, str]:
     line = [sys.executable, "-m", "hardware", "--stand-in", "V100", "--short", "--stages", "facts"]
     line += ["--folder", str(folder), "--output", str(folder / "result.json")]
     line += ["--items", "allocated by size", "range of priorities", "milliseconds of torch.cuda._sleep(10^8)"]
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("UNDERSTUDY_")}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("WINDTUNNEL_")}
     variables["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tools")])
     done = subprocess.run(line, cwd=folder, env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -96,15 +96,15 @@ def test_time_is_shared_among_what_is_still_to_come(tmp_path: Path) -> None:
 
 
 def test_nothing_of_the_emulation_reaches_the_native_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNDERSTUDY_RUN", "{}")
+    monkeypatch.setenv("WINDTUNNEL_RUN", "{}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4,5")
     run = sides.Run(tmp_path, 0.0, model="A100")
     assert run.environment(sides.NATIVE)["CUDA_VISIBLE_DEVICES"] == "3,4"
     assert "CUDA_VISIBLE_DEVICES" not in run.environment(sides.EMULATED)
-    assert not any(name.startswith("UNDERSTUDY_") for name in run.environment(sides.NATIVE))
+    assert not any(name.startswith("WINDTUNNEL_") for name in run.environment(sides.NATIVE))
     line = run._command("facts", sides.NATIVE, tmp_path / "lines")
-    assert "understudy" not in line
-    assert "understudy" in run._command("facts", sides.EMULATED, tmp_path / "lines")
+    assert "windtunnel" not in line
+    assert "windtunnel" in run._command("facts", sides.EMULATED, tmp_path / "lines")
 
 
 # ---------------------------------------------------------------------- the stages
@@ -147,7 +147,7 @@ def test_races_are_counted_and_a_program_without_one_must_not_be_wrong() -> None
 
 def test_tensors_that_fill_a_card_are_not_summed_on_the_host() -> None:
     program = "import torch\nx = torch.empty(12 << 30, dtype=torch.uint8, device='cuda')"
-    with understudy.emulate("1xV100"):
+    with windtunnel.emulate("1xV100"):
         found = corpus._values(SimpleNamespace(path=Path("page.py"), program=program), False)
     assert found == {"values": {"x": [12 << 30]}}
 
@@ -189,12 +189,12 @@ def test_speed_ups_of_compiling_are_compared_and_ranked() -> None:
     assert told["compiled inference, peak allocated: median error of 3"] == "0.0%, bias +0.0%, worst 0.0%"
 
 
-def test_a_test_of_the_documents_runs_without_understudy_on_a_real_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_of_the_documents_runs_without_windtunnel_on_a_real_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"GPUS": "2", "MODEL": "", "RESULTS": "unused"}.items():
         monkeypatch.setenv(f"HARDWARE_{name}", value)
     from hardware import documents_plugin as plugin
 
-    head = [sys.executable, "-m", "understudy", "run"]
+    head = [sys.executable, "-m", "windtunnel", "run"]
     assert plugin.rewritten([*head, "-q", "--gpus", "2xV100", "x.py", "-q"]) == [sys.executable, "x.py", "-q"]
     assert plugin.rewritten([*head, "-c", "1"]) == [sys.executable, "-c", "1"]
     assert plugin.rewritten([*head, "--no-python", "torchrun", "x.py"]) == ["torchrun", "x.py"]
@@ -214,9 +214,9 @@ def test_the_gpu_that_is_emulated_is_the_one_of_that_name_or_the_most_alike() ->
 
 
 def test_each_family_is_timed_by_shape_on_both_sides(tmp_path: Path) -> None:
-    line = [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "A100", "--no-data", "--assume", "1", "-m"]
+    line = [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", "A100", "--no-data", "--assume", "1", "-m"]
     line += ["hardware.worker", "families", str(tmp_path / "out"), CONTEXT.text(), "products", "attention"]
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("UNDERSTUDY_")}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("WINDTUNNEL_")}
     variables["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tools")])
     done = subprocess.run(line, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from understudy.analysis.replay import replay
-from understudy.machine.memory.allocator import CachingAllocator
-from understudy.machine.memory.driver import DeviceMemory
+from windtunnel.analysis.replay import replay
+from windtunnel.machine.memory.allocator import CachingAllocator
+from windtunnel.machine.memory.driver import DeviceMemory
 
 FOLDER = Path(__file__).parent / "memory"
 TABLE = json.loads((FOLDER / "placements_from_empty.json").read_text())

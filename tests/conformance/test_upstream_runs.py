@@ -41,7 +41,7 @@ class TestThingCPU(unittest.TestCase):
     def test_on_the_host(self): "cuda"
 """
 
-UNPLUGGED = ("-p", "no:understudy", "-p", "no:understudy.pytest_plugin")
+UNPLUGGED = ("-p", "no:windtunnel", "-p", "no:windtunnel.pytest_plugin")
 
 
 def apt(folder: Path, name: str, text: str) -> Path:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy import gpus
-from understudy.cost import CostModel
-from understudy.trace.operation import Signature
+from windtunnel import gpus
+from windtunnel.cost import CostModel
+from windtunnel.trace.operation import Signature
 
 TABLE = Path(__file__).parents[2] / "tools" / "calibration" / "attention_bf16.csv.gz"
 

@@ -77,7 +77,7 @@ def test_every_kernel_of_a_step_is_priced_by_the_shares_that_it_names(calibrate_
 
 
 def test_the_step_share_narrows_wide_bands_alone():
-    from understudy.cost import bands
+    from windtunnel.cost import bands
 
     assert bands.of_step(0.03) == 0.03
     assert bands.of_step(0.3) == pytest.approx(0.3 * bands.step_share())

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from understudy import gpus
-from understudy.cost.collectives import KINDS, collective_kind
-from understudy.cost.links import Links
+from windtunnel import gpus
+from windtunnel.cost.collectives import KINDS, collective_kind
+from windtunnel.cost.links import Links
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 CALIBRATE = Path(__file__).parents[2] / "tools" / "calibration" / "calibrate_collectives.py"

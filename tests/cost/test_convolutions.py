@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy import gpus
-from understudy.cost import CostModel
-from understudy.cost.families import convolutions
-from understudy.trace.operation import Signature
+from windtunnel import gpus
+from windtunnel.cost import CostModel
+from windtunnel.cost.families import convolutions
+from windtunnel.trace.operation import Signature
 
 LAST = (("channels_last", 1),)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from understudy import gpus
-from understudy.cost import CostModel
-from understudy.cost.families import direct_convolutions
-from understudy.trace.operation import Signature
+from windtunnel import gpus
+from windtunnel.cost import CostModel
+from windtunnel.cost.families import direct_convolutions
+from windtunnel.trace.operation import Signature
 
 A100 = CostModel(gpus.find("A100-SXM4-80GB"))
 

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from understudy import gpus
-from understudy.cost import CostModel
-from understudy.trace.operation import Signature
+from windtunnel import gpus
+from windtunnel.cost import CostModel
+from windtunnel.trace.operation import Signature
 
 RTX3080, V100 = (CostModel(gpus.find(name), (12, 8)) for name in ("RTX3080", "V100-SXM2-16GB"))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from understudy.cost import flops
-from understudy.cost.operators import classify, plain
-from understudy.trace.operation import Signature
+from windtunnel.cost import flops
+from windtunnel.cost.operators import classify, plain
+from windtunnel.trace.operation import Signature
 
 
 def count(name, shapes, inputs, **detail):

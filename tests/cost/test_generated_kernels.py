@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from understudy import gpus
-from understudy.cost import CostModel
-from understudy.cost.families import generated, streams
-from understudy.trace.operation import Signature
+from windtunnel import gpus
+from windtunnel.cost import CostModel
+from windtunnel.cost.families import generated, streams
+from windtunnel.trace.operation import Signature
 
 GB = 10**9
 

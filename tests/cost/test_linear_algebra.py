@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from understudy import gpus
-from understudy.cost import CostModel
-from understudy.trace.operation import Signature
+from windtunnel import gpus
+from windtunnel.cost import CostModel
+from windtunnel.trace.operation import Signature
 
 KEYS = ("H100-SXM5-80GB", "V100-SXM2-16GB", "RTX5090", "RTX3090", "H20-96GB")
 H100, V100, RTX5090, RTX3090, H20 = (CostModel(gpus.find(key), (12, 8)) for key in KEYS)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from understudy import gpus
-from understudy.cost import CostModel
+from windtunnel import gpus
+from windtunnel.cost import CostModel
 
 MIB = 1 << 20
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from understudy import gpus
-from understudy.cost import CostModel
-from understudy.cost.families import looped_convolutions
-from understudy.trace.operation import Signature
+from windtunnel import gpus
+from windtunnel.cost import CostModel
+from windtunnel.cost.families import looped_convolutions
+from windtunnel.trace.operation import Signature
 
 WHEELS = CostModel(gpus.find("RTX4090"), (12, 8))
 

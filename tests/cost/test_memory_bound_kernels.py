@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from understudy import gpus
-from understudy.cost import CostModel
-from understudy.cost.families import streams
-from understudy.cost.families.streams import generation_share
-from understudy.trace.operation import Signature
+from windtunnel import gpus
+from windtunnel.cost import CostModel
+from windtunnel.cost.families import streams
+from windtunnel.cost.families.streams import generation_share
+from windtunnel.trace.operation import Signature
 
 V100, A100, T4, L4 = (CostModel(gpus.find(name)) for name in ("V100-PCIe-32GB", "A100-PCIe-40GB", "T4", "L4"))
 IMAGES = (256, 64, 112, 112)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from understudy import gpus
-from understudy.cost import CostModel, curves, operators
-from understudy.trace.operation import Signature
+from windtunnel import gpus
+from windtunnel.cost import CostModel, curves, operators
+from windtunnel.trace.operation import Signature
 
 WIDTH = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 

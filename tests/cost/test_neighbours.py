@@ -6,11 +6,11 @@ from math import exp, log, log2
 
 import pytest
 
-from understudy import gpus
-from understudy.cost import CostModel, neighbours
-from understudy.cost.bands import band
-from understudy.cost.operators import classify, plain
-from understudy.trace.operation import Signature
+from windtunnel import gpus
+from windtunnel.cost import CostModel, neighbours
+from windtunnel.cost.bands import band
+from windtunnel.cost.operators import classify, plain
+from windtunnel.trace.operation import Signature
 
 H100, H200, A100 = (CostModel(gpus.find(name), (13, 0)) for name in ("H100", "H200", "A100"))
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy import gpus
-from understudy.cost import CostModel
-from understudy.cost.operators import read
-from understudy.trace.operation import Signature
+from windtunnel import gpus
+from windtunnel.cost import CostModel
+from windtunnel.cost.operators import read
+from windtunnel.trace.operation import Signature
 
 TABLE = Path(__file__).parents[2] / "tools" / "calibration" / "products_bf16.csv"
 WIDTH = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "int8": 1, "float64": 8}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from understudy import gpus
-from understudy.cost import CostModel, flops, recurrent
-from understudy.trace.operation import Signature
+from windtunnel import gpus
+from windtunnel.cost import CostModel, flops, recurrent
+from windtunnel.trace.operation import Signature
 
 V100 = CostModel(gpus.find("V100"))
 RNN, LSTM, GRU = 1, 2, 3

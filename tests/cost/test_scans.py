@@ -9,9 +9,9 @@ from statistics import median
 
 import pytest
 
-from understudy import gpus
-from understudy.cost import CostModel
-from understudy.trace.operation import Signature
+from windtunnel import gpus
+from windtunnel.cost import CostModel
+from windtunnel.trace.operation import Signature
 
 TABLE = Path(__file__).parents[2] / "tools" / "calibration" / "memory_bound_published.csv"
 MODELS = ("H100-SXM5-80GB", "A100-SXM4-80GB", "H20-96GB")

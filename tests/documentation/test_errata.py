@@ -1,4 +1,4 @@
-"""docs/errata.md: the eighteen points, each with what understudy does and tests that exist."""
+"""docs/errata.md: the eighteen points, each with what windtunnel does and tests that exist."""
 
 import re
 from pathlib import Path

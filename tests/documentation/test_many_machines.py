@@ -25,7 +25,7 @@ def program(tmp_path):
 def start(program, *options):
     """Start the program with two GPUs."""
     return subprocess.Popen(
-        [sys.executable, "-m", "understudy", "run", "--gpus", "2xV100", *options, program.name],
+        [sys.executable, "-m", "windtunnel", "run", "--gpus", "2xV100", *options, program.name],
         cwd=program.parent,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

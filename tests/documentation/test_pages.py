@@ -20,10 +20,10 @@ DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "```console" in path.read_text(encoding="utf-8"))
 NOT_RUN = {
     r"\[options\]|^\.\.\.|^why |^ {8}rank": "a form or an output, no command",
-    r"^understudy (verify|calibrate)|--curves a100\.toml": "a real GPU, or what was measured on one",
-    r"^understudy experiment [a-z-]+ --gpus \S+( --report \S+| --small)?$": "tests/experiments runs them all, in small",
-    r"^understudy plan .*(--largest|8xA100)": "minutes; tests/planning",
-    r"^python -m understudy.demo": "tests/cli/test_demo.py",
+    r"^windtunnel (verify|calibrate)|--curves a100\.toml": "a real GPU, or what was measured on one",
+    r"^windtunnel experiment [a-z-]+ --gpus \S+( --report \S+| --small)?$": "tests/experiments runs them all, in small",
+    r"^windtunnel plan .*(--largest|8xA100)": "minutes; tests/planning",
+    r"^python -m windtunnel.demo": "tests/cli/test_demo.py",
     r"^python examples/recovery/": "another environment; tests/ranks/test_recovery.py has loops of our own",
     r"^torchrun|--nnodes": "tests/documentation/test_many_machines.py",
     r"--fault .*train\.py|--nproc-per-node 2 train\.py": "tests/faults and tests/ranks",
@@ -73,7 +73,7 @@ def folder(tmp_path_factory):
     (toml,) = re.findall(r"```toml\n(.*?)```", (DOCS / "gpus.md").read_text(encoding="utf-8"), re.DOTALL)
     (here / "my.toml").write_text(toml, encoding="utf-8")
     made = "--trace v100.trace --report out.snapshot.pickle --report t.kineto.json.gz"
-    assert bash(here, f"understudy run -q --gpus V100 {made} train.py").returncode == 0
+    assert bash(here, f"windtunnel run -q --gpus V100 {made} train.py").returncode == 0
     for name in ("snapshot.pickle", "memory.pickle"):
         (here / name).write_bytes((here / "out.snapshot.pickle").read_bytes())
     (here / "trace.json.gz").write_bytes((here / "t.kineto.json.gz").read_bytes())
@@ -98,12 +98,12 @@ def bash(here, line):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_pages_commands_have_these_options(page, folder, monkeypatch):
     monkeypatch.chdir(folder)
-    plugin = (ROOT / "src" / "understudy" / "pytest_plugin.py").read_text(encoding="utf-8")
+    plugin = (ROOT / "src" / "windtunnel" / "pytest_plugin.py").read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for line in commands(page):
         words = shlex.split(line) if not re.search(r"\[options\]|^why |^ {8}rank", line) else [""]
-        if words[0] == "understudy":
-            command = importlib.import_module(f"understudy.cli.{words[1]}").command
+        if words[0] == "windtunnel":
+            command = importlib.import_module(f"windtunnel.cli.{words[1]}").command
             known = {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
             used = [word.partition("=")[0] for word in words[2:] if word.startswith("-")]
             own = words[2:].index("train.py") if words[1] == "run" and "train.py" in words[2:] else len(used)
@@ -120,7 +120,7 @@ def test_a_pages_commands_have_these_options(page, folder, monkeypatch):
 )
 def test_a_pages_commands_run(page, folder):
     for line in filter(is_run, commands(page)):
-        expected = (0, 1) if line.startswith("understudy compare") else (0,)
+        expected = (0, 1) if line.startswith("windtunnel compare") else (0,)
         if line not in DONE:
             DONE[line] = bash(folder, line)
         assert DONE[line].returncode in expected, f"{line}\n{DONE[line].stderr}"

@@ -25,7 +25,7 @@ PROGRAMS = {
     lines[0].removeprefix("# "): "\n".join(lines) for language, lines in blocks(ENGLISH) if language == "python"
 }
 COMMANDS = [shlex.split(line) for language, lines in blocks(ENGLISH) if language == "console" for line in lines]
-OURS = [command[1:] for command in COMMANDS if command[0] == "understudy"]
+OURS = [command[1:] for command in COMMANDS if command[0] == "windtunnel"]
 
 
 def run(folder, *command):
@@ -62,7 +62,7 @@ def test_a_link_leads_somewhere(link):
 
 @pytest.mark.parametrize("words", OURS, ids=" ".join)
 def test_a_command_takes_these_options(words):
-    command = importlib.import_module(f"understudy.cli.{words[0]}").command
+    command = importlib.import_module(f"windtunnel.cli.{words[0]}").command
     context = command.make_context(words[0], words[1:])
     program = context.params.get("program")
     assert program is None or program in PROGRAMS or (ROOT / program).is_file()
@@ -88,7 +88,7 @@ def test_the_accuracy_is_that_of_make_accuracy():
 
 def test_the_first_program_trains_with_a_gpu_and_without(tmp_path):
     for gpus, device in (("V100", "cuda:0"), ("0", "cpu")):
-        printed = run(tmp_path, "-m", "understudy", "run", "--gpus", gpus, "first.py")
+        printed = run(tmp_path, "-m", "windtunnel", "run", "--gpus", gpus, "first.py")
         found = re.fullmatch(r"training on (\S+)\nloss ([\d.]+), then ([\d.]+)\n", printed)
         assert found[1] == device
         assert float(found[3]) < float(found[2]) / 20

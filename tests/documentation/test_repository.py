@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from understudy.version import __version__
+from windtunnel.version import __version__
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

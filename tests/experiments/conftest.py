@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from understudy.cli.experiment import perform
-from understudy.experiments import Result
+from windtunnel.cli.experiment import perform
+from windtunnel.experiments import Result
 
 
 @functools.cache

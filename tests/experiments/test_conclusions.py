@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from understudy.experiments import logging
+from windtunnel.experiments import logging
 
 
 def rows(result, table=0):

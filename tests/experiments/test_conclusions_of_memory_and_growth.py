@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from understudy import experiments, gpus
-from understudy.experiments import allocator, decade, housing_noise
+from windtunnel import experiments, gpus
+from windtunnel.experiments import allocator, decade, housing_noise
 
 ROOT = Path(__file__).parents[2]
 

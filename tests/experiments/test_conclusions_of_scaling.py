@@ -2,7 +2,7 @@
 
 import pytest
 
-from understudy.experiments import scaling
+from windtunnel.experiments import scaling
 
 pytestmark = pytest.mark.long
 """Each starts programs of its own."""

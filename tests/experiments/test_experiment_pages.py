@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from understudy import experiments
+from windtunnel import experiments
 
 FOLDER = Path(__file__).parents[2] / "docs" / "experiments"
 
@@ -22,7 +22,7 @@ def test_the_index_lists_all_with_their_questions():
 def test_a_page_has_question_command_numbers_and_pictures(name):
     text = (FOLDER / f"{name}.md").read_text("utf-8")
     assert text.startswith(f"# {experiments.documentation(name).splitlines()[0]}\n")
-    assert f"understudy experiment {name}" in text
+    assert f"windtunnel experiment {name}" in text
     assert "| --: |" in text or "| :-- |" in text
     pictures = sorted(path.name for path in FOLDER.glob(f"{name}-[0-9]*.svg"))
     assert pictures

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from understudy import experiments
-from understudy.experiments import _html, _text
-from understudy.experiments._result import Timeline
-from understudy.trace.units import join_units
+from windtunnel import experiments
+from windtunnel.experiments import _html, _text
+from windtunnel.experiments._result import Timeline
+from windtunnel.trace.units import join_units
 
 SEVERAL_PROCESSES = {"scaling"}
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from understudy import cli, foreign, gpus
-from understudy.analysis import compare, snapshot_file
-from understudy.analysis.retime import retime
-from understudy.errors import FileFormatError
-from understudy.trace.operation import Hazard, Kind, Lane, Note, Signature, Site
-from understudy.trace.trace import Trace
+from windtunnel import cli, foreign, gpus
+from windtunnel.analysis import compare, snapshot_file
+from windtunnel.analysis.retime import retime
+from windtunnel.errors import FileFormatError
+from windtunnel.trace.operation import Hazard, Kind, Lane, Note, Signature, Site
+from windtunnel.trace.trace import Trace
 
 SECRET = "a line that is nobody's business"
 
@@ -81,7 +81,7 @@ def test_a_report_with_a_number_that_is_infinite_is_refused(tmp_path: Path) -> N
     names = ("kernels", "kernel_ns", "copies", "copied_bytes", "collectives", "synchronizations", "wait_ns")
     device = {"name": "V100", "busy_share": 0.5, **dict.fromkeys(names, 1), "kernels": float("inf")}
     path.write_text(json.dumps({"devices": [device], "duration_ns": 1, "timing": {"step_ns": None}}))
-    with pytest.raises(FileFormatError, match=r"is not a report of understudy \(cannot convert float infinity"):
+    with pytest.raises(FileFormatError, match=r"is not a report of windtunnel \(cannot convert float infinity"):
         compare.load(path)
 
 
@@ -107,7 +107,7 @@ def test_a_pipe_and_a_device_are_no_files(command: str, tmp_path: Path, capsys: 
     os.mkfifo(pipe)
     for path in (str(pipe), "/dev/zero"):
         assert cli._run([command, path, *([path] if command == "compare" else [])]) == 2
-        assert capsys.readouterr().err == f"understudy: {path} is a pipe or a device: give a file\n"
+        assert capsys.readouterr().err == f"windtunnel: {path} is a pipe or a device: give a file\n"
 
 
 # ---------------------------------------------------------------------- traces
@@ -250,7 +250,7 @@ def test_what_a_terminal_would_obey_is_written_as_it_is_spelled(
 
 
 def test_a_name_that_is_no_utf_8_ends_no_report(tmp_path: Path) -> None:
-    from understudy import reports
+    from windtunnel import reports
 
     trace = Trace()
     trace.facts |= {"gpus": [{"name": "Tesla T4"}], "devices": [{}], "program": "\udcff.py"}
@@ -264,7 +264,7 @@ def test_a_name_that_is_no_utf_8_ends_no_report(tmp_path: Path) -> None:
 
 
 def test_a_report_through_a_link_to_nothing_yet_keeps_the_link(tmp_path: Path) -> None:
-    from understudy.cli._paths import require_writable
+    from windtunnel.cli._paths import require_writable
 
     link = tmp_path / "link.html"
     link.symlink_to("target.html")
@@ -274,12 +274,12 @@ def test_a_report_through_a_link_to_nothing_yet_keeps_the_link(tmp_path: Path) -
 
 
 def test_curves_that_cannot_be_read_are_one_sentence() -> None:
-    import understudy
-    from understudy.errors import UsageError
+    import windtunnel
+    from windtunnel.errors import UsageError
 
     with (
         pytest.raises(UsageError, match=r"^the curves /nope cannot be read: No such file"),
-        understudy.emulate(curves="/nope"),
+        windtunnel.emulate(curves="/nope"),
     ):
         pass
 
@@ -309,7 +309,7 @@ def test_no_more_of_a_trace_is_unpacked_than_its_header_announces(
     longer.write_bytes(gzip.compress(content + bytes(20 << 20)))
     with pytest.raises(FileFormatError, match=f"would unpack to more than {len(content):,} bytes"):
         Trace.load(longer)
-    monkeypatch.setattr("understudy.trace.trace.MOST_HEADER_BYTES", 40)
+    monkeypatch.setattr("windtunnel.trace.trace.MOST_HEADER_BYTES", 40)
     with pytest.raises(FileFormatError, match="its header has no end"):
         Trace.load(good)
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-import understudy
-from understudy.vocabulary import Vocabulary
+import windtunnel
+from windtunnel.vocabulary import Vocabulary
 
-PACKAGE = Path(understudy.__file__).parent
+PACKAGE = Path(windtunnel.__file__).parent
 WORDS = """
 cpu gpu num_gpus try_gpu try_all_gpus require_gpus visible_devices device_of to copy from_dlpack policy synchronize
 timer memory info
@@ -18,7 +18,7 @@ FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet")
 
 
 def functions(module):
-    """The parameters, with defaults, of each function of a module, and of what it takes from understudy.vocabulary."""
+    """The parameters, with defaults, of each function of a module, and of what it takes from windtunnel.vocabulary."""
     tree = ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
     found = {node.name: node.args for node in tree.body if isinstance(node, ast.FunctionDef)}
     for node in tree.body:
@@ -62,7 +62,7 @@ def test_every_vocabulary_exports_the_name(framework, name):
 
 
 def effective(framework, name):
-    """The parameters of a name; those of understudy.vocabulary where the module takes it from there."""
+    """The parameters of a name; those of windtunnel.vocabulary where the module takes it from there."""
     own = functions(framework)
     return parameters(own[name] if name in own else functions("vocabulary")[name])
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from understudy import checks
-from understudy.trace.operation import Kind, Lane, Note, Signature, Site
-from understudy.trace.trace import Trace
+from windtunnel import checks
+from windtunnel.trace.operation import Kind, Lane, Note, Signature, Site
+from windtunnel.trace.trace import Trace
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from understudy import gpus
-from understudy.cli.gpus import command
-from understudy.errors import FileFormatError, UsageError
-from understudy.gpus.gpu import FOLDER
+from windtunnel import gpus
+from windtunnel.cli.gpus import command
+from windtunnel.errors import FileFormatError, UsageError
+from windtunnel.gpus.gpu import FOLDER
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from dataclasses import fields
 
 import pytest
 
-from understudy import gpus
-from understudy.errors import UnknownGpuError, UsageError
-from understudy.gpus import versions
+from windtunnel import gpus
+from windtunnel.errors import UnknownGpuError, UsageError
+from windtunnel.gpus import versions
 
 ALL = [gpus.find(name) for name in gpus.names()]
 LANES = {
@@ -147,7 +147,7 @@ def test_parse_refuses_what_is_no_spec(spec):
 def test_unknown_gpu_names_the_nearest():
     with pytest.raises(UnknownGpuError, match=r"^no GPU is called 'V10': did you mean V100-SXM2-16GB"):
         gpus.find("V10")
-    with pytest.raises(UnknownGpuError, match="`understudy gpus` lists all"):
+    with pytest.raises(UnknownGpuError, match="`windtunnel gpus` lists all"):
         gpus.parse("2xRadeon")
 
 

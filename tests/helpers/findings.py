@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy.session import Session
+from windtunnel.session import Session
 
 
 def codes(session: Session) -> list[str]:

@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from understudy.machine.clock import HostThread
-from understudy.machine.machine import Machine, Range
-from understudy.machine.memory.blocks import Block
-from understudy.machine.order import ANYWHERE, Accesses
-from understudy.machine.stream import Event, Stream
-from understudy.trace.kineto import copy_name
-from understudy.trace.operation import UNKNOWN_SITE, Kind, Signature, Site
-from understudy.trace.trace import Record
+from windtunnel.machine.clock import HostThread
+from windtunnel.machine.machine import Machine, Range
+from windtunnel.machine.memory.blocks import Block
+from windtunnel.machine.order import ANYWHERE, Accesses
+from windtunnel.machine.stream import Event, Stream
+from windtunnel.trace.kineto import copy_name
+from windtunnel.trace.operation import UNKNOWN_SITE, Kind, Signature, Site
+from windtunnel.trace.trace import Record
 
 
 class Kernel(NamedTuple):

@@ -1,6 +1,6 @@
 """Rows of plans, made by hand."""
 
-from understudy.planning.rows import Row, Span
+from windtunnel.planning.rows import Row, Span
 
 GIB = 1 << 30
 

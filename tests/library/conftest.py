@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-import understudy
-from understudy.session import Session
+import windtunnel
+from windtunnel.session import Session
 
 
 @pytest.fixture
 def session() -> Iterator[Session]:
     """Two emulated V100."""
-    with understudy.emulate("2xV100") as emulated:
+    with windtunnel.emulate("2xV100") as emulated:
         yield emulated

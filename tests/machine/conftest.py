@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from understudy import gpus
-from understudy.machine.machine import Machine
-from understudy.machine.memory.settings import parse
-from understudy.session import build_machine
-from understudy.trace.trace import Trace
+from windtunnel import gpus
+from windtunnel.machine.machine import Machine
+from windtunnel.machine.memory.settings import parse
+from windtunnel.session import build_machine
+from windtunnel.trace.trace import Trace
 
 
 @pytest.fixture

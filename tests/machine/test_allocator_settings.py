@@ -2,12 +2,12 @@
 
 import pytest
 
-from understudy.errors import UsageError
-from understudy.machine.memory.allocator import CachingAllocator
-from understudy.machine.memory.driver import DeviceMemory
-from understudy.machine.memory.heap import round_size
-from understudy.machine.memory.oom_text import OutOfMemory, OutOfMemoryFacts, format_size, message
-from understudy.machine.memory.settings import Settings, parse, text_of
+from windtunnel.errors import UsageError
+from windtunnel.machine.memory.allocator import CachingAllocator
+from windtunnel.machine.memory.driver import DeviceMemory
+from windtunnel.machine.memory.heap import round_size
+from windtunnel.machine.memory.oom_text import OutOfMemory, OutOfMemoryFacts, format_size, message
+from windtunnel.machine.memory.settings import Settings, parse, text_of
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

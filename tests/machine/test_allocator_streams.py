@@ -2,10 +2,10 @@
 
 import pytest
 
-from understudy.errors import UsageError
-from understudy.machine.memory.allocator import CachingAllocator
-from understudy.machine.memory.driver import DeviceMemory
-from understudy.machine.memory.oom_text import OutOfMemory
+from windtunnel.errors import UsageError
+from windtunnel.machine.memory.allocator import CachingAllocator
+from windtunnel.machine.memory.driver import DeviceMemory
+from windtunnel.machine.memory.oom_text import OutOfMemory
 
 MIB, GIB = 1 << 20, 1 << 30
 

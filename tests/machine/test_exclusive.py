@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from understudy.machine.exclusive import Around, Turns
+from windtunnel.machine.exclusive import Around, Turns
 
 
 class Counter:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from understudy.errors import InternalError
-from understudy.machine.memory.host_allocator import HostAllocator
-from understudy.machine.memory.settings import parse
+from windtunnel.errors import InternalError
+from windtunnel.machine.memory.host_allocator import HostAllocator
+from windtunnel.machine.memory.settings import parse
 
 KIB, MIB = 1 << 10, 1 << 20
 

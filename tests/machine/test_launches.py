@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from helpers.operations import Kernel, Synchronize, submit
-from understudy import gpus
-from understudy.analysis.retime import retime
-from understudy.machine.launches import MARKED
-from understudy.machine.machine import Machine
-from understudy.trace.operation import Kind, Signature
-from understudy.trace.trace import Record
+from windtunnel import gpus
+from windtunnel.analysis.retime import retime
+from windtunnel.machine.launches import MARKED
+from windtunnel.machine.machine import Machine
+from windtunnel.trace.operation import Kind, Signature
+from windtunnel.trace.trace import Record
 
 MS = 1_000_000
 SMALL = Signature("aten::mul", ((64,), (64,)), ("float32", "float32"), 1, 0, 256, 256)

@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 
 from helpers.operations import Allocate, Collective, Copy, EventRecord, EventWait, Free, Kernel, Synchronize, submit
-from understudy.errors import InternalError
-from understudy.machine.machine import Machine
-from understudy.trace.operation import Kind, Signature
-from understudy.trace.trace import Record
+from windtunnel.errors import InternalError
+from windtunnel.machine.machine import Machine
+from windtunnel.trace.operation import Kind, Signature
+from windtunnel.trace.trace import Record
 
 US = 1_000
 MS = 1_000_000

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from helpers.operations import Copy, Kernel, submit
-from understudy.machine.capture import Capture
-from understudy.machine.machine import Machine
-from understudy.machine.replay import replay
-from understudy.machine.stream import Stream
-from understudy.trace.operation import Kind, Signature
+from windtunnel.machine.capture import Capture
+from windtunnel.machine.machine import Machine
+from windtunnel.machine.replay import replay
+from windtunnel.machine.stream import Stream
+from windtunnel.trace.operation import Kind, Signature
 
 MS = 1_000_000
 SMALL = Signature("aten::mul", ((64,), (64,)), ("float32", "float32"), 1)

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from understudy.machine.order import Access, Accesses
-from understudy.machine.overlap import MOST_RUNS, Strided, overlap, strided
+from windtunnel.machine.order import Access, Accesses
+from windtunnel.machine.overlap import MOST_RUNS, Strided, overlap, strided
 
 SIZE = 4
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from understudy.machine.plan_cache import PlanCache
+from windtunnel.machine.plan_cache import PlanCache
 
 
 def test_capacity_is_4096_and_1023_before_cuda_10():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from understudy.machine.memory.driver import DeviceMemory
+from windtunnel.machine.memory.driver import DeviceMemory
 
 MIB, GIB = 1 << 20, 1 << 30
 

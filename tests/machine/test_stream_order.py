@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from helpers.operations import Copy, EventRecord, EventWait, Kernel, Synchronize, submit
-from understudy import checks
-from understudy.machine.machine import Machine
-from understudy.machine.order import ROOM, Access, Accesses, awaited, freed, merged
-from understudy.trace.operation import Kind, Site
+from windtunnel import checks
+from windtunnel.machine.machine import Machine
+from windtunnel.machine.order import ROOM, Access, Accesses, awaited, freed, merged
+from windtunnel.trace.operation import Kind, Site
 
 X, Y = 1, 2
 FIRST, SECOND = Site("train.py", 10), Site("train.py", 20)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from understudy import emulate, gpus
-from understudy.cli import calibrate, group
-from understudy.cost import CostModel, measured
-from understudy.errors import FileFormatError, UsageError
-from understudy.measure import curves
-from understudy.trace.operation import Signature
+from windtunnel import emulate, gpus
+from windtunnel.cli import calibrate, group
+from windtunnel.cost import CostModel, measured
+from windtunnel.errors import FileFormatError, UsageError
+from windtunnel.measure import curves
+from windtunnel.trace.operation import Signature
 
 pytestmark = pytest.mark.long
 """Each starts programs of its own."""

@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner
 from profiles import Profile
 
-from understudy import checks, emulate
-from understudy.cli import report
-from understudy.errors import FileFormatError
-from understudy.measure import kineto, kineto_names
-from understudy.reports import chrome_trace, text
-from understudy.trace.operation import Kind, Lane
+from windtunnel import checks, emulate
+from windtunnel.cli import report
+from windtunnel.errors import FileFormatError
+from windtunnel.measure import kineto, kineto_names
+from windtunnel.reports import chrome_trace, text
+from windtunnel.trace.operation import Kind, Lane
 
 PAGEABLE, PINNED = "Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pinned -> Device)"
 TO_HOST = "Memcpy DtoH (Device -> Pageable)"

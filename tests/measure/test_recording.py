@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from understudy import checks, launch
-from understudy.cli import run
-from understudy.errors import FileFormatError
-from understudy.foreign import from_pickle
-from understudy.measure import present, snapshot
-from understudy.reports import text
+from windtunnel import checks, launch
+from windtunnel.cli import run
+from windtunnel.errors import FileFormatError
+from windtunnel.foreign import from_pickle
+from windtunnel.measure import present, snapshot
+from windtunnel.reports import text
 
 pytestmark = pytest.mark.long
 """Each starts programs of its own."""
 
 PROGRAM = """
 import torch
-from understudy.measure import record
+from windtunnel.measure import record
 record.start({folder!r})
 torch.ones(3).sum()
 """

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from understudy import emulate
-from understudy.analysis.replay import replay
-from understudy.cli import group
-from understudy.judgement import judge
-from understudy.measure import snapshot
-from understudy.reports.parts import charts
-from understudy.reports.parts.summary import summarize
-from understudy.trace.trace import Trace
+from windtunnel import emulate
+from windtunnel.analysis.replay import replay
+from windtunnel.cli import group
+from windtunnel.judgement import judge
+from windtunnel.measure import snapshot
+from windtunnel.reports.parts import charts
+from windtunnel.reports.parts.summary import summarize
+from windtunnel.trace.trace import Trace
 
 RECORDED = sorted((Path(__file__).parents[1] / "conformance" / "memory").glob("*.json.gz"))
 MIB = 1 << 20

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import understudy
+import windtunnel
 
 LISTINGS = Path(__file__).parents[1] / "programs" / "mission" / "pytorch"
 
@@ -17,7 +17,7 @@ LISTINGS = Path(__file__).parents[1] / "programs" / "mission" / "pytorch"
 @pytest.fixture
 def session():
     """Two emulated V100s, the documents' card."""
-    with understudy.emulate("2xV100") as session:
+    with windtunnel.emulate("2xV100") as session:
         yield session
 
 
@@ -37,12 +37,12 @@ def count(session):
 
 @pytest.fixture
 def run(tmp_path):
-    """A function that runs a program's text under `understudy run` and returns the finished process."""
+    """A function that runs a program's text under `windtunnel run` and returns the finished process."""
 
     def run(source, *options, arguments=(), **environment):
         script = tmp_path / "program.py"
         script.write_text(source, encoding="utf-8")
-        command = [sys.executable, "-m", "understudy", "run", *(options or ("-q", "--gpus", "2xV100"))]
+        command = [sys.executable, "-m", "windtunnel", "run", *(options or ("-q", "--gpus", "2xV100"))]
         return subprocess.run(
             [*command, str(script), *arguments],
             cwd=tmp_path,

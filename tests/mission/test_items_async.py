@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-import understudy
+import windtunnel
 from helpers.findings import codes
-from understudy import gpus
-from understudy.trace.operation import Kind
+from windtunnel import gpus
+from windtunnel.trace.operation import Kind
 
 MIB = 2**20
 
@@ -74,7 +74,7 @@ def test_launch_blocking_makes_the_host_wait(monkeypatch):
     hosts = []
     for blocking in ("0", "1"):
         monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", blocking)
-        with understudy.emulate("V100"):
+        with windtunnel.emulate("V100"):
             multiply(1)
             torch.cuda.synchronize()
             before = time.perf_counter()
@@ -88,7 +88,7 @@ def test_launch_blocking_makes_the_host_wait(monkeypatch):
 @pytest.mark.parametrize("blocking", ["0", "1"])
 def test_a_kernels_error_surfaces_at_the_next_synchronization(blocking, monkeypatch):
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", blocking)
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         x, index = torch.zeros(3, device="cuda"), torch.tensor([5], device="cuda")
         reached = []
 
@@ -138,7 +138,7 @@ def test_timing_without_synchronization_is_wrong_and_with_it_right(session):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_events_time_a_product_as_the_peaks_of_the_gpus_are(dtype):
     def milliseconds(gpu):
-        with understudy.emulate(gpu, no_data=True):
+        with windtunnel.emulate(gpu, no_data=True):
             matrix = torch.ones(8192, 8192, device="cuda", dtype=dtype)
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             matrix @ matrix
@@ -260,7 +260,7 @@ def test_in_the_incorrect_stream_program_the_sum_starts_before_what_it_sums_is_t
 
 # mission 78
 def test_the_incorrect_stream_program_can_print_the_wrong_number():
-    with understudy.emulate("V100", async_copies="stale"):
+    with windtunnel.emulate("V100", async_copies="stale"):
         s = torch.cuda.Stream()
         A = torch.empty((100, 100), device="cuda").normal_(0.0, 1.0)
         with torch.cuda.stream(s):

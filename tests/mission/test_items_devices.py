@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import understudy
+import windtunnel
 
 CPU = torch.device("cpu")
 GPUS = [torch.device("cuda", 0), torch.device("cuda", 1)]
@@ -45,7 +45,7 @@ def test_any_cpu_number_is_the_same_memory(session):
 # mission 16
 def test_emulation_leaves_the_cpu_threads_alone():
     threads = torch.get_num_threads()
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         assert torch.get_num_threads() == threads
 
 
@@ -62,7 +62,7 @@ def test_a_tensor_uses_the_memory_of_its_card_only(session):
 def test_device_count_and_availability_agree(spec, visible, count, monkeypatch, functions_of):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    with understudy.emulate(spec):
+    with windtunnel.emulate(spec):
         assert torch.cuda.device_count() == count
         assert torch.cuda.is_available() is (count > 0)
         assert functions_of("s0_gpus")["num_gpus"]() == count
@@ -79,7 +79,7 @@ def test_try_gpu_falls_back_to_the_cpu(listing, session, functions_of):
 # mission 22, 23
 def test_without_a_gpu_one_document_lists_the_cpu_and_the_other_nothing(monkeypatch, functions_of):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         assert functions_of("s0_gpus")["try_gpu"]() == CPU
         assert functions_of("s4_gpus")["try_all_gpus"]() == [CPU]
         assert functions_of("s0_gpus")["try_all_gpus"]() == []

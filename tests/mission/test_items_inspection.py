@@ -16,22 +16,22 @@ STATE = re.compile(r"\| *N/A +\d+C +P0 +(\d+)W / 300W \| +(\d+)MiB / 16160MiB \|
 PROCESS = re.compile(r"\| +(\d) +N/A +N/A +\d+ +C +(\S.*\S) +(\d+)MiB \|")
 
 
-def understudy(*arguments):
-    """What an understudy command printed."""
-    command = [sys.executable, "-m", "understudy", *arguments]
+def windtunnel(*arguments):
+    """What a windtunnel command printed."""
+    command = [sys.executable, "-m", "windtunnel", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 # mission 1
 def test_doctor_says_what_is_missing():
-    done = understudy("doctor")
+    done = windtunnel("doctor")
     assert "driver" in done.stdout.lower()
     assert "PyTorch" in done.stdout
 
 
 # mission 2
 def test_nvidia_smi_table_of_four_cards():
-    table = understudy("smi", "--gpus", "4xV100").stdout
+    table = windtunnel("smi", "--gpus", "4xV100").stdout
     lines = [" ".join(line.strip("| ").split()) for line in table.splitlines()]
     assert [line for line in HEADER if line not in lines] == []
     box = [line for line in table.splitlines() if line[:1] in "|+"]
@@ -68,6 +68,6 @@ def test_nvidia_smi_inside_a_program(visible, run):
 
 # mission 5
 def test_doctor_names_no_package_that_does_not_exist():
-    text = understudy("doctor").stdout
+    text = windtunnel("doctor").stdout
     assert "pip install" in text
     assert not re.search(r"torch-cu\d|mxnet-cu100", text)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-import understudy
+import windtunnel
 
 MIB = 2**20
 
@@ -155,7 +155,7 @@ def test_plans_are_cached_by_geometry_and_evicted(session):
 # mission 88
 @pytest.mark.parametrize(("cuda_version", "max_size"), [("11.2", 4096), ("10.0", 4096), ("9.2", 1023)])
 def test_plan_cache_default_size_by_cuda_version(cuda_version, max_size):
-    with understudy.emulate("V100", cuda_version=cuda_version):
+    with windtunnel.emulate("V100", cuda_version=cuda_version):
         cache = torch.backends.cuda.cufft_plan_cache
         assert cache.max_size == max_size
         cache.max_size = 7

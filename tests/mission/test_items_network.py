@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-import understudy
-from understudy.trace.operation import Kind
+import windtunnel
+from windtunnel.trace.operation import Kind
 
 
 # mission 50, 54
@@ -87,7 +87,7 @@ def test_parameters_in_safetensors(session, tmp_path):
 # mission 130
 def test_a_checkpoint_of_emulated_gpus_is_a_checkpoint(tmp_path):
     """A process without GPUs refuses the file as it refuses any file from a GPU, and reads it with map_location."""
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         torch.save({"weight": torch.arange(3.0, device="cuda:1")}, tmp_path / "net.pt")
     program = (
         "import torch\n"

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-import understudy
-from understudy.trace.operation import Kind
+import windtunnel
+from windtunnel.trace.operation import Kind
 
 
 def network():
@@ -111,7 +111,7 @@ def test_batches_and_models_on_a_second_device(session):
 
 # mission 110, 111
 def test_data_parallel_uses_every_visible_gpu_by_default():
-    with understudy.emulate("3xV100"):
+    with windtunnel.emulate("3xV100"):
         assert nn.DataParallel(network().cuda()).device_ids == [0, 1, 2]
         assert nn.DataParallel(network().cuda(), device_ids=[0, 2]).device_ids == [0, 2]
 
@@ -119,7 +119,7 @@ def test_data_parallel_uses_every_visible_gpu_by_default():
 # mission 112
 def test_chosen_gpus_by_number_and_by_environment(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,3,4")
-    with understudy.emulate("5xV100"):
+    with windtunnel.emulate("5xV100"):
         seen = []
         nn.DataParallel(Sizes(seen).cuda())(torch.ones(8, 1))
         assert sorted(seen, key=lambda part: part[1]) == [(2, 0), (2, 1), (2, 2), (2, 3)]
@@ -141,7 +141,7 @@ def test_a_number_is_a_device(session):
     [(2, 128, [64, 64]), (2, 20, [10, 10]), (3, 128, [43, 43, 42]), (8, 20, [3, 3, 3, 3, 3, 3, 2]), (4, 1, [1])],
 )
 def test_batches_are_split_along_the_first_dimension(number, rows, parts):
-    with understudy.emulate(f"{number}xV100"):
+    with windtunnel.emulate(f"{number}xV100"):
         seen = []
         out = nn.DataParallel(Sizes(seen).cuda())(torch.arange(rows * 2.0).view(rows, 2))
         assert [size for size, _ in sorted(seen, key=lambda part: part[1])] == parts
@@ -193,7 +193,7 @@ def test_small_data_is_slower_on_two_gpus_than_on_one(session):
 # mission 125
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 7, 8])
 def test_odd_numbers_of_gpus_train_as_even_ones_do(number):
-    with understudy.emulate(f"{number}xV100"):
+    with windtunnel.emulate(f"{number}xV100"):
         model = nn.DataParallel(network().cuda())
         x, y = torch.randn(128, 13), torch.randn(128, 1)
         nn.functional.mse_loss(model(x), y.cuda()).backward()

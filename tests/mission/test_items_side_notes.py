@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from understudy.trace.operation import Kind
+from windtunnel.trace.operation import Kind
 
 
 def timed(work):

@@ -5,8 +5,8 @@ import re
 import pytest
 import torch
 
-import understudy
-from understudy.trace.operation import Kind
+import windtunnel
+from windtunnel.trace.operation import Kind
 
 ONES_0 = "tensor([[1., 1., 1.],\n        [1., 1., 1.]], device='cuda:0')"
 
@@ -175,7 +175,7 @@ def test_device_agnostic_creation_and_loading(session):
 # mission 94
 def test_visible_devices_are_renumbered(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
-    with understudy.emulate("V100,A100,H100"):
+    with windtunnel.emulate("V100,A100,H100"):
         assert torch.cuda.device_count() == 2
         assert "H100" in torch.cuda.get_device_name(0)
         assert "V100" in torch.cuda.get_device_name(1)
@@ -184,7 +184,7 @@ def test_visible_devices_are_renumbered(monkeypatch):
 
 # mission 94
 def test_visible_devices_change_nothing_after_the_first_use(monkeypatch):
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         torch.ones(1, device="cuda")
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
         assert torch.cuda.device_count() == 2

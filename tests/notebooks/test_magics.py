@@ -18,13 +18,13 @@ pytestmark = pytest.mark.long
 """Each starts a kernel."""
 
 LOOP = "x = torch.randn(1024, 1024, device='cuda')\nfor _ in range(30):\n    y = (x @ x).sum().item()"
-LEFT = "import os, glob, tempfile; print([name for name in os.environ if name.startswith('UNDERSTUDY_')])"
+LEFT = "import os, glob, tempfile; print([name for name in os.environ if name.startswith('WINDTUNNEL_')])"
 
 
 def test_gpus_come_and_go(tmp_path):
     cells = notebooks.execute(
         tmp_path,
-        "%load_ext understudy",
+        "%load_ext windtunnel",
         "%gpus 2xV100",
         "import torch\ntorch.cuda.device_count(), torch.cuda.get_device_name(1)",
         LOOP,
@@ -59,15 +59,15 @@ def test_gpus_come_and_go(tmp_path):
 def test_a_tensor_that_outlives_its_gpu_says_so(tmp_path):
     *_, tensor, parameter, gradient, cpu, other = notebooks.execute(
         tmp_path,
-        "import torch, understudy\nsession = understudy.start('V100')",
+        "import torch, windtunnel\nsession = windtunnel.start('V100')",
         "x, y = torch.ones(3, device='cuda'), torch.ones(3)",
         "net = torch.nn.Linear(3, 1).cuda()\nnet(x).sum().backward()",
-        "understudy.stop()",
+        "windtunnel.stop()",
         "x + 1",
         "net(y)",
         "net.zero_grad()",
         "y + 1",
-        "with understudy.emulate('V100'):\n    x.cuda()",
+        "with windtunnel.emulate('V100'):\n    x.cuda()",
         allow_errors=True,
     )
     for cell in (tensor, parameter, gradient, other):
@@ -80,7 +80,7 @@ def test_a_tensor_that_outlives_its_gpu_says_so(tmp_path):
 def test_rehearse_reports_on_its_cell_alone(tmp_path):
     own, error, _, shared, refused, _ = notebooks.execute(
         tmp_path,
-        "%load_ext understudy",
+        "%load_ext windtunnel",
         "import torch",
         f"%%rehearse A100\n{LOOP}\nx.shape",
         "%%rehearse\n1 / 0",
@@ -111,15 +111,15 @@ def test_the_page_in_the_documentation_does_what_it_says(tmp_path):
 def test_mistakes_are_one_sentence(tmp_path):
     cells = notebooks.execute(
         tmp_path,
-        "%load_ext understudy",
+        "%load_ext windtunnel",
         "%gpus 2xFOO",
         "%gpus",
         "%gpus off",
         "%gpus V100 --nodata",
         "%gpus V100\n%gpus H100 --seed x",
-        "import understudy\nunderstudy.start('V100')",
+        "import windtunnel\nwindtunnel.start('V100')",
         "%gpus off",
-        "%unload_ext understudy\n%load_ext understudy",
+        "%unload_ext windtunnel\n%load_ext windtunnel",
         allow_errors=True,
     )
     for cell in cells[1:7]:
@@ -131,8 +131,8 @@ def test_mistakes_are_one_sentence(tmp_path):
 def test_a_killed_kernel_leaves_nothing(tmp_path):
     client = notebooks.client(
         tmp_path,
-        "%load_ext understudy\n%gpus V100\nimport torch; x = torch.ones(3, device='cuda')",
-        "import os, subprocess\nfolder = os.environ['UNDERSTUDY_RUN_DIR']\n"
+        "%load_ext windtunnel\n%gpus V100\nimport torch; x = torch.ones(3, device='cuda')",
+        "import os, subprocess\nfolder = os.environ['WINDTUNNEL_RUN_DIR']\n"
         "child = subprocess.Popen(['sleep', '600'])\nprint(os.getpid(), child.pid, folder)",
     )
     with client.setup_kernel():

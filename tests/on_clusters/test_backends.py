@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from understudy import planning
-from understudy.launch import Program
-from understudy.planning.planner import Question
-from understudy.planning.rows import Row, Work
-from understudy.planning.space import parse_axis
+from windtunnel import planning
+from windtunnel.launch import Program
+from windtunnel.planning.planner import Question
+from windtunnel.planning.rows import Row, Work
+from windtunnel.planning.space import parse_axis
 
 PROGRAM = """
 import sys, torch

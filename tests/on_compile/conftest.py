@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 import pytest
 
-import understudy
-from understudy.session import Session
+import windtunnel
+from windtunnel.session import Session
 
 if find_spec("triton") is None:
     collect_ignore_glob = ["test_*.py"]
@@ -19,5 +19,5 @@ else:
 @pytest.fixture
 def session() -> Iterator[Session]:
     """Two A100, for one test."""
-    with understudy.emulate("2xA100") as emulated:
+    with windtunnel.emulate("2xA100") as emulated:
         yield emulated

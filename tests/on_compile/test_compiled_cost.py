@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import understudy
-from understudy.errors import UnsupportedError
-from understudy.reports.parts import compiled
-from understudy.session import Session
-from understudy.trace.operation import Kind
+import windtunnel
+from windtunnel.errors import UnsupportedError
+from windtunnel.reports.parts import compiled
+from windtunnel.session import Session
+from windtunnel.trace.operation import Kind
 
 
 def launched(session: Session, since: int) -> list[str]:
@@ -124,7 +124,7 @@ def test_buffers_are_given_back(session: Session) -> None:
 def test_without_data_all_is_as_with(mode: str) -> None:
     seen = []
     for no_data in (False, True):
-        with understudy.emulate("A100", no_data=no_data) as session:
+        with windtunnel.emulate("A100", no_data=no_data) as session:
             module = layers()
             compiled = torch.compile(module, mode=mode)
             x = torch.randn(64, 256, device="cuda")
@@ -164,7 +164,7 @@ def test_autotuning_is_answered(session: Session) -> None:
 
 
 def test_the_history_of_memory_ends_no_graph() -> None:
-    with understudy.emulate("A100", memory_history=True) as session, warnings.catch_warnings():
+    with windtunnel.emulate("A100", memory_history=True) as session, warnings.catch_warnings():
         warnings.filterwarnings("error", message="Using `torch.compile")  # ... when there are global hooks on modules
         nn.Linear(8, 8).cuda()(torch.randn(8, 8, device="cuda"))  # a module that runs before anything is compiled
         module = layers()
@@ -179,10 +179,10 @@ def test_the_history_of_memory_ends_no_graph() -> None:
 
 def test_generated_code_lies_in_a_folder_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    with understudy.emulate("A100"):
+    with windtunnel.emulate("A100"):
         torch.compile(lambda x: x.sin() + 1)(torch.ones(8, device="cuda"))
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["understudy"]
+    assert [path.name for path in tmp_path.iterdir()] == ["windtunnel"]
 
 
 @pytest.mark.parametrize("name", ["aot_compile", "aoti_compile_and_package"])
@@ -208,7 +208,7 @@ def test_a_draft_of_an_export_is_refused_on_a_gpu_alone(session: Session) -> Non
 def test_one_emulation_leaves_nothing_to_the_next() -> None:
     increase = torch.compile(lambda x: x + 1, backend="aot_eager")
     for gpus in ("A100", "H100"):
-        with understudy.emulate(gpus):
+        with windtunnel.emulate(gpus):
             assert increase(torch.zeros(2, device="cuda")).is_cuda
     assert not increase(torch.zeros(2)).is_cuda
 
@@ -251,7 +251,7 @@ def test_long_rows_are_read_again_in_the_second_loop(session: Session) -> None:
 
 
 def test_without_data_a_graph_may_make_tensors_itself() -> None:
-    with understudy.emulate("A100", no_data=True):
+    with windtunnel.emulate("A100", no_data=True):
         compiled = torch.compile(lambda x: x * torch.arange(8, device="cuda").cos())
         y = compiled(torch.randn(4, 8, device="cuda"))
         assert (y.device.type, y.shape) == ("cuda", (4, 8))
@@ -266,7 +266,7 @@ def test_a_program_that_never_imported_inductor_ends_with_complete_records(tmp_p
         "print(torch.cond(one.sum() > 0, lambda x: x + 1, lambda x: x - 1, (one,)).tolist())\n"
         "print('torch._inductor.compile_fx' in sys.modules)\n"
     )
-    command = [sys.executable, "-m", "understudy", "run", "--gpus", "A100", str(program)]
+    command = [sys.executable, "-m", "windtunnel", "run", "--gpus", "A100", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["[2.0, 2.0]", "False"]
     assert "INCOMPLETE" not in done.stderr

@@ -83,7 +83,7 @@ def test_ranks_train_as_without_compilation(tmp_path: Path, kind: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     ranks = ["--gpus", "2xA100", "--nproc-per-node", "2"]
-    command = [sys.executable, "-m", "understudy", "run", *ranks, str(program), kind]
+    command = [sys.executable, "-m", "windtunnel", "run", *ranks, str(program), kind]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "not-modelled" not in done.stderr
@@ -136,7 +136,7 @@ def test_local_map_compiles_to_operators_on_the_shards(tmp_path: Path) -> None:
     program, report = tmp_path / "program.py", tmp_path / "report.json"
     program.write_text(SHARDED)
     ranks = ["--gpus", "2xA100", "--nproc-per-node", "2", "--report", str(report)]
-    command = [sys.executable, "-m", "understudy", "run", *ranks, str(program)]
+    command = [sys.executable, "-m", "windtunnel", "run", *ranks, str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "not-modelled" not in done.stderr

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from understudy.seam.torch.compiled import values
-from understudy.seam.torch.tags import tag_of
-from understudy.session import Session
+from windtunnel.seam.torch.compiled import values
+from windtunnel.seam.torch.tags import tag_of
+from windtunnel.session import Session
 
 
 class Block(nn.Module):

@@ -12,8 +12,8 @@ from test_compiled_cost import launched
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
-import understudy
-from understudy.session import Session
+import windtunnel
+from windtunnel.session import Session
 
 
 def ones(*shape: int) -> Tensor:
@@ -232,7 +232,7 @@ def test_an_exported_model_runs_and_compiles_on_the_device(session: Session) -> 
 
 
 def test_a_cache_limit_and_what_is_compiled_for_the_host_are_pytorchs_own() -> None:
-    with understudy.emulate("A100"), warnings.catch_warnings():
+    with windtunnel.emulate("A100"), warnings.catch_warnings():
         counter = CompileCounter()
         run = torch.compile(lambda x, n: x * n, backend=counter, dynamic=False)
         with torch._dynamo.config.patch(recompile_limit=2):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import understudy
+import windtunnel
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "differential"))
 
@@ -27,7 +27,7 @@ def test_functions_repeat_and_differ_from_seed_to_seed() -> None:
 
 
 def test_differences_are_told() -> None:
-    with understudy.emulate("A100"):
+    with windtunnel.emulate("A100"):
         x = torch.ones(3, 2, device="cuda")
         wanted = differential.Outcome([x, x], [], [])
         found = differential.Outcome([x + 1, x.t().contiguous().t()], [], [x])

@@ -16,9 +16,9 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-import understudy
-from understudy.errors import UnsupportedError
-from understudy.session import Session
+import windtunnel
+from windtunnel.errors import UnsupportedError
+from windtunnel.session import Session
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -208,7 +208,7 @@ def test_without_data_attention_repeats_its_dropout() -> None:
 
     seen = []
     for no_data in (False, True):
-        with understudy.emulate("A100", no_data=no_data) as session:
+        with windtunnel.emulate("A100", no_data=no_data) as session:
             compiled = torch.compile(run, fullgraph=True)
             q = torch.randn(2, 2, 16, 8, device="cuda", requires_grad=True)
             for _ in range(2):
@@ -294,7 +294,7 @@ def test_an_autotuned_kernel(session: Session) -> None:
 
 
 def test_an_operator_of_ones_own_is_the_kernels_that_it_launches(session: Session) -> None:
-    @torch.library.custom_op("understudy_tests::added", mutates_args=())
+    @torch.library.custom_op("windtunnel_tests::added", mutates_args=())
     def operator(x: Tensor, y: Tensor) -> Tensor:
         return added(x, y)
 
@@ -320,7 +320,7 @@ def test_the_sanitizer_looks_into_compiled_graphs(session: Session) -> None:
 
 
 def test_without_data_a_loop_is_refused_and_a_branch_assumed() -> None:
-    with understudy.emulate("A100", no_data=True, assume=1) as session:
+    with windtunnel.emulate("A100", no_data=True, assume=1) as session:
         choose = torch.compile(lambda x: torch.cond(x.sum() > 0, lambda x: x @ x, lambda x: x + 1, (x,)))
         x = torch.ones(4, 4, device="cuda")
         choose(x)

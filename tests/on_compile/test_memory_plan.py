@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._inductor.utils import run_and_get_code
 
-from understudy.session import Session
+from windtunnel.session import Session
 
 ASSERTING = ("assert_size_stride", "assert_tensor_metadata")
 """What a wrapper says the sizes of a library's results with, up to PyTorch 2.13 and from 2.14 on."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-import understudy
-from understudy.seam.torch.compiled import recipes
+import windtunnel
+from windtunnel.seam.torch.compiled import recipes
 
 STEPS = 24
 
@@ -49,7 +49,7 @@ def two_results() -> tuple[nn.Module, Tensor]:
 
 def trained(make: Callable[[], tuple[nn.Module, Tensor]], sizes: int) -> Observed:
     """Train on batches of so many sizes, keeping what some steps gave, and reading losses at the end alone."""
-    with understudy.emulate("A100") as session:
+    with windtunnel.emulate("A100") as session:
         torch.manual_seed(0)
         module, x = make()
         module, x = module.cuda(), x.cuda()
@@ -96,7 +96,7 @@ def test_a_recipe_does_what_the_wrapper_does(
 
 
 def test_a_call_of_another_form_has_a_recipe_of_its_own() -> None:
-    with understudy.emulate("A100"):
+    with windtunnel.emulate("A100"):
         compiled = torch.compile(lambda x: (x * 2).sum(0), dynamic=False)
         for _ in range(100):
             for x in (torch.ones(4, 8, device="cuda"), torch.ones(8, 4, device="cuda").t()):
@@ -114,7 +114,7 @@ def test_an_operator_of_the_programs_own_has_no_recipe(monkeypatch: pytest.Monke
     counted.register_fake(torch.empty_like)
     kept: list[object] = []
     monkeypatch.setattr(recipes.Recipes, "keep", lambda self, form, recipe: kept.append(recipe))
-    with understudy.emulate("A100"):
+    with windtunnel.emulate("A100"):
         compiled = torch.compile(lambda x: counted(x + 1) * 2)
         x = torch.ones(8, device="cuda")
         for _ in range(150):

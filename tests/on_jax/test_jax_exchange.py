@@ -5,26 +5,26 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from understudy import jax as us
-from understudy.errors import FileFormatError, UsageError
-from understudy.train.jax import load_parameters, save_parameters
+from windtunnel import jax as wt
+from windtunnel.errors import FileFormatError, UsageError
+from windtunnel.train.jax import load_parameters, save_parameters
 
 MODEL = nn.Sequential([nn.Dense(8), nn.relu, nn.Dense(1)])
 
 
 def params(device, seed=0):
     """The model's parameters on a device."""
-    return us.to(MODEL.init(jax.random.PRNGKey(seed), np.ones((1, 3), np.float32)), device)
+    return wt.to(MODEL.init(jax.random.PRNGKey(seed), np.ones((1, 3), np.float32)), device)
 
 
 # mission 130
 def test_parameters_are_written_and_read_across_devices(session, tmp_path):
     path = tmp_path / "model.safetensors"
-    written = params(us.gpu(1))
+    written = params(wt.gpu(1))
     save_parameters(written, path)
-    for device in (us.gpu(0), us.cpu()):
+    for device in (wt.gpu(0), wt.cpu()):
         read = load_parameters(params(device, seed=1), path)
-        assert us.device_of(read) == device
+        assert wt.device_of(read) == device
         jax.tree.map(np.testing.assert_array_equal, read, written)
 
 
@@ -32,7 +32,7 @@ def test_parameters_of_another_model_and_damage_are_refused(session, tmp_path):
     path = tmp_path / "model.safetensors"
     save_parameters({"w": jax.numpy.ones(3)}, path)
     with pytest.raises(UsageError, match=r"'params.layers_0.bias' is missing in the file and of shape"):
-        load_parameters(params(us.cpu()), path)
+        load_parameters(params(wt.cpu()), path)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(FileFormatError, match="cannot be read as safetensors"):
         load_parameters({"w": jax.numpy.ones(3)}, path)
@@ -53,21 +53,21 @@ def test_a_type_that_cannot_be_read_back_is_refused(tmp_path):
 
 
 def test_an_array_says_that_it_is_on_a_gpu_and_comes_back_there(session):
-    x = us.to(np.arange(6.0), us.gpu(1))
+    x = wt.to(np.arange(6.0), wt.gpu(1))
     assert tuple(map(int, x.__dlpack_device__())) == (2, 1)
-    shared = us.from_dlpack(x, copy=False)
-    assert us.device_of(shared) == us.gpu(1)
+    shared = wt.from_dlpack(x, copy=False)
+    assert wt.device_of(shared) == wt.gpu(1)
     assert shared.unsafe_buffer_pointer() == x.unsafe_buffer_pointer()
-    assert us.from_dlpack(x, copy=True).unsafe_buffer_pointer() != x.unsafe_buffer_pointer()
+    assert wt.from_dlpack(x, copy=True).unsafe_buffer_pointer() != x.unsafe_buffer_pointer()
 
 
 def test_numpy_is_shared_on_the_cpu_and_copied_to_a_gpu(session):
     values = np.arange(64, dtype=np.float32)
-    assert us.device_of(us.from_dlpack(values)) == us.cpu()
-    moved = us.from_dlpack(values, us.gpu(0))
-    assert us.device_of(moved) == us.gpu(0)
+    assert wt.device_of(wt.from_dlpack(values)) == wt.cpu()
+    moved = wt.from_dlpack(values, wt.gpu(0))
+    assert wt.device_of(moved) == wt.gpu(0)
     np.testing.assert_array_equal(moved, values)
     with pytest.raises(UsageError, match=r"moving from .* to .* is a copy"):
-        us.from_dlpack(values, us.gpu(0), copy=False)
+        wt.from_dlpack(values, wt.gpu(0), copy=False)
     with pytest.raises(UsageError, match="a list does not support DLPack"):
-        us.from_dlpack([1.0])
+        wt.from_dlpack([1.0])

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from understudy.errors import InstallError
-from understudy.reports import text
-from understudy.session import Options, Session
-from understudy.trace.operation import Kind
+from windtunnel.errors import InstallError
+from windtunnel.reports import text
+from windtunnel.session import Options, Session
+from windtunnel.trace.operation import Kind
 
 
 def kinds(session, kind):
@@ -214,5 +214,5 @@ def test_an_emulation_inside_another_is_refused(session):
 def test_the_report_says_which_rule_compiled(session):
     jax.jit(lambda x: x + 1)(jnp.ones(4))
     by = session.trace.facts["versions"]["jit of JAX by"]
-    assert by == "understudy's rule of fusion, memory inside not counted"
+    assert by == "windtunnel's rule of fusion, memory inside not counted"
     assert f"jit of JAX by: {by}" in " ".join(text.render(session.trace.canonical(), []).split())

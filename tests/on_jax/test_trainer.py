@@ -1,4 +1,4 @@
-"""understudy.train.jax: the same numbers on one GPU, on two, and on the CPU."""
+"""windtunnel.train.jax: the same numbers on one GPU, on two, and on the CPU."""
 
 import jax
 import numpy as np
@@ -6,10 +6,10 @@ import optax
 import pytest
 from flax import linen as nn
 
-from understudy import jax as us
-from understudy.errors import UsageError
-from understudy.trace.operation import Kind
-from understudy.train.jax import Trainer
+from windtunnel import jax as wt
+from windtunnel.errors import UsageError
+from windtunnel.trace.operation import Kind
+from windtunnel.train.jax import Trainer
 
 INPUTS = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
 BATCHES = [(x, x.sum(1, keepdims=True)) for x in np.split(INPUTS, [16, 32, 48])]  # the last one is smaller
@@ -31,9 +31,9 @@ def train(num_gpus, **options):
 # mission 57, 58, 59, 62, 117
 def test_one_two_and_no_gpus_learn_the_same(session):
     trainer, none, _ = train(0)
-    assert us.device_of(trainer.params) == us.cpu()
+    assert wt.device_of(trainer.params) == wt.cpu()
     trainer, one, validation = train(1)
-    assert us.device_of(trainer.params) == us.gpu(0)
+    assert wt.device_of(trainer.params) == wt.gpu(0)
     both, two, _ = train(8)
     assert len(both.gpus) == 2
     np.testing.assert_allclose(one, none, rtol=1e-4)

@@ -6,8 +6,8 @@ import pytest
 from mxnet import autograd, gluon, np, npx
 from mxnet.gluon import nn
 
-from understudy.session import Options, Session
-from understudy.trace.operation import Kind
+from windtunnel.session import Options, Session
+from windtunnel.trace.operation import Kind
 
 npx.set_np()
 

@@ -1,4 +1,4 @@
-"""understudy.mxnet: the vocabulary on emulated GPUs and without any; and the Trainer."""
+"""windtunnel.mxnet: the vocabulary on emulated GPUs and without any; and the Trainer."""
 
 import mxnet as mx
 import numpy
@@ -6,61 +6,61 @@ import pytest
 from mxnet import gluon, np, npx
 from mxnet.gluon import nn
 
-from understudy import mxnet as us
-from understudy.errors import UsageError
-from understudy.train.mxnet import Module, Trainer
+from windtunnel import mxnet as wt
+from windtunnel.errors import UsageError
+from windtunnel.train.mxnet import Module, Trainer
 
 npx.set_np()
 
 
 # mission 21, 22, 23, 24
 def test_gpus_are_counted_and_tried(session):
-    assert us.num_gpus() == 2
-    assert us.try_gpu() == us.gpu() == npx.gpu(0)
-    assert us.try_gpu(10) == us.cpu()
-    assert us.try_all_gpus() == us.require_gpus(2) == [npx.gpu(0), npx.gpu(1)]
+    assert wt.num_gpus() == 2
+    assert wt.try_gpu() == wt.gpu() == npx.gpu(0)
+    assert wt.try_gpu(10) == wt.cpu()
+    assert wt.try_all_gpus() == wt.require_gpus(2) == [npx.gpu(0), npx.gpu(1)]
     with pytest.raises(UsageError, match="3 GPUs needed, 2 found"):
-        us.require_gpus(3)
+        wt.require_gpus(3)
 
 
 def test_without_gpus_everything_falls_back():
-    assert (us.num_gpus(), us.try_gpu(), us.try_all_gpus()) == (0, us.cpu(), [us.cpu()])
+    assert (wt.num_gpus(), wt.try_gpu(), wt.try_all_gpus()) == (0, wt.cpu(), [wt.cpu()])
     with pytest.raises(UsageError, match=r"0 found: MXNet 1.9.1 is a build for the CPU"):
-        us.require_gpus(1)
+        wt.require_gpus(1)
 
 
 # mission 37, 38, 39, 50
 def test_batches_and_blocks_move(session):
     batch = {"x": np.ones((4, 3)), "y": [np.zeros(4)]}
-    moved = us.to(batch, us.gpu(1))
-    assert us.device_of(moved) == us.gpu(1)
-    assert us.to(moved, us.gpu(1)) is moved
-    duplicate = us.copy(moved["x"], us.gpu(1))
+    moved = wt.to(batch, wt.gpu(1))
+    assert wt.device_of(moved) == wt.gpu(1)
+    assert wt.to(moved, wt.gpu(1)) is moved
+    duplicate = wt.copy(moved["x"], wt.gpu(1))
     assert duplicate is not moved["x"]
     net = nn.Dense(2)
     net.initialize()
     net(batch["x"])
-    assert us.device_of(us.to(net, us.gpu(1))) == us.gpu(1)
+    assert wt.device_of(wt.to(net, wt.gpu(1))) == wt.gpu(1)
     with pytest.raises(UsageError, match=r"arrays on cpu\(0\), gpu\(1\)"):
-        us.device_of((batch, moved))
+        wt.device_of((batch, moved))
 
 
 # mission 41
 def test_the_policy_watches_copies(session):
-    x = np.ones(3, ctx=us.gpu(0))
-    with us.policy("error"), pytest.raises(UsageError, match=r"copies 12 bytes from gpu\(0\) to gpu\(1\)"):
-        us.to(x, us.gpu(1))
-    with us.policy("warn"), pytest.warns(us.DeviceCopyWarning):
-        us.to(x, us.gpu(1))
+    x = np.ones(3, ctx=wt.gpu(0))
+    with wt.policy("error"), pytest.raises(UsageError, match=r"copies 12 bytes from gpu\(0\) to gpu\(1\)"):
+        wt.to(x, wt.gpu(1))
+    with wt.policy("warn"), pytest.warns(wt.DeviceCopyWarning):
+        wt.to(x, wt.gpu(1))
 
 
 def test_memory_and_time(session):
-    before = us.memory(us.gpu(1)).allocated_bytes
-    x = np.ones(1 << 20, ctx=us.gpu(1))
-    memory = us.memory(us.gpu(1))
+    before = wt.memory(wt.gpu(1)).allocated_bytes
+    x = np.ones(1 << 20, ctx=wt.gpu(1))
+    memory = wt.memory(wt.gpu(1))
     assert memory.allocated_bytes - before == 4 << 20
     assert memory.total_bytes - memory.free_bytes == memory.allocated_bytes
-    assert us.timer().measure(lambda: x * 2, repeats=3).median_s > 0
+    assert wt.timer().measure(lambda: x * 2, repeats=3).median_s > 0
 
 
 INPUTS = numpy.random.RandomState(0).normal(size=(60, 3)).astype("float32")

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from understudy.session import Options, Session
+from windtunnel.session import Options, Session
 
 FOUND = find_spec("tensorflow")
 # Python takes this very folder for a package without files where it meets it on its path: that one has no origin.

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from understudy.errors import InstallError, UnsupportedError
-from understudy.session import Options, Session
-from understudy.trace.operation import Kind
-from understudy.train.tensorflow import Trainer
+from windtunnel.errors import InstallError, UnsupportedError
+from windtunnel.session import Options, Session
+from windtunnel.trace.operation import Kind
+from windtunnel.train.tensorflow import Trainer
 
 GPU = "/job:localhost/replica:0/task:0/device:GPU:{}"
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"

@@ -1,28 +1,28 @@
-"""understudy.tensorflow: the vocabulary on emulated GPUs and without any; and the Trainer."""
+"""windtunnel.tensorflow: the vocabulary on emulated GPUs and without any; and the Trainer."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from understudy import tensorflow as us
-from understudy.errors import UsageError
-from understudy.train.tensorflow import Trainer
+from windtunnel import tensorflow as wt
+from windtunnel.errors import UsageError
+from windtunnel.train.tensorflow import Trainer
 
 
 # mission 21, 22, 23, 24
 def test_gpus_are_counted_and_tried(session):
-    assert us.num_gpus() == 2
-    assert us.try_gpu() == us.gpu() == tf.config.list_logical_devices("GPU")[0]
-    assert us.try_gpu(10) == us.cpu() == us.cpu(5)
-    assert us.try_all_gpus() == us.require_gpus(2) == tf.config.list_logical_devices("GPU")
+    assert wt.num_gpus() == 2
+    assert wt.try_gpu() == wt.gpu() == tf.config.list_logical_devices("GPU")[0]
+    assert wt.try_gpu(10) == wt.cpu() == wt.cpu(5)
+    assert wt.try_all_gpus() == wt.require_gpus(2) == tf.config.list_logical_devices("GPU")
     with pytest.raises(UsageError, match="3 GPUs needed, 2 found"):
-        us.require_gpus(3)
+        wt.require_gpus(3)
 
 
 def test_without_gpus_everything_falls_back():
-    assert (us.num_gpus(), us.try_gpu(), us.try_all_gpus()) == (0, us.cpu(), [us.cpu()])
+    assert (wt.num_gpus(), wt.try_gpu(), wt.try_all_gpus()) == (0, wt.cpu(), [wt.cpu()])
     with pytest.raises(UsageError, match="1 GPU needed, 0 found"):
-        us.require_gpus(1)
+        wt.require_gpus(1)
 
 
 # mission 37, 38
@@ -30,36 +30,36 @@ def test_batches_move_and_variables_do_not(session):
     with tf.device("/CPU:0"):
         batch = {"x": tf.ones((4, 3)), "y": [tf.zeros(4)]}
         v = tf.Variable(1.0)
-    moved = us.to(batch, us.gpu(1))
-    assert us.device_of(moved) == us.gpu(1)
-    assert us.to(moved, us.gpu(1)) is moved
-    duplicate = us.copy(moved["x"], us.gpu(1))
+    moved = wt.to(batch, wt.gpu(1))
+    assert wt.device_of(moved) == wt.gpu(1)
+    assert wt.to(moved, wt.gpu(1)) is moved
+    duplicate = wt.copy(moved["x"], wt.gpu(1))
     assert duplicate is not moved["x"]
-    assert us.device_of(duplicate) == us.gpu(1)
-    assert us.to(v, us.cpu()) is v
+    assert wt.device_of(duplicate) == wt.gpu(1)
+    assert wt.to(v, wt.cpu()) is v
     with pytest.raises(UsageError, match=r"cannot be moved: make it inside `with tf.device\('/device:GPU:0'\):`"):
-        us.to(v, us.gpu(0))
+        wt.to(v, wt.gpu(0))
     with pytest.raises(UsageError, match="no tensor"):
-        us.device_of([1])
+        wt.device_of([1])
 
 
 # mission 41
 def test_the_policy_watches_copies(session):
-    with tf.device(us.gpu(0)):
+    with tf.device(wt.gpu(0)):
         x = tf.ones(3)
-    with us.policy("error"), pytest.raises(UsageError, match="copies 12 bytes from /device:GPU:0 to /device:GPU:1"):
-        us.to(x, us.gpu(1))
-    with us.policy("warn"), pytest.warns(us.DeviceCopyWarning):
-        us.to(x, us.gpu(1))
+    with wt.policy("error"), pytest.raises(UsageError, match="copies 12 bytes from /device:GPU:0 to /device:GPU:1"):
+        wt.to(x, wt.gpu(1))
+    with wt.policy("warn"), pytest.warns(wt.DeviceCopyWarning):
+        wt.to(x, wt.gpu(1))
     assert tf.config.experimental.get_device_policy() == "silent"
 
 
 def test_memory_and_time(session):
-    x = us.to(tf.ones((1 << 20,)), us.gpu(1))
-    assert us.memory(us.gpu(1)).allocated_bytes >= 4 << 20
-    assert us.memory(us.gpu(1)).total_bytes is None
-    assert us.memory(us.cpu()).total_bytes > 0
-    assert us.timer().measure(lambda: x * 2, repeats=3).median_s > 0
+    x = wt.to(tf.ones((1 << 20,)), wt.gpu(1))
+    assert wt.memory(wt.gpu(1)).allocated_bytes >= 4 << 20
+    assert wt.memory(wt.gpu(1)).total_bytes is None
+    assert wt.memory(wt.cpu()).total_bytes > 0
+    assert wt.timer().measure(lambda: x * 2, repeats=3).median_s > 0
 
 
 # mission 57, 58, 62

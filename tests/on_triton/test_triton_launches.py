@@ -11,11 +11,11 @@ import triton.language as tl
 from triton.language.extra import libdevice
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from understudy import emulate
-from understudy.errors import UnsupportedError
-from understudy.seam.torch.triton.base import check_version
-from understudy.session import Session
-from understudy.trace.operation import Kind
+from windtunnel import emulate
+from windtunnel.errors import UnsupportedError
+from windtunnel.seam.torch.triton.base import check_version
+from windtunnel.session import Session
+from windtunnel.trace.operation import Kind
 
 
 @pytest.fixture
@@ -463,7 +463,7 @@ def test_a_trace_says_the_same_without_and_with_the_variable(session, monkeypatc
 
 
 def test_operators_of_the_librarys_own(session):
-    @torch.library.triton_op("understudy_tests::double", mutates_args={})
+    @torch.library.triton_op("windtunnel_tests::double", mutates_args={})
     def double(x: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(x)
         torch.library.wrap_triton(scaled)[(triton.cdiv(x.numel(), 128),)](x, out, x.numel(), 2.0)

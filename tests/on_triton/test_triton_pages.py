@@ -11,7 +11,7 @@ sys.path.append(str(Path(__file__).parents[1] / "checks"))
 
 from corpus import Page, pages
 
-from understudy import emulate
+from windtunnel import emulate
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if page.triton], ids=lambda page: page.path.stem)

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-from understudy import emulate
-from understudy.session import Session
-from understudy.trace.operation import Kind
+from windtunnel import emulate
+from windtunnel.session import Session
+from windtunnel.trace.operation import Kind
 
 
 @pytest.fixture

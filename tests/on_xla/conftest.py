@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from understudy.session import Options, Session
+from windtunnel.session import Options, Session
 
 collect_ignore_glob = [] if find_spec("jax_cuda12_plugin") else ["test_*.py"]
 if collect_ignore_glob:

@@ -10,9 +10,9 @@ from jax import lax
 from jax.experimental import pallas
 from jax.sharding import NamedSharding, PartitionSpec
 
-from understudy.errors import UnsupportedError
-from understudy.reports import text
-from understudy.trace.operation import Kind
+from windtunnel.errors import UnsupportedError
+from windtunnel.reports import text
+from windtunnel.trace.operation import Kind
 
 
 def names(session, kind=Kind.KERNEL, device=0):

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from understudy.forkserver import Arguments, first_imports
-from understudy.launch import Program
-from understudy.planning.cache import Cache
-from understudy.planning.forkservers import ForkServers
-from understudy.planning.planner import Planner, Question
-from understudy.planning.pools import LocalPool
-from understudy.planning.rehearsal import Job, Rehearsed, rehearse
-from understudy.planning.rows import Row, Work, rows_of
-from understudy.planning.space import parse_axis
+from windtunnel.forkserver import Arguments, first_imports
+from windtunnel.launch import Program
+from windtunnel.planning.cache import Cache
+from windtunnel.planning.forkservers import ForkServers
+from windtunnel.planning.planner import Planner, Question
+from windtunnel.planning.pools import LocalPool
+from windtunnel.planning.rehearsal import Job, Rehearsed, rehearse
+from windtunnel.planning.rows import Row, Work, rows_of
+from windtunnel.planning.space import parse_axis
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process with PyTorch in it fork")
 

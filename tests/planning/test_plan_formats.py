@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from helpers.planning_rows import row
-from understudy.errors import UsageError
-from understudy.planning import formats
-from understudy.planning.page import chart, frontier
-from understudy.planning.result import Plan, money
-from understudy.planning.rows import Work, parse_prices
-from understudy.planning.table import render_markdown, render_text
+from windtunnel.errors import UsageError
+from windtunnel.planning import formats
+from windtunnel.planning.page import chart, frontier
+from windtunnel.planning.result import Plan, money
+from windtunnel.planning.rows import Work, parse_prices
+from windtunnel.planning.table import render_markdown, render_text
 
 WORK = Work(steps=1000, prices=parse_prices(["L4=1", "A100=3"]))
 ROWS = [row("L4", 0.5, 1.0), row("A100", 0.1, 10.0), row("T4", 0.9, 2.0), row("V100", None, None, "does not fit")]
@@ -103,7 +103,7 @@ for step in range(100000):
 @pytest.mark.long
 def test_a_plan_from_the_command_line_and_again_from_its_cache(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
-    line = [sys.executable, "-m", "understudy", "plan", "train.py", "--gpus", "A10,RTX3090",
+    line = [sys.executable, "-m", "windtunnel", "plan", "train.py", "--gpus", "A10,RTX3090",
             "--vary=--width=64,16000000", "--json", "--jobs", "1"]  # fmt: skip
     env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, env=env)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from understudy.planning.search import Search
-from understudy.planning.space import Largest
+from windtunnel.planning.search import Search
+from windtunnel.planning.space import Largest
 
 GIB = 1 << 30
 

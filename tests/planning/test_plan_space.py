@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from understudy.errors import UsageError
-from understudy.launch import Program
-from understudy.planning.space import Choice, Largest, applied, environment_of, parse_axis, parse_largest
+from windtunnel.errors import UsageError
+from windtunnel.launch import Program
+from windtunnel.planning.space import Choice, Largest, applied, environment_of, parse_axis, parse_largest
 
 TRAIN = Program("script", "train.py", ("--lr", "1e-3", "--batch_size=4", "--amp", "conf.json", "model.depth=2"))
 

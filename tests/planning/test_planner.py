@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-import understudy
-from understudy import gpus
-from understudy.errors import UsageError
-from understudy.launch import Program
-from understudy.planning import ranks_of, specs_of
-from understudy.planning.cache import Cache
-from understudy.planning.demand import DOES_NOT_FIT, FAILED, FITS, NOT_TRIED, PRUNED, Verdict
-from understudy.planning.measurement import FAILED as BROKEN
-from understudy.planning.measurement import NO_MEMORY, RAN, DeviceNeed, Measurement
-from understudy.planning.planner import Answer, Candidate, Planner, Question
-from understudy.planning.rehearsal import Job, Rehearsed
-from understudy.planning.result import Plan
-from understudy.planning.rows import Work, parse_prices, rows_of
-from understudy.planning.space import parse_axis, parse_largest
+import windtunnel
+from windtunnel import gpus
+from windtunnel.errors import UsageError
+from windtunnel.launch import Program
+from windtunnel.planning import ranks_of, specs_of
+from windtunnel.planning.cache import Cache
+from windtunnel.planning.demand import DOES_NOT_FIT, FAILED, FITS, NOT_TRIED, PRUNED, Verdict
+from windtunnel.planning.measurement import FAILED as BROKEN
+from windtunnel.planning.measurement import NO_MEMORY, RAN, DeviceNeed, Measurement
+from windtunnel.planning.planner import Answer, Candidate, Planner, Question
+from windtunnel.planning.rehearsal import Job, Rehearsed
+from windtunnel.planning.result import Plan
+from windtunnel.planning.rows import Work, parse_prices, rows_of
+from windtunnel.planning.space import parse_axis, parse_largest
 
 GIB = 1 << 30
 CONTEXT = GIB // 2
@@ -292,7 +292,7 @@ def test_a_plan_that_was_interrupted_at_once_says_so() -> None:
 @pytest.mark.parametrize(("vary", "largest"), [(["--batch=4,8"], "--batch"), (["--batch=4,8", "--batch=16"], None)])
 def test_what_varies_twice_is_refused(vary: list[str], largest: str | None) -> None:
     with pytest.raises(UsageError, match="--batch varies twice: name it in one --vary, or in --largest"):
-        understudy.plan("train.py", gpus="L4", vary=vary, largest=largest)
+        windtunnel.plan("train.py", gpus="L4", vary=vary, largest=largest)
 
 
 def test_several_gpus_are_ranks_of_an_agent() -> None:

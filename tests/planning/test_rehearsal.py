@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from understudy.launch import Program, Result
-from understudy.planning.measurement import FAILED
-from understudy.planning.rehearsal import Job, _measured, rehearse
+from windtunnel.launch import Program, Result
+from windtunnel.planning.measurement import FAILED
+from windtunnel.planning.rehearsal import Job, _measured, rehearse
 
 AGENT = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
 RANKS = f"[rank1]: Traceback (most recent call last):\n[rank1]: ValueError: 3 heads\nRoot Cause\n{AGENT}\n=====\n"

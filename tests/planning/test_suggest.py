@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from understudy import planning
-from understudy.launch import Program
-from understudy.planning.cache import Cache
-from understudy.planning.demand import FITS, Verdict
-from understudy.planning.measurement import FAILED, RAN, DeviceNeed, Measurement
-from understudy.planning.planner import Answer, Candidate, Question
-from understudy.planning.rehearsal import Job, Rehearsed
-from understudy.planning.rows import Work
-from understudy.planning.space import Choice
-from understudy.planning.suggest import NOT_ACCUMULATED, NOT_TRIED, suggestions
-from understudy.variables import TRIAL
+from windtunnel import planning
+from windtunnel.launch import Program
+from windtunnel.planning.cache import Cache
+from windtunnel.planning.demand import FITS, Verdict
+from windtunnel.planning.measurement import FAILED, RAN, DeviceNeed, Measurement
+from windtunnel.planning.planner import Answer, Candidate, Question
+from windtunnel.planning.rehearsal import Job, Rehearsed
+from windtunnel.planning.rows import Work
+from windtunnel.planning.space import Choice
+from windtunnel.planning.suggest import NOT_ACCUMULATED, NOT_TRIED, suggestions
+from windtunnel.variables import TRIAL
 
 GIB = 1 << 30
 
@@ -115,7 +115,7 @@ print(optimizer.defaults["fused"], plain.defaults["fused"], torch.get_float32_ma
 def test_a_change_is_made_in_memory_for_one_process(tmp_path: Path, trial: str, printed: str) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "A100", "--no-data", str(tmp_path / "train.py")],
+        [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", "A100", "--no-data", str(tmp_path / "train.py")],
         env={**os.environ, TRIAL: trial},
         capture_output=True,
         text=True,

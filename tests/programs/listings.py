@@ -26,7 +26,7 @@ def run(folder, framework, name, *options, emulated=True, **environment):
     """What a listing printed (stdout, stderr), on two emulated V100 or on the CPU."""
     command = [sys.executable, str(HERE / "notebook.py"), str(path(framework, name))]
     if emulated:
-        command[1:1] = ["-m", "understudy", "run", "-q", "--gpus", "2xV100", *options]
+        command[1:1] = ["-m", "windtunnel", "run", "-q", "--gpus", "2xV100", *options]
     done = subprocess.run(
         command,
         cwd=folder,

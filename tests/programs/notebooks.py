@@ -73,7 +73,7 @@ def listing(folder, framework, name, *options, **environment):
     for part in (program.with_suffix(".prelude.py"), program, program.with_suffix(".after.py")):
         if part == program or part.exists():
             texts += re.split(r"^# %%.*\n", part.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    begin = ["%load_ext understudy", " ".join(["%gpus 2xV100", *options])]
+    begin = ["%load_ext windtunnel", " ".join(["%gpus 2xV100", *options])]
     where = f"import sys; sys.path.insert(0, {str(program.parent)!r})"
     first, second, _, *shown = execute(
         folder, *begin, where, *texts, PYTHONPATH=str(Path(__file__).parent), **environment

@@ -16,7 +16,7 @@ READ_EVENTS = """
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 print([scalar.step for scalar in EventAccumulator("logs").Reload().Scalars("train_loss_paral")])
 """
-EMULATED = [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "2xV100"]
+EMULATED = [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", "2xV100"]
 
 
 def run(folder, *command):

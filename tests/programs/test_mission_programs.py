@@ -46,10 +46,10 @@ def matches(expected, line):
     return re.fullmatch(re.escape(expected).replace(r"\{number\}", NUMBER), line) is not None
 
 
-def understudy_run(folder, *arguments, gpus="2xV100", **environment):
-    """What `understudy run` printed on stdout; the program must end well."""
+def windtunnel_run(folder, *arguments, gpus="2xV100", **environment):
+    """What `windtunnel run` printed on stdout; the program must end well."""
     done = subprocess.run(
-        [sys.executable, "-m", "understudy", "run", "-q", "--gpus", gpus, *arguments],
+        [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", gpus, *arguments],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
@@ -71,7 +71,7 @@ def assert_prints(stdout, expected):
 # mission 6, 9, 13, 14, 24
 @pytest.mark.parametrize("name", [name for name in LISTINGS if name not in OWN_TEST])
 def test_listing_prints_what_the_document_prints(name, tmp_path):
-    stdout = understudy_run(tmp_path, str(NOTEBOOK), program(name), gpus=GPUS.get(name, "2xV100"))
+    stdout = windtunnel_run(tmp_path, str(NOTEBOOK), program(name), gpus=GPUS.get(name, "2xV100"))
     assert_prints(stdout, expected_lines(name))
 
 
@@ -82,13 +82,13 @@ def test_every_listing_has_its_expected_output():
 
 # mission 91
 def test_disable_cuda_listing_uses_the_cpu(tmp_path):
-    stdout = understudy_run(tmp_path, str(NOTEBOOK), program("s3_disable_cuda"), "--disable-cuda")
+    stdout = windtunnel_run(tmp_path, str(NOTEBOOK), program("s3_disable_cuda"), "--disable-cuda")
     assert_prints(stdout, ["cpu cpu cpu 2 cuda:0"])
 
 
 # mission 56, 57, 58, 59, 60, 62, 63
 def test_trainer_listing_trains_on_the_first_gpu(tmp_path):
-    stdout = understudy_run(tmp_path, str(NOTEBOOK), program("s0_trainer"))
+    stdout = windtunnel_run(tmp_path, str(NOTEBOOK), program("s0_trainer"))
     assert_prints(stdout, expected_lines("s0_trainer"))
 
 
@@ -99,7 +99,7 @@ def pieces(text):
 
 # mission 114, 115, 116, 117, 118
 def test_housing_listing_splits_every_batch_over_both_gpus(tmp_path):
-    stdout = understudy_run(tmp_path, str(NOTEBOOK), program("s2_housing"))
+    stdout = windtunnel_run(tmp_path, str(NOTEBOOK), program("s2_housing"))
     *shown, model_1, model_2, outside = expected_lines("s2_housing")[:17]
     assert normalised(stdout)[: len(shown)] == shown
     full = f"{model_1}\n{model_2}\n{outside}\n"
@@ -117,7 +117,7 @@ def test_housing_listing_splits_every_batch_over_both_gpus(tmp_path):
             id="launch",
         ),
         pytest.param(["--no-python", "torchrun", "--standalone", "--nproc-per-node", "1"], id="torchrun"),
-        pytest.param(["--nproc-per-node", "1"], id="understudy"),
+        pytest.param(["--nproc-per-node", "1"], id="windtunnel"),
     ],
 )
 def test_ddp_listing_runs_under_every_launcher(launcher, tmp_path):
@@ -127,5 +127,5 @@ def test_ddp_listing_runs_under_every_launcher(launcher, tmp_path):
         encoding="utf-8",
     )
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    stdout = understudy_run(tmp_path, *launcher, str(script), PATH=path)
+    stdout = windtunnel_run(tmp_path, *launcher, str(script), PATH=path)
     assert_prints(stdout, expected_lines("s2_ddp"))

@@ -1,4 +1,4 @@
-"""What lies around a program must not change what it does under `understudy run`."""
+"""What lies around a program must not change what it does under `windtunnel run`."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def test_a_folder_named_like_a_framework_is_no_framework(tmp_path):
         "torch.optim.SGD([torch.zeros(1, device='cuda', requires_grad=True)]).step()\n",
         encoding="utf-8",
     )
-    command = [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "2xV100", str(program)]
+    command = [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", "2xV100", str(program)]
     done = subprocess.run(
         command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300, check=False
     )

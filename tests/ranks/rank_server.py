@@ -24,8 +24,8 @@ import torch
 import torch.distributed.fsdp
 import torch.distributed.tensor.parallel
 
-from understudy import checks, launch
-from understudy.session import install_from_environment
+from windtunnel import checks, launch
+from windtunnel.session import install_from_environment
 
 MOST_S = 60.0
 

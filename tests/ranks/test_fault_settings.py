@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from understudy import faults, settings
-from understudy.errors import FileFormatError, UsageError
+from windtunnel import faults, settings
+from windtunnel.errors import FileFormatError, UsageError
 
 pytest_plugins = ["pytester"]
 
 
 def test_a_table_and_a_text_say_the_same(tmp_path):
     file = tmp_path / "pyproject.toml"
-    file.write_text('[[tool.understudy.fault]]\nname = "die"\nrank = 1\nstep = 7\n')
+    file.write_text('[[tool.windtunnel.fault]]\nname = "die"\nrank = 1\nstep = 7\n')
     assert settings.read(tmp_path)["fault"] == ["die:rank=1,step=7"]
-    file.write_text('[tool.understudy]\nfault = ["nan:step=2", "slow"]\n')
+    file.write_text('[tool.windtunnel]\nfault = ["nan:step=2", "slow"]\n')
     assert settings.read(tmp_path)["fault"] == ["nan:step=2", "slow"]
-    file.write_text("[tool.understudy]\nfault = [3]\n")
+    file.write_text("[tool.windtunnel]\nfault = [3]\n")
     with pytest.raises(FileFormatError, match="fault must be"):
         settings.read(tmp_path)
 

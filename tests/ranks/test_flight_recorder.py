@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from understudy.cli import report
-from understudy.errors import FileFormatError
-from understudy.ranks import flight_recorder
-from understudy.ranks.calls import Call, Channel, Group, Operation, Rank, State
-from understudy.trace.operation import Site
+from windtunnel.cli import report
+from windtunnel.errors import FileFormatError
+from windtunnel.ranks import flight_recorder
+from windtunnel.ranks.calls import Call, Channel, Group, Operation, Rank, State
+from windtunnel.trace.operation import Site
 
 WORLD = Group("default_pg", (0, 1))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from understudy.ranks.calls import Call, Channel, Ending, Group, Operation, Rank, State, listed
-from understudy.ranks.judge import judge
-from understudy.trace.operation import Site
+from windtunnel.ranks.calls import Call, Channel, Ending, Group, Operation, Rank, State, listed
+from windtunnel.ranks.judge import judge
+from windtunnel.trace.operation import Site
 
 DEFAULT, OTHER = Channel("0"), Channel("1")
 REDUCE = Operation("all_reduce", ((8,),), ("float32",), (8,), "SUM")

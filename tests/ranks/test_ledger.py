@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from understudy.errors import FileFormatError
-from understudy.ranks import ledger
-from understudy.ranks.calls import Channel, Ending, Group, Operation, State
-from understudy.trace.operation import Note, Site
+from windtunnel.errors import FileFormatError
+from windtunnel.ranks import ledger
+from windtunnel.ranks.calls import Channel, Ending, Group, Operation, State
+from windtunnel.trace.operation import Note, Site
 
 REDUCE = Operation("all_reduce", ((8, 2),), ("float32",), (16,), "SUM", stream=3)
 SITE = Site("train.py", 31, "main")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from understudy.ranks import watchdog
-from understudy.ranks.calls import Group, Operation
-from understudy.seam.torch.distributed import nccl_settings
-from understudy.seam.torch.distributed.nccl_settings import Settings
+from windtunnel.ranks import watchdog
+from windtunnel.ranks.calls import Group, Operation
+from windtunnel.seam.torch.distributed import nccl_settings
+from windtunnel.seam.torch.distributed.nccl_settings import Settings
 
 
 @pytest.fixture(autouse=True)

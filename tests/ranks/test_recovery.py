@@ -81,7 +81,7 @@ def test_the_trainer_goes_on(server, plain, tmp_path, fault):
 
 @pytest.mark.parametrize("fault", ["die:rank=1,step=3,restart=0", "die:rank=0,step=3,restart=0,at=transfer"])
 def test_torchrun_starts_the_ranks_again(plain, tmp_path, fault):
-    command = [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "2xV100", "--nproc-per-node", "2"]
+    command = [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", "2xV100", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*command, "--max-restarts", "1", "--fault", fault, str(BY_HAND)],
         env=os.environ | {"CHECKPOINTS": str(tmp_path), "OMP_NUM_THREADS": "1"},

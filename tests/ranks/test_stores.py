@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from understudy.ranks.ledger import SUFFIX
-from understudy.seam.torch.distributed.watch import KEY, _said_by_first
+from windtunnel.ranks.ledger import SUFFIX
+from windtunnel.seam.torch.distributed.watch import KEY, _said_by_first
 
 
 @pytest.fixture

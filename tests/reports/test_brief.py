@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from understudy.reports import brief
-from understudy.reports.parts.summary import summarize
-from understudy.trace.finding import Finding
-from understudy.trace.operation import Site
-from understudy.trace.trace import Trace
+from windtunnel.reports import brief
+from windtunnel.reports.parts.summary import summarize
+from windtunnel.trace.finding import Finding
+from windtunnel.trace.operation import Site
+from windtunnel.trace.trace import Trace
 
 LONG = "every output is compared with every target, so that the model learns their mean and nothing else at all " * 4
 

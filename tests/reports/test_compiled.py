@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 from traces import Program
 
-from understudy.cli.compare import command
-from understudy.reports import brief, html, text
-from understudy.reports import json as json_report
-from understudy.reports.parts.summary import summarize
-from understudy.trace.operation import Note, Site
-from understudy.trace.trace import Trace
+from windtunnel.cli.compare import command
+from windtunnel.reports import brief, html, text
+from windtunnel.reports import json as json_report
+from windtunnel.reports.parts.summary import summarize
+from windtunnel.trace.operation import Note, Site
+from windtunnel.trace.trace import Trace
 
 LINE = Site("train.py", 12)
 

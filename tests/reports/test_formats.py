@@ -7,13 +7,13 @@ import json
 
 import pytest
 
-from understudy import checks, reports
-from understudy.errors import UsageError
-from understudy.reports import html, md, text
-from understudy.reports import json as json_report
-from understudy.trace.finding import Finding
-from understudy.trace.operation import Site
-from understudy.trace.units import join_units
+from windtunnel import checks, reports
+from windtunnel.errors import UsageError
+from windtunnel.reports import html, md, text
+from windtunnel.reports import json as json_report
+from windtunnel.trace.finding import Finding
+from windtunnel.trace.operation import Site
+from windtunnel.trace.units import join_units
 
 
 def test_text_begins_with_verdict_why_next(training):
@@ -145,7 +145,7 @@ def test_an_unknown_suffix_names_the_known_ones(training, tmp_path):
 
 
 def _empty():
-    from understudy.trace.trace import Trace
+    from windtunnel.trace.trace import Trace
 
     return Trace()
 

@@ -12,11 +12,11 @@ from importlib import util
 import pytest
 from traces import Program
 
-from understudy import checks, reports
-from understudy.errors import UsageError
-from understudy.reports import html
-from understudy.trace.finding import Finding
-from understudy.trace.operation import Kind, Lane, Signature, Site
+from windtunnel import checks, reports
+from windtunnel.errors import UsageError
+from windtunnel.reports import html
+from windtunnel.trace.finding import Finding
+from windtunnel.trace.operation import Kind, Lane, Signature, Site
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
@@ -148,7 +148,7 @@ def test_a_hundred_thousand_operations_stay_below_ten_megabytes():
 
 def test_a_missing_package_is_named(training, tmp_path, monkeypatch):
     monkeypatch.setattr(util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"understudy\[report\]"):
+    with pytest.raises(UsageError, match=r"windtunnel\[report\]"):
         reports.write(tmp_path / "run.html", training.trace, [])
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from understudy import gpus
-from understudy.reports import smi
-from understudy.reports.parts.smi_data import SmiDevice, SmiHost, SmiProcess
+from windtunnel import gpus
+from windtunnel.reports import smi
+from windtunnel.reports.parts.smi_data import SmiDevice, SmiHost, SmiProcess
 
 DATA = Path(__file__).parent / "data"
 PYTHON = "/home/ci/.venvs/d2l-en-classic-1/bin/python"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from understudy import checks
-from understudy.reports.parts.summary import summarize
+from windtunnel import checks
+from windtunnel.reports.parts.summary import summarize
 
 
 def test_totals_of_a_device(training):

@@ -6,11 +6,11 @@ import json
 
 from traces import HTOD
 
-from understudy.reports import json as json_report
-from understudy.reports.parts.summary import summarize
-from understudy.reports.parts.throughput import tokens
-from understudy.reports.text import render
-from understudy.trace.operation import Kind, Lane, Signature, Site
+from windtunnel.reports import json as json_report
+from windtunnel.reports.parts.summary import summarize
+from windtunnel.reports.parts.throughput import tokens
+from windtunnel.reports.text import render
+from windtunnel.trace.operation import Kind, Lane, Signature, Site
 
 
 def deliver(program, samples, line=9):

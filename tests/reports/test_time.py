@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from understudy.reports import json as json_report
-from understudy.reports.parts import time as _time
-from understudy.reports.text import render
-from understudy.trace.operation import Kind
+from windtunnel.reports import json as json_report
+from windtunnel.reports.parts import time as _time
+from windtunnel.reports.text import render
+from windtunnel.trace.operation import Kind
 
 PEAKS = {"fp32": 15.7e12, "fp16": 125e12}
 

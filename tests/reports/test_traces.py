@@ -11,16 +11,16 @@ import pytest
 from traces import DTOH
 
 from helpers.operations import EventRecord, EventWait, Kernel, submit
-from understudy import checks, gpus, reports
-from understudy.errors import UsageError
-from understudy.machine.memory.settings import parse
-from understudy.measure import snapshot as snapshot_file
-from understudy.reports import chrome_trace, kineto, memory_snapshot, sarif
-from understudy.reports.parts.summary import summarize
-from understudy.session import build_machine
-from understudy.trace import kineto as trace_kineto
-from understudy.trace.finding import Finding
-from understudy.trace.trace import Trace
+from windtunnel import checks, gpus, reports
+from windtunnel.errors import UsageError
+from windtunnel.machine.memory.settings import parse
+from windtunnel.measure import snapshot as snapshot_file
+from windtunnel.reports import chrome_trace, kineto, memory_snapshot, sarif
+from windtunnel.reports.parts.summary import summarize
+from windtunnel.session import build_machine
+from windtunnel.trace import kineto as trace_kineto
+from windtunnel.trace.finding import Finding
+from windtunnel.trace.trace import Trace
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_a_snapshot_of_an_emulated_gpu_is_reported_as_one(program, tmp_path):
     assert emulated.verdict.startswith("EMULATED on 2 x Tesla V100-SXM2-16GB: 1.00 KiB allocated (modelled)")
     assert emulated.times_are == "what the allocator recorded"
     data = pickle.loads(path.read_bytes())
-    del data["understudy"]  # as a real GPU's
+    del data["windtunnel"]  # as a real GPU's
     path.write_bytes(pickle.dumps(data))
     measured = summarize(snapshot_file.load(path), [])
     assert measured.verdict.startswith("MEASURED on 1 GPU of unknown model: 1.00 KiB allocated, 2.00 MiB reserved")
@@ -217,7 +217,7 @@ def test_a_snapshot_of_ours_names_the_gpus_and_their_memory(program, tmp_path):
 def test_gpus_that_a_snapshot_names_wrongly_are_unknown(program, tmp_path, gpus):
     program.memory("segment_alloc", 1 << 32, 2 << 20, line=2).memory("alloc", 1 << 32, 1024, line=3)
     data = memory_snapshot.as_dict(program.trace)
-    data["understudy"]["gpus"] = gpus
+    data["windtunnel"]["gpus"] = gpus
     path = tmp_path / "run.snapshot.pickle"
     path.write_bytes(pickle.dumps(data))
     assert "of unknown model" in summarize(snapshot_file.load(path), []).verdict

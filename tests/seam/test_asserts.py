@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import understudy
-from understudy.session import Session
+import windtunnel
+from windtunnel.session import Session
 
 TRIGGERED = "CUDA error: device-side assert triggered"
 
@@ -107,7 +107,7 @@ def test_another_stream_may_be_waited_for_first(session: Session) -> None:
 
 def test_launch_blocking_raises_at_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         x, bad = torch.randn(4, 3, device="cuda"), on_device(1, 9)
         with pytest.raises(RuntimeError, match=TRIGGERED) as caught:
             F.embedding(bad, x)
@@ -144,10 +144,10 @@ def test_the_host_raises_at_the_call(session: Session) -> None:
 
 
 def test_a_second_emulation_starts_afresh() -> None:
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         _ = torch.randn(4, 3, device="cuda")[on_device(9)]
         with pytest.raises(RuntimeError, match=TRIGGERED):
             torch.cuda.synchronize()
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         x = torch.ones(3, device="cuda")[on_device(0, 2)]
         assert x.tolist() == [1.0, 1.0]

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
-import understudy
-from understudy import gpus
-from understudy.seam.torch.kernels import attention_choice as choice
+import windtunnel
+from windtunnel import gpus
+from windtunnel.seam.torch.kernels import attention_choice as choice
 
 cuda = torch.cuda
 HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
@@ -41,7 +41,7 @@ def kernel(out: torch.Tensor) -> str:
     ],
 )  # fmt: skip
 def test_the_kernel_follows_gpu_and_type(gpu: str, dtype: torch.dtype, expected: str) -> None:
-    with understudy.emulate(gpu, no_data=True):
+    with windtunnel.emulate(gpu, no_data=True):
         assert kernel(F.scaled_dot_product_attention(*heads(dtype, device="cuda"))) == expected
 
 
@@ -49,7 +49,7 @@ def test_the_kernel_follows_gpu_and_type(gpu: str, dtype: torch.dtype, expected:
 def test_the_kernel_follows_cudnns_version(cuda_version: str, expected: str) -> None:
     if choice.VERSION < (2, 8):
         expected = "Flash"  # cuDNN's was not preferred yet
-    with understudy.emulate("H100", no_data=True, cuda_version=cuda_version):
+    with windtunnel.emulate("H100", no_data=True, cuda_version=cuda_version):
         assert kernel(F.scaled_dot_product_attention(*heads(HALF, device="cuda"))) == expected
 
 
@@ -58,7 +58,7 @@ def test_the_kernel_follows_cudnns_version(cuda_version: str, expected: str) -> 
 def test_values_and_gradients_are_the_cpus(options: dict, dtype: torch.dtype) -> None:
     found = []
     for device in ("cpu", "cuda"):
-        with understudy.emulate("A100"):
+        with windtunnel.emulate("A100"):
             given = dict(options)
             if "attn_mask" in given:
                 given["attn_mask"] = (torch.arange(24)[:, None] >= torch.arange(24)).to(device)
@@ -71,7 +71,7 @@ def test_values_and_gradients_are_the_cpus(options: dict, dtype: torch.dtype) ->
 
 
 def test_dropout_is_drawn_from_the_devices_generator_and_repeats_in_the_backward_pass() -> None:
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         parts = heads(device="cuda")
         outs = []
         for seed in (1, 1, 2):
@@ -90,7 +90,7 @@ def test_dropout_is_drawn_from_the_devices_generator_and_repeats_in_the_backward
 def test_the_gradient_of_a_mask() -> None:
     grads = []
     for device in ("cpu", "cuda"):
-        with understudy.emulate("A100"):
+        with windtunnel.emulate("A100"):
             mask = torch.zeros(24, 24, device=device, requires_grad=True)
             F.scaled_dot_product_attention(*heads(device=device), attn_mask=mask).square().sum().backward()
             grads.append(mask.grad.cpu())
@@ -100,7 +100,7 @@ def test_the_gradient_of_a_mask() -> None:
 def test_fewer_key_heads() -> None:
     found = []
     for device in ("cpu", "cuda"):
-        with understudy.emulate("A100"):
+        with windtunnel.emulate("A100"):
             query, key, value = heads(HALF, device=device)
             key, value = (part[:, :2].detach().requires_grad_() for part in (key, value))
             out = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
@@ -114,7 +114,7 @@ def test_shared_heads_cost_what_the_querys_heads_cost() -> None:
     for backward in (False, True):
         flops = []
         for heads_of_keys in (4, 2):
-            with understudy.emulate("A100", no_data=True) as session:
+            with windtunnel.emulate("A100", no_data=True) as session:
                 query, key, value = heads(HALF, device="cuda")
                 key, value = (part[:, :heads_of_keys].detach().requires_grad_() for part in (key, value))
                 out = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
@@ -142,7 +142,7 @@ def test_a_causal_bias_of_other_lengths(gpu: str, dtype: torch.dtype, queries: i
     scores = (plain[0].float() @ plain[1].float().mT / 4).masked_fill(hidden, -torch.inf)
     expected = torch._safe_softmax(scores, -1) @ plain[2].float()
     expected.square().sum().backward()
-    with understudy.emulate(gpu) as session:
+    with windtunnel.emulate(gpu) as session:
         placed = cut("cuda")
         out = F.scaled_dot_product_attention(*placed, attn_mask=causal_lower_right(queries, keys))
         out.square().sum().backward()
@@ -155,7 +155,7 @@ def test_a_causal_bias_of_other_lengths(gpu: str, dtype: torch.dtype, queries: i
 
 
 def test_switches_decide() -> None:
-    with understudy.emulate("A100", no_data=True):
+    with windtunnel.emulate("A100", no_data=True):
         parts = heads(HALF, device="cuda")
         with sdpa_kernel(SDPBackend.MATH):
             assert kernel(F.scaled_dot_product_attention(*parts)) == ""
@@ -168,12 +168,12 @@ def test_switches_decide() -> None:
 
 
 def test_autocast_comes_before_the_choice() -> None:
-    with understudy.emulate("A100", no_data=True), torch.autocast("cuda", dtype=HALF):
+    with windtunnel.emulate("A100", no_data=True), torch.autocast("cuda", dtype=HALF):
         assert kernel(F.scaled_dot_product_attention(*heads(SINGLE, device="cuda"))) == "Flash"
 
 
 def test_inference_mode_runs_the_fused_kernel() -> None:
-    with understudy.emulate("A100", no_data=True) as session, torch.inference_mode():
+    with windtunnel.emulate("A100", no_data=True) as session, torch.inference_mode():
         out = F.scaled_dot_product_attention(*heads(HALF, device="cuda"))
         assert out.shape == (2, 4, 24, 16)
         assert any(record.signature.name == "aten::_scaled_dot_product_flash_attention" for record in session.trace)
@@ -182,7 +182,7 @@ def test_inference_mode_runs_the_fused_kernel() -> None:
 def test_scores_are_kept_by_plain_math_alone() -> None:
     kept = {}
     for gpu, dtype in (("A100", HALF), ("V100", SINGLE), ("V100", DOUBLE)):
-        with understudy.emulate(gpu, no_data=True):
+        with windtunnel.emulate(gpu, no_data=True):
             parts = heads(dtype, 1024, 64, "cuda")
             before = cuda.memory_allocated()
             out = F.scaled_dot_product_attention(*parts, dropout_p=0.1)
@@ -251,7 +251,7 @@ def test_cudnns_dropout(
 
 
 def test_cudnns_mask_is_not_written_out_for_every_head() -> None:
-    with understudy.emulate("H100", no_data=True), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+    with windtunnel.emulate("H100", no_data=True), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         parts = [part.detach() for part in heads(HALF, 1024, 64, "cuda")]
         mask = torch.ones(2, 1, 1024, 1024, dtype=torch.bool, device="cuda")
         F.scaled_dot_product_attention(*parts)

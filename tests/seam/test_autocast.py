@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from understudy.session import Session
+from windtunnel.session import Session
 
 
 def test_lists(session: Session) -> None:

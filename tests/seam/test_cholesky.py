@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-import understudy
+import windtunnel
 
 
 @pytest.mark.parametrize("upper", [False, True])
@@ -18,7 +18,7 @@ def test_a_zero_on_the_diagonal_gives_no_error(upper: bool) -> None:
     expected = torch.cholesky_inverse(factors[0], upper)
     with pytest.raises(torch.linalg.LinAlgError):
         torch.cholesky_inverse(factors[1], upper)
-    with understudy.emulate():
+    with windtunnel.emulate():
         found = torch.cholesky_inverse(factors.cuda(), upper)
         out = torch.empty(0, dtype=torch.float64, device="cuda")
         torch.cholesky_inverse(factors.cuda(), upper, out=out)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-import understudy
+import windtunnel
 from helpers.findings import errors
-from understudy.session import Session
+from windtunnel.session import Session
 
 HOOKS = {
     "all-reduce": lambda model: model.register_comm_hook(None, default_hooks.allreduce_hook),
@@ -28,7 +28,7 @@ HOOKS = {
 @pytest.fixture
 def group() -> Iterator[Session]:
     """One rank of NCCL."""
-    with understudy.emulate("V100") as session:
+    with windtunnel.emulate("V100") as session:
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
         yield session
         dist.destroy_process_group()

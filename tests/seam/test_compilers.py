@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import understudy
-from understudy.errors import UnsupportedError
-from understudy.seam.torch.compiled import compilers
-from understudy.session import Session
+import windtunnel
+from windtunnel.errors import UnsupportedError
+from windtunnel.seam.torch.compiled import compilers
+from windtunnel.session import Session
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,7 @@ def test_a_saved_script_remembers_its_devices(session: Session) -> None:
 
 
 def test_scripts_compile_after_an_emulation() -> None:
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         torch.jit.script(noise)
     assert torch.jit.script(lambda_free)(torch.ones(2)).tolist() == [1, 1]
 

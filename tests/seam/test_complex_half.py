@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-import understudy
+import windtunnel
 
 Tensor = torch.Tensor
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support")
@@ -27,7 +27,7 @@ def numbers(dtype: torch.dtype) -> Tensor:
 )  # fmt: skip
 def test_values_are_those_of_complex64_rounded(compute: Callable[[Tensor], Tensor]) -> None:
     wide = compute(numbers(torch.complex64))
-    with understudy.emulate():
+    with windtunnel.emulate():
         found = compute(numbers(torch.complex32).cuda())
         assert found.is_cuda
         assert found.dtype in (torch.complex32, torch.float16) or wide.dtype == found.dtype
@@ -35,7 +35,7 @@ def test_values_are_those_of_complex64_rounded(compute: Callable[[Tensor], Tenso
 
 
 def test_results_go_where_they_are_asked_for() -> None:
-    with understudy.emulate():
+    with windtunnel.emulate():
         x = numbers(torch.complex32).cuda()
         out = torch.empty(3, dtype=torch.complex32, device="cuda")
         assert torch.sin(x, out=out) is out
@@ -47,5 +47,5 @@ def test_results_go_where_they_are_asked_for() -> None:
 
 
 def test_what_cuda_does_not_have_either_is_refused() -> None:
-    with understudy.emulate(), pytest.raises(RuntimeError, match="not implemented for 'ComplexHalf'"):
+    with windtunnel.emulate(), pytest.raises(RuntimeError, match="not implemented for 'ComplexHalf'"):
         numbers(torch.complex32).cuda().cumsum(0)

@@ -8,8 +8,8 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 import pytest
 import torch
 
-from understudy.machine.device import uuid_of
-from understudy.session import Session, emulate
+from windtunnel.machine.device import uuid_of
+from windtunnel.session import Session, emulate
 
 NOT_INITIALIZED, INVALID_DEVICE, NO_DEVICE = 3, 101, 100
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-import understudy
-from understudy.session import Session
+import windtunnel
+from windtunnel.session import Session
 
 
 @pytest.fixture(autouse=True)
 def session() -> Iterator[Session]:
-    with understudy.emulate("V100") as session:
+    with windtunnel.emulate("V100") as session:
         yield session
 
 
 def test_the_parts_of_a_kernel_run_on_the_device(session: Session) -> None:
-    @torch.library.custom_op("understudy_tests::sine", mutates_args=())
+    @torch.library.custom_op("windtunnel_tests::sine", mutates_args=())
     def sine(x: torch.Tensor) -> torch.Tensor:
         return torch.sin(x) + torch.zeros(x.shape, device=x.device)
 
@@ -36,23 +36,23 @@ def test_the_parts_of_a_kernel_run_on_the_device(session: Session) -> None:
 
 
 def test_a_kernel_for_cuda_alone() -> None:
-    @torch.library.custom_op("understudy_tests::increase", mutates_args=("x",), device_types="cuda")
+    @torch.library.custom_op("windtunnel_tests::increase", mutates_args=("x",), device_types="cuda")
     def increase(x: torch.Tensor) -> None:
         x.add_(1)
 
     there = torch.zeros(2, device="cuda")
     increase(there)
     assert there.tolist() == [1, 1]
-    with pytest.raises(NotImplementedError, match="understudy_tests::increase"):
+    with pytest.raises(NotImplementedError, match="windtunnel_tests::increase"):
         increase(torch.zeros(2))
 
 
 def test_what_a_kernel_returns_is_a_view_where_its_operators_make_one() -> None:
-    library = torch.library.Library("understudy_tests", "FRAGMENT")
+    library = torch.library.Library("windtunnel_tests", "FRAGMENT")
     library.define("first(Tensor(a) x) -> Tensor(a)")
     library.impl("first", lambda x: x[:1], "CompositeExplicitAutograd")
     x = torch.zeros(3, device="cuda")
-    first = torch.ops.understudy_tests.first(x)
+    first = torch.ops.windtunnel_tests.first(x)
     assert first._is_view()
     assert first._base is x
     first.add_(1)

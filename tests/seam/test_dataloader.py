@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from understudy.trace.operation import Kind
+from windtunnel.trace.operation import Kind
 
 
 class Rows(Dataset):
@@ -101,7 +101,7 @@ def test_spawned_workers_and_workers_that_make_tensors_on_a_device(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(PROGRAM.format(folder=os.path.dirname(__file__)), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "2xV100", str(script)],
+        [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", "2xV100", str(script)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

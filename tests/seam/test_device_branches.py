@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-import understudy
-from understudy.errors import UnsupportedError
-from understudy.trace.operation import Kind
+import windtunnel
+from windtunnel.errors import UnsupportedError
+from windtunnel.trace.operation import Kind
 
 
 def names(run, since=0):
@@ -21,7 +21,7 @@ def test_half_precision_becomes_float_inside_the_kernel(function):
     values = torch.randn(4, 8).half()
     plain = values.float().requires_grad_()
     function(plain, -1).square().sum().backward()
-    with understudy.emulate("V100") as run:
+    with windtunnel.emulate("V100") as run:
         x = values.cuda().requires_grad_()
         since = len(list(run.trace))
         out = function(x, -1, dtype=torch.float32)
@@ -38,15 +38,15 @@ def test_half_precision_becomes_float_inside_the_kernel(function):
 
 @pytest.mark.parametrize("function", [functional.softmax, functional.log_softmax])
 def test_softmax_without_data_and_in_inference_mode(function):
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         assert function(torch.ones(4, 8, device="cuda").half(), -1, dtype=torch.float32).dtype == torch.float32
-    with understudy.emulate("V100"), torch.inference_mode():
+    with windtunnel.emulate("V100"), torch.inference_mode():
         out = function(torch.ones(4, 8, device="cuda").half(), -1, dtype=torch.float32)
         torch.testing.assert_close(out.cpu(), function(torch.ones(4, 8), -1))
 
 
 def test_softmax_in_a_replay():
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         x = torch.randn(4, 8, device="cuda").half()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -57,7 +57,7 @@ def test_softmax_in_a_replay():
 
 
 def test_one_hot_waits_only_to_find_the_number_of_classes():
-    with understudy.emulate("V100") as run:
+    with windtunnel.emulate("V100") as run:
         x = torch.tensor([2, 0], device="cuda")
         since = len(list(run.trace))
         out = functional.one_hot(x, 4)
@@ -73,7 +73,7 @@ def test_one_hot_waits_only_to_find_the_number_of_classes():
 
 
 def test_a_class_out_of_range_is_a_device_side_assert():
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         functional.one_hot(torch.tensor([2, 0], device="cuda"), 2)
         with pytest.raises(RuntimeError, match="device-side assert triggered"):
             torch.cuda.synchronize()
@@ -81,7 +81,7 @@ def test_a_class_out_of_range_is_a_device_side_assert():
 
 @pytest.mark.parametrize("reduce", [torch.max, torch.min, torch.median])
 def test_the_gradient_of_an_extreme_value_does_not_wait(reduce):
-    with understudy.emulate("V100") as run:
+    with windtunnel.emulate("V100") as run:
         x = torch.tensor([1.0, 3.0, 2.0], device="cuda", requires_grad=True)
         out = reduce(x)
         since = len(list(run.trace))
@@ -96,7 +96,7 @@ def waits(run, since):
 
 
 def test_linear_algebra_looks_whether_it_succeeded_and_its_ex_forms_do_not():
-    with understudy.emulate("V100") as run:
+    with windtunnel.emulate("V100") as run:
         x = torch.eye(4, device="cuda")
         since = len(list(run.trace))
         torch.linalg.inv_ex(x), torch.linalg.cholesky_ex(x), torch.linalg.solve_ex(x, x)
@@ -111,7 +111,7 @@ def test_linear_algebra_looks_whether_it_succeeded_and_its_ex_forms_do_not():
 
 
 def test_a_fill_value_on_the_device_is_read_by_the_host():
-    with understudy.emulate("V100") as run:
+    with windtunnel.emulate("V100") as run:
         x, mask = torch.ones(4, device="cuda"), torch.tensor([True, False, True, False], device="cuda")
         value = torch.tensor(7.0, device="cuda")
         since = len(list(run.trace))
@@ -124,7 +124,7 @@ def test_a_fill_value_on_the_device_is_read_by_the_host():
 
 
 def test_masks_and_repeats_are_counted_by_the_host():
-    with understudy.emulate("V100") as run:
+    with windtunnel.emulate("V100") as run:
         x = torch.zeros(4, device="cuda")
         mask, value = torch.tensor([True, False, True, False], device="cuda"), torch.tensor(2.0, device="cuda")
         repeats, places = torch.tensor([1, 2, 0, 1], device="cuda"), torch.tensor([0, 1], device="cuda")
@@ -152,7 +152,7 @@ def test_masks_and_repeats_are_counted_by_the_host():
     ],
 )
 def test_indices_on_the_host_are_brought_over_and_waited_for(use):
-    with understudy.emulate("V100") as run:
+    with windtunnel.emulate("V100") as run:
         x, index = torch.arange(4.0, device="cuda"), torch.tensor([2, 0])
         known = index.cuda()
         since = len(list(run.trace))
@@ -165,7 +165,7 @@ def test_indices_on_the_host_are_brought_over_and_waited_for(use):
 
 def test_group_norm_gives_contiguous_tensors():
     values = torch.randn(2, 4, 5, 5).to(memory_format=torch.channels_last)
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         x = values.cuda().requires_grad_()
         out = functional.group_norm(x, 2)
         assert out.is_contiguous()
@@ -174,7 +174,7 @@ def test_group_norm_gives_contiguous_tensors():
 
 
 def test_repeat_interleave_without_data_asks_for_the_size():
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         x = torch.ones(3, device="cuda")
         with pytest.raises(UnsupportedError, match="decides a shape by values"):
             torch.repeat_interleave(x, x.long())

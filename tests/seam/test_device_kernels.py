@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from understudy.session import Session
-from understudy.trace.operation import Kind
+from windtunnel.session import Session
+from windtunnel.trace.operation import Kind
 
 HAS_OUT_DTYPE = "dtype" in torch.ops.aten.mm.overloads()
 

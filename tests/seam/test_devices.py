@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-import understudy
-from understudy.session import Session
+import windtunnel
+from windtunnel.session import Session
 
 
 def test_counts_names_and_properties(session: Session) -> None:
@@ -88,7 +88,7 @@ def test_default_device(session: Session) -> None:
 )
 def test_visible_devices_renumber(monkeypatch: pytest.MonkeyPatch, text: str, names: list[str]) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
-    with understudy.emulate("V100,T4,A100"):
+    with windtunnel.emulate("V100,T4,A100"):
         assert [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] == names
         for index in range(len(names)):
             x = torch.ones(1000, device=index)
@@ -97,7 +97,7 @@ def test_visible_devices_renumber(monkeypatch: pytest.MonkeyPatch, text: str, na
 
 
 def test_visible_devices_hold_when_set_before_the_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
         assert torch.cuda.device_count() == 1
         torch.ones(1, device="cuda")
@@ -107,20 +107,20 @@ def test_visible_devices_hold_when_set_before_the_first_use(monkeypatch: pytest.
 
 def test_no_gpu_says_what_pytorch_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         assert not torch.cuda.is_available()
         with pytest.raises(RuntimeError, match="No CUDA GPUs are available"):
             torch.ones(1, device="cuda")
 
 
 def test_a_kernel_in_python_makes_tensors_where_its_argument_says(session: Session) -> None:
-    library = torch.library.Library("understudy_test", "FRAGMENT")
+    library = torch.library.Library("windtunnel_test", "FRAGMENT")
     library.define("doubled(Tensor x, Device device) -> Tensor")
 
     def doubled(x: torch.Tensor, device: torch.device) -> torch.Tensor:
         return torch.empty(x.shape, device=device).copy_(x * 2)
 
     library.impl("doubled", doubled, "CPU")
-    y = torch.ops.understudy_test.doubled(torch.ones(3, device="cuda:1"), torch.device("cuda:1"))
+    y = torch.ops.windtunnel_test.doubled(torch.ones(3, device="cuda:1"), torch.device("cuda:1"))
     assert (y.device, y.tolist()) == (torch.device("cuda:1"), [2.0] * 3)
     library._destroy()

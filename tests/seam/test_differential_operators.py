@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-import understudy
-from understudy.session import Session
+import windtunnel
+from windtunnel.session import Session
 
 TOOL = Path(__file__).parents[2] / "tools" / "differential"
 PARTS = 4
@@ -63,7 +63,7 @@ def test_matrix_rank_writes_its_out(session: Session, place: str) -> None:
 
 @pytest.mark.parametrize("name", ["rcond", "atol", "rtol"])
 def test_a_tolerance_of_pinv_lies_where_its_matrix_does(name: str) -> None:
-    with understudy.emulate():
+    with windtunnel.emulate():
         matrix = torch.eye(3, device="cuda")
         with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cpu!"):
             torch.linalg.pinv(matrix, **{name: torch.full((), 1e-2)})
@@ -98,7 +98,7 @@ def test_an_integral_without_points_is_on_its_device(session: Session, function:
 def test_values_alone_are_computed_as_without_a_mode(name: str) -> None:
     matrix = torch.randn(20, 20, generator=torch.Generator().manual_seed(0))
     want = getattr(torch.linalg, name)(matrix)
-    with understudy.emulate("1xV100"):
+    with windtunnel.emulate("1xV100"):
         got = getattr(torch.linalg, name)(matrix.cuda())
     assert torch.equal(got, want)
 
@@ -133,7 +133,7 @@ def test_dropout_on_the_host_draws_what_it_draws_without_gpus() -> None:
         return torch.nn.functional.dropout(torch.ones(64), 0.5)
 
     want = drawn()
-    with understudy.emulate("1xV100"):
+    with windtunnel.emulate("1xV100"):
         assert torch.equal(drawn(), want)
 
 

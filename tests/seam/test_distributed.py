@@ -13,9 +13,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import understudy
-from understudy.trace.operation import Kind
-from understudy.trace.trace import Trace
+import windtunnel
+from windtunnel.trace.operation import Kind
+from windtunnel.trace.trace import Trace
 
 pytestmark = pytest.mark.long
 """Each starts programs of its own."""
@@ -31,7 +31,7 @@ class Ranks:
         out, trace = folder / "seen", folder / "run.trace"
         options = ["-q", "--gpus", "2xV100", "--nproc-per-node", "2", "--trace", str(trace)]
         done = subprocess.run(
-            [sys.executable, "-m", "understudy", "run", *options, str(PROGRAMS / name), str(out)],
+            [sys.executable, "-m", "windtunnel", "run", *options, str(PROGRAMS / name), str(out)],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
@@ -228,7 +228,7 @@ def test_a_destroyed_group_leaves_no_thread_that_could_abort_the_process(tmp_pat
 def _lines(program: str, folder: Path) -> list[str]:
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "understudy", "run", "-q", "--gpus", "2xV100", "--nproc-per-node", "2"),
+            *(sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", "2xV100", "--nproc-per-node", "2"),
             str(PROGRAMS / program),
         ],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -251,7 +251,7 @@ def test_rpc_refuses_tensors_of_devices(tmp_path):
 
 def test_the_first_barrier_of_a_group_is_where_pytorch_of_this_version_has_it() -> None:
     """Before PyTorch 2.8 on the GPU of the rank's number, since then on the current one."""
-    with understudy.emulate("2xV100") as session:
+    with windtunnel.emulate("2xV100") as session:
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
         torch.cuda.set_device(1)
         dist.barrier()
@@ -262,7 +262,7 @@ def test_the_first_barrier_of_a_group_is_where_pytorch_of_this_version_has_it() 
 
 def test_a_group_that_is_told_its_device_does_not_initialize_cuda() -> None:
     """NCCL connects in C++; `DeviceMesh` chooses the rank's device as long as PyTorch's Python side has none."""
-    with understudy.emulate("2xA100"):
+    with windtunnel.emulate("2xA100"):
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=torch.device("cuda", 1))
         try:
             assert not torch.cuda.is_initialized()

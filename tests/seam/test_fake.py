@@ -12,8 +12,8 @@ from torch._subclasses import FakeTensorMode, fake_tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from understudy.seam.torch.tags import VERSION
-from understudy.session import Session
+from windtunnel.seam.torch.tags import VERSION
+from windtunnel.session import Session
 
 
 def test_fake_tensors_name_their_device(session: Session) -> None:

@@ -14,20 +14,20 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed import multi_threaded_pg
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-import understudy
-from understudy.trace.operation import Kind
+import windtunnel
+from windtunnel.trace.operation import Kind
 
 
 @pytest.fixture(params=[False, True], ids=["data", "no data"])
-def session(request: pytest.FixtureRequest) -> Iterator[understudy.Session]:
+def session(request: pytest.FixtureRequest) -> Iterator[windtunnel.Session]:
     """One GPU of an emulated job of eight, with data and without."""
-    with understudy.emulate("A100", no_data=request.param) as session:
+    with windtunnel.emulate("A100", no_data=request.param) as session:
         dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
         yield session
         dist.destroy_process_group()
 
 
-def collectives(session: understudy.Session) -> list[str]:
+def collectives(session: windtunnel.Session) -> list[str]:
     """The names of the collectives in the trace."""
     return [record.signature.name for record in session.trace if record.kind == Kind.COLLECTIVE]
 
@@ -39,7 +39,7 @@ def train(model: nn.Module) -> None:
     optimizer.step()
 
 
-def test_a_collective_is_one_of_eight_ranks(session: understudy.Session) -> None:
+def test_a_collective_is_one_of_eight_ranks(session: windtunnel.Session) -> None:
     x = torch.ones(1 << 20, device="cuda")
     torch.cuda.synchronize()
     dist.all_reduce(x)
@@ -49,12 +49,12 @@ def test_a_collective_is_one_of_eight_ranks(session: understudy.Session) -> None
     assert session.trace.facts["world_size"] == 8
 
 
-def test_ddp_reduces_its_gradients(session: understudy.Session) -> None:
+def test_ddp_reduces_its_gradients(session: windtunnel.Session) -> None:
     train(DistributedDataParallel(nn.Linear(64, 64).cuda()))
     assert collectives(session)[-1] == "c10d::allreduce_"
 
 
-def test_fsdp_gathers_and_scatters(session: understudy.Session) -> None:
+def test_fsdp_gathers_and_scatters(session: windtunnel.Session) -> None:
     model = nn.Linear(64, 64).cuda()
     fully_shard(model)
     train(model)
@@ -78,7 +78,7 @@ def test_ranks_may_be_threads() -> None:
         dist.destroy_process_group()
         seen.append("destroyed")
 
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         multi_threaded_pg._install_threaded_pg()
         torch._C._distributed_c10d._set_thread_isolation_mode(True)
         try:

@@ -11,9 +11,9 @@ from torch import nn
 from torch.distributed.checkpoint import CheckpointException
 from torch.utils.data import DataLoader, TensorDataset
 
-from understudy import checks, emulate
-from understudy.errors import UsageError
-from understudy.reports import smi
+from windtunnel import checks, emulate
+from windtunnel.errors import UsageError
+from windtunnel.reports import smi
 
 
 def train(steps=4):

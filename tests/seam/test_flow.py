@@ -8,14 +8,14 @@ from types import FrameType
 
 import torch
 
-import understudy
+import windtunnel
 
-SOURCE = str(Path(understudy.__file__).parent) + "/"
+SOURCE = str(Path(windtunnel.__file__).parent) + "/"
 WALKS = {"Sites.caller", "Sites.number", "Sites.frame"}
 
 
 def followed(call: Callable[[], object]) -> list[tuple[str, str]]:
-    """The (file, function) of each call within understudy, in order, once nothing is done for the first time."""
+    """The (file, function) of each call within windtunnel, in order, once nothing is done for the first time."""
     counter = torch.zeros(1, device="cuda:0")
     for _ in range(150):
         counter.add_(1)  # until accesses are no longer watched
@@ -42,7 +42,7 @@ def changes(seen: list[tuple[str, str]]) -> int:
 
 
 def test_arithmetic_in_place_takes_3_calls() -> None:
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         tensor = torch.ones(3, device="cuda:0")
         for call in (lambda: tensor.add_(1), lambda: tensor.add_(tensor), lambda: tensor.mul_(2), tensor.relu_):
             seen = followed(call)
@@ -55,7 +55,7 @@ def test_arithmetic_in_place_takes_3_calls() -> None:
 
 def test_a_factory_takes_at_most_18_calls() -> None:
     kept: list[torch.Tensor] = []
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         seen = followed(lambda: kept.append(torch.ones(3, device="cuda:0")))
     assert len(seen) <= 18, seen
     assert changes(seen) <= 14, seen
@@ -63,7 +63,7 @@ def test_a_factory_takes_at_most_18_calls() -> None:
 
 def test_a_copy_between_devices_takes_at_most_42_calls() -> None:
     kept: list[torch.Tensor] = []
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         tensor = torch.ones(3, device="cuda:0")
         seen = followed(lambda: kept.append(tensor.to("cuda:1", non_blocking=True)))
     assert len(seen) <= 42, seen
@@ -71,7 +71,7 @@ def test_a_copy_between_devices_takes_at_most_42_calls() -> None:
 
 
 def test_operations_walk_the_stack_once() -> None:
-    with understudy.emulate("2xV100") as session:
+    with windtunnel.emulate("2xV100") as session:
         second = torch.device("cuda", len(session.machine.devices) - 1)
         tensor = torch.ones(3, device="cuda:0")
         for call in (lambda: tensor.to(second), lambda: tensor.to("cpu"), tensor.cpu, tensor[0].item):
@@ -89,7 +89,7 @@ def test_a_move_says_its_target_to_a_mode_of_the_program() -> None:
                 targets.append(kwargs["device"])
             return func(*args, **(kwargs or {}))
 
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         tensor = torch.ones(3, device="cuda:0", requires_grad=True)
         with Listening():
             moved = tensor.to("cuda:1")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from understudy.session import Session
-from understudy.trace.operation import Kind
+from windtunnel.session import Session
+from windtunnel.trace.operation import Kind
 
 
 def kernels(session: Session, first: int) -> list[str]:

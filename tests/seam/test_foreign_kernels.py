@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import understudy
-from understudy.errors import UnsupportedError
-from understudy.session import Session
+import windtunnel
+from windtunnel.errors import UnsupportedError
+from windtunnel.session import Session
 
 
 def test_cuda_sources_are_refused(session: Session, tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_jiterator_is_refused(session: Session) -> None:
 
 def test_no_hook_stays_behind() -> None:
     before = list(sys.meta_path)
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         assert sys.meta_path != before
     assert sys.meta_path == before
 
@@ -89,7 +89,7 @@ def test_other_libraries_kernels_are_refused(library, code, use, said, tmp_path,
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in [name for name in sys.modules if name.partition(".")[0] == library.partition(".")[0]]:
         monkeypatch.delitem(sys.modules, name)
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         module = importlib.import_module(library)
         with pytest.raises(UnsupportedError, match=said):
             operator.attrgetter(use)(module)(None)
@@ -100,7 +100,7 @@ def test_other_libraries_kernels_are_refused(library, code, use, said, tmp_path,
 def test_they_are_refused_in_a_run_without_a_framework_too(library, code, use, said, tmp_path):
     write_library(tmp_path, library, code)
     (tmp_path / "program.py").write_text(f"import sys, {library}\n{library}.{use}(None)\n")
-    command = [sys.executable, "-m", "understudy", "run", "-q", str(tmp_path / "program.py")]
+    command = [sys.executable, "-m", "windtunnel", "run", "-q", str(tmp_path / "program.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 66
     assert re.search(said, done.stderr)
@@ -118,7 +118,7 @@ KERNELS = {
 def test_a_run_that_compiles_cuda_ends_with_66(code, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     (tmp_path / "program.py").write_text(f"import torch\n{code}\n")
-    command = [sys.executable, "-m", "understudy", "run", "-q", str(tmp_path / "program.py")]
+    command = [sys.executable, "-m", "windtunnel", "run", "-q", str(tmp_path / "program.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 66
     assert "and an emulated GPU has no processor to run it on" in done.stderr

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from understudy.session import Session
+from windtunnel.session import Session
 
 
 def test_a_batched_tensor_says_where_it_is(session: Session) -> None:

@@ -12,20 +12,20 @@ import torch
 from torch.nn import functional as F
 from torch.sparse import to_sparse_semi_structured
 
-import understudy
-from understudy.errors import UnsupportedError
-from understudy.seam.torch.kernels.gpu_alone import GPU_ALONE
+import windtunnel
+from windtunnel.errors import UnsupportedError
+from windtunnel.seam.torch.kernels.gpu_alone import GPU_ALONE
 
 
 def test_two_to_four_sparsity_is_refused_in_one_sentence() -> None:
-    with understudy.emulate("A100"):
+    with windtunnel.emulate("A100"):
         weight = torch.tensor([0, 0, 1, 1]).tile((128, 32)).half().cuda()
         with pytest.raises(UnsupportedError, match=r"_cslt_compress only on GPUs.*: keep the weight dense"):
             to_sparse_semi_structured(weight)
 
 
 def test_without_data_its_shapes_do() -> None:
-    with understudy.emulate("A100", no_data=True):
+    with windtunnel.emulate("A100", no_data=True):
         x = torch.ones(4, 8, device="cuda")
         kept, mask = torch.ops.aten._fused_dropout(x, 0.5)
         assert kept.shape == mask.shape == x.shape
@@ -68,27 +68,27 @@ def by_recipe() -> torch.Tensor:
 
 @pytest.mark.parametrize("product", [by_blocks_of_16, by_blocks_of_32, by_blocks_of_128, by_recipe])
 def test_scales_of_blocks_are_refused_in_one_sentence(product: Callable[[], torch.Tensor]) -> None:
-    with understudy.emulate("B200"), pytest.raises(UnsupportedError, match="with a scale for each block only on GPUs"):
+    with windtunnel.emulate("B200"), pytest.raises(UnsupportedError, match="with a scale for each block only on GPUs"):
         product()
 
 
 @pytest.mark.parametrize("shapes", [((), ()), ((32, 1), (1, 48))])
 def test_scales_of_tensors_and_rows_are_computed(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
-    with understudy.emulate("B200"):
+    with windtunnel.emulate("B200"):
         ones = [torch.full(shape, 2.0, device="cuda") for shape in shapes]
         out = torch._scaled_mm(eights(32, 256), eights(48, 256).t(), *ones, out_dtype=torch.bfloat16)
         assert out.cpu().eq(1024).all()
 
 
 def test_scales_of_no_recipe_are_wrong_as_pytorch_says() -> None:
-    with understudy.emulate("B200"):
+    with windtunnel.emulate("B200"):
         scale = torch.ones(3, device="cuda")
         with pytest.raises(ValueError, match="Invalid scaling configuration"):
             torch._scaled_mm(eights(32, 256), eights(48, 256).t(), scale, scale, out_dtype=torch.bfloat16)
 
 
 def test_symmetric_memory_is_refused_in_one_sentence() -> None:
-    with understudy.emulate("2xA100"):
+    with windtunnel.emulate("2xA100"):
         symmetric = importlib.import_module("torch.distributed._symmetric_memory")
         with pytest.raises(UnsupportedError, match=r"has no symmetric memory.*use the collectives"):
             symmetric.empty(8, device="cuda")
@@ -115,5 +115,5 @@ def green_context(path: Path) -> None:
     ],
 )
 def test_what_only_a_driver_does_is_refused(use: Callable[[Path], None], message: str, tmp_path: Path) -> None:
-    with understudy.emulate("H100"), pytest.raises(UnsupportedError, match=message):
+    with windtunnel.emulate("H100"), pytest.raises(UnsupportedError, match=message):
         use(tmp_path)

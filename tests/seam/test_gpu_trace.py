@@ -15,7 +15,7 @@ import torch
 from torch._utils import CallbackRegistry
 from torch.cuda import _gpu_trace
 
-from understudy.session import Session
+from windtunnel.session import Session
 
 pytestmark = pytest.mark.long
 """Each starts programs of its own."""
@@ -110,7 +110,7 @@ def run(folder: Path, program: str, **environment: str) -> subprocess.CompletedP
     file = folder / "program.py"
     file.write_text(program)
     return subprocess.run(
-        [sys.executable, "-m", "understudy", "run", "--gpus", "1xV100", str(file)],
+        [sys.executable, "-m", "windtunnel", "run", "--gpus", "1xV100", str(file)],
         env=os.environ | environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 

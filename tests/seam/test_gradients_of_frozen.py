@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-import understudy
+import windtunnel
 
 
 def test_data_parallel_with_frozen_parameters_adds_up_the_rest():
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 1)).cuda()
         model[1].requires_grad_(False)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from understudy.session import Session
+from windtunnel.session import Session
 
 DEVICES = ("cpu", "cuda:0", "cuda:1")
 

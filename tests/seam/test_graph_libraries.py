@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-import understudy
-from understudy.session import Session
+import windtunnel
+from windtunnel.session import Session
 
 FAILED_BEFORE = "CUDA error: operation failed due to a previous error during capture"
 CUBLAS = "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
@@ -42,7 +42,7 @@ ALLOWED: dict[str, Callable[[Tensor], object]] = {
 @pytest.fixture(params=[False, True], ids=["data", "no data"])
 def either(request: pytest.FixtureRequest) -> Iterator[Session]:
     """Two V100, with data and without."""
-    with understudy.emulate("2xV100", no_data=request.param) as session:
+    with windtunnel.emulate("2xV100", no_data=request.param) as session:
         yield session
 
 

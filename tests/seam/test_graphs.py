@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-import understudy
-from understudy.seam.torch.tags import VERSION
-from understudy.session import Session
-from understudy.trace.operation import Kind
+import windtunnel
+from windtunnel.seam.torch.tags import VERSION
+from windtunnel.session import Session
+from windtunnel.trace.operation import Kind
 
 NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
 FAILED_BEFORE = "CUDA error: operation failed due to a previous error during capture"
@@ -462,7 +462,7 @@ def test_a_graph_can_be_looked_at(session: Session, tmp_path: Path) -> None:
 
 def test_a_second_emulation_captures_on_a_stream_of_its_own() -> None:
     for _ in range(2):
-        with understudy.emulate("V100"):
+        with windtunnel.emulate("V100"):
             x = torch.zeros(2, device="cuda")
             graph, y = captured(lambda x=x: x + 1)
             graph.replay()
@@ -470,7 +470,7 @@ def test_a_second_emulation_captures_on_a_stream_of_its_own() -> None:
 
 
 def test_graphs_need_no_data() -> None:
-    with understudy.emulate("V100", no_data=True) as session:
+    with windtunnel.emulate("V100", no_data=True) as session:
         x = torch.zeros(1 << 20, device="cuda")
         graph, y = captured(lambda: x.add_(1) * 2)
         before = len(session.trace)

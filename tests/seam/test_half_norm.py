@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from understudy.session import Session, emulate
-from understudy.trace.operation import Kind
+from windtunnel.session import Session, emulate
+from windtunnel.trace.operation import Kind
 
 
 def results(layer: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:

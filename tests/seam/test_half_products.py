@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import understudy
-from understudy.session import Session
+import windtunnel
+from windtunnel.session import Session
 
 HALVES = [torch.float16, torch.bfloat16]
 Work = Callable[..., torch.Tensor]
@@ -77,7 +77,7 @@ def test_the_activation_of_a_product_is_that_of_cublaslt(dtype, into):
     torch.manual_seed(0)
     bias, left, right = torch.randn(5), torch.randn(4, 6), torch.randn(6, 5)
     product = torch.addmm(bias, left, right)
-    with understudy.emulate():
+    with windtunnel.emulate():
         tensors = [one.to("cuda", dtype) for one in (bias, left, right)]
         for use_gelu, expected in (
             (True, torch.nn.functional.gelu(product, approximate="tanh")),

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-import understudy
-from understudy.errors import HostMemoryError, UnsupportedError, UsageError
-from understudy.seam import host_memory
-from understudy.seam.host_memory import Room, parse_size
-from understudy.session import Session
+import windtunnel
+from windtunnel.errors import HostMemoryError, UnsupportedError, UsageError
+from windtunnel.seam import host_memory
+from windtunnel.seam.host_memory import Room, parse_size
+from windtunnel.session import Session
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -33,13 +33,13 @@ def halve_until_it_fits(batch: int) -> int:
 
 
 def test_a_parameter_without_a_shape_moves_where_memory_is_short() -> None:
-    with understudy.emulate("V100", host_memory_limit="64MiB"):
+    with windtunnel.emulate("V100", host_memory_limit="64MiB"):
         layer = torch.nn.LazyLinear(1).to("cuda")
         assert layer(torch.ones(2, 3, device="cuda")).is_cuda
 
 
 def test_a_halving_loop_ends_in_a_sentence_that_names_its_line_and_the_ways_out() -> None:
-    with understudy.emulate("V100", host_memory_limit="64MiB"), pytest.raises(HostMemoryError) as caught:
+    with windtunnel.emulate("V100", host_memory_limit="64MiB"), pytest.raises(HostMemoryError) as caught:
         halve_until_it_fits(1 << 20)
     line = halve_until_it_fits.__code__.co_firstlineno + 4
     text = str(caught.value)
@@ -49,12 +49,12 @@ def test_a_halving_loop_ends_in_a_sentence_that_names_its_line_and_the_ways_out(
 
 
 def test_small_tensors_together_meet_the_limit_too() -> None:
-    with understudy.emulate("V100", host_memory_limit=64 * MIB), pytest.raises(HostMemoryError):
+    with windtunnel.emulate("V100", host_memory_limit=64 * MIB), pytest.raises(HostMemoryError):
         halve_until_it_fits(1 << 10)
 
 
 def test_what_the_card_cannot_hold_is_the_cards_error_first() -> None:
-    with understudy.emulate("V100", host_memory_limit="64MiB"):
+    with windtunnel.emulate("V100", host_memory_limit="64MiB"):
         kept = torch.empty(15 * MIB, device="cuda")
         with pytest.raises(torch.OutOfMemoryError):
             torch.ones(4 * GIB, device="cuda")
@@ -62,12 +62,12 @@ def test_what_the_card_cannot_hold_is_the_cards_error_first() -> None:
 
 
 def test_without_data_nothing_is_refused() -> None:
-    with understudy.emulate("V100", no_data=True, host_memory_limit="64MiB"):
+    with windtunnel.emulate("V100", no_data=True, host_memory_limit="64MiB"):
         assert halve_until_it_fits(1 << 20) == 1 << 17
 
 
 def test_what_is_given_back_can_be_had_again() -> None:
-    with understudy.emulate("V100", host_memory_limit="64MiB"):
+    with windtunnel.emulate("V100", host_memory_limit="64MiB"):
         for _ in range(8):
             x = torch.ones(8 * MIB, device="cuda")
             del x

@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import understudy
+import windtunnel
 
 Make = Callable[[torch.Tensor], torch.Tensor]
 
 
 @pytest.fixture(autouse=True)
 def two_gpus() -> Iterator[None]:
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         yield
 
 

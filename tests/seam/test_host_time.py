@@ -9,17 +9,17 @@ from collections.abc import Callable
 import pytest
 import torch
 
-import understudy
-from understudy.errors import UsageError
-from understudy.reports.parts.summary import summarize
-from understudy.seam.torch.dispatch import host_time
-from understudy.seam.torch.state import core
-from understudy.trace.operation import Kind
+import windtunnel
+from windtunnel.errors import UsageError
+from windtunnel.reports.parts.summary import summarize
+from windtunnel.seam.torch.dispatch import host_time
+from windtunnel.seam.torch.state import core
+from windtunnel.trace.operation import Kind
 
 
 def host_ns(work: Callable[[], object], factor: float = 1.0) -> int:
     """The host's clock after ten small operators with `work` between them."""
-    with understudy.emulate("V100", host_time="measured", host_factor=factor) as emulated:
+    with windtunnel.emulate("V100", host_time="measured", host_factor=factor) as emulated:
         x = torch.ones(4, device="cuda")
         begin = emulated.machine.host.now_ns
         for _ in range(10):
@@ -55,7 +55,7 @@ def test_waiting_is_no_work_of_the_host_s() -> None:
 
 
 def test_the_program_s_clock_and_waits_know_of_it() -> None:
-    with understudy.emulate("V100", host_time="measured", host_factor=1000.0) as emulated:
+    with windtunnel.emulate("V100", host_time="measured", host_factor=1000.0) as emulated:
         x = torch.ones(1 << 20, device="cuda")
         begin = time.perf_counter()
         python()
@@ -68,10 +68,10 @@ def test_the_program_s_clock_and_waits_know_of_it() -> None:
 
 
 def test_the_report_states_the_factor() -> None:
-    with understudy.emulate("V100", host_time="measured", host_factor=0.5) as emulated:
+    with windtunnel.emulate("V100", host_time="measured", host_factor=0.5) as emulated:
         torch.ones(4, device="cuda")
     assert "measured on this machine, times 0.5" in summarize(emulated.trace, []).times_are
-    with understudy.emulate("V100") as emulated:
+    with windtunnel.emulate("V100") as emulated:
         torch.ones(4, device="cuda")
     assert "measured" not in summarize(emulated.trace, []).times_are
 
@@ -81,11 +81,11 @@ def test_the_report_states_the_factor() -> None:
 )
 def test_a_factor_is_positive_and_needs_measured_time(options: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="host_factor"):
-        understudy.emulate("V100", **options).__enter__()
+        windtunnel.emulate("V100", **options).__enter__()
 
 
 def test_memory_of_which_nothing_is_computed_costs_a_call_and_launches_nothing() -> None:
-    with understudy.emulate("V100") as emulated:
+    with windtunnel.emulate("V100") as emulated:
         x = torch.ones(4, device="cuda")
         cost = emulated.machine.devices[0].cost
         for make in (

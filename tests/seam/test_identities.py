@@ -14,8 +14,8 @@ from torch import as_tensor, ones, tensor, zeros_like
 from torch._higher_order_ops import scan
 from torch.overrides import TorchFunctionMode, get_testing_overrides
 
-import understudy
-from understudy.session import Session
+import windtunnel
+from windtunnel.session import Session
 
 OWNERS = {
     "torch": torch, "Tensor": torch.Tensor, "F": torch.nn.functional, "linalg": torch.linalg, "fft": torch.fft,
@@ -80,7 +80,7 @@ BEFORE = overridable()
 
 
 def test_functions_stay_pytorchs() -> None:
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         during = {name: getattr(OWNERS[(at := name.partition("."))[0]], at[2]) for name in BEFORE}
         equal = {name for name in BEFORE if during[name] == BEFORE[name] and hash(during[name]) == hash(BEFORE[name])}
     assert len(BEFORE) > 1500
@@ -161,7 +161,7 @@ def test_tables_of_before_and_of_during(name: str) -> None:
     rest = {"full_like": (1.0,), "dropout": (0.5, True), "normal": (1.0,)}.get(name, ())
     before = function(name)
     Handled.table = {before: name}
-    with understudy.emulate("1xV100"):
+    with windtunnel.emulate("1xV100"):
         assert function(name)(Handled(), *rest) == before(Handled(), *rest) == name
         Handled.table = {function(name): name}
         assert function(name)(Handled(), *rest) == before(Handled(), *rest) == name
@@ -169,7 +169,7 @@ def test_tables_of_before_and_of_during(name: str) -> None:
 
 
 def test_functions_imported_before_the_emulation() -> None:
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         out = torch.empty(3, device="cuda")
         assert ones(3, device="cuda", out=out) is out
         assert out.tolist() == [1, 1, 1]

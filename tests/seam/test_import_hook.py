@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from understudy.import_hook import hook
+from windtunnel.import_hook import hook
 
 
 @pytest.fixture

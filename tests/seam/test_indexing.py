@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-import understudy
-from understudy.session import Session
-from understudy.trace.operation import Kind
+import windtunnel
+from windtunnel.session import Session
+from windtunnel.trace.operation import Kind
 
 Index = Callable[[torch.Tensor], Any]
 
 
 @pytest.fixture(autouse=True)
 def session() -> Iterator[Session]:
-    with understudy.emulate("V100") as session:
+    with windtunnel.emulate("V100") as session:
         yield session
 
 

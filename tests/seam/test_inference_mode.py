@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from understudy.session import Session
-from understudy.trace.operation import Kind
+from windtunnel.session import Session
+from windtunnel.trace.operation import Kind
 
 CONVERSIONS = {
     "to dtype": lambda t: t.to(torch.float64),

@@ -17,12 +17,12 @@ import torch.cuda.comm
 import torch.nn.parallel.comm
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as entered_modes
 
-import understudy
-from understudy import session
-from understudy.errors import InstallError, UnknownGpuError, UsageError
-from understudy.seam.patching import Patches
-from understudy.seam.torch import install
-from understudy.seam.torch.state.notes import Notes
+import windtunnel
+from windtunnel import session
+from windtunnel.errors import InstallError, UnknownGpuError, UsageError
+from windtunnel.seam.patching import Patches
+from windtunnel.seam.torch import install
+from windtunnel.seam.torch.state.notes import Notes
 
 MODULES = (
     torch, torch._C, torch._C._nn, torch.cuda, torch.cuda.memory, torch.cuda.streams, torch.cuda.random,
@@ -59,10 +59,10 @@ def use_a_lot() -> None:
 
 def test_everything_is_put_back_by_identity() -> None:
     torch.cuda.is_available()
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         pass
     before = names()
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         use_a_lot()
         assert torch.cuda.is_available()
     assert differences(before) == set()
@@ -89,14 +89,14 @@ class Fails(Patches):
 
 
 def test_a_beginning_that_fails_anywhere_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    with understudy.emulate("V100") as emulated:
+    with windtunnel.emulate("V100") as emulated:
         replaced = len([*emulated._installations[0].patches])
     before = names()
     monkeypatch.setattr(install, "Patches", Fails)
     monkeypatch.setattr(session, "Patches", Fails)
     for number in [*range(0, replaced, 7), replaced - 1, replaced, replaced + 5]:  # the last: in what no framework owns
         Fails.left = number
-        with pytest.raises(KeyboardInterrupt), understudy.emulate("V100"):
+        with pytest.raises(KeyboardInterrupt), windtunnel.emulate("V100"):
             pass
         assert Fails.left == 0
         assert not install.ACTIVE
@@ -120,9 +120,9 @@ def test_a_step_after_the_replacements_that_fails_leaves_nothing(monkeypatch, st
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, fail)
         with pytest.raises(ZeroDivisionError):
-            understudy.emulate("V100").__enter__()
+            windtunnel.emulate("V100").__enter__()
     assert differences(before) == set()
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         assert torch.ones(2, device="cuda").sum().item() == 2
 
 
@@ -136,7 +136,7 @@ def test_ctrl_c_waits_until_the_beginning_is_whole(monkeypatch: pytest.MonkeyPat
 
     handler = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(Notes, "begin", interrupted)
-    with pytest.raises(KeyboardInterrupt), understudy.emulate("V100"):
+    with pytest.raises(KeyboardInterrupt), windtunnel.emulate("V100"):
         pass
     assert differences(before) == set()
     assert signal.getsignal(signal.SIGINT) is handler
@@ -144,7 +144,7 @@ def test_ctrl_c_waits_until_the_beginning_is_whole(monkeypatch: pytest.MonkeyPat
 
 def block(**options: Any) -> list[weakref.ref[Any]]:
     """One emulation that was used, as what should die with it."""
-    with understudy.emulate("2xV100", **options) as session:
+    with windtunnel.emulate("2xV100", **options) as session:
         use_a_lot()
         torch.fft.fft(torch.ones(8, device="cuda"))
         torch.cuda.get_device_properties(0)
@@ -165,7 +165,7 @@ def test_blocks_do_not_add_up() -> None:
         return len(gc.get_objects())
 
     def work() -> None:
-        with understudy.emulate("V100"):
+        with windtunnel.emulate("V100"):
             x = torch.ones(3, device="cuda")
             for _ in range(100):
                 x.add_(1)
@@ -180,13 +180,13 @@ def test_blocks_do_not_add_up() -> None:
 
 def test_a_module_imported_meanwhile_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("imported_meanwhile")
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         monkeypatch.setitem(sys.modules, module.__name__, module)
         vars(module).update(sleep=time.sleep, Stream=torch.cuda.Stream, raw=torch._C._cuda_getCurrentRawStream)
         raw = module.raw
     assert (module.sleep, module.Stream) == (time.sleep, torch.cuda.Stream)
     assert module.raw is not raw
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         assert module.raw(0) == torch._C._cuda_getCurrentRawStream(0)
 
 
@@ -209,7 +209,7 @@ def test_a_thread_that_outlives_its_emulation_goes_on_without_gpus() -> None:
             time.sleep(0.001)
 
     thread = threading.Thread(target=work)
-    with understudy.emulate("V100", clock="real"):
+    with windtunnel.emulate("V100", clock="real"):
         thread.start()
         until(20)
     until(steps[0] + 20)
@@ -220,49 +220,49 @@ def test_a_thread_that_outlives_its_emulation_goes_on_without_gpus() -> None:
 
 
 def test_after_the_end_there_is_no_gpu() -> None:
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         assert torch.cuda.device_count() == 2
     assert torch.cuda.device_count() == 0
     assert torch.ones(2).device.type == "cpu"
 
 
 def test_an_error_inside_ends_the_emulation() -> None:
-    with pytest.raises(ZeroDivisionError), understudy.emulate("V100"):
+    with pytest.raises(ZeroDivisionError), windtunnel.emulate("V100"):
         1 / 0  # noqa: B018
     assert not torch.cuda.is_available()
 
 
 def test_emulations_follow_each_other() -> None:
     for spec, count in (("V100", 1), ("4xH100", 4), ("2", 2)):
-        with understudy.emulate(spec):
+        with windtunnel.emulate(spec):
             assert torch.cuda.device_count() == count
             assert torch.ones(1, device=f"cuda:{count - 1}").item() == 1.0
 
 
 def test_one_inside_another_is_refused() -> None:
-    with understudy.emulate("V100"), pytest.raises(InstallError, match="already active in this process"):
-        understudy.emulate("V100").__enter__()
+    with windtunnel.emulate("V100"), pytest.raises(InstallError, match="already active in this process"):
+        windtunnel.emulate("V100").__enter__()
 
 
 def test_bad_options_are_refused_in_a_sentence() -> None:
     with pytest.raises(UnknownGpuError, match="no GPU is called"):
-        understudy.emulate("2xV1000").__enter__()
+        windtunnel.emulate("2xV1000").__enter__()
     with pytest.raises(UsageError, match="there is no option 'speed'"):
-        understudy.emulate("V100", speed=3).__enter__()
+        windtunnel.emulate("V100", speed=3).__enter__()
     with pytest.raises(UsageError, match="clock cannot be 'fast': it is 'virtual' or 'real'"):
-        understudy.emulate("V100", clock="fast").__enter__()
+        windtunnel.emulate("V100", clock="fast").__enter__()
     assert not torch.cuda.is_available()
 
 
 def test_a_cuda_build_says_what_it_was_compiled_with(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         assert torch.version.cuda == "13.0"
 
 
 def test_a_cpu_build_says_the_emulated_cuda(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", None)
-    with understudy.emulate("V100", cuda_version="12.4"):
+    with windtunnel.emulate("V100", cuda_version="12.4"):
         assert torch.version.cuda == "12.4"
 
 
@@ -281,7 +281,7 @@ def test_a_gradient_that_was_registered_under_cudas_key_before_counts_as_well() 
         library.define("f(Tensor x) -> Tensor")
         library.impl("f", lambda x: x + 1, "CompositeExplicitAutograd")
         library.impl("f", lambda x: TenTimes.apply(x), "AutogradCUDA")
-        with understudy.emulate():
+        with windtunnel.emulate():
             x = torch.ones(2, device="cuda", requires_grad=True)
             torch.ops.us_earlier.f(x).sum().backward()
             assert x.grad.tolist() == [10, 10]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from understudy.session import Session
+from windtunnel.session import Session
 
 
 def test_the_array_interface_is_pytorchs(session: Session) -> None:

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import understudy
-from understudy.errors import UnsupportedError
+import windtunnel
+from windtunnel.errors import UnsupportedError
 
 OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10)
 HALF = {"device": "cuda", "dtype": torch.float16}
@@ -23,7 +23,7 @@ HALF = {"device": "cuda", "dtype": torch.float16}
 
 @pytest.fixture(autouse=True)
 def two_gpus() -> Iterator[None]:
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         yield
 
 

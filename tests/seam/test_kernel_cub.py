@@ -9,8 +9,8 @@ import dataclasses
 
 import pytest
 
-from understudy import gpus
-from understudy.seam.torch.scratch import cub
+from windtunnel import gpus
+from windtunnel.seam.torch.scratch import cub
 
 A100 = gpus.parse("A100")[0]
 ADA_128 = dataclasses.replace(gpus.parse("RTX4090")[0], sm_count=128, max_threads_per_sm=1536)

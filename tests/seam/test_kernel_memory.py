@@ -14,14 +14,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-import understudy
-from understudy import gpus
-from understudy.seam.torch import kernels
-from understudy.seam.torch.scratch import cublaslt
-from understudy.seam.torch.scratch.need import Call
-from understudy.seam.torch.scratch.reduce import staging
-from understudy.seam.torch.tags import VERSION
-from understudy.session import Session
+import windtunnel
+from windtunnel import gpus
+from windtunnel.seam.torch import kernels
+from windtunnel.seam.torch.scratch import cublaslt
+from windtunnel.seam.torch.scratch.need import Call
+from windtunnel.seam.torch.scratch.reduce import staging
+from windtunnel.seam.torch.tags import VERSION
+from windtunnel.session import Session
 
 cuda = torch.cuda
 MIB = 1 << 20
@@ -32,7 +32,7 @@ rows = pytest.mark.rows
 @pytest.fixture
 def dataless() -> Iterator[Session]:
     """An A100 without data: sizes are the same, and large ones cost nothing."""
-    with understudy.emulate("A100", no_data=True, assume=0.0) as session:
+    with windtunnel.emulate("A100", no_data=True, assume=0.0) as session:
         yield session
 
 
@@ -203,7 +203,7 @@ def test_a_search_for_an_algorithm_takes_much_once(dataless: Session) -> None:
 
 
 def test_a_search_makes_do_with_less_memory() -> None:
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         filler = torch.empty(14 << 30, dtype=torch.uint8, device="cuda")
         layer = nn.Conv2d(64, 64, 5, padding=2).cuda()
         with torch.backends.cudnn.flags(enabled=True, benchmark=True):
@@ -262,7 +262,7 @@ def test_what_is_not_contiguous_is_packed_on_the_gpu(session: Session) -> None:
 @pytest.mark.parametrize(("non_blocking", "here", "there"), [(False, 0, 8 + 4), (True, 8, 8)])
 def test_gpus_that_are_no_peers_convert_in_buffers(non_blocking: bool, here: int, there: int) -> None:
     """Copy.cu: a non_blocking copy converts on the source's GPU, a blocking one on the destination's."""
-    with understudy.emulate("2xRTX4090"):
+    with windtunnel.emulate("2xRTX4090"):
         assert not cuda.can_device_access_peer(0, 1)
         ones = torch.ones(64, 64, device="cuda")
         cuda.reset_peak_memory_stats(1)
@@ -311,7 +311,7 @@ def test_known_operators_leave_the_bound_at_the_peak(dataless: Session) -> None:
 
 
 def _plan(name: str):
-    from understudy.seam.torch.operators.plan import Plan
+    from windtunnel.seam.torch.operators.plan import Plan
 
     return Plan(getattr(torch.ops.aten, name).default)
 
@@ -330,7 +330,7 @@ def test_workspace_sizes_can_be_asked_and_set(session: Session) -> None:
 @pytest.mark.parametrize("no_data", [False, True])
 def test_recurrent_layers_keep_what_cudnn_keeps(kind: type[nn.RNNBase], size: int, no_data: bool) -> None:
     """pytorch#2895 prints it for 25,000 steps x texts; nothing is kept without training."""
-    with understudy.emulate("V100", no_data=no_data):
+    with windtunnel.emulate("V100", no_data=no_data):
         layer = kind(123, 320, 4).cuda()
         words = torch.ones(20, 25, 123, device="cuda")
         out = layer(words)

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from understudy import gpus
-from understudy.gpus.gpu import Gpu
-from understudy.seam.torch import kernels
-from understudy.seam.torch.operators.plan import Plan
-from understudy.seam.torch.scratch.need import Call, Need
-from understudy.seam.torch.tags import VERSION
+from windtunnel import gpus
+from windtunnel.gpus.gpu import Gpu
+from windtunnel.seam.torch import kernels
+from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.scratch.need import Call, Need
+from windtunnel.seam.torch.tags import VERSION
 
 A100 = gpus.parse("A100")[0]
 GPU_128 = dataclasses.replace(gpus.parse("RTX4090")[0], sm_count=128, max_threads_per_sm=1536)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from understudy.session import Session
+from windtunnel.session import Session
 
 Work = Callable[[torch.Tensor], object]
 

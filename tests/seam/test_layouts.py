@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from understudy.session import Session
+from windtunnel.session import Session
 
 
 def coo(device: str = "cuda") -> torch.Tensor:

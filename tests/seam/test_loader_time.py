@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from understudy import emulate
-from understudy.trace.operation import Kind
+from windtunnel import emulate
+from windtunnel.trace.operation import Kind
 
 MS = 1_000_000
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-import understudy
+import windtunnel
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (5, 3), (2, 4, 4), (0, 3)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 def test_the_factors_give_the_matrix_back(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    with understudy.emulate():
+    with windtunnel.emulate():
         matrix = torch.randn(shape, dtype=dtype, device="cuda")
         empty, lower, upper = torch.linalg.lu(matrix, pivot=False)
         assert empty.shape == (0,)
@@ -25,7 +25,7 @@ def test_the_factors_give_the_matrix_back(shape: tuple[int, ...], dtype: torch.d
 
 
 def test_a_zero_pivot_is_named() -> None:
-    with understudy.emulate():
+    with windtunnel.emulate():
         matrix = torch.tensor([[1.0, 2.0], [2.0, 4.0]], device="cuda")
         assert torch.linalg.lu_factor_ex(matrix, pivot=False).info.item() == 2
         with pytest.raises(RuntimeError, match=r"U\[2,2\] is zero"):
@@ -33,7 +33,7 @@ def test_a_zero_pivot_is_named() -> None:
 
 
 def test_gradients_and_rows_exchanged_are_pytorchs() -> None:
-    with understudy.emulate():
+    with windtunnel.emulate():
         matrix = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device="cuda", requires_grad=True)
         assert torch.linalg.lu(matrix)[0].tolist() == [[0, 1], [1, 0]]
         torch.linalg.lu(matrix, pivot=False)[2].sum().backward()

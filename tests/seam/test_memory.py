@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-import understudy
-from understudy.session import Session
+import windtunnel
+from windtunnel.session import Session
 
 cuda = torch.cuda
 MIB = 1 << 20
@@ -50,7 +50,7 @@ def test_a_tiny_tensor_reserves_two_mebibytes(session: Session) -> None:
 
 def test_rounding_by_divisions(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("PYTORCH_CUDA_ALLOC_CONF", "roundup_power2_divisions:4")
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         x = torch.empty(5000, dtype=torch.uint8, device="cuda")
         assert cuda.memory_allocated() == 5120
         assert x.numel() == 5000
@@ -220,7 +220,7 @@ def test_the_memory_fraction_limits(session: Session) -> None:
 
 def test_expandable_segments_from_the_environment(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         x = torch.ones(1024, 1024, device="cuda")
         segment = cuda.memory_snapshot()[0]
         assert segment["is_expandable"]
@@ -232,7 +232,7 @@ def test_expandable_segments_from_the_environment(environment: pytest.MonkeyPatc
 
 def test_bad_settings_are_an_error_at_first_use(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segment:True")
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         assert cuda.device_count() == 1
         for _ in range(2):
             with pytest.raises((ValueError, RuntimeError), match=r"Unrecognized .*expandable_segment"):
@@ -274,7 +274,7 @@ def test_raw_allocations(session: Session) -> None:
 
 @pytest.mark.parametrize(("gpu", "size"), [("V100", 8519680), ("A100", 8519680), ("H100", 32 * MIB)])
 def test_the_first_product_takes_a_workspace(environment: pytest.MonkeyPatch, gpu: str, size: int) -> None:
-    with understudy.emulate(gpu):
+    with windtunnel.emulate(gpu):
         x = torch.ones(16, 16, device="cuda")
         y = x @ x
         assert cuda.memory_allocated() == x.nbytes + y.nbytes + size
@@ -286,7 +286,7 @@ def test_the_first_product_takes_a_workspace(environment: pytest.MonkeyPatch, gp
 
 def test_the_workspace_follows_its_variable(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         x = torch.ones(16, 16, device="cuda")
         x @ x
         assert cuda.memory_allocated() == 1024 + 32 * MIB
@@ -294,7 +294,7 @@ def test_the_workspace_follows_its_variable(environment: pytest.MonkeyPatch) -> 
 
 def test_a_variable_that_says_nothing_warns(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("CUBLAS_WORKSPACE_CONFIG", "large")
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         x = torch.ones(16, 16, device="cuda")
         with pytest.warns(UserWarning, match="Could not parse CUBLAS_WORKSPACE_CONFIG"):
             x @ x
@@ -384,7 +384,7 @@ def test_asking_the_driver_takes_time_and_reuse_does_not(session: Session) -> No
 
 def test_the_drivers_own_allocator_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
-    with understudy.emulate("V100") as session:
+    with windtunnel.emulate("V100") as session:
         torch.ones(4, device="cuda")
         assert torch.cuda.get_allocator_backend() == "cudaMallocAsync"
     (note,) = [note for note in session.trace.notes if note.code == "not-modelled"]

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch.cuda import _memory_viz as viz
 
-import understudy
-from understudy.analysis.replay import replay
-from understudy.reports.parts.peak import peaks
-from understudy.seam.torch.tags import VERSION
-from understudy.session import Session
+import windtunnel
+from windtunnel.analysis.replay import replay
+from windtunnel.reports.parts.peak import peaks
+from windtunnel.seam.torch.tags import VERSION
+from windtunnel.session import Session
 
 cuda = torch.cuda
 memory = cuda.memory
@@ -25,7 +25,7 @@ memory = cuda.memory
 @pytest.fixture
 def kept() -> Iterator[Session]:
     """Two V100 whose allocations are kept from the start, for one test."""
-    with understudy.emulate("2xV100", memory_history=True) as emulated:
+    with windtunnel.emulate("2xV100", memory_history=True) as emulated:
         yield emulated
 
 
@@ -290,7 +290,7 @@ def test_activations_outlive_the_forward_pass_and_temporaries_do_not(kept: Sessi
 
 
 def test_the_history_ends_with_the_emulation() -> None:
-    with understudy.emulate("V100", memory_history=True) as emulated:
+    with windtunnel.emulate("V100", memory_history=True) as emulated:
         model, optimizer = train(1)
     rows = len(emulated.trace.memory)
     hooks = torch.nn.modules.module._global_forward_pre_hooks

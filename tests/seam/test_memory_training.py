@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-import understudy
-from understudy.session import Session
+import windtunnel
+from windtunnel.session import Session
 
 cuda = torch.cuda
 Model = Callable[[], tuple[nn.Module, torch.Tensor]]
@@ -103,7 +103,7 @@ def test_a_training_returns_to_its_starting_bytes(session: Session, build: Model
 def test_without_data_the_numbers_are_the_same() -> None:
     found = []
     for no_data in (False, True):
-        with understudy.emulate("V100", no_data=no_data):
+        with windtunnel.emulate("V100", no_data=no_data):
             model, batch = _mlp()
             model.cuda()
             optimizer = torch.optim.Adam(model.parameters())

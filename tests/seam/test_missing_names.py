@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-import understudy
-from understudy import doctor
-from understudy.errors import InstallError
-from understudy.seam.torch import requirements
+import windtunnel
+from windtunnel import doctor
+from windtunnel.errors import InstallError
+from windtunnel.seam.torch import requirements
 
 NAMES = [name for names in (requirements.NEEDED | requirements.NEEDED_BY_RANKS).values() for name in names.split()]
 
@@ -41,7 +41,7 @@ def test_a_missing_name_is_one_sentence_of_the_emulation_and_of_doctor(
     if not remove(monkeypatch, path):
         stock = requirements._exists
         monkeypatch.setattr(requirements, "_exists", lambda name: name != path and stock(name))
-    with pytest.raises(InstallError) as error, understudy.emulate("V100"):
+    with pytest.raises(InstallError) as error, windtunnel.emulate("V100"):
         pass
     said = str(error.value)
     assert said.startswith(f"PyTorch {torch.__version__} lacks {path} (")
@@ -55,4 +55,4 @@ def test_a_missing_name_is_one_sentence_of_the_emulation_and_of_doctor(
 def test_an_older_pytorch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
     with pytest.raises(InstallError, match=r"^PyTorch 2\.5\.1\+cpu is older than 2\.6 \(tested are 2\.6\.0"):
-        understudy.emulate("V100").__enter__()
+        windtunnel.emulate("V100").__enter__()

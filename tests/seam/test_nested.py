@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import understudy
-from understudy.session import Session
+import windtunnel
+from windtunnel.session import Session
 
 LENGTHS = (3, 5)
 
 
 @pytest.fixture(autouse=True)
 def session() -> Iterator[Session]:
-    with understudy.emulate("A100") as session:
+    with windtunnel.emulate("A100") as session:
         yield session
 
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-import understudy
-from understudy.errors import UnsupportedError, UsageError
-from understudy.trace.operation import Kind
+import windtunnel
+from windtunnel.errors import UnsupportedError, UsageError
+from windtunnel.trace.operation import Kind
 
 
 def step(width: int = 64) -> tuple[int, int]:
@@ -31,9 +31,9 @@ def step(width: int = 64) -> tuple[int, int]:
 
 
 def test_memory_is_that_of_a_run_with_data() -> None:
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         allocated, peak = step()
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         without, without_peak = step()
     assert without == allocated
     assert abs(without_peak - peak) <= 0.1 * peak  # attention takes another path without values
@@ -47,15 +47,15 @@ def test_a_loss_takes_the_memory_that_it_takes_with_data(loss: str, reduction: s
         kept = getattr(nn.functional, loss)(x, y, reduction=reduction)
         return torch.cuda.memory_allocated(), kept.untyped_storage().nbytes()
 
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         with_data = taken()
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         assert taken() == with_data
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
 def test_fused_optimizers_are_rehearsed_where_pytorch_has_no_meta_kernel_too(optimizer: type) -> None:
-    with understudy.emulate("V100", no_data=True) as session:
+    with windtunnel.emulate("V100", no_data=True) as session:
         model = nn.Linear(4, 4).cuda()
         model(torch.ones(2, 4, device="cuda")).sum().backward()
         optimizer(model.parameters(), lr=0.1, fused=True).step()
@@ -63,7 +63,7 @@ def test_fused_optimizers_are_rehearsed_where_pytorch_has_no_meta_kernel_too(opt
 
 
 def test_a_model_larger_than_this_machine_fits_where_it_should() -> None:
-    with understudy.emulate("H200", no_data=True):
+    with windtunnel.emulate("H200", no_data=True):
         weights = [torch.empty(1 << 30, 8, dtype=torch.bfloat16, device="cuda") for _ in range(8)]
         assert torch.cuda.memory_allocated() == 128 << 30
         with pytest.raises(torch.cuda.OutOfMemoryError, match=r"Tried to allocate 16\.00 GiB"):
@@ -72,7 +72,7 @@ def test_a_model_larger_than_this_machine_fits_where_it_should() -> None:
 
 
 def test_reading_a_value_names_the_line() -> None:
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         x = torch.ones(3, device="cuda")
         drawn = torch.randint(0, 9, (3,), device="cuda")
         for read in (lambda: drawn.sum().item(), drawn.tolist, drawn.cpu, lambda: bool(x.long()[0] > 0)):
@@ -85,7 +85,7 @@ def test_reading_a_value_names_the_line() -> None:
 
 
 def test_the_answer_can_be_given() -> None:
-    with understudy.emulate("V100", no_data=True, assume=2.0):
+    with windtunnel.emulate("V100", no_data=True, assume=2.0):
         x = torch.ones(3, device="cuda")
         assert x.sum().item() == 2.0
         assert x.tolist() == [2.0] * 3
@@ -94,7 +94,7 @@ def test_the_answer_can_be_given() -> None:
 
 
 def test_copies_with_pinned_memory() -> None:
-    with understudy.emulate("V100", no_data=True, assume=2.0):
+    with windtunnel.emulate("V100", no_data=True, assume=2.0):
         x = torch.ones(3).pin_memory().to("cuda", non_blocking=True)
         landed = torch.zeros(3, pin_memory=True)
         landed.copy_(x, non_blocking=True)
@@ -104,7 +104,7 @@ def test_copies_with_pinned_memory() -> None:
 
 
 def test_host_tensors_keep_their_values() -> None:
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         host = torch.arange(3.0)
         there = host.cuda() * 2
         assert there.shape == (3,)
@@ -113,36 +113,36 @@ def test_host_tensors_keep_their_values() -> None:
 
 def test_it_does_not_go_with_measured_host_time() -> None:
     with pytest.raises(UsageError, match="exclude each other"):
-        understudy.emulate("V100", no_data=True, host_time="measured").__enter__()
+        windtunnel.emulate("V100", no_data=True, host_time="measured").__enter__()
 
 
 @pytest.mark.parametrize("ask", [torch.equal, torch.allclose])
 def test_a_truth_of_values_is_asked_for_or_given(ask: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
-    with understudy.emulate("A100", no_data=True):
+    with windtunnel.emulate("A100", no_data=True):
         x = torch.ones(3, device="cuda")
         with pytest.raises(UnsupportedError, match="reads values"):
             ask(x, x)
         assert ask(torch.ones(2), torch.ones(2))
-    with understudy.emulate("A100", no_data=True, assume=0):
+    with windtunnel.emulate("A100", no_data=True, assume=0):
         x = torch.ones(3, device="cuda")
         assert not ask(x, x)
 
 
 def test_what_composites_make_goes_where_their_inputs_are() -> None:
-    with understudy.emulate("A100", no_data=True):
+    with windtunnel.emulate("A100", no_data=True):
         x = torch.randn(4, 5, device="cuda")
         assert torch.quantile(x, 0.5).is_cuda
         assert torch.quantile(x, torch.tensor([0.1, 0.9], device="cuda"), dim=1).shape == (2, 4)
 
 
-def assumed(session: understudy.Session) -> list[tuple[str, int]]:
+def assumed(session: windtunnel.Session) -> list[tuple[str, int]]:
     """What the report says was assumed, and how often."""
     return [(one.message, one.times) for one in session.findings() if one.code == "assumed-value"]
 
 
 @pytest.mark.parametrize("assume", [None, 1])
 def test_no_gradient_overflows(assume: int | None) -> None:
-    with understudy.emulate("A100", no_data=True, assume=assume) as session:
+    with windtunnel.emulate("A100", no_data=True, assume=assume) as session:
         model = nn.Linear(4, 4).cuda()
         optimizer = torch.optim.AdamW(model.parameters())
         scaler = torch.amp.GradScaler("cuda")
@@ -160,7 +160,7 @@ def test_no_gradient_overflows(assume: int | None) -> None:
 
 
 def test_losses_are_finite() -> None:
-    with understudy.emulate("A100", no_data=True) as session:
+    with windtunnel.emulate("A100", no_data=True) as session:
         loss = torch.randn(8, device="cuda").square().mean()
         assert math.isfinite(loss.item())
         assert torch.isfinite(loss)
@@ -175,7 +175,7 @@ def test_losses_are_finite() -> None:
 
 
 def test_what_was_written_over_is_known_no_more() -> None:
-    with understudy.emulate("A100", no_data=True):
+    with windtunnel.emulate("A100", no_data=True):
         found = torch.isnan(torch.ones(2, device="cuda"))
         found |= torch.ones(2, device="cuda") > 0
         with pytest.raises(UnsupportedError, match="reads values"):
@@ -195,9 +195,9 @@ def masked() -> tuple[list[torch.Size], int]:
 
 
 def test_masks_are_full() -> None:
-    with understudy.emulate("A100") as real:
+    with windtunnel.emulate("A100") as real:
         with_data = masked()
-    with understudy.emulate("A100", no_data=True) as rehearsed:
+    with windtunnel.emulate("A100", no_data=True) as rehearsed:
         without = masked()
     assert without == with_data
     rows = [[row.signature.name for row in run.trace if row.kind == Kind.KERNEL] for run in (real, rehearsed)]
@@ -206,7 +206,7 @@ def test_masks_are_full() -> None:
 
 
 def test_masks_of_the_host_have_values() -> None:
-    with understudy.emulate("A100", no_data=True):
+    with windtunnel.emulate("A100", no_data=True):
         x = torch.ones(4, device="cuda")
         assert x[torch.tensor([True, False, True, False])].shape == (2,)
 
@@ -232,7 +232,7 @@ def test_what_a_library_looks_at_is_assumed_or_its_line_is_named(
     monkeypatch.delitem(sys.modules, "transformers", raising=False)
     masking = importlib.import_module("transformers.masking_utils")
     monkeypatch.setitem(sys.modules, "transformers.masking_utils", masking)
-    with understudy.emulate("A100", no_data=True) as session:
+    with windtunnel.emulate("A100", no_data=True) as session:
         mask = torch.randint(0, 2, (2, 8), device="cuda")
         assert masking.find_packed_sequence_indices(mask) is None
         with pytest.raises(UnsupportedError, match=r"test_nodata\.py:\d+ \(in transformers/masking_utils\.py:7\), and"):
@@ -243,7 +243,7 @@ def test_what_a_library_looks_at_is_assumed_or_its_line_is_named(
 
 
 def test_a_truth_can_be_given() -> None:
-    with understudy.emulate("A100", no_data=True, assume=False) as session:
+    with windtunnel.emulate("A100", no_data=True, assume=False) as session:
         assert not (torch.ones(1, device="cuda") > 0)
     assert assumed(session) == [("assumed: what the program read = False, as --assume says", 1)]
 
@@ -269,7 +269,7 @@ def layouts(dims: int, dtype: torch.dtype) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("dims", [2, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_convolutions_lie_in_memory_as_with_data(dims: int, dtype: torch.dtype) -> None:
-    with understudy.emulate("A100"):
+    with windtunnel.emulate("A100"):
         there = layouts(dims, dtype)
-    with understudy.emulate("A100", no_data=True):
+    with windtunnel.emulate("A100", no_data=True):
         assert layouts(dims, dtype) == there

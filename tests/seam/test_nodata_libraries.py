@@ -10,9 +10,9 @@ import torch
 import torch.distributions as of
 from torch import Tensor, nn
 
-import understudy
-from understudy.trace.operation import Kind
-from understudy.train import Checkpoints, Trainer
+import windtunnel
+from windtunnel.trace.operation import Kind
+from windtunnel.train import Checkpoints, Trainer
 
 
 def given(*shape: int) -> Tensor:
@@ -48,12 +48,12 @@ ASKING: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("assume", [None, True, False])
 @pytest.mark.parametrize("name", ASKING)
 def test_pytorchs_own_questions_are_answered_as_in_training(name: str, assume: bool | None) -> None:
-    with understudy.emulate("A100", no_data=True, assume=assume):
+    with windtunnel.emulate("A100", no_data=True, assume=assume):
         assert torch.as_tensor(ASKING[name]()).is_cuda
 
 
 def test_an_initialization_is_drawn_once() -> None:
-    with understudy.emulate("A100", no_data=True) as session:
+    with windtunnel.emulate("A100", no_data=True) as session:
         nn.init.trunc_normal_(torch.empty(3, 4, device="cuda"), std=0.02)
     names = [row.signature.name for row in session.trace if row.kind == Kind.KERNEL]
     assert sum(name in ("aten::normal_", "aten::uniform_") for name in names) == 1
@@ -99,7 +99,7 @@ def dirichlet() -> None:
 def test_rows_and_memory_are_those_of_a_run_with_data(program: Callable[[], None]) -> None:
     found = []
     for no_data in (False, True):
-        with understudy.emulate("A100", no_data=no_data) as session:
+        with windtunnel.emulate("A100", no_data=no_data) as session:
             program()
             torch.cuda.synchronize()
             peak = torch.cuda.max_memory_allocated()
@@ -111,7 +111,7 @@ def test_rows_and_memory_are_those_of_a_run_with_data(program: Callable[[], None
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_the_trainers_checkpoints_are_copied_and_not_written(tmp_path: Path, asynchronous: bool) -> None:
     examples = torch.ones(64, 8), torch.ones(64, 1)
-    with understudy.emulate("V100", no_data=True) as session:
+    with windtunnel.emulate("V100", no_data=True) as session:
         checkpoints = Checkpoints(tmp_path / "saved", every_steps=2, asynchronous=asynchronous)
         trainer = Trainer(1, num_gpus=1, checkpoint=checkpoints)
         trainer.fit(nn.Linear(8, 1), examples, loss=nn.MSELoss(), optimizer=torch.optim.Adam, batch_size=16)
@@ -123,7 +123,7 @@ def test_the_trainers_checkpoints_are_copied_and_not_written(tmp_path: Path, asy
 
 
 def test_a_trainer_on_the_cpu_writes_its_checkpoints(tmp_path: Path) -> None:
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         trainer = Trainer(1, num_gpus=0, checkpoint=Checkpoints(tmp_path, every_steps=2))
         examples = torch.ones(64, 8), torch.ones(64, 1)
         trainer.fit(nn.Linear(8, 1), examples, loss=nn.MSELoss(), optimizer=torch.optim.Adam, batch_size=16)
@@ -131,11 +131,11 @@ def test_a_trainer_on_the_cpu_writes_its_checkpoints(tmp_path: Path) -> None:
 
 
 def test_written_integers_stay_known() -> None:
-    with understudy.emulate("A100", no_data=True):
+    with windtunnel.emulate("A100", no_data=True):
         numbers = torch.arange(3, device="cuda")
         numbers[torch.tensor([0], device="cuda")] = 7
         numbers[numbers == 1] = 8
         assert numbers.tolist() == [7, 8, 2]
         numbers[[0]] = 9  # C++ keeps a list of indices to itself
-        with pytest.raises(understudy.errors.UnsupportedError, match="reads values of a device tensor"):
+        with pytest.raises(windtunnel.errors.UnsupportedError, match="reads values of a device tensor"):
             numbers.tolist()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from understudy.trace.operation import Kind
-from understudy.trace.trace import Record, Trace
+from windtunnel.trace.operation import Kind
+from windtunnel.trace.trace import Record, Trace
 
 pytestmark = pytest.mark.long
 """Each starts programs of its own."""
@@ -24,7 +24,7 @@ WAYS = ("ddp", "ddp_accumulating", "fsdp1", "fsdp2", "fsdp2_mixed", "tensor", "t
 def run(folder: Path, *options: str) -> tuple[list[Any], list[Trace]]:
     """What two ranks say of their memory and time, and their traces."""
     out, trace = folder / "seen", folder / "run.trace"
-    start = [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "2xA100", "--nproc-per-node", "2"]
+    start = [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", "2xA100", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*start, *options, "--trace", str(trace), str(PROGRAM), str(out)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-import understudy
-from understudy.errors import UnsupportedError
+import windtunnel
+from windtunnel.errors import UnsupportedError
 
 
 @pytest.fixture
 def session():
     """A rehearsal without data on one V100."""
-    with understudy.emulate("V100", no_data=True) as session:
+    with windtunnel.emulate("V100", no_data=True) as session:
         yield session
 
 
@@ -142,7 +142,7 @@ def test_generated_tokens_follow_those_of_the_prompt(session) -> None:
 
 
 def test_a_users_answer_comes_before_a_guess() -> None:
-    with understudy.emulate("V100", no_data=True, assume=3):
+    with windtunnel.emulate("V100", no_data=True, assume=3):
         assert torch.randn(8, device="cuda").argmax().item() == 3
         assert torch.tensor([7]).cuda().item() == 7
 

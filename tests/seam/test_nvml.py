@@ -5,10 +5,10 @@ from __future__ import annotations
 import pynvml
 import pytest
 
-from understudy import gpus
-from understudy.reports.parts.smi_data import SmiHost, SmiProcess
-from understudy.reports.smi import device_of
-from understudy.seam import nvml
+from windtunnel import gpus
+from windtunnel.reports.parts.smi_data import SmiHost, SmiProcess
+from windtunnel.reports.smi import device_of
+from windtunnel.seam import nvml
 
 
 def busy_host(name="V100", driver="460.106.00", cuda="11.2"):

@@ -13,7 +13,7 @@ from torch.cuda import _gpu_trace
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from understudy.session import Session
+from windtunnel.session import Session
 
 pytestmark = pytest.mark.usefixtures("session")
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.cuda import comm, nccl
 from torch.nn.parallel import gather, parallel_apply, replicate, scatter
 
-import understudy
-from understudy.trace.operation import Kind
+import windtunnel
+from windtunnel.trace.operation import Kind
 
 
 def on(*tensors):
@@ -254,7 +254,7 @@ def test_threads_of_replicas_take_turns_in_two_lanes(session):
 
 def test_dropout_in_threads_draws_the_same_numbers_every_time():
     def draw():
-        with understudy.emulate("2xV100"):
+        with windtunnel.emulate("2xV100"):
             torch.cuda.manual_seed_all(7)
             model = nn.DataParallel(nn.Dropout(0.5).cuda())
             return [model(torch.ones(256, 8, device="cuda")).cpu() for _ in range(10)]

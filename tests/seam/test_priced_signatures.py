@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from understudy import emulate
-from understudy.session import Session
+from windtunnel import emulate
+from windtunnel.session import Session
 
 
 def priced(session, name):

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import nn
 
-import understudy
-from understudy.trace.trace import Trace
+import windtunnel
+from windtunnel.trace.trace import Trace
 
 pytestmark = pytest.mark.long
 """Each starts programs of its own."""
@@ -64,11 +64,11 @@ def test_a_forked_child_begins_with_an_empty_trace(session):
 
 
 def run(folder, source, *options):
-    """The finished process of a program under `understudy run`."""
+    """The finished process of a program under `windtunnel run`."""
     script = folder / "program.py"
     script.write_text(source, encoding="utf-8")
     return subprocess.run(
-        [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "2xV100", *options, str(script)],
+        [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", "2xV100", *options, str(script)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -134,13 +134,13 @@ def test_a_forked_child_leaves_its_own_trace(tmp_path):
 
 
 SPAWNED = """
-import torch, torch.multiprocessing as mp, understudy
+import torch, torch.multiprocessing as mp, windtunnel
 
 def work(rank, queue):
     queue.put((rank, str(torch.ones(1, device=rank).device), torch.cuda.device_count()))
 
 if __name__ == "__main__":
-    with understudy.emulate("3xV100"):
+    with windtunnel.emulate("3xV100"):
         queue = mp.get_context("spawn").SimpleQueue()
         mp.spawn(work, (queue,), nprocs=2)
         print(sorted(queue.get() for _ in range(2)))
@@ -156,8 +156,8 @@ def test_spawned_children_of_an_emulation_begun_in_process_inherit_it(tmp_path):
 
 def test_the_environment_is_as_before_after_an_emulation():
     before = dict(os.environ)
-    with understudy.emulate("2xV100"):
-        assert "UNDERSTUDY_RUN" in os.environ
+    with windtunnel.emulate("2xV100"):
+        assert "WINDTUNNEL_RUN" in os.environ
     assert dict(os.environ) == before
 
 
@@ -191,9 +191,9 @@ def test_load_puts_storages_where_map_location_says(session, place, devices, wei
 
 
 def test_load_on_a_machine_with_fewer_devices():
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         data = saved(torch.ones(2, device="cuda:1"))
-    with understudy.emulate("1xV100"):
+    with windtunnel.emulate("1xV100"):
         with pytest.raises(RuntimeError, match=r"on CUDA device 1 but torch.cuda.device_count\(\) is 1"):
             torch.load(io.BytesIO(data))
         assert torch.load(io.BytesIO(data), map_location="cuda:0").get_device() == 0

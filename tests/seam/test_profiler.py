@@ -16,11 +16,11 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function, schedule, tensorboard_trace_handler
 from torch.profiler._memory_profiler import _CATEGORY_TO_INDEX, Category
 
-import understudy
-from understudy.seam.torch.profiler.chrome import Exact, Writer
-from understudy.seam.torch.profiler.tree import name_of
-from understudy.session import Session
-from understudy.trace.operation import Kind
+import windtunnel
+from windtunnel.seam.torch.profiler.chrome import Exact, Writer
+from windtunnel.seam.torch.profiler.tree import name_of
+from windtunnel.session import Session
+from windtunnel.trace.operation import Kind
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
 BIG = 2048
@@ -86,10 +86,10 @@ def test_the_emulation_does_not_show(session: Session, tmp_path: Path) -> None:
         squares()
     names = Counter(event.name for event in prof.events() if event.device_type == DeviceType.CPU)
     assert names["aten::mm"] == names["aten::matmul"] == 1
-    assert not any("understudy" in name for name in names)
+    assert not any("windtunnel" in name for name in names)
     python = [e["name"] for e in exported(prof, tmp_path / "trace.json") if e.get("cat") == "python_function"]
     assert any("test_profiler.py" in name for name in python)
-    assert not any("understudy" in name for name in python)
+    assert not any("windtunnel" in name for name in python)
 
 
 def test_the_table_shows_cuda_times(session: Session) -> None:
@@ -233,7 +233,7 @@ def test_work_on_the_host_alone_keeps_the_profilers_own_times(session: Session) 
 def test_nothing_of_it_stays() -> None:
     names = vars(torch.autograd.profiler)
     before = names["_enable_profiler"], names["_supported_activities"]
-    with understudy.emulate("V100") as session, profile(activities=BOTH):
+    with windtunnel.emulate("V100") as session, profile(activities=BOTH):
         squares()
         machine = session.machine
     assert (names["_enable_profiler"], names["_supported_activities"]) == before
@@ -311,7 +311,7 @@ def test_the_tree_of_events_is_the_programs(session: Session) -> None:
         x.add_(1)
         made.cpu()
     said = names_of(tree(prof))
-    assert not any(name.startswith("understudy") or "find_torch_dispatch_rule" in name for name in said)
+    assert not any(name.startswith("windtunnel") or "find_torch_dispatch_rule" in name for name in said)
     zeros = named(tree(prof), "aten::zeros")
     assert [child.name for child in zeros.children] == ["aten::empty", "aten::zero_"]
     assert zeros.parent.name.startswith("<built-in method zeros")

@@ -12,12 +12,12 @@ import torch
 import torch.cuda.comm
 from torch.autograd import Function
 
-import understudy
+import windtunnel
 
 
 @pytest.fixture(autouse=True)
 def two_gpus() -> Iterator[None]:
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         yield
 
 
@@ -153,7 +153,7 @@ def test_autocast_does_not_keep_the_tensors_of_a_graph_tree() -> None:
 
 
 def _autocast_cache() -> dict[int, Any]:
-    from understudy.seam.torch.install import ACTIVE
+    from windtunnel.seam.torch.install import ACTIVE
 
     return dict(ACTIVE[-1].autocast.cache)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-import understudy
-from understudy.session import Session
+import windtunnel
+from windtunnel.session import Session
 
 
 def test_a_seed_gives_the_same_numbers_again(session: Session) -> None:
@@ -23,7 +23,7 @@ def test_a_seed_gives_the_same_numbers_again(session: Session) -> None:
 def test_a_run_can_be_seeded() -> None:
     drawn = []
     for _ in range(2):
-        with understudy.emulate("V100", seed=5):
+        with windtunnel.emulate("V100", seed=5):
             drawn.append((torch.rand(3).tolist(), torch.rand(3, device="cuda").tolist(), random.random()))
     assert drawn[0] == drawn[1]
 

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-import understudy
-from understudy.seam.torch.kernels.recurrent_space import pieces
-from understudy.session import Session
-from understudy.trace.operation import Kind
+import windtunnel
+from windtunnel.seam.torch.kernels.recurrent_space import pieces
+from windtunnel.session import Session
+from windtunnel.trace.operation import Kind
 
 KINDS = [nn.LSTM, nn.GRU, nn.RNN]
 Kernels = list[str]
@@ -83,7 +83,7 @@ def test_inference_is_one_operator_too(kind: Any, session: Session) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_data_it_is_one_operator_with_shapes(kind: Any) -> None:
-    with understudy.emulate("V100", no_data=True) as session:
+    with windtunnel.emulate("V100", no_data=True) as session:
         net = kind(3, 4, 2, batch_first=True, dropout=0.5, bidirectional=True).cuda()
         packed = pack_padded_sequence(torch.randn(3, 5, 3, device="cuda"), [5, 3, 1], batch_first=True)
         padded, lengths = pad_packed_sequence(net(packed)[0], batch_first=True)
@@ -144,7 +144,7 @@ def test_without_cudnn_the_cells_run_and_have_second_derivatives(session: Sessio
     ("gpu", "cuda", "one"), [("A100", "13.0", True), ("A100", "12.8", False), ("T4", "13.0", False)]
 )
 def test_bfloat16_is_cudnns_with_a_wheel_that_carries_9_13_or_later(gpu: str, cuda: str, one: bool) -> None:
-    with understudy.emulate(gpu, cuda_version=cuda) as session:
+    with windtunnel.emulate(gpu, cuda_version=cuda) as session:
         net = nn.LSTM(3, 4).cuda().bfloat16()
         net(torch.randn(5, 2, 3, device="cuda", dtype=torch.bfloat16))[0].sum().backward()
         assert ("aten::_cudnn_rnn" in kernels(session)) is one

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
 
-import understudy
-from understudy.session import Session
-from understudy.trace.operation import Kind
+import windtunnel
+from windtunnel.session import Session
+from windtunnel.trace.operation import Kind
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
@@ -92,7 +92,7 @@ def test_what_has_parts_comes_back_late(make: Callable[[], torch.Tensor], sessio
 
 
 def test_without_data_the_lengths_decide_a_packed_sequence_s_shape() -> None:
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         packed = pack_padded_sequence(torch.randn(3, 5, 4, device="cuda"), [5, 3, 1], batch_first=True)
         assert (packed.data.shape, packed.data.device.type) == ((9, 4), "cuda")
         assert packed.batch_sizes.tolist() == [3, 2, 2, 1, 1]

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import understudy
-from understudy.seam.torch.dispatch import shapes
-from understudy.seam.torch.operators.plan import Plan
-from understudy.seam.torch.tags import storage_of
+import windtunnel
+from windtunnel.seam.torch.dispatch import shapes
+from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.tags import storage_of
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from understudy.seam.torch.tags import storage_of
     ],
 )
 def test_results_are_those_of_the_first_call(compute) -> None:  # type: ignore[no-untyped-def]
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         for made in (torch.ones(4, 6, dtype=torch.int32), torch.ones(4, 6), torch.ones(6, 4).t()):
             expected = compute(made)
             x = made.cuda()
@@ -39,7 +39,7 @@ def test_results_are_those_of_the_first_call(compute) -> None:  # type: ignore[n
 
 
 def test_each_result_has_memory_of_its_own_and_views_share_it() -> None:
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         x = torch.ones(256, device="cuda")
         before = torch.cuda.memory_allocated()
         kept = [x + 1 for _ in range(4)]
@@ -49,7 +49,7 @@ def test_each_result_has_memory_of_its_own_and_views_share_it() -> None:
 
 
 def test_writing_in_place_returns_the_tensor_and_counts_its_version() -> None:
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         x = torch.ones(8, device="cuda")
         versions = [x.add_(1)._version for _ in range(3)]
         assert versions == sorted(set(versions))
@@ -86,18 +86,18 @@ def _facts(x: torch.Tensor) -> tuple[object, ...]:
 )
 def test_what_differs_in_anything_that_matters_is_not_taken_for_the_same(first, second) -> None:  # type: ignore[no-untyped-def]
     made = torch.ones(4, 6)
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         x = made.cuda()
         for compute in (first, second):
             assert _facts(compute(x)) == _facts(compute(x))
         results = [_facts(first(x)), _facts(second(x))]
-    with understudy.emulate("V100"):
+    with windtunnel.emulate("V100"):
         x = made.cuda()
         assert results == [_facts(first(x)), _facts(second(x))]
 
 
 def test_the_default_dtype_counts() -> None:
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         x = torch.ones(3, dtype=torch.int64, device="cuda")
         try:
             found = []
@@ -110,7 +110,7 @@ def test_the_default_dtype_counts() -> None:
 
 
 def test_autocast_casts_before_and_grad_mode_after() -> None:
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         x, w = torch.ones(4, 4, device="cuda"), torch.nn.Parameter(torch.ones(4, 4, device="cuda"))
         for _ in range(2):
             assert (x @ w).requires_grad
@@ -124,7 +124,7 @@ def test_autocast_casts_before_and_grad_mode_after() -> None:
 
 
 def test_channels_last_images_stay_so() -> None:
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         x = torch.ones(2, 3, 4, 4, device="cuda")
         for _ in range(2):
             assert (x + 1).is_contiguous()
@@ -132,7 +132,7 @@ def test_channels_last_images_stay_so() -> None:
 
 
 def test_out_and_list_forms_return_what_they_are_to() -> None:
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         x, out = torch.ones(4, device="cuda"), torch.empty(0, device="cuda")
         many = [torch.ones(n, device="cuda") for n in (2, 3)]
         for step in range(3):
@@ -158,7 +158,7 @@ def test_a_number_that_changes_with_each_step_makes_no_entries_without_end(monke
 
 
 def test_refusals_are_not_remembered_as_results() -> None:
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         x = torch.ones(2, 3, device="cuda")
         for _ in range(2):
             assert (x @ x.t()).shape == (2, 2)
@@ -167,7 +167,7 @@ def test_refusals_are_not_remembered_as_results() -> None:
 
 
 def test_a_thread_remembers_with_the_others() -> None:
-    with understudy.emulate("V100", no_data=True):
+    with windtunnel.emulate("V100", no_data=True):
         x = torch.ones(8, device="cuda")
         found = [(x + 1).shape]
         thread = threading.Thread(target=lambda: found.append((x + 1).shape))
@@ -184,7 +184,7 @@ def test_a_mode_of_the_program_below_the_emulation_sees_every_operator() -> None
             self.seen += "add" in func.name()
             return func(*args, **(kwargs or {}))
 
-    with Counting() as counting, understudy.emulate("V100", no_data=True):
+    with Counting() as counting, windtunnel.emulate("V100", no_data=True):
         x = torch.ones(8, device="cuda")
         for _ in range(5):
             x + 1

@@ -20,7 +20,7 @@ PROGRAM = Path(__file__).parent / "programs" / "one_gpu.py"
 def run(folder: Path, *options: str) -> tuple[list[dict[str, Any]], Any]:
     """What the two ranks were told, and the findings of the run."""
     out, report = folder / "seen", folder / "report.json"
-    start = [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "2xV100", "--nproc-per-node", "2"]
+    start = [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", "2xV100", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*start, *options, "--report", str(report), str(PROGRAM), str(out)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-import understudy
-from understudy.session import Session
+import windtunnel
+from windtunnel.session import Session
 
 
 @pytest.fixture
 def stale() -> Iterator[Session]:
     """A V100 whose unordered readers are early."""
-    with understudy.emulate("V100", async_copies="stale") as emulated:
+    with windtunnel.emulate("V100", async_copies="stale") as emulated:
         yield emulated
 
 

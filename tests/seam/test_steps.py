@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch.optim import optimizer as optimizers
 
-from understudy import emulate
-from understudy.trace.operation import Kind
+from windtunnel import emulate
+from windtunnel.trace.operation import Kind
 
 
 def train(device: str, steps: int, **options):

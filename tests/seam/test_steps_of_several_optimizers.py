@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-import understudy
-from understudy.trace.operation import Kind
+import windtunnel
+from windtunnel.trace.operation import Kind
 
 STEPS = 6
 
 
 def steps_of(loop: Callable[[], None]) -> int:
     """How many steps the trace of a loop has."""
-    with understudy.emulate("A100") as session:
+    with windtunnel.emulate("A100") as session:
         loop()
     return sum(kind == Kind.STEP for kind in session.trace.rows.column(0))
 
@@ -63,7 +63,7 @@ def test_another_optimizer_takes_over_with_its_second_step() -> None:
 
 
 def test_the_second_optimizer_is_noted_with_its_own_kernels() -> None:
-    with understudy.emulate("A100") as session:
+    with windtunnel.emulate("A100") as session:
         layers = [nn.Linear(4, 4).cuda() for _ in range(2)]
         optimizers = [torch.optim.Adam(layer.parameters(), foreach=False) for layer in layers]
         for _ in range(STEPS):

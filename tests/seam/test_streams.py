@@ -15,10 +15,10 @@ import torch
 from torch import nn
 from torch.utils.benchmark import Timer
 
-import understudy
+import windtunnel
 from helpers.findings import errors
-from understudy.session import Session
-from understudy.trace.operation import Kind
+from windtunnel.session import Session
+from windtunnel.trace.operation import Kind
 
 BIG = 2048
 
@@ -355,7 +355,7 @@ def test_waiting_before_the_source_is_written_is_right(session: Session) -> None
 
 
 def test_copies_land_by_the_clock_when_asked() -> None:
-    with understudy.emulate("V100", async_copies="clock"):
+    with windtunnel.emulate("V100", async_copies="clock"):
         host = torch.zeros(4, pin_memory=True)
         host.copy_(torch.full((4,), 3.0, device="cuda"), non_blocking=True)
         time.sleep(1)
@@ -580,7 +580,7 @@ def test_small_copies_cost_the_host_less_where_it_does_not_wait_for_each(session
 
 
 def test_a_kernel_that_only_waits_leaves_the_device_to_others() -> None:
-    with understudy.emulate("V100") as session:
+    with windtunnel.emulate("V100") as session:
         x = torch.empty(1024, 4096, device="cuda")
         torch.cuda.synchronize()
         side = torch.cuda.Stream()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from understudy.session import Session
+from windtunnel.session import Session
 
 
 def parts() -> tuple[torch.Tensor, list[torch.Tensor]]:

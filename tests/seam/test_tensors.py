@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from understudy.session import Session
+from windtunnel.session import Session
 
 CUDA0, CUDA1 = torch.device("cuda", 0), torch.device("cuda", 1)
 FACTORIES = {

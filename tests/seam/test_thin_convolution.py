@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from understudy.session import Session
+from windtunnel.session import Session
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 import torch
 from threads import checkpoints, restless, stress, together
 
-import understudy
-from understudy.session import Session
-from understudy.trace.trace import Trace
+import windtunnel
+from windtunnel.session import Session
+from windtunnel.trace.trace import Trace
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -32,7 +32,7 @@ def trace_of_threads(devices: list[int], path: Path) -> bytes:
             x = x @ x / 32
         assert x.sum().item() == 1024
 
-    with understudy.emulate("4xV100") as session:
+    with windtunnel.emulate("4xV100") as session:
         threads = [threading.Thread(target=work, args=(device,)) for device in devices]
         for thread in threads:
             thread.start()
@@ -78,7 +78,7 @@ def test_a_recorded_tensor_dies_while_another_thread_has_the_machines_lock(sessi
 
 def test_threads_that_meet_an_operator_at_once_get_one_object(session: Session) -> None:
     """PyTorch makes one for each of them, and C++ may keep the one that is then replaced and freed."""
-    library = torch.library.Library("understudy_threads", "DEF")
+    library = torch.library.Library("windtunnel_threads", "DEF")
     names = [f"operator{number}" for number in range(50)]
     for name in names:
         library.define(f"{name}(Tensor x) -> Tensor")
@@ -88,7 +88,7 @@ def test_threads_that_meet_an_operator_at_once_get_one_object(session: Session) 
     def meet(number: int) -> None:
         for name in names:
             ready.wait()
-            found[name].append(getattr(torch.ops.understudy_threads, name).default)
+            found[name].append(getattr(torch.ops.windtunnel_threads, name).default)
 
     with restless():
         together(4, meet)

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from understudy.session import Session
-from understudy.trace.operation import Kind
+from windtunnel.session import Session
+from windtunnel.trace.operation import Kind
 
 torch.set_num_threads(1)
 

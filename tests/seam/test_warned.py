@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from understudy.session import Session
+from windtunnel.session import Session
 
 
 def resized() -> None:

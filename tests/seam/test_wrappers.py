@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
-from understudy.session import Session
+from windtunnel.session import Session
 
 
 class Wrapper(torch.Tensor):

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import torch
 
-import understudy
-from understudy.session import Session
-from understudy.trace.operation import Kind
-from understudy.train import read_checkpoint
-from understudy.train.checkpoints import Checkpoints
+import windtunnel
+from windtunnel.session import Session
+from windtunnel.trace.operation import Kind
+from windtunnel.train import read_checkpoint
+from windtunnel.train.checkpoints import Checkpoints
 
 SWITCH_SECONDS = 1e-6
 """How long a thread keeps Python's lock: short, so that threads meet everywhere."""
@@ -95,7 +95,7 @@ def consistent(session: Session) -> None:
 
 def stress(seed: int, threads: int = 4, steps: int = 12) -> None:
     """`wander` on several threads, each on a stream of its own (odd seeds) or all on the default one."""
-    with understudy.emulate("1xV100") as session, restless():
+    with windtunnel.emulate("1xV100") as session, restless():
         torch.zeros(1, device="cuda")
         together(threads, lambda number: wander(number, seed, steps, bool(seed % 2)))
         consistent(session)
@@ -120,7 +120,7 @@ def checkpoints(folder: Path, count: int, threads: int = 4) -> int:
             wrong[number] += any(not torch.equal(found[name], tensor) for name, tensor in expected.items())
         saver.close()
 
-    with understudy.emulate("1xV100"), restless():
+    with windtunnel.emulate("1xV100"), restless():
         together(threads, work)
     return sum(wrong)
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from slow_allocator import SlowAllocator
 
-from understudy.machine.memory.allocator import CachingAllocator
-from understudy.machine.memory.blocks import ALLOCATED, FREE, PENDING, SIZE_SHIFT, UNMAPPED
-from understudy.machine.memory.driver import DeviceMemory
-from understudy.machine.memory.oom_text import OutOfMemory
-from understudy.machine.memory.settings import parse
+from windtunnel.machine.memory.allocator import CachingAllocator
+from windtunnel.machine.memory.blocks import ALLOCATED, FREE, PENDING, SIZE_SHIFT, UNMAPPED
+from windtunnel.machine.memory.driver import DeviceMemory
+from windtunnel.machine.memory.oom_text import OutOfMemory
+from windtunnel.machine.memory.settings import parse
 
 MIB, GIB = 1 << 20, 1 << 30
 CONFS = (

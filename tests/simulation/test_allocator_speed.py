@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from understudy.machine.memory.allocator import CachingAllocator
-from understudy.machine.memory.driver import DeviceMemory
+from windtunnel.machine.memory.allocator import CachingAllocator
+from windtunnel.machine.memory.driver import DeviceMemory
 
 
 def run(operations, live_blocks, seed=11):

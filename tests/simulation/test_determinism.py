@@ -26,7 +26,7 @@ def test_threads_loaders_and_ranks_repeat() -> None:
 def test_a_run_waits_until_nobody_else_runs_in_the_shared_folder(tmp_path: Path) -> None:
     """Another checkout's programs of the same names must not come in between: `whole-step-graph` once differed so."""
     environment = dict(os.environ, TMPDIR=str(tmp_path))
-    shared = tmp_path / "understudy-behaviour"
+    shared = tmp_path / "windtunnel-behaviour"
     shared.mkdir()
     command = [sys.executable, str(TOOL), "record", str(tmp_path / "record"), "--only", "threads_apart"]
     with (shared / "lock").open("w") as lock:

@@ -9,13 +9,13 @@ from random import Random
 import pytest
 
 from helpers.operations import Collective, Copy, EventRecord, EventWait, Kernel, Operation, Synchronize, submit
-from understudy import gpus
-from understudy.machine.machine import Machine
-from understudy.machine.memory.settings import parse
-from understudy.machine.occupancy import FULL
-from understudy.session import build_machine
-from understudy.trace.operation import Kind, Signature
-from understudy.trace.trace import Record, Trace
+from windtunnel import gpus
+from windtunnel.machine.machine import Machine
+from windtunnel.machine.memory.settings import parse
+from windtunnel.machine.occupancy import FULL
+from windtunnel.session import build_machine
+from windtunnel.trace.operation import Kind, Signature
+from windtunnel.trace.trace import Record, Trace
 
 STREAMS = 5
 ON_DEVICE = (Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE)

@@ -7,13 +7,13 @@ import pytest
 import tensorflow as tf
 import torch
 
-import understudy
-from understudy import jax as us_jax
-from understudy import tensorflow as us_tensorflow
-from understudy import torch as us_torch
-from understudy.errors import UsageError
-from understudy.train import jax as train_jax
-from understudy.train import load_parameters
+import windtunnel
+from windtunnel import jax as us_jax
+from windtunnel import tensorflow as us_tensorflow
+from windtunnel import torch as us_torch
+from windtunnel.errors import UsageError
+from windtunnel.train import jax as train_jax
+from windtunnel.train import load_parameters
 
 VALUES = np.arange(24, dtype=np.float32).reshape(4, 6)
 LIBRARIES = {"torch": us_torch, "jax": us_jax, "tensorflow": us_tensorflow}
@@ -23,7 +23,7 @@ PAIRS = [(source, target) for source in LIBRARIES for target in LIBRARIES if sou
 @pytest.fixture(scope="module", autouse=True)
 def session():
     """Two emulated V100 for all three; TensorFlow wants them before its first operation, so once for the module."""
-    with understudy.emulate("2xV100") as session:
+    with windtunnel.emulate("2xV100") as session:
         yield session
 
 

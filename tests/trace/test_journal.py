@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from understudy.errors import FileFormatError
-from understudy.trace import journal
-from understudy.trace.operation import Kind, Lane, Note, Signature, Site
-from understudy.trace.trace import Trace
+from windtunnel.errors import FileFormatError
+from windtunnel.trace import journal
+from windtunnel.trace.operation import Kind, Lane, Note, Signature, Site
+from windtunnel.trace.trace import Trace
 
 
 def add(trace: Trace, number: int) -> None:
@@ -66,7 +66,7 @@ def test_rows_after_the_end_undo_the_end(written: tuple[Trace, Path, list[int]])
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "1.journal").write_bytes(b"something else")
-    with pytest.raises(FileFormatError, match="has no records that this version of understudy can read"):
+    with pytest.raises(FileFormatError, match="has no records that this version of windtunnel can read"):
         journal.read(tmp_path / "1.journal")
 
 

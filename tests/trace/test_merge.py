@@ -1,8 +1,8 @@
 """Traces of several processes as one."""
 
-from understudy.trace.merge import merge
-from understudy.trace.operation import Kind, Lane, Note, Signature, Site
-from understudy.trace.trace import Trace
+from windtunnel.trace.merge import merge
+from windtunnel.trace.operation import Kind, Lane, Note, Signature, Site
+from windtunnel.trace.trace import Trace
 
 
 def process(rank: int, physical: list[int], device: int = 0) -> Trace:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-import understudy
-from understudy.session import Session
+import windtunnel
+from windtunnel.session import Session
 
 
 @pytest.fixture(autouse=True)
@@ -19,5 +19,5 @@ def one_thread() -> None:
 @pytest.fixture
 def session() -> Iterator[Session]:
     """Three emulated V100."""
-    with understudy.emulate("3xV100") as emulated:
+    with windtunnel.emulate("3xV100") as emulated:
         yield emulated

@@ -21,9 +21,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from understudy import torch as us
-from understudy.train import Callback, Tensors, Trainer, seed_all
-from understudy.train.strategies import Distributed
+from windtunnel import torch as wt
+from windtunnel.train import Callback, Tensors, Trainer, seed_all
+from windtunnel.train.strategies import Distributed
 
 EPOCHS, BATCH = 5, 8
 ROWS = 16 if "RANK" in os.environ else 64  # among several processes nothing is captured: few steps will do
@@ -368,8 +368,8 @@ def differs(mine: Any, theirs: Any) -> str | None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    rank, world, gpus = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), us.num_gpus()
-    device = us.gpu(int(os.environ["LOCAL_RANK"]) % gpus) if gpus else us.cpu()
+    rank, world, gpus = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), wt.num_gpus()
+    device = wt.gpu(int(os.environ["LOCAL_RANK"]) % gpus) if gpus else wt.cpu()
     if gpus:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if gpus else "gloo")

@@ -34,10 +34,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 from training import ADAM, housing, network, weights
 
-import understudy
-from understudy.errors import FileFormatError
-from understudy.train import Callback, Checkpoints, Trainer
-from understudy.train.checkpoint import folders, newest, read_checkpoint
+import windtunnel
+from windtunnel.errors import FileFormatError
+from windtunnel.train import Callback, Checkpoints, Trainer
+from windtunnel.train.checkpoint import folders, newest, read_checkpoint
 
 ROWS_PER_STEP = 48
 """Of all processes together where their number changes."""
@@ -118,7 +118,7 @@ def start(folder: Path, result: Path, resume: bool | Path, how: Series, ranks: i
             os.environ.update({name: str(value) for name, value in place.items()})
             os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         total_rows = ROWS_PER_STEP if len(how.ranks) > 1 else 0
-        with understudy.emulate("1") if how.emulated else nullcontext():
+        with windtunnel.emulate("1") if how.emulated else nullcontext():
             found = weights(train(folder, how.epochs, resume, total_rows))
         if rank == 0:
             torch.save(found, result)

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from understudy.train import Module, Tensors, Trainer
+from windtunnel.train import Module, Tensors, Trainer
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1)
 X = torch.randn(30, 3, generator=torch.Generator().manual_seed(3))

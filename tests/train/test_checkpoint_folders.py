@@ -15,10 +15,10 @@ import torch
 from torch import nn
 from training import ADAM, housing, network, weights
 
-from understudy.errors import FileFormatError, UsageError
-from understudy.train import Callback, Checkpoints, Trainer
-from understudy.train.checkpoint import MODEL, STATE, Snapshot, folders, newest, read_checkpoint, write_checkpoint
-from understudy.train.checkpoints import BEST
+from windtunnel.errors import FileFormatError, UsageError
+from windtunnel.train import Callback, Checkpoints, Trainer
+from windtunnel.train.checkpoint import MODEL, STATE, Snapshot, folders, newest, read_checkpoint, write_checkpoint
+from windtunnel.train.checkpoints import BEST
 
 
 class Crash(Callback):
@@ -246,7 +246,7 @@ def test_a_second_training_of_this_process_is_refused(tmp_path):
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from understudy.train.lock import FolderLock
+from windtunnel.train.lock import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
 lock.acquire()
 if os.fork() == 0:  # as a DataLoader's worker, which outlives a parent that was killed
@@ -286,7 +286,7 @@ def test_a_file_where_the_folder_should_be_is_said_before_training(tmp_path):
     assert (tmp_path / "file").read_text() == "in the way"
 
 
-@pytest.mark.parametrize("path", ["/sys/kernel", "/sys/understudy/checkpoints"])
+@pytest.mark.parametrize("path", ["/sys/kernel", "/sys/windtunnel/checkpoints"])
 def test_a_folder_that_may_not_be_written_to_is_said_before_training(path):
     with pytest.raises(UsageError, match=f"checkpoints cannot be written to {path}"):
         train(Path(path))
@@ -309,7 +309,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_older_checkpoints_whole(tmp_path
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     last_line = done.stderr.strip().splitlines()[-1]
     assert last_line == (
-        f"understudy.errors.UsageError: the checkpoint step-0000000018 could not be written to {tmp_path} (File too "
+        f"windtunnel.errors.UsageError: the checkpoint step-0000000018 could not be written to {tmp_path} (File too "
         "large): make room, or let this process write to it, and go on from the previous checkpoint with resume=True."
     )
     assert {name: read_checkpoint(tmp_path / name)["position"] for name in names(tmp_path)} == before

@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, DistributedSampler, Sampler, Subset, TensorDataset
 
-from understudy import torch as us
-from understudy.errors import UsageError
-from understudy.train import Tensors, Trainer
-from understudy.train.data import batch_size_of
+from windtunnel import torch as wt
+from windtunnel.errors import UsageError
+from windtunnel.train import Tensors, Trainer
+from windtunnel.train.data import batch_size_of
 
 STILL = functools.partial(torch.optim.SGD, lr=0.0)
 X = torch.arange(12.0).view(12, 1)
@@ -106,7 +106,7 @@ def test_set_epoch_is_called_of_samplers_of_ones_own():
 def test_gathered_rows_may_be_counted_from_the_end_or_lie_on_a_gpu(session):
     backwards = DataLoader(TensorDataset(X, X), 4, sampler=[-1, -2, -3, 0])
     assert seen(backwards) == [[11, 10, 9, 0]]
-    on_gpu = TensorDataset(X.to(us.gpu(0)), X.to(us.gpu(0)))
+    on_gpu = TensorDataset(X.to(wt.gpu(0)), X.to(wt.gpu(0)))
     assert seen(DataLoader(on_gpu, 12), num_gpus=1, graph=False) == [list(range(12))]
 
 

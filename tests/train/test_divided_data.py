@@ -22,10 +22,10 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from understudy.errors import UsageError
-from understudy.train import Tensors, Trainer
-from understudy.train.feed import make_feed
-from understudy.train.strategies import SingleDevice
+from windtunnel.errors import UsageError
+from windtunnel.train import Tensors, Trainer
+from windtunnel.train.feed import make_feed
+from windtunnel.train.strategies import SingleDevice
 
 ROWS = 23
 X = torch.arange(float(ROWS)).view(ROWS, 1)

@@ -13,10 +13,10 @@ from PIL import Image
 from torch import nn
 from training import ADAM, housing, network
 
-from understudy import torch as us
-from understudy.errors import UsageError
-from understudy.train import Board, HyperParameters, Module, Trainer, add_to_class, set_scratch_params_device
-from understudy.train.board import in_notebook
+from windtunnel import torch as wt
+from windtunnel.errors import UsageError
+from windtunnel.train import Board, HyperParameters, Module, Trainer, add_to_class, set_scratch_params_device
+from windtunnel.train.board import in_notebook
 
 
 class Regression(Module):
@@ -70,8 +70,8 @@ def test_hyper_parameters_may_be_left_out():
 
 # mission 58
 def test_gpus_are_at_most_those_that_are_there(session):
-    assert Trainer(1, num_gpus=8).gpus == [us.gpu(0), us.gpu(1), us.gpu(2)]
-    assert Trainer(1, num_gpus=2).gpus == [us.gpu(0), us.gpu(1)]
+    assert Trainer(1, num_gpus=8).gpus == [wt.gpu(0), wt.gpu(1), wt.gpu(2)]
+    assert Trainer(1, num_gpus=2).gpus == [wt.gpu(0), wt.gpu(1)]
     assert Trainer(1).gpus == []
 
 
@@ -80,8 +80,8 @@ def test_prepare_batch_moves_each_array(session):
     trainer = Trainer(1, num_gpus=1)
     batch = [torch.ones(2), torch.ones(3)]
     trainer.placement.setup(trainer.gpus)
-    assert us.device_of(trainer.prepare_batch(batch)) == us.gpu(0)
-    assert us.device_of(batch) == us.cpu()
+    assert wt.device_of(trainer.prepare_batch(batch)) == wt.gpu(0)
+    assert wt.device_of(batch) == wt.cpu()
 
 
 # mission 60, 63
@@ -91,7 +91,7 @@ def test_prepare_model_gives_it_the_trainer_and_the_limits(session):
     assert model.trainer is trainer
     assert trainer.model is model
     assert model.board.xlim == [0, 7]
-    assert us.device_of(model) == us.gpu(0)
+    assert wt.device_of(model) == wt.gpu(0)
 
 
 # mission 51, 53, 54
@@ -99,10 +99,10 @@ def test_a_lazy_module_trains_on_the_gpu(session):
     model = Regression()
     history = Trainer(3, num_gpus=1, progress=False).fit(model, housing(), housing())
     assert history[-1]["val_loss"] < history[0]["val_loss"]
-    assert model.net[0].weight.data.device == us.gpu(0)
-    outputs = model(torch.ones(2, 13, device=us.gpu(0)))
+    assert model.net[0].weight.data.device == wt.gpu(0)
+    outputs = model(torch.ones(2, 13, device=wt.gpu(0)))
     assert outputs.shape == (2, 1)
-    assert outputs.device == us.gpu(0)
+    assert outputs.device == wt.gpu(0)
     assert type(outputs.grad_fn).__name__ == "AddmmBackward0"
 
 
@@ -142,7 +142,7 @@ def test_scratch_parameters_train_after_the_move(session):
     tensors = model.scratch_parameters()
     history = Trainer(10, num_gpus=1, progress=False).fit(model, housing())
     assert all(now is before for now, before in zip(model.scratch_parameters(), tensors, strict=True))
-    assert {tensor.device for tensor in tensors} == {us.gpu(0)}
+    assert {tensor.device for tensor in tensors} == {wt.gpu(0)}
     assert all(tensor.is_leaf and tensor.grad is not None for tensor in tensors)
     assert history[-1]["train_loss"] < history[0]["train_loss"]
 
@@ -150,7 +150,7 @@ def test_scratch_parameters_train_after_the_move(session):
 def test_scratch_parameters_stay_where_they_are():
     model = Scratch()
     before = model.weight.data_ptr()
-    set_scratch_params_device(model, us.cpu())
+    set_scratch_params_device(model, wt.cpu())
     assert model.weight.data_ptr() == before
 
 
@@ -198,7 +198,7 @@ def test_board_draws_what_it_was_given():
 
 
 def test_board_leaves_pyplot_alone():
-    program = "import sys; from understudy.train import Board; Board().png(); print('matplotlib.pyplot' in sys.modules)"
+    program = "import sys; from windtunnel.train import Board; Board().png(); print('matplotlib.pyplot' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

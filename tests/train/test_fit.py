@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from training import ADAM, housing, network, weights
 
-from understudy import torch as us
-from understudy.errors import UsageError
-from understudy.train import Callback, EarlyStopping, Module, Tensors, Trainer, add_to_class, seed_all
+from windtunnel import torch as wt
+from windtunnel.errors import UsageError
+from windtunnel.train import Callback, EarlyStopping, Module, Tensors, Trainer, add_to_class, seed_all
 
 
 def bare_loop(model: nn.Module, batches, epochs: int, clip: float = 0) -> None:
@@ -329,4 +329,4 @@ def test_model_is_not_changed_by_prepare_where_it_has_no_board():
     before = set(vars(model))
     trained(model=model)
     assert set(vars(model)) == before
-    assert us.device_of(copy.deepcopy(model)) == us.cpu()
+    assert wt.device_of(copy.deepcopy(model)) == wt.cpu()

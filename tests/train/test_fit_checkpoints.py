@@ -20,10 +20,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from training import ADAM, SHARDED, housing, launch_trainings, network, weights
 
-import understudy
-from understudy import torch as us
-from understudy.errors import FileFormatError, InternalError, UsageError
-from understudy.train import (
+import windtunnel
+from windtunnel import torch as wt
+from windtunnel.errors import FileFormatError, InternalError, UsageError
+from windtunnel.train import (
     Callback,
     Checkpoints,
     EarlyStopping,
@@ -32,7 +32,7 @@ from understudy.train import (
     read_checkpoint,
     save_parameters,
 )
-from understudy.train.checkpoint import STATE, Encoder, Snapshot, decode, folders, write_checkpoint
+from windtunnel.train.checkpoint import STATE, Encoder, Snapshot, decode, folders, write_checkpoint
 
 
 class Crash(Callback):
@@ -143,7 +143,7 @@ def test_training_moves_between_numbers_of_processes(tmp_path):
     (resumed,) = launch_trainings(2, tmp_path, ("fsdp", "tensors", again), gpus=bool(SHARDED))
     model = network()
     trainer = Trainer(3, progress=False, gradient_clip_val=1.0)
-    from understudy.train import Tensors
+    from windtunnel.train import Tensors
 
     trainer.fit(model, Tensors(inputs, target, batch_size=48, shuffle=False), loss=nn.MSELoss(), optimizer=ADAM)
     torch.testing.assert_close(torch.tensor(resumed["weights"]), weights(model), rtol=1e-4, atol=1e-5)
@@ -199,8 +199,8 @@ def test_parameters_are_written_and_read_across_devices(session, tmp_path):
     save_parameters(model, tmp_path / "model.safetensors")
     on_cpu = load_parameters(nn.Sequential(*network(), nn.Identity())[:4], tmp_path / "model.safetensors")
     on_gpu = load_parameters(network().to("cuda:0"), tmp_path / "model.safetensors")
-    assert us.device_of(on_cpu) == us.cpu()
-    assert us.device_of(on_gpu) == us.gpu(0)
+    assert wt.device_of(on_cpu) == wt.cpu()
+    assert wt.device_of(on_gpu) == wt.gpu(0)
     assert torch.equal(weights(on_cpu), weights(model))
     assert torch.equal(weights(on_gpu), weights(model))
 
@@ -281,7 +281,7 @@ def test_a_snapshot_is_not_changed_by_later_steps(tmp_path):
 
 
 def test_a_copy_that_is_not_what_the_gpu_held_is_not_written(tmp_path):
-    with understudy.emulate("1"):
+    with windtunnel.emulate("1"):
         snapshot = Snapshot({"model": {"weight": torch.arange(5.0, device="cuda")}})
         snapshot.model["weight"].fill_(3)  # before it arrived, and again after
         torch.cuda.synchronize()
@@ -312,7 +312,7 @@ import sys, torch
 sys.path.insert(0, {helpers!r})
 from training import ADAM, housing, network
 from torch import nn
-from understudy.train import Callback, Trainer
+from windtunnel.train import Callback, Trainer
 class Say(Callback):
     def on_step_end(self, trainer):
         if trainer.step == 20:

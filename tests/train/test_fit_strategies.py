@@ -11,11 +11,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from training import ADAM, SHARDED, housing, launch_trainings, network, weights
 
-from understudy import torch as us
-from understudy.errors import UsageError
-from understudy.train import Module, Tensors, Trainer
-from understudy.train.data import shares
-from understudy.train.strategies import STRATEGIES, DataParallel, Distributed, Sharded, SingleDevice, choose
+from windtunnel import torch as wt
+from windtunnel.errors import UsageError
+from windtunnel.train import Module, Tensors, Trainer
+from windtunnel.train.data import shares
+from windtunnel.train.strategies import STRATEGIES, DataParallel, Distributed, Sharded, SingleDevice, choose
 
 
 def single(batch_size: int = 48, **options) -> Trainer:
@@ -91,9 +91,9 @@ def test_emulated_gpus_agree_with_the_cpu(session, asked, used):
     trainer = Trainer(3, num_gpus=asked, progress=False, gradient_clip_val=1.0)
     data = Tensors(inputs, target, batch_size=48, shuffle=False)
     history = trainer.fit(model, data, (inputs, target), loss=nn.MSELoss(), optimizer=ADAM, batch_size=7)
-    assert trainer.gpus == [us.gpu(i) for i in range(used)]
+    assert trainer.gpus == [wt.gpu(i) for i in range(used)]
     assert trainer.placement.name == ("dp" if used > 1 else "single")
-    assert us.device_of(model) == (us.gpu(0) if used else us.cpu())
+    assert wt.device_of(model) == (wt.gpu(0) if used else wt.cpu())
     expected = single()
     assert history[-1] == pytest.approx(expected.history[-1], rel=1e-4)
     torch.testing.assert_close(weights(model), weights(expected.model), rtol=1e-4, atol=1e-5)
@@ -101,7 +101,7 @@ def test_emulated_gpus_agree_with_the_cpu(session, asked, used):
 
 def test_without_gpus_the_cpu_is_used():  # mission 58
     trainer = Trainer(1, num_gpus=8)
-    assert (trainer.gpus, trainer.device, trainer.placement.name) == ([], us.cpu(), "single")
+    assert (trainer.gpus, trainer.device, trainer.placement.name) == ([], wt.cpu(), "single")
 
 
 # mission 117

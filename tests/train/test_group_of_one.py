@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from understudy.errors import UsageError
-from understudy.train import Callback, Trainer
+from windtunnel.errors import UsageError
+from windtunnel.train import Callback, Trainer
 
 SGD = functools.partial(torch.optim.SGD, lr=0.05)
 X = torch.arange(12.0).view(12, 1) / 12

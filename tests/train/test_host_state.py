@@ -8,20 +8,20 @@ import pytest
 import torch
 from host_cases import CASES, by_hand, by_trainer, differs
 
-import understudy
-from understudy import torch as us
+import windtunnel
+from windtunnel import torch as wt
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_on_the_cpu(name):
-    assert differs(by_hand(CASES[name], us.cpu()), by_trainer(CASES[name])) is None
+    assert differs(by_hand(CASES[name], wt.cpu()), by_trainer(CASES[name])) is None
 
 
 @pytest.fixture(scope="module")
 def gpu() -> Iterator[torch.device]:
     """One emulated V100 for all cases."""
-    with understudy.emulate("V100"):
-        yield us.gpu(0)
+    with windtunnel.emulate("V100"):
+        yield wt.gpu(0)
 
 
 STAY_EAGER = {

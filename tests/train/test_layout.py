@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-import understudy
-from understudy.errors import UsageError
-from understudy.train import Tensors, Trainer
+import windtunnel
+from windtunnel.errors import UsageError
+from windtunnel.train import Tensors, Trainer
 
 IMAGES = torch.randn(32, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(32) % 4
@@ -36,7 +36,7 @@ def is_channels_last(model: nn.Module) -> bool:
     [("A100", "bf16", True), ("A100", "tf32", True), ("A100", "fp32", False), ("P100", "fp16", False)],
 )
 def test_taken_where_tensor_cores_compute(gpu, precision, expected):
-    with understudy.emulate(gpu):
+    with windtunnel.emulate(gpu):
         model, _ = trained(precision=precision)
         assert is_channels_last(model) is expected
 
@@ -55,7 +55,7 @@ def test_activations_follow_the_weights():
 
 @pytest.mark.parametrize("num_gpus", [0, 1])
 def test_numbers_are_those_of_the_other_format(num_gpus):
-    with understudy.emulate("A100"):
+    with windtunnel.emulate("A100"):
         model, loss = trained(num_gpus, channels_last=True)
         _, other = trained(num_gpus, channels_last=False)
         assert is_channels_last(model)
@@ -72,9 +72,9 @@ def test_a_checkpoint_goes_on_in_the_other_format(tmp_path):
 
 
 def test_sharded_parameters_cannot_have_it():
-    from understudy.train.layout import wants_channels_last
-    from understudy.train.precision import Precision
-    from understudy.train.strategies import choose
+    from windtunnel.train.layout import wants_channels_last
+    from windtunnel.train.precision import Precision
+    from windtunnel.train.strategies import choose
 
     with pytest.raises(UsageError, match="does not work with strategy 'fsdp'"):
         wants_channels_last(True, network(), choose("fsdp", 1), Precision("bf16"))

@@ -12,8 +12,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 from training import ADAM, housing, network
 
-from understudy.train import CSVLogger, TensorBoardLogger, Trainer
-from understudy.train.progress import Progress
+from windtunnel.train import CSVLogger, TensorBoardLogger, Trainer
+from windtunnel.train.progress import Progress
 
 
 def train(**options) -> Trainer:
@@ -107,8 +107,8 @@ def test_short_training_gets_no_bar():
 # mission 49
 def test_progress_forces_no_synchronization(session, monkeypatch):
     console, file = terminal()
-    monkeypatch.setattr("understudy.train.progress.INTERVAL_S", 0.0)
-    monkeypatch.setattr("understudy.train.trainer.Progress", lambda *given: Progress(*given, console=console))
+    monkeypatch.setattr("windtunnel.train.progress.INTERVAL_S", 0.0)
+    monkeypatch.setattr("windtunnel.train.trainer.Progress", lambda *given: Progress(*given, console=console))
     waits = []
     for progress in (False, True):
         before = sum(finding.times for finding in session.findings() if finding.code == "host-sync")

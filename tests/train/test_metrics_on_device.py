@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from understudy import torch as us
-from understudy.errors import UsageError
-from understudy.trace.operation import Kind
-from understudy.train import Metrics
-from understudy.train.metrics import state_of_rank
+from windtunnel import torch as wt
+from windtunnel.errors import UsageError
+from windtunnel.trace.operation import Kind
+from windtunnel.train import Metrics
+from windtunnel.train.metrics import state_of_rank
 
 
 class Largest:
@@ -90,7 +90,7 @@ def test_reading_never_waits(session):
         metrics.add("norm", heavy.norm())
     assert metrics.read() == {}
     assert waits(session) == before
-    us.synchronize()
+    wt.synchronize()
     assert set(metrics.read()) == {"norm"}
 
 

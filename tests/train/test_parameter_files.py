@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from understudy.errors import UsageError
-from understudy.train import load_parameters, save_parameters
-from understudy.train.frameworks import parameters
+from windtunnel.errors import UsageError
+from windtunnel.train import load_parameters, save_parameters
+from windtunnel.train.frameworks import parameters
 
 ARRAYS = {
     "scalar": np.float32(3).reshape(()),
@@ -54,8 +54,8 @@ def test_a_file_that_cannot_be_written_is_one_sentence(path: str, tmp_path: Path
 
 FULL = """
 import resource, signal, sys, torch
-from understudy.errors import UsageError
-from understudy.train import save_parameters
+from windtunnel.errors import UsageError
+from windtunnel.train import save_parameters
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:

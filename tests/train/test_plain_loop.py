@@ -12,11 +12,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from training import launch
 
-from understudy import torch as us
-from understudy.errors import UsageError
-from understudy.train import Callback, Checkpoints, EarlyStopping, Metrics, Module, Trainer, read_checkpoint
-from understudy.train.checkpoint import folders
-from understudy.train.metrics import state_of_rank
+from windtunnel import torch as wt
+from windtunnel.errors import UsageError
+from windtunnel.train import Callback, Checkpoints, EarlyStopping, Metrics, Module, Trainer, read_checkpoint
+from windtunnel.train.checkpoint import folders
+from windtunnel.train.metrics import state_of_rank
 
 SGD = functools.partial(torch.optim.SGD, lr=0.05)
 STILL = functools.partial(torch.optim.SGD, lr=0.0)
@@ -377,7 +377,7 @@ def test_sparse_gradients_are_trained_by_an_optimizer_that_takes_them():
 
 
 def test_timers_may_be_nested():
-    timer = us.timer("cpu")
+    timer = wt.timer("cpu")
     with timer, timer:
         pass
     inner, outer = timer.timing.times_s
@@ -385,21 +385,21 @@ def test_timers_may_be_nested():
 
 
 def test_a_policy_may_be_used_again():
-    policy = us.policy("error")
+    policy = wt.policy("error")
     modes = []
     for _ in range(2):
         with policy:
-            modes.append(us.Policy.mode)
+            modes.append(wt.Policy.mode)
             with policy:
-                modes.append(us.Policy.mode)
+                modes.append(wt.Policy.mode)
     assert modes == ["error"] * 4
-    assert us.Policy.mode == "silent"
+    assert wt.Policy.mode == "silent"
 
 
 def test_copies_obey_the_policy(session):
-    with us.policy("error"), pytest.raises(UsageError, match=r"us\.copy copies 4 bytes from cpu to cuda:0"):
-        us.copy(torch.ones(1), us.gpu(0))
-    us.copy(torch.ones(1, device="cuda"), us.gpu(0))
+    with wt.policy("error"), pytest.raises(UsageError, match=r"us\.copy copies 4 bytes from cpu to cuda:0"):
+        wt.copy(torch.ones(1), wt.gpu(0))
+    wt.copy(torch.ones(1, device="cuda"), wt.gpu(0))
 
 
 @pytest.mark.long

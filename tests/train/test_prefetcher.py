@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from understudy import torch as us
-from understudy.errors import UsageError
-from understudy.trace.operation import Kind
-from understudy.train import Prefetcher
+from windtunnel import torch as wt
+from windtunnel.errors import UsageError
+from windtunnel.trace.operation import Kind
+from windtunnel.train import Prefetcher
 
 Pair = collections.namedtuple("Pair", "inputs target")
 
@@ -28,9 +28,9 @@ def test_on_the_cpu_batches_are_the_loaders_own():
 
 # mission 99, 100
 def test_nested_batches_arrive_in_order_on_the_gpu(session):
-    for i, batch in enumerate(Prefetcher(batches(), us.gpu(0))):
+    for i, batch in enumerate(Prefetcher(batches(), wt.gpu(0))):
         assert isinstance(batch, Pair)
-        assert us.device_of(batch) == us.gpu(0)
+        assert wt.device_of(batch) == wt.gpu(0)
         assert batch.target["name"] == f"batch {i}"
         assert batch.inputs.shape == (8 + i, 3)
         assert batch.inputs.cpu().eq(i).all()
@@ -42,7 +42,7 @@ def test_no_check_finds_anything(session, pin_memory):  # mission 101
     data = TensorDataset(torch.randn(1024, 256), torch.randint(10, (1024,)))
     weight = torch.randn(256, 2048, device="cuda")
     total = torch.zeros((), device="cuda")
-    for inputs, _ in Prefetcher(DataLoader(data, 128, pin_memory=pin_memory), us.gpu(0)):
+    for inputs, _ in Prefetcher(DataLoader(data, 128, pin_memory=pin_memory), wt.gpu(0)):
         for _ in range(8):
             total += (inputs @ weight).square().mean()
     assert total.item() > 0
@@ -54,10 +54,10 @@ def test_copies_overlap_with_compute(session):
     data = [torch.randn(256, 1024) for _ in range(6)]
     weight = torch.randn(1024, 1024, device="cuda")
     begin = len(session.trace)
-    for inputs in Prefetcher(data, us.gpu(0)):
+    for inputs in Prefetcher(data, wt.gpu(0)):
         for _ in range(12):
             inputs = inputs @ weight
-    us.synchronize()
+    wt.synchronize()
     records = list(session.trace)[begin:]
     copies = [record for record in records if record.kind == Kind.COPY]
     kernels = [record for record in records if record.kind == Kind.KERNEL]
@@ -78,7 +78,7 @@ def test_an_error_of_the_loader_passes_and_ends_it(session):
             closed.append(True)
 
     with pytest.raises(OSError, match="disk"):
-        list(Prefetcher(failing(), us.gpu(0)))
+        list(Prefetcher(failing(), wt.gpu(0)))
     assert closed == [True]
 
 
@@ -87,7 +87,7 @@ def test_the_batches_before_an_error_are_used(session):
         yield from (torch.tensor([float(i)]) for i in range(3))
         raise KeyError("row 3")
 
-    batches = iter(Prefetcher(failing(), us.gpu(0)))
+    batches = iter(Prefetcher(failing(), wt.gpu(0)))
     assert [next(batches).item() for _ in range(3)] == [0, 1, 2]
     with pytest.raises(KeyError, match="row 3"):
         next(batches)
@@ -101,7 +101,7 @@ def test_a_loader_may_use_its_memory_again(session, pinned):
         for i in range(5):
             yield buffer.fill_(i)
 
-    assert [batch.mean().item() for batch in Prefetcher(refilling(), us.gpu(0))] == [0, 1, 2, 3, 4]
+    assert [batch.mean().item() for batch in Prefetcher(refilling(), wt.gpu(0))] == [0, 1, 2, 3, 4]
 
 
 def test_leaving_early_closes_the_loader(session):
@@ -114,8 +114,8 @@ def test_leaving_early_closes_the_loader(session):
         finally:
             closed.append(True)
 
-    for batch in Prefetcher(endless(), us.gpu(0)):
-        assert batch.device == us.gpu(0)
+    for batch in Prefetcher(endless(), wt.gpu(0)):
+        assert batch.device == wt.gpu(0)
         break
     assert closed == [True]
 
@@ -128,7 +128,7 @@ def test_without_reading_ahead_the_loader_is_where_the_loop_is(session):
             taken.append(i)
             yield torch.ones(1)
 
-    prefetcher = Prefetcher(counting(), us.gpu(0))
+    prefetcher = Prefetcher(counting(), wt.gpu(0))
     prefetcher.ahead = False
     for used, _ in enumerate(prefetcher):
         assert len(taken) == used + 1
@@ -136,10 +136,10 @@ def test_without_reading_ahead_the_loader_is_where_the_loop_is(session):
 
 # mission 41
 def test_the_policy_covers_its_copies(session):
-    with us.policy("error"), pytest.raises(UsageError, match="the Prefetcher copies 12 bytes from cpu to cuda:0"):
-        next(iter(Prefetcher([torch.ones(3)], us.gpu(0))))
-    with us.policy("warn"), pytest.warns(us.DeviceCopyWarning, match="the Prefetcher copies 12 bytes"):
-        next(iter(Prefetcher([torch.ones(3)], us.gpu(0))))
+    with wt.policy("error"), pytest.raises(UsageError, match="the Prefetcher copies 12 bytes from cpu to cuda:0"):
+        next(iter(Prefetcher([torch.ones(3)], wt.gpu(0))))
+    with wt.policy("warn"), pytest.warns(wt.DeviceCopyWarning, match="the Prefetcher copies 12 bytes"):
+        next(iter(Prefetcher([torch.ones(3)], wt.gpu(0))))
 
 
 def test_length_is_the_loaders():

@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "train_resume.py"
 
 
 def run(*arguments: str, emulated: bool = True) -> subprocess.CompletedProcess:
-    start = ["-m", "understudy", "run", "--gpus", "V100"] if emulated else []
+    start = ["-m", "windtunnel", "run", "--gpus", "V100"] if emulated else []
     command = [sys.executable, *start, str(EXAMPLE), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 

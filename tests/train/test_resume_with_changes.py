@@ -13,12 +13,12 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 from training import housing, network
 
-from understudy.errors import UsageError
-from understudy.train import Callback, Checkpoints, Tensors, Trainer
-from understudy.train.checkpoint import newest
-from understudy.train.data import rest_of
-from understudy.train.loop import Loop
-from understudy.train.recipe import changes
+from windtunnel.errors import UsageError
+from windtunnel.train import Callback, Checkpoints, Tensors, Trainer
+from windtunnel.train.checkpoint import newest
+from windtunnel.train.data import rest_of
+from windtunnel.train.loop import Loop
+from windtunnel.train.recipe import changes
 
 ROWS = 101
 

@@ -9,9 +9,9 @@ from torchmetrics import MeanAbsoluteError
 from torchmetrics.classification import MulticlassAccuracy
 from training import ADAM, housing, network
 
-import understudy
-from understudy.trace.operation import Kind
-from understudy.train import Tensors, Trainer
+import windtunnel
+from windtunnel.trace.operation import Kind
+from windtunnel.train import Tensors, Trainer
 
 
 def fitted(num_gpus: int) -> list[dict[str, float]]:
@@ -31,13 +31,13 @@ def fitted(num_gpus: int) -> list[dict[str, float]]:
 # mission 48
 @pytest.mark.parametrize("num_gpus", [0, 1, 2])
 def test_an_accuracy_is_that_of_the_predictions(num_gpus):
-    with understudy.emulate("2xV100"):
+    with windtunnel.emulate("2xV100"):
         history = fitted(num_gpus)
     assert 0 < history[0]["train_accuracy"] < history[-1]["train_accuracy"] <= 1
 
 
 def waits_in_an_epoch(batch_size: int) -> int:
-    with understudy.emulate("V100") as session:
+    with windtunnel.emulate("V100") as session:
         metric = MeanAbsoluteError()
         trainer = Trainer(1, 1, progress=False, graph=False)
         data = Tensors(*housing(100), batch_size=batch_size)

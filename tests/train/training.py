@@ -38,11 +38,11 @@ SHARDED: dict = {} if hasattr(torch.cpu.Stream, "record_event") else {"num_gpus"
 
 def launch(processes: int, folder: Path, *arguments: str, gpus: bool = False, program: str = "worker.py") -> Any:
     """Run a program in several processes, on the CPU under torchrun or on emulated GPUs; what rank 0 wrote."""
-    assert "UNDERSTUDY_RUN" not in os.environ, "an emulation of this process would reach those that it starts"
+    assert "WINDTUNNEL_RUN" not in os.environ, "an emulation of this process would reach those that it starts"
     result = folder / "result.json"
     worker = str(Path(__file__).parent / program)
     if gpus:
-        start = ["-m", "understudy", "run", "--gpus", f"{processes}xV100", "--nproc-per-node", str(processes)]
+        start = ["-m", "windtunnel", "run", "--gpus", f"{processes}xV100", "--nproc-per-node", str(processes)]
     else:
         start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from training import housing, network
 
-from understudy import torch as us
-from understudy.train import Checkpoints, Tensors, Trainer
+from windtunnel import torch as wt
+from windtunnel.train import Checkpoints, Tensors, Trainer
 
 
 def data(kind: str, batch_size: int):
@@ -46,7 +46,7 @@ def train(strategy: str, kind: str, options: dict) -> dict:
         model, data(kind, batch_size), (inputs, target), loss=nn.MSELoss(), optimizer=optimizer, batch_size=7, **fit
     )
     outputs = torch.cat(trainer.predict(model, inputs, batch_size=7))
-    vector = torch.cat([us.to(trainer.placement.full(p), us.cpu()).reshape(-1) for p in model.parameters()])
+    vector = torch.cat([wt.to(trainer.placement.full(p), wt.cpu()).reshape(-1) for p in model.parameters()])
     return {
         "history": history,
         "weights": vector.tolist(),

@@ -24,13 +24,13 @@ import click
 from rehearsal import MEASURED, Rehearsal, prepare, rehearse
 from targets import ROOT, Change, Target, prepared, targets
 
-from understudy.judgement import SHORT, WORTH
-from understudy.trace.finding import Finding
+from windtunnel.judgement import SHORT, WORTH
+from windtunnel.trace.finding import Finding
 
 WITHIN = 1.5
 NEEDED = 0.95
 SETTING = re.compile(r"PYTORCH_CUDA_ALLOC_CONF=([\w:,]+)(?=:|;|$)")
-DECIDES = ("src/understudy/**/*.py", "src/understudy/**/*.toml", "tools/advice/*", "tests/checks/pages/*.md")
+DECIDES = ("src/windtunnel/**/*.py", "src/windtunnel/**/*.toml", "tools/advice/*", "tests/checks/pages/*.md")
 """The files on which an outcome depends, besides the programs of others."""
 
 

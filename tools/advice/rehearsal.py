@@ -18,12 +18,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from understudy import emulate
-from understudy.judgement import judge
-from understudy.reports.parts.time import measure
-from understudy.trace.finding import Finding
-from understudy.trace.operation import FIRST_USE, Kind
-from understudy.trace.trace import Trace
+from windtunnel import emulate
+from windtunnel.judgement import judge
+from windtunnel.reports.parts.time import measure
+from windtunnel.trace.finding import Finding
+from windtunnel.trace.operation import FIRST_USE, Kind
+from windtunnel.trace.trace import Trace
 
 PATIENCE_S = 600
 MARK = "_round_of_the_loop"

@@ -10,7 +10,7 @@ from typing import TypeGuard
 
 from rehearsal import MARK
 
-from understudy.trace.finding import Fix
+from windtunnel.trace.finding import Fix
 
 AGAIN = "_again"
 """The variable of the loop that makes a program longer."""

@@ -18,9 +18,9 @@ from loops import FAULTS, UNCAPTURED, Program, programs
 from rehearsal import Job, rehearse
 from rewriting import lengthened, marked, tries
 
-from understudy import checks
-from understudy.judgement import SHORT
-from understudy.trace.finding import Finding
+from windtunnel import checks
+from windtunnel.judgement import SHORT
+from windtunnel.trace.finding import Finding
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "checks"), str(ROOT / "tools" / "programs")]
@@ -189,7 +189,7 @@ def runs_alone(row: Row) -> bool:
 
 def of_others(row: Row, sources: Path | None) -> Target:
     """A program of others, in a copy of the folder that it needs."""
-    folder = Path(tempfile.mkdtemp(prefix="understudy-advice-")) / "program"
+    folder = Path(tempfile.mkdtemp(prefix="windtunnel-advice-")) / "program"
     words = [f"{folder}/{word[2:]}" if word.startswith("@/") else word for word in row.command]
     if row.script:
         file = ROOT / "tools" / "programs" / "scripts" / row.script

@@ -65,7 +65,7 @@ PAGES = (
     "whole-step-graph",
 )
 """The pages of tests/checks/pages whose programs run here."""
-SHARED_FOLDER = Path(tempfile.gettempdir()) / "understudy-behaviour"
+SHARED_FOLDER = Path(tempfile.gettempdir()) / "windtunnel-behaviour"
 """Where programs run: the same for all records, since traces name the file. One run has it at a time."""
 
 
@@ -110,7 +110,7 @@ def alone() -> Iterator[None]:
 def _run(program: Program, folder: Path, hashes: str) -> None:
     file = SHARED_FOLDER / f"{program.name.replace('-', '_')}.py"
     file.write_text(program.text, "utf-8")
-    command = [str(Path(sys.executable).with_name("understudy")), "run", "-q", "--gpus", program.gpus]
+    command = [str(Path(sys.executable).with_name("windtunnel")), "run", "-q", "--gpus", program.gpus]
     command += ["--trace", str(folder / "trace.gz"), "--report", str(folder / "report.json")]
     command += ["--memory-history"] if program.history else []
     command += ["--nproc-per-node", str(program.ranks)] if program.ranks > 1 else []
@@ -133,7 +133,7 @@ def twice(chosen: list[Program]) -> bool:
     """Run each program twice, under other seeds of Python's hashes, and say which differ; whether none does."""
     same = 0
     for program in chosen:
-        with tempfile.TemporaryDirectory(prefix="understudy-") as temporary:
+        with tempfile.TemporaryDirectory(prefix="windtunnel-") as temporary:
             for seed in ("1", "2"):
                 run(program, Path(temporary) / seed, seed)
             found = differences(Path(temporary) / "1", Path(temporary) / "2")
@@ -177,7 +177,7 @@ def main(task: str, folder: Path | None, only: tuple[str, ...]) -> None:
         print(f"{len(chosen)} programs recorded in {folder}")
         return
     wrong = 0
-    with tempfile.TemporaryDirectory(prefix="understudy-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="windtunnel-") as temporary:
         for program in chosen:
             run(program, Path(temporary) / program.name)
             found = differences(folder / program.name, Path(temporary) / program.name)

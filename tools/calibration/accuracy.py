@@ -3,7 +3,7 @@
     python tools/calibration/accuracy.py               # the table, its median and 90th percentile error, Kendall's tau
     python tools/calibration/accuracy.py transformer   # the rows of models whose names begin so
 
-Each program runs without data under `understudy.emulate` and reads its own clock, as a person's program does. See
+Each program runs without data under `windtunnel.emulate` and reads its own clock, as a person's program does. See
 `reference_steps.py` and `reference_stages.py` for the programs, `calibrate_cost.py` for what was fitted on which rows.
 """
 

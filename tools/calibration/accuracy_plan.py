@@ -18,12 +18,12 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
 
 from reference_steps import OLD_SOFTWARE, rows  # noqa: E402
 
-from understudy import planning  # noqa: E402
-from understudy.launch import Program  # noqa: E402
-from understudy.planning.cache import default_folder  # noqa: E402
-from understudy.planning.planner import Question  # noqa: E402
-from understudy.planning.rows import Row, Work  # noqa: E402
-from understudy.planning.space import parse_largest  # noqa: E402
+from windtunnel import planning  # noqa: E402
+from windtunnel.launch import Program  # noqa: E402
+from windtunnel.planning.cache import default_folder  # noqa: E402
+from windtunnel.planning.planner import Question  # noqa: E402
+from windtunnel.planning.rows import Row, Work  # noqa: E402
+from windtunnel.planning.space import parse_largest  # noqa: E402
 
 LEAST_GPUS = 5
 PROGRAM = str(ROOT / "tools" / "calibration" / "plan_program.py")

@@ -1,4 +1,4 @@
-"""Fit every constant of the cost model on the published figures, cross-validate, and write `src/understudy/cost/data/`.
+"""Fit every constant of the cost model on the published figures, cross-validate, and write `src/windtunnel/cost/data/`.
 
     python tools/calibration/calibrate.py    # make calibrate
 
@@ -29,7 +29,7 @@ import calibrate_products  # noqa: E402
 import calibrate_published  # noqa: E402
 import calibrate_streams  # noqa: E402
 
-from understudy.cost import operators  # noqa: E402
+from windtunnel.cost import operators  # noqa: E402
 
 HEAD = "GPU              distance           n  median     p90    bias  inside"
 

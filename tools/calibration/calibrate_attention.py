@@ -26,9 +26,9 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
 import tables  # noqa: E402
 from calibrate_products import FOLDS, Array, Residuals, band_rows, report, update_bands, write  # noqa: E402
 
-from understudy import gpus  # noqa: E402
-from understudy.cost.families import attention, streams  # noqa: E402
-from understudy.cost.families.attention import Attention, Constants  # noqa: E402
+from windtunnel import gpus  # noqa: E402
+from windtunnel.cost.families import attention, streams  # noqa: E402
+from windtunnel.cost.families.attention import Attention, Constants  # noqa: E402
 
 SOURCE = "fitted: {n} timings of FlashAttention-2 ({where})"
 AICONFIGURATOR = "NVIDIA aiconfigurator, Apache-2.0"

@@ -28,8 +28,8 @@ from calibrate_images import Steps  # noqa: E402
 from calibrate_products import BANDS_HEAD, Array, Residuals, stored, update_bands, write  # noqa: E402
 from record_steps import Recording  # noqa: E402
 
-from understudy import gpus  # noqa: E402
-from understudy.cost import CostModel, bands, operators  # noqa: E402
+from windtunnel import gpus  # noqa: E402
+from windtunnel.cost import CostModel, bands, operators  # noqa: E402
 
 FROM_STEPS = {
     "convolutions": ("convolution ", 0.3),

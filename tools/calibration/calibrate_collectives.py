@@ -1,11 +1,11 @@
 """Fit the constants of collectives in one node on published nccl-tests rows, and cross-validate them.
 
-    python tools/calibration/calibrate_collectives.py            # writes src/understudy/cost/data/collectives.toml
+    python tools/calibration/calibrate_collectives.py            # writes src/windtunnel/cost/data/collectives.toml
     python tools/calibration/calibrate_collectives.py --check    # prints the errors of the constants as they are
 
 The rows are those of `tools/calibration/nccl_single_node.csv.gz` (aiconfigurator's: A100, H100, B200, GB200, L40S) and
 `nccl_published.csv` (what people published; of these only V100-PCIE is fitted). The constants are those of
-`understudy.cost.collectives.Path`: a pattern search finds those with the least mean of |log(predicted / measured)|, cut
+`windtunnel.cost.collectives.Path`: a pattern search finds those with the least mean of |log(predicted / measured)|, cut
 at 0.7, over the medians of rows of equal system, operation, ranks, type and size, of which those from 64 MiB on count
 four times. Bands are the 10 and 90 % quantiles of measured over predicted time where the row's size was left out of the
 fit ("own"), where its operation with that number of ranks was ("generation"), and where all of its kind of link was
@@ -29,11 +29,11 @@ sys.path[:0] = [str(ROOT / "src")]
 
 import tables  # noqa: E402
 
-from understudy import gpus  # noqa: E402
-from understudy.cost import operators  # noqa: E402
-from understudy.cost.collectives import Collectives, Path, size_class, traffic  # noqa: E402
+from windtunnel import gpus  # noqa: E402
+from windtunnel.cost import operators  # noqa: E402
+from windtunnel.cost.collectives import Collectives, Path, size_class, traffic  # noqa: E402
 
-OUT = ROOT / "src" / "understudy" / "cost" / "data" / "collectives.toml"
+OUT = ROOT / "src" / "windtunnel" / "cost" / "data" / "collectives.toml"
 TABLES = File(__file__).parent
 GPUS = {
     "a100_sxm": "A100-SXM4-80GB",

@@ -29,8 +29,8 @@ from calibrate_images import COMPILED  # noqa: E402
 from calibrate_products import Array, Residuals, report  # noqa: E402
 from record_steps import Recording  # noqa: E402
 
-from understudy import gpus  # noqa: E402
-from understudy.cost import CostModel  # noqa: E402
+from windtunnel import gpus  # noqa: E402
+from windtunnel.cost import CostModel  # noqa: E402
 
 EAGER = "eager"
 HELD_OUT_STEPS = "held_out_steps.json.gz"

@@ -1,6 +1,6 @@
 """Fit the cost model's efficiency curves on published figures, write them as data, and print the error.
 
-    python tools/calibration/calibrate_cost.py            # writes src/understudy/cost/data/curves.toml
+    python tools/calibration/calibrate_cost.py            # writes src/windtunnel/cost/data/curves.toml
     python tools/calibration/calibrate_cost.py --check    # prints the error of the curves as they are
 
 `tools/calibration/accuracy.py` prints the error against published throughput.
@@ -31,12 +31,12 @@ import record_steps  # noqa: E402
 import tables  # noqa: E402
 from record_steps import IMAGES, Recording  # noqa: E402
 
-from understudy import gpus  # noqa: E402
-from understudy.cost import CostModel, curves, operators  # noqa: E402
-from understudy.cost.families import products  # noqa: E402
-from understudy.trace.operation import Signature  # noqa: E402
+from windtunnel import gpus  # noqa: E402
+from windtunnel.cost import CostModel, curves, operators  # noqa: E402
+from windtunnel.cost.families import products  # noqa: E402
+from windtunnel.trace.operation import Signature  # noqa: E402
 
-OUT = ROOT / "src" / "understudy" / "cost" / "data" / "curves.toml"
+OUT = ROOT / "src" / "windtunnel" / "cost" / "data" / "curves.toml"
 CLASSES = {
     "linear": "matmul",
     "bmm": "bmm",

@@ -33,9 +33,9 @@ import record_steps  # noqa: E402
 from calibrate_products import Array, Residuals, report, write  # noqa: E402
 from record_steps import IMAGES, Recording  # noqa: E402
 
-from understudy import gpus  # noqa: E402
-from understudy.cost import CostModel, bands, curves, operators  # noqa: E402
-from understudy.cost.families import (  # noqa: E402
+from windtunnel import gpus  # noqa: E402
+from windtunnel.cost import CostModel, bands, curves, operators  # noqa: E402
+from windtunnel.cost.families import (  # noqa: E402
     attention,
     convolutions,
     direct_convolutions,
@@ -45,9 +45,9 @@ from understudy.cost.families import (  # noqa: E402
     scans,
     streams,
 )
-from understudy.cost.families.problem import Problem  # noqa: E402
-from understudy.cost.operators import classify, plain  # noqa: E402
-from understudy.trace.operation import Signature  # noqa: E402
+from windtunnel.cost.families.problem import Problem  # noqa: E402
+from windtunnel.cost.operators import classify, plain  # noqa: E402
+from windtunnel.trace.operation import Signature  # noqa: E402
 
 GENERATED_HEAD = "Kernels that Inductor generates: the shares of cost/families/generated.py."
 CONVOLUTIONS_HEAD = "Convolutions: the shares of cost/families/convolutions.py and direct_convolutions.py."

@@ -30,12 +30,12 @@ import calibrate_streams  # noqa: E402
 import record_steps  # noqa: E402
 from calibrate_products import DATA, Residuals, update_bands  # noqa: E402
 
-from understudy import gpus  # noqa: E402
-from understudy.cost import CostModel, neighbours, operators  # noqa: E402
-from understudy.cost.families import streams  # noqa: E402
-from understudy.cost.operators import classify, plain  # noqa: E402
-from understudy.gpus import Gpu  # noqa: E402
-from understudy.trace.operation import Signature  # noqa: E402
+from windtunnel import gpus  # noqa: E402
+from windtunnel.cost import CostModel, neighbours, operators  # noqa: E402
+from windtunnel.cost.families import streams  # noqa: E402
+from windtunnel.cost.operators import classify, plain  # noqa: E402
+from windtunnel.gpus import Gpu  # noqa: E402
+from windtunnel.trace.operation import Signature  # noqa: E402
 
 FOLDER = Path(__file__).resolve().parent
 OTHERS = 0.2

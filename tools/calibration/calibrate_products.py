@@ -27,11 +27,11 @@ sys.path[:0] = [str(ROOT / "src")]
 
 import tables  # noqa: E402
 
-from understudy import gpus  # noqa: E402
-from understudy.cost.families import products  # noqa: E402
-from understudy.cost.families.products import Arithmetic, Constants, Product  # noqa: E402
+from windtunnel import gpus  # noqa: E402
+from windtunnel.cost.families import products  # noqa: E402
+from windtunnel.cost.families.products import Arithmetic, Constants, Product  # noqa: E402
 
-DATA = ROOT / "src" / "understudy" / "cost" / "data"
+DATA = ROOT / "src" / "windtunnel" / "cost" / "data"
 CALIBRATION = ROOT / "tools" / "calibration"
 FOLDS = 5
 CLIP = 0.3

@@ -28,10 +28,10 @@ import tables  # noqa: E402
 from calibrate_products import Residuals, report, update_bands, write  # noqa: E402
 from calibrate_streams import HEAD as STREAMS_HEAD  # noqa: E402
 
-from understudy import gpus  # noqa: E402
-from understudy.cost import CostModel, bands, operators  # noqa: E402
-from understudy.cost.families import fft, linear_algebra, scans, streams  # noqa: E402
-from understudy.trace.operation import Signature  # noqa: E402
+from windtunnel import gpus  # noqa: E402
+from windtunnel.cost import CostModel, bands, operators  # noqa: E402
+from windtunnel.cost.families import fft, linear_algebra, scans, streams  # noqa: E402
+from windtunnel.trace.operation import Signature  # noqa: E402
 
 HEAD = "Fourier transforms and linear algebra: the constants of cost/families/fft.py and linear_algebra.py."
 STEP = 1.03

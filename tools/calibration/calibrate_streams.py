@@ -24,10 +24,10 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
 import tables  # noqa: E402
 from calibrate_products import Array, Residuals, band_rows, report, update_bands, write  # noqa: E402
 
-from understudy import gpus  # noqa: E402
-from understudy.cost import CostModel, operators  # noqa: E402
-from understudy.cost.families import streams  # noqa: E402
-from understudy.trace.operation import Signature  # noqa: E402
+from windtunnel import gpus  # noqa: E402
+from windtunnel.cost import CostModel, operators  # noqa: E402
+from windtunnel.cost.families import streams  # noqa: E402
+from windtunnel.trace.operation import Signature  # noqa: E402
 
 SOURCE = "NeuSight's published FP32 kernel timings (ASPLOS '25, MIT)"
 NAMES = {"ln": "aten::native_layer_norm", "softmax": "aten::_softmax", "gelu": "aten::gelu", "addu": "aten::add"}

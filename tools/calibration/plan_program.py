@@ -1,4 +1,4 @@
-"""A program of `reference_steps.py` as a script that `understudy plan` rehearses: one model, one precision, any batch.
+"""A program of `reference_steps.py` as a script that `windtunnel plan` rehearses: one model, one precision, any batch.
 
 python tools/calibration/plan_program.py "bert-large SQuAD" fp16 --batch-size 16
 """

@@ -21,8 +21,8 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration"), str(ROOT
 import record_steps  # noqa: E402
 from hardware import kernels  # noqa: E402
 
-import understudy  # noqa: E402
-from understudy import gpus  # noqa: E402
+import windtunnel  # noqa: E402
+from windtunnel import gpus  # noqa: E402
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -34,7 +34,7 @@ def record(result: dict[str, Any]) -> list[dict[str, Any]]:
     native = result["stages"]["families"]["native"]
     rows = []
     for family, table in kernels.families().items():
-        with understudy.emulate(result["emulated_as"], no_data=True, assume=1) as session:
+        with windtunnel.emulate(result["emulated_as"], no_data=True, assume=1) as session:
             for name, call in table(False):
                 if (us := native.get(family, {}).get(name)) is None:
                     continue

@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools" / "calibration")]
 
-from understudy.cost import CostModel  # noqa: E402
-from understudy.trace.operation import Kind, Signature  # noqa: E402
-from understudy.trace.trace import Trace  # noqa: E402
+from windtunnel.cost import CostModel  # noqa: E402
+from windtunnel.trace.operation import Kind, Signature  # noqa: E402
+from windtunnel.trace.trace import Trace  # noqa: E402
 
 FOLDER = Path(__file__).resolve().parent
 IMAGES = "fitted: timm's published results, AMP, torch 1.12 to 2.9 (image_models.csv, compiled_models.csv)"

@@ -19,8 +19,8 @@ import torch
 from record_steps import HELD_OUT_SEED, SEED
 from torch import Tensor, nn
 
-from understudy import emulate
-from understudy.trace.trace import Trace
+from windtunnel import emulate
+from windtunnel.trace.trace import Trace
 
 GPU = "RTX4090"
 PRICED = 250

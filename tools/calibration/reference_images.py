@@ -27,8 +27,8 @@ from record_steps import SEED
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from understudy import emulate
-from understudy.trace.trace import Trace
+from windtunnel import emulate
+from windtunnel.trace.trace import Trace
 
 KEYS = {"RTX 3090": "RTX3090", "RTX 4090": "RTX4090"}
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}

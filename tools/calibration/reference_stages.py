@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-from understudy import emulate
+from windtunnel import emulate
 
 WORDS, LENGTH, WIDTH, HEADS, LAYERS, DROPOUT = 50257, 1024, 768, 12, 12, 0.1
 STAGES = ("fp32", "tf32", "fused optimizer", "bf16", "PyTorch's layers", "flash attention")

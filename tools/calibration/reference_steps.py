@@ -18,9 +18,9 @@ from reference_models import BertForQuestions, Gpt2, ResNet50, TransformerXL
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from understudy import emulate, gpus
-from understudy.trace.operation import Kind, Signature
-from understudy.trace.trace import Trace
+from windtunnel import emulate, gpus
+from windtunnel.trace.operation import Kind, Signature
+from windtunnel.trace.trace import Trace
 
 KEYS = {"RTX 3090": "RTX3090"}
 OLD_SOFTWARE = "torch 1.4"

@@ -14,8 +14,8 @@ import tables
 import torch
 from torch import Tensor, nn
 
-from understudy import emulate, gpus
-from understudy.trace.trace import Trace
+from windtunnel import emulate, gpus
+from windtunnel.trace.trace import Trace
 
 
 class Sizes(NamedTuple):

@@ -30,9 +30,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-import understudy
-from understudy import foreign
-from understudy.analysis.replay import ReplayResult, replay
+import windtunnel
+from windtunnel import foreign
+from windtunnel.analysis.replay import ReplayResult, replay
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "snapshots.tsv"
@@ -167,14 +167,14 @@ def recorded(clones: Path, words: int) -> tuple[float, float, float]:
 
 
 def _segments(path: Path) -> list[dict[str, Any]]:
-    from understudy.analysis.snapshot_file import read
+    from windtunnel.analysis.snapshot_file import read
 
     return [segment for snapshot in read(path) for segment in snapshot.segments]
 
 
 def modelled(basics: Any, words: int, autocast: bool) -> tuple[float, float, float]:
     """The same of the same step, emulated without data: 24 layers of width 1024, batches of 4, AdamW written out."""
-    with understudy.emulate(GPU, no_data=True, assume=0.0):
+    with windtunnel.emulate(GPU, no_data=True, assume=0.0):
         model = (
             basics["model"]
             .BasicsTransformerLM(

@@ -27,7 +27,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-import understudy  # noqa: E402
+import windtunnel  # noqa: E402
 
 WIDTH = 16
 LENGTHS = (12, 20)
@@ -165,7 +165,7 @@ def differences(wanted: Outcome, found: Outcome) -> Iterable[str]:
 def compare(seed: int) -> list[str]:
     """Run the function of a seed both ways; what differs."""
     function, found = made(seed), []
-    with understudy.emulate("A100"):
+    with windtunnel.emulate("A100"):
         torch._dynamo.reset()
         compiled = torch.compile(function.__call__, **function.way)  # type: ignore[call-overload]
         left = []

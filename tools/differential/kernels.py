@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT / "src")]
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-import understudy  # noqa: E402
+import windtunnel  # noqa: E402
 
 FAULTS = {
     "load past the end": ("triton-out-of-bounds", "b_ptr"),
@@ -214,7 +214,7 @@ def found(case: Case, folder: Path) -> tuple[set[tuple[str, int, str]], str]:
 
     module, _ = _module(case, folder)
     shape = (case.size,) if case.way in WAYS[:3] else (case.size, COLUMNS)
-    with understudy.emulate("A100") as session:
+    with windtunnel.emulate("A100") as session:
         neighbours = [torch.zeros(1000, device="cuda") for _ in range(3)]
         a, b = _argument(case, shape, False), _argument(case, shape, True)
         wanted = (2 * a.float() + b.float()).to(case.dtype)

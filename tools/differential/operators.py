@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-import understudy
+import windtunnel
 from differential.cases import SEED, Case, Place, cases
 from differential.outcomes import Outcome, differences
 
@@ -150,7 +150,7 @@ def compared(plans: list[Planned], announce: Announce) -> Iterator[Found]:
     got: list[tuple[Planned, str, Outcome]] = []
     left = [(plan, axis) for plan in plans for axis in AXES]
     while left:
-        with understudy.emulate("2xV100"):
+        with windtunnel.emulate("2xV100"):
             while left:
                 plan, axis = left.pop(0)
                 announce(f"{plan.operator}|{plan.dtype}|{plan.case.variant}")

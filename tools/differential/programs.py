@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-import understudy
+import windtunnel
 from differential.outcomes import Leaf, memory, of_values
 
 PLACES = ("cpu", "cuda:0", "cuda:1")
@@ -282,7 +282,7 @@ def compare(seeds: Iterable[int]) -> list[str]:
         for seed in batch:
             world, steps = written(seed)
             plans.append((seed, world, steps, caught(world)))
-        with understudy.emulate("2xV100"):
+        with windtunnel.emulate("2xV100"):
             for seed, plain, steps, grads in plans:
                 line = rerun(seed, plain, steps, grads)
                 found += [f"seed {seed}: {line}"] if line else []

@@ -14,7 +14,7 @@ import trained
 from outcome import Outcome, differences
 from space import Config
 
-from understudy.errors import UnderstudyError
+from windtunnel.errors import WindtunnelError
 
 REFUSALS = Path(__file__).parents[2] / "docs" / "trainer.md"
 
@@ -44,7 +44,7 @@ def run(function: Any, config: Config, rank: int) -> Outcome | Exception:
 def judge(config: Config, refusals: list[re.Pattern[str]], rank: int = 0) -> Verdict:
     """Both loops, on this process alone or on all of them; every process judges its own outcome."""
     ours = run(trained.train, config, rank)
-    if isinstance(ours, UnderstudyError):
+    if isinstance(ours, WindtunnelError):
         sentence = str(ours)
         known = any(pattern.match(sentence) for pattern in refusals)
         return Verdict("refused", [sentence]) if known else Verdict("differs", [f"refused, not documented: {sentence}"])

@@ -1,6 +1,6 @@
 """The hand-written loop: what a person would write for one process, told out for several devices and processes.
 
-It shares nothing with `understudy.train`. Several processes are played in turn by this one: each has its own random
+It shares nothing with `windtunnel.train`. Several processes are played in turn by this one: each has its own random
 numbers and its own part of a batch, the gradient is that of the mean over all rows, and buffers are those of the
 first process, as DistributedDataParallel has it; likewise the replicas of DataParallel.
 """

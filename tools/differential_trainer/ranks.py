@@ -15,7 +15,7 @@ from typing import NamedTuple
 from compare import Verdict, documented_refusals, judge
 from space import WORLD, draw
 
-import understudy
+import windtunnel
 
 IN_PAIRS = ("ddp", "fsdp")
 ANSWER_S = 240.0  # a pair of processes that says nothing for so long is stuck in a collective; they start slowly
@@ -54,13 +54,13 @@ def _here(seed: int, names: list[Name]) -> Iterator[tuple[Name, Verdict]]:
     refusals = documented_refusals()
     for name in names:
         config = draw(*name, seed)
-        with understudy.emulate(f"{config.num_gpus}xV100") if config.num_gpus else nullcontext():
+        with windtunnel.emulate(f"{config.num_gpus}xV100") if config.num_gpus else nullcontext():
             verdict = judge(config, refusals)
         yield name, verdict
 
 
 def _one_pair(seed: int, names: list[Name]) -> Iterator[Verdict]:
-    command = [sys.executable, "-m", "understudy", "run", "-q", "--gpus", f"{WORLD}xV100"]
+    command = [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", f"{WORLD}xV100"]
     command += ["--nproc-per-node", str(WORLD), str(Path(__file__).parent / "worker.py"), str(seed)]
     job = subprocess.Popen(
         [*command, *map(str, names)],

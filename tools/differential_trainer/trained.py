@@ -31,7 +31,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from torchmetrics import MeanAbsoluteError
 
-from understudy.train import Callback, Checkpoints, EarlyStopping, Module, Tensors, Trainer
+from windtunnel.train import Callback, Checkpoints, EarlyStopping, Module, Tensors, Trainer
 
 
 class Crash(Exception):  # noqa: N818

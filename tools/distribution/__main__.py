@@ -33,14 +33,14 @@ import torch
 def test_peer_copy(gpus):
     assert torch.ones(3, device=gpus[0]).to(gpus[1]).device == gpus[1]
 """
-IN_SDIST = ("README.md", "LICENSE", "CHANGELOG.md", "src/understudy/py.typed", "tests/conftest.py", "docs/index.md")
+IN_SDIST = ("README.md", "LICENSE", "CHANGELOG.md", "src/windtunnel/py.typed", "tests/conftest.py", "docs/index.md")
 IN_WHEEL = (
-    "understudy/py.typed",
-    "understudy/shim/bin/nvidia-smi",
-    "understudy/gpus/V100-SXM2-16GB.toml",
-    "understudy/reports/templates/report.css",
-    "understudy/experiments/data/boston.csv",
-    "understudy/programs/housing_data_parallel.py",
+    "windtunnel/py.typed",
+    "windtunnel/shim/bin/nvidia-smi",
+    "windtunnel/gpus/V100-SXM2-16GB.toml",
+    "windtunnel/reports/templates/report.css",
+    "windtunnel/experiments/data/boston.csv",
+    "windtunnel/programs/housing_data_parallel.py",
 )
 
 
@@ -53,20 +53,20 @@ class Use(NamedTuple):
 
 
 WITHOUT_TORCH = (
-    Use(("understudy", "--help"), r"Run PROGRAM, unchanged"),
-    Use(("understudy", "gpus"), r"V100-SXM2-16GB"),
-    Use(("understudy", "smi", "--gpus", "H100", "-L"), r"^GPU 0: NVIDIA H100"),
-    Use(("understudy", "experiment", "matmul"), r"^understudy: PyTorch is not installed: pip install \S+$", 2),
-    Use(("understudy", "run", "first.py"), r"^understudy: PyTorch is not installed: pip install \S+$", 2),
+    Use(("windtunnel", "--help"), r"Run PROGRAM, unchanged"),
+    Use(("windtunnel", "gpus"), r"V100-SXM2-16GB"),
+    Use(("windtunnel", "smi", "--gpus", "H100", "-L"), r"^GPU 0: NVIDIA H100"),
+    Use(("windtunnel", "experiment", "matmul"), r"^windtunnel: PyTorch is not installed: pip install \S+$", 2),
+    Use(("windtunnel", "run", "first.py"), r"^windtunnel: PyTorch is not installed: pip install \S+$", 2),
 )
 DEMO = r"(?s)use 2 GPUs.*lines \.\.\..*verdict EMULATED on 2.*loss-broadcast \(housing_data_parallel\.py:\d+\)"
 WITH_TORCH = (
-    Use(("python", "-m", "understudy.demo", "--epochs", "2"), DEMO),
-    Use(("understudy", "experiment", "matmul", "--gpus", "V100", "--small"), r"modelled"),
-    Use(("python", "-m", "understudy.examples"), r"wrote \d+ files to examples"),
-    Use(("understudy", "run", "--gpus", "T4", "examples/shapes_cnn.py", "--epochs", "1"), r"verdict EMULATED on"),
+    Use(("python", "-m", "windtunnel.demo", "--epochs", "2"), DEMO),
+    Use(("windtunnel", "experiment", "matmul", "--gpus", "V100", "--small"), r"modelled"),
+    Use(("python", "-m", "windtunnel.examples"), r"wrote \d+ files to examples"),
+    Use(("windtunnel", "run", "--gpus", "T4", "examples/shapes_cnn.py", "--epochs", "1"), r"verdict EMULATED on"),
     Use(("pytest", "-q", "-p", "no:cacheprovider", "test_copy.py"), r"1 passed"),
-    Use(("understudy", "doctor"), r"PyTorch: +\d"),
+    Use(("windtunnel", "doctor"), r"PyTorch: +\d"),
 )  # fmt: skip
 
 
@@ -105,7 +105,7 @@ class Environment:
         self.work.mkdir()
         subprocess.run([sys.executable, "-m", "venv", folder / "environment"], check=True)
         self.variables = {
-            name: value for name, value in os.environ.items() if not name.startswith(("UNDERSTUDY_", "PYTHON"))
+            name: value for name, value in os.environ.items() if not name.startswith(("WINDTUNNEL_", "PYTHON"))
         }
         self.variables |= {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
         (self.work / "first.py").write_text("import torch\n", encoding="utf-8")
@@ -133,14 +133,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--build-only", action="store_true", help="leave the two files in dist/ and use neither")
     build_only = parser.parse_args().build_only
-    for old in DIST.glob("understudy-*"):
+    for old in DIST.glob("windtunnel-*"):
         old.unlink()
     with timed("build"):
         sdist, wheel = build(DIST)
     print(f"         {sdist.relative_to(ROOT)}, {wheel.relative_to(ROOT)}")
     if build_only:
         return
-    with tempfile.TemporaryDirectory(prefix="understudy-dist-") as name:
+    with tempfile.TemporaryDirectory(prefix="windtunnel-dist-") as name:
         environment = Environment(Path(name))
         with timed(f"pip install {wheel.name}"):
             environment.install(str(wheel), "pytest")

@@ -11,14 +11,14 @@ import inspect
 import sys
 from pathlib import Path
 
-from understudy import checks
-from understudy.checks import Check
+from windtunnel import checks
+from windtunnel.checks import Check
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "checks"
 INDEX = """# Checks
 
 A check turns what happened into findings. Its severity is the worst that it reports: what costs nothing is reported as
-`info`. `understudy run --fail-on CODE` fails on a finding.
+`info`. `windtunnel run --fail-on CODE` fails on a finding.
 
 | code | severity | what it finds |
 | --- | --- | --- |

@@ -20,14 +20,14 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from understudy import experiments
-from understudy.cli.experiment import perform
-from understudy.experiments import Result, _charts, _text
-from understudy.experiments._result import Axis, Plot, Timeline
+from windtunnel import experiments
+from windtunnel.cli.experiment import perform
+from windtunnel.experiments import Result, _charts, _text
+from windtunnel.experiments._result import Axis, Plot, Timeline
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "experiments"
-PACKAGE = ROOT / "src" / "understudy"
+PACKAGE = ROOT / "src" / "windtunnel"
 COLOURS = ("#3d7edb", "#e08a1e", "#2a9d6f", "#c9463d", "#9b5de5", "#7a8796", "#c2a83e", "#4fb3bf")
 INK = "#7a8796"  # seen on white and on black: a picture does not know the page's theme
 GPUS = {"scaling": "8xV100"}  # the others run on two
@@ -35,8 +35,8 @@ SOURCES = (".py", ".toml")
 DIGEST = "<!-- from a run of {} -->\n"
 INDEX = """# Experiments
 
-Each experiment is a small program of understudy's own library that answers a question of the documents on the machine
-that it runs on: `understudy experiment NAME`. Without a GPU, `--gpus 2xV100` emulates two; then the GPU's numbers are
+Each experiment is a small program of windtunnel's own library that answers a question of the documents on the machine
+that it runs on: `windtunnel experiment NAME`. Without a GPU, `--gpus 2xV100` emulates two; then the GPU's numbers are
 modelled, and the CPU's measured where the page was made. A page has a table, plots, and two sentences that follow from
 the numbers of its run.
 

@@ -1,4 +1,4 @@
-"""Damaged and hostile files of every format that understudy reads: `make fuzz`.
+"""Damaged and hostile files of every format that windtunnel reads: `make fuzz`.
 
     python tools/fuzz                             # ten minutes, seed 0
     python tools/fuzz --seed 7 --seconds 60 --only trace --only snapshot
@@ -34,7 +34,7 @@ BATCH = 25
 def main() -> int:
     """Run as asked and print the counts; the exit status: 0 when every file got an answer, else 1."""
     options = arguments()
-    with tempfile.TemporaryDirectory(prefix="understudy-fuzz-") as folder:
+    with tempfile.TemporaryDirectory(prefix="windtunnel-fuzz-") as folder:
         os.chdir(ROOT)
         os.environ["OMP_NUM_THREADS"] = "1"
         seeds = Seeds(Path(folder) / "seeds")

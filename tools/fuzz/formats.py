@@ -1,4 +1,4 @@
-"""The formats that understudy reads: small files of each, how to get at the values in them, and who reads them."""
+"""The formats that windtunnel reads: small files of each, how to get at the values in them, and who reads them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from understudy import cli
-from understudy.errors import UnderstudyError
+from windtunnel import cli
+from windtunnel.errors import WindtunnelError
 
 PROGRAM = """
 import torch
@@ -38,7 +38,7 @@ for step in range(3):
 """
 TRAINING = """
 import sys, torch
-from understudy.train import Trainer, Tensors
+from windtunnel.train import Trainer, Tensors
 model = torch.nn.Linear(4, 1)
 x = torch.arange(32.0).view(8, 4)
 trainer = Trainer(2, 0, progress=False, checkpoint=sys.argv[1])
@@ -68,7 +68,7 @@ h2d_pinned = 11.0e9
 SETTINGS = """[project]
 name = "x"
 
-[tool.understudy]
+[tool.windtunnel]
 gpus = "2xV100"
 fail-on = ["host-sync=2", "error"]
 report = ["a.json"]
@@ -105,14 +105,14 @@ class Seeds:
         outputs = ["--trace", "out.trace"]
         for name in ("out.json", "out.snapshot.pickle", "out.kineto.json"):
             outputs += ["--report", name]
-        command = [sys.executable, "-m", "understudy", "run", "-q", "--gpus", "2xV100", "--memory-history", *outputs]
+        command = [sys.executable, "-m", "windtunnel", "run", "-q", "--gpus", "2xV100", "--memory-history", *outputs]
         subprocess.run([*command, "program.py"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
         subprocess.run([sys.executable, "training.py", "logs"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
         checkpoint = next(path for path in sorted((folder / "logs").rglob("*")) if (path / "state.json").is_file())
         shutil.copytree(checkpoint, folder / "checkpoint")
-        import understudy.gpus
+        import windtunnel.gpus
 
-        models = Path(understudy.gpus.__file__).parent
+        models = Path(windtunnel.gpus.__file__).parent
         snapshot = (folder / "out.snapshot.pickle").read_bytes()
         self.checkpoint = folder / "checkpoint"
         self._files = {
@@ -136,8 +136,8 @@ class Seeds:
 
 def journal_of(path: Path) -> bytes:
     """A saved trace as a journal."""
-    from understudy.trace import journal
-    from understudy.trace.trace import Trace
+    from windtunnel.trace import journal
+    from windtunnel.trace.trace import Trace
 
     return journal.MAGIC + journal.Pages(Trace.load(path)).last()
 
@@ -161,20 +161,20 @@ def commands(*lines: str) -> Callable[[Path], None]:
 
 
 def answered(function: Callable[[Path], object]) -> Callable[[Path], None]:
-    """A reader: a function, which returns or raises an error of understudy's."""
+    """A reader: a function, which returns or raises an error of windtunnel's."""
 
     def read(file: Path) -> None:
         try:
             function(file)
-        except (UnderstudyError, OSError) as error:
+        except (WindtunnelError, OSError) as error:
             print(error)
 
     return read
 
 
 def _journal(file: Path) -> None:
-    from understudy import checks
-    from understudy.trace import journal
+    from windtunnel import checks
+    from windtunnel.trace import journal
 
     checks.run(journal.read(file)[0].canonical())
 
@@ -182,9 +182,9 @@ def _journal(file: Path) -> None:
 def _curves(file: Path) -> None:
     import torch
 
-    import understudy
+    import windtunnel
 
-    with understudy.emulate("1xV100", curves=str(file)):
+    with windtunnel.emulate("1xV100", curves=str(file)):
         x = torch.ones(64, 64, device="cuda")
         (x @ x).sum().item()
 
@@ -192,9 +192,9 @@ def _curves(file: Path) -> None:
 def _gpu(file: Path) -> None:
     import torch
 
-    import understudy
+    import windtunnel
 
-    with understudy.emulate(f"1x{file}"), contextlib.suppress(torch.OutOfMemoryError):  # the card may be tiny
+    with windtunnel.emulate(f"1x{file}"), contextlib.suppress(torch.OutOfMemoryError):  # the card may be tiny
         x = torch.ones(64, 64, device="cuda")
         (x @ x).sum().item()
 
@@ -207,7 +207,7 @@ def _settings(file: Path) -> None:
 
 def _checkpoint(name: str) -> Callable[[Path], None]:
     def read(file: Path) -> None:
-        from understudy.train.checkpoint import read_checkpoint
+        from windtunnel.train.checkpoint import read_checkpoint
 
         folder = file.parent / "step"
         shutil.rmtree(folder, ignore_errors=True)
@@ -233,7 +233,7 @@ def _trace_bytes(value: Any) -> bytes:
     rows = value.get("rows") if isinstance(value, dict) else None
     whole = [one for one in rows if type(one) is int and abs(one) < 1 << 63] if isinstance(rows, list) else []
     header = json.dumps(value.get("header") if isinstance(value, dict) else value)
-    return gzip.compress(f"understudy-trace 1\n{header}\n".encode() + array("q", whole).tobytes(), mtime=0)
+    return gzip.compress(f"windtunnel-trace 1\n{header}\n".encode() + array("q", whole).tobytes(), mtime=0)
 
 
 def _pickled(value: Any) -> bytes:

@@ -139,7 +139,7 @@ def _describe(run: Run, machine: dict[str, Any], model: str) -> None:
 
 
 def _nearest(device: dict[str, Any]) -> str:
-    from understudy import gpus
+    from windtunnel import gpus
 
     known = [gpus.find(name) for name in gpus.names()]
     named = [gpu for gpu in known if gpu.name == device["name"]]

@@ -1,7 +1,7 @@
-"""pytest plugin: lets the documents' tests, which say `understudy.emulate("2xV100")`, run on the GPUs that there are.
+"""pytest plugin: lets the documents' tests, which say `windtunnel.emulate("2xV100")`, run on the GPUs that there are.
 
 On real GPUs `emulate` installs nothing. A test that then asks the emulation for something (its trace, its machine, an
-option) is not run there. Elsewhere it emulates as many GPUs of the run's own model. `understudy run` in a subprocess is
+option) is not run there. Elsewhere it emulates as many GPUs of the run's own model. `windtunnel run` in a subprocess is
 treated the same way. Each test's outcome is a line of the file that HARDWARE_RESULTS names.
 """
 
@@ -36,11 +36,11 @@ class RealGpus:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Replace `emulate` and `subprocess.run`, in this process of pytest's own."""
-    import understudy
-    import understudy.session
+    import windtunnel
+    import windtunnel.session
 
-    emulate = understudy.session.emulate
-    understudy.emulate = understudy.session.emulate = _emulate_with(emulate)  # type: ignore[assignment]
+    emulate = windtunnel.session.emulate
+    windtunnel.emulate = windtunnel.session.emulate = _emulate_with(emulate)  # type: ignore[assignment]
     stock = subprocess.run
 
     def run(command: Any, *args: Any, **keywords: Any) -> Any:
@@ -86,7 +86,7 @@ def forget() -> None:
 
 def at_most(spec: str, most: int) -> str:
     """The spec for the run's own GPUs, as many as asked for where there are so many; skips a test that needs more."""
-    from understudy import gpus
+    from windtunnel import gpus
 
     count = len(gpus.parse(spec))
     if count > max(most, 2):
@@ -95,18 +95,18 @@ def at_most(spec: str, most: int) -> str:
 
 
 def rewritten(command: list[str]) -> list[str]:
-    """A command of `understudy run` as this side runs it."""
+    """A command of `windtunnel run` as this side runs it."""
     head, rest = command[:4], list(command[4:])
-    if [str(word) for word in head[1:]] != ["-m", "understudy", "run"]:
-        if [str(word) for word in head[1:3]] == ["-m", "understudy"] and not MODEL:
-            pytest.skip("asks for a command of understudy's own")
+    if [str(word) for word in head[1:]] != ["-m", "windtunnel", "run"]:
+        if [str(word) for word in head[1:3]] == ["-m", "windtunnel"] and not MODEL:
+            pytest.skip("asks for a command of windtunnel's own")
         return command
     if MODEL:
         return [*head, *(at_most(w, GPUS) if before == "--gpus" else w for before, w in zip(["", *rest], rest))]  # noqa: B905
-    return _without_understudy(rest)
+    return _without_windtunnel(rest)
 
 
-def _without_understudy(rest: list[str]) -> list[str]:
+def _without_windtunnel(rest: list[str]) -> list[str]:
     ranks: list[str] = []
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
         option = rest.pop(0)
@@ -119,7 +119,7 @@ def _without_understudy(rest: list[str]) -> list[str]:
         elif option in DROPPED_WITH_VALUE:
             rest.pop(0)
         elif option not in DROPPED:
-            pytest.skip(f"asks `understudy run` for {option}")
+            pytest.skip(f"asks `windtunnel run` for {option}")
     return [sys.executable, *ranks, *rest]
 
 

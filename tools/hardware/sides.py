@@ -67,7 +67,7 @@ class Run:
 
     def environment(self, side: str) -> dict[str, str]:
         """The variables of a side; natively nothing of the emulation. What would set the sides apart is left out."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("UNDERSTUDY_", "PYTORCH_"))}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("WINDTUNNEL_", "PYTORCH_"))}
         devices = kept.pop("CUDA_VISIBLE_DEVICES", "")
         if self.is_real(side):
             chosen = devices.split(",") if devices else [str(number) for number in range(self.gpus)]
@@ -80,7 +80,7 @@ class Run:
         """The command that emulates what comes after it."""
         version = ["--cuda-version", self.cuda_version] if self.cuda_version else []
         spec = f"{self.gpus}x{self.model or self.stand_in}"
-        return [sys.executable, "-m", "understudy", "run", "-q", "--seed", "0", "--gpus", spec, *version]
+        return [sys.executable, "-m", "windtunnel", "run", "-q", "--seed", "0", "--gpus", spec, *version]
 
     def _command(self, name: str, side: str, path: Path) -> list[str]:
         stage = stages.load(name)

@@ -146,7 +146,7 @@ def run(row: Row, sources: Path | None, log: Path, patience: float) -> Outcome:
         origin = sources / row.checkout.split("/")[1] / row.folder
         if not origin.is_dir():
             return Outcome(IDLE, f"{row.checkout} is not in the folder of --sources: --clone gets it")
-    with tempfile.TemporaryDirectory(prefix="understudy-programs-", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(prefix="windtunnel-programs-", ignore_cleanup_errors=True) as name:
         folder = Path(name) / "program"
         if row.checkout:
             shutil.copytree(origin, folder, ignore=shutil.ignore_patterns(".git"))
@@ -169,7 +169,7 @@ def run(row: Row, sources: Path | None, log: Path, patience: float) -> Outcome:
 
 
 def _beside_cpu(row: Row, output: str, folder: Path, log: Path, patience: float) -> Outcome:
-    """Run the same program on the CPU, without understudy, in as many ranks: the losses of both must be equal."""
+    """Run the same program on the CPU, without windtunnel, in as many ranks: the losses of both must be equal."""
     ranks = ["-m", "torch.distributed.run", "--standalone", *row.options] if RANKS in row.options else []
     command = [sys.executable, *ranks, *_words(row.cpu, row, folder)]
     code, plain = _execute(command, _variables(row, folder), folder, row, log.with_suffix(".cpu.log"), patience)
@@ -237,7 +237,7 @@ def _command(row: Row, folder: Path, report: Path) -> list[str]:
     words = _words(row.command, row, folder)
     if row.recovery:
         return [sys.executable, str(RECOVERY / "every_death.py"), str(RECOVERY / row.recovery), *words]
-    run = [sys.executable, "-m", "understudy", "run", "--gpus", row.gpus, *row.options]
+    run = [sys.executable, "-m", "windtunnel", "run", "--gpus", row.gpus, *row.options]
     if row.tests:
         return [*run, "-q", "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
     return [*run, "--report", str(report), *words]

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import torch
 
-import understudy
+import windtunnel
 
 STREAMS, EVENTS, KEPT = 4, 3, 3
 FILE = "<races>"
@@ -300,7 +300,7 @@ class Outcome:
 def compare(lines: list[str]) -> Outcome:
     """Run a program under emulation and compare."""
     oracle = Oracle()
-    with understudy.emulate("1xV100") as session:
+    with windtunnel.emulate("1xV100") as session:
         follow(oracle, lines)
         hazards = [(hazard.first.line, hazard.second.line, hazard.code) for hazard in session.trace.hazards]
     races, due = oracle.races()

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from understudy.errors import UsageError
-from understudy.train import Checkpoints, Trainer
+from windtunnel.errors import UsageError
+from windtunnel.train import Checkpoints, Trainer
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))

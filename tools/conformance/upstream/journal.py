@@ -1,6 +1,6 @@
 """A pytest plugin that writes down each test as it starts and ends, so that a crash costs the one that was running.
 
-It runs in PyTorch's test processes and imports nothing of understudy: the stub is measured with it too. The environment
+It runs in PyTorch's test processes and imports nothing of windtunnel: the stub is measured with it too. The environment
 says what to do: `UPSTREAM_JOURNAL` is the file to append to, `UPSTREAM_SELECT` a file with the names of the tests to
 run (all that need CUDA without it, and with `UPSTREAM_EVERY` those that do not say so).
 """

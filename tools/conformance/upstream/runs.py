@@ -26,8 +26,8 @@ IMPORT_SECONDS = 300
 POLL_SECONDS = 0.2
 IDLE_SECONDS = 40
 WAITING_FOR_THE_MACHINE = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
-EMULATED = ("-p", "understudy", "--gpu-backend", "emulated", "--gpus", "2")
-STUB = ("-p", "no:understudy", "-p", "no:understudy.pytest_plugin", "-p", "upstream.stub")
+EMULATED = ("-p", "windtunnel", "--gpu-backend", "emulated", "--gpus", "2")
+STUB = ("-p", "no:windtunnel", "-p", "no:windtunnel.pytest_plugin", "-p", "upstream.stub")
 OTHER_GPUS = {
     r"Testing on one GPU is sufficient$": ("--gpus", "1"),
     r"Need at least [34] CUDA devices|Test requires at least [34] GPUs|world size of [34]": ("--gpus", "4"),

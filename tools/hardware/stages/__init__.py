@@ -2,7 +2,7 @@
 
 - `ORDER`: when it runs; `TITLE`: what it is about;
 - `LIMIT_S`: how long one side of it may take, `ITEM_S` how long one item may, both in seconds of real time;
-- `OPTIONS`: further options of `understudy run` for the emulated side;
+- `OPTIONS`: further options of `windtunnel run` for the emulated side;
 - `items(context)`: its items by name, functions that give what JSON can hold;
 - `rows(native, emulated)`: the results of both sides, compared.
 """

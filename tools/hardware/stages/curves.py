@@ -1,4 +1,4 @@
-"""What `understudy calibrate` measures: efficiency of kernels by size, the host's times, copies."""
+"""What `windtunnel calibrate` measures: efficiency of kernels by size, the host's times, copies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hardware.context import Context, Items, Row, both, failed, shown
 from hardware.stages.facts import ratio
 
 ORDER = 60
-TITLE = "The curves of `understudy calibrate`"
+TITLE = "The curves of `windtunnel calibrate`"
 LIMIT_S = 420
 ITEM_S = 400
 OPTIONS = ("--no-data", "--assume", "1")
@@ -22,8 +22,8 @@ def items(context: Context) -> Items:
 
 def measured(context: Context) -> dict[str, Any]:
     """The tables of its file; the file itself goes to the artifacts, for `--curves`."""
-    from understudy.cli.calibrate import text
-    from understudy.measure import curves
+    from windtunnel.cli.calibrate import text
+    from windtunnel.measure import curves
 
     gpu = curves.this_gpu()
     if context.short:

@@ -53,9 +53,9 @@ def tests(file: Path, context: Context) -> dict[str, list[str]]:
 def _pytest(file: Path, done: list[str], results: Path, context: Context) -> int:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "hardware.documents_plugin"]
     try:
-        distribution("understudy")  # brings its plugin
+        distribution("windtunnel")  # brings its plugin
     except PackageNotFoundError:
-        command += ["-p", "understudy.pytest_plugin"]
+        command += ["-p", "windtunnel.pytest_plugin"]
     command += ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")]
     for test in done:
         command += ["--deselect", test]
@@ -70,9 +70,9 @@ def _pytest(file: Path, done: list[str], results: Path, context: Context) -> int
 
 
 def without_emulation(variables: Any) -> dict[str, str]:
-    """Variables in which no emulation of an outer `understudy run` is left: these tests begin their own."""
-    shim = os.sep + os.path.join("understudy", "shim") + os.sep
-    kept = {name: value for name, value in variables.items() if not name.startswith("UNDERSTUDY_")}
+    """Variables in which no emulation of an outer `windtunnel run` is left: these tests begin their own."""
+    shim = os.sep + os.path.join("windtunnel", "shim") + os.sep
+    kept = {name: value for name, value in variables.items() if not name.startswith("WINDTUNNEL_")}
     for name in ("PATH", "PYTHONPATH"):
         kept[name] = os.pathsep.join(p for p in kept.get(name, "").split(os.pathsep) if p and shim not in p + os.sep)
     return kept

@@ -26,7 +26,7 @@ def times(table: Callable[[bool], kernels.Calls], context: Context) -> dict[str,
     """Microseconds of each shape between CUDA events; emulated, the model's own."""
     import torch
 
-    from understudy.measure import curves
+    from windtunnel.measure import curves
 
     torch.manual_seed(0)
     return {shape: round(curves.kernel_us(call), 3) for shape, call in table(context.short)}

@@ -1,6 +1,6 @@
 """A few training steps of a model of somebody else's library, on the CPU and on a GPU: the losses are the same.
 
-understudy run --gpus A100 beside_cpu.py x_transformers
+windtunnel run --gpus A100 beside_cpu.py x_transformers
 
 All random numbers are drawn on the host, before they are moved, so that both runs draw the same.
 """

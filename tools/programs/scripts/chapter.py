@@ -1,6 +1,6 @@
 """Run the PyTorch cells of a chapter of Dive into Deep Learning, from the book's Markdown source.
 
-    understudy run --gpus 2xV100 chapter.py chapter_computational-performance/multiple-gpus.md
+    windtunnel run --gpus 2xV100 chapter.py chapter_computational-performance/multiple-gpus.md
 
 A cell is a block that begins with ```{.python .input}; its first line names the framework (`#@tab pytorch`, or `all`).
 """

@@ -1,6 +1,6 @@
 """Training steps of a model of somebody else's library, uncompiled and compiled: the same losses, and both peaks.
 
-understudy run --gpus A100 compiled_steps.py llama
+windtunnel run --gpus A100 compiled_steps.py llama
 python compiled_steps.py llama cpu                  # uncompiled, on the CPU: losses and seconds to compare with
 
 All random numbers are drawn on the host, before they are moved, so that all runs draw the same.

@@ -1,6 +1,6 @@
 """A small network under DeepSpeed's ZeRO: the stage and the precision as given, a process a GPU, a checkpoint.
 
-understudy run --gpus 2xA100 --nproc-per-node 2 deepspeed_zero.py 2 bf16
+windtunnel run --gpus 2xA100 --nproc-per-node 2 deepspeed_zero.py 2 bf16
 """
 
 import sys

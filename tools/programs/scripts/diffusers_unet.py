@@ -1,6 +1,6 @@
 """diffusers: a small U-Net learns to take noise away, in float16 autocast, and draws a picture with DDIM.
 
-understudy run --gpus A100 diffusers_unet.py
+windtunnel run --gpus A100 diffusers_unet.py
 """
 
 import torch

@@ -1,6 +1,6 @@
 """A program of the documents as it stands, and with one line more that compiles its network.
 
-    understudy run --gpus 2xV100 document.py housing compiled
+    windtunnel run --gpus 2xV100 document.py housing compiled
     python document.py housing                                      # on the CPU, to compare losses and seconds with
     python document.py housing compiled=aot_eager                   # there, by another backend of torch.compile
 

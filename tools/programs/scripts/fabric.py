@@ -1,7 +1,7 @@
 """A training loop on Lightning Fabric: two GPUs, `strategy` and `precision` as given.
 
-understudy run --gpus 2xA100 fabric.py ddp 16-mixed
-understudy run --gpus 2xA100 fabric.py fsdp bf16-mixed
+windtunnel run --gpus 2xA100 fabric.py ddp 16-mixed
+windtunnel run --gpus 2xA100 fabric.py fsdp bf16-mixed
 """
 
 import sys

@@ -1,6 +1,6 @@
 """PyTorch Geometric: convolutions on one graph, then pooling over batches of small ones; its pure Python part.
 
-understudy run --gpus A100 graph_network.py
+windtunnel run --gpus A100 graph_network.py
 """
 
 import torch

@@ -1,6 +1,6 @@
 """BERT from a configuration, fine-tuned for classification with Hugging Face's `Trainer` on sentences made here.
 
-understudy run --gpus 2xV100 hf_bert_trainer.py
+windtunnel run --gpus 2xV100 hf_bert_trainer.py
 """
 
 import tempfile

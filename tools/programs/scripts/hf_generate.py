@@ -1,6 +1,6 @@
 """GPT-2 and BERT from configurations on the GPU: greedy, sampled and beam generation, a masked-token forward.
 
-understudy run --gpus A100 hf_generate.py
+windtunnel run --gpus A100 hf_generate.py
 """
 
 import torch

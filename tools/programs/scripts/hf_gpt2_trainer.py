@@ -1,7 +1,7 @@
 """GPT-2 from a configuration, trained with Hugging Face's `Trainer` on tokens made here.
 
-understudy run --gpus A100 hf_gpt2_trainer.py [MAX_STEPS]
-understudy run --gpus 2xA100 --nproc-per-node 2 hf_gpt2_trainer.py
+windtunnel run --gpus A100 hf_gpt2_trainer.py [MAX_STEPS]
+windtunnel run --gpus 2xA100 --nproc-per-node 2 hf_gpt2_trainer.py
 """
 
 import sys

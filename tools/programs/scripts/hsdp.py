@@ -1,6 +1,6 @@
 """FSDP2 with HSDP: parameters in shards along one dimension of a mesh of 2 x 2 GPUs, in replicas along the other.
 
-understudy run --gpus 4xA100 --nproc-per-node 4 hsdp.py
+windtunnel run --gpus 4xA100 --nproc-per-node 4 hsdp.py
 
 The losses of four steps are those of one process on the CPU with the whole batch.
 """

@@ -1,6 +1,6 @@
 """A LightningModule in Lightning's Trainer on two GPUs: `strategy` and `precision` as given.
 
-understudy run --gpus 2xV100 lightning_trainer.py ddp 16-mixed
+windtunnel run --gpus 2xV100 lightning_trainer.py ddp 16-mixed
 """
 
 import sys

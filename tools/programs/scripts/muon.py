@@ -1,6 +1,6 @@
 """nanochat's optimizer on several GPUs: gradients are reduced, and states are in shards, inside the optimizer.
 
-understudy run --gpus 2xA100 --nproc-per-node 2 muon.py
+windtunnel run --gpus 2xA100 --nproc-per-node 2 muon.py
 
 The weights after four steps are those of one process on the CPU, which averages the gradients itself.
 """

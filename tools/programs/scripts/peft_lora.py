@@ -1,6 +1,6 @@
 """LoRA adapters of PEFT on a frozen GPT-2 from a configuration, trained in bfloat16, merged, and compared.
 
-understudy run --gpus A100 peft_lora.py
+windtunnel run --gpus A100 peft_lora.py
 """
 
 import torch

@@ -1,6 +1,6 @@
 """`torch.distributed.pipelining`: a model in stages, a stage a GPU, under one of its schedules.
 
-understudy run --gpus 2xA100 --nproc-per-node 2 pipelining.py GPipe
+windtunnel run --gpus 2xA100 --nproc-per-node 2 pipelining.py GPipe
 
 The losses of three steps are those of one process on the CPU.
 """

@@ -1,6 +1,6 @@
 """Stable-Baselines3: PPO and DQN on the cart's pole, SAC on the pendulum, networks on the GPU.
 
-understudy run --gpus A100 reinforce.py
+windtunnel run --gpus A100 reinforce.py
 """
 
 import gymnasium

@@ -1,6 +1,6 @@
 """Run a program that draws its weights without a seed, unchanged but with one: its losses can be compared with a CPU's.
 
-    understudy run --gpus A100 seeded.py quickstart_tutorial.py
+    windtunnel run --gpus A100 seeded.py quickstart_tutorial.py
 
 It may import torchvision where only the Python part of that is installed.
 """

@@ -1,6 +1,6 @@
 """Run a program unchanged, and print how long the steps of its optimizers took on this machine.
 
-    understudy run --gpus A100 step_seconds.py train.py --compile=True
+    windtunnel run --gpus A100 step_seconds.py train.py --compile=True
     python step_seconds.py train.py --device=cpu
 
 The program's own clock follows the emulated GPU; those here do not. What compiles has compiled in the first half of the

@@ -1,6 +1,6 @@
 """Three training steps in autocast of models of timm, convolutional and attentional, on the GPU.
 
-understudy run --gpus A100 timm_steps.py
+windtunnel run --gpus A100 timm_steps.py
 """
 
 import timm

@@ -1,6 +1,6 @@
 """Metrics of torchmetrics that live on the GPU, against their values on the CPU.
 
-understudy run --gpus A100 torchmetrics_cuda.py
+windtunnel run --gpus A100 torchmetrics_cuda.py
 """
 
 import torch

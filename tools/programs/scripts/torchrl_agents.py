@@ -1,6 +1,6 @@
 """torchrl: PPO and DQN on the cart's pole, with collectors, replay buffers and targets on the GPU.
 
-understudy run --gpus A100 torchrl_agents.py
+windtunnel run --gpus A100 torchrl_agents.py
 
 Then the losses of both on data drawn on the host, on the CPU and on the GPU: they are the same.
 """

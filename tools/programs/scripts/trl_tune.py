@@ -1,6 +1,6 @@
 """TRL: supervised fine-tuning with LoRA, then direct preference optimization, of a small Llama on local words.
 
-understudy run --gpus A100 trl_tune.py
+windtunnel run --gpus A100 trl_tune.py
 """
 
 from pathlib import Path

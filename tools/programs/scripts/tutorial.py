@@ -1,6 +1,6 @@
 """Run one of Triton's tutorials, with each of its benchmarks at the first size alone.
 
-    understudy run --gpus A100 tutorial.py 05-layer-norm.py
+    windtunnel run --gpus A100 tutorial.py 05-layer-norm.py
 
 The tutorial compares its kernels with PyTorch's operators itself. Its benchmarks go on to sizes that take an
 interpreter hours, so the list of sizes that each of them is given is cut; nothing else is changed. Results that the

@@ -1,6 +1,6 @@
 """A few training steps of vision libraries, on the CPU and on a GPU: the losses are the same.
 
-understudy run --gpus A100 vision.py vit_pytorch
+windtunnel run --gpus A100 vision.py vit_pytorch
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ultralytics: a small YOLO trained on pictures of squares, on a GPU and on the CPU: the losses are the same.
 
-understudy run --gpus A100 yolo.py
+windtunnel run --gpus A100 yolo.py
 
 Everything random is drawn on the host; what ultralytics looks for in the network is not needed.
 """

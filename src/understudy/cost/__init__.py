@@ -1,5 +1,0 @@
-"""What operations cost on a chosen GPU: `CostModel` turns plain data into nanoseconds; all numbers are in `data/`."""
-
-from understudy.cost.model import CostModel, KernelCost
-
-__all__ = ["CostModel", "KernelCost"]

@@ -1,6 +1,0 @@
-"""The Trainer for JAX, from `understudy.train.frameworks.jax`."""
-
-from understudy.train.frameworks.jax import State, Trainer, load_parameters, save_parameters
-from understudy.train.hooks import HyperParameters, add_to_class
-
-__all__ = ["HyperParameters", "State", "Trainer", "add_to_class", "load_parameters", "save_parameters"]

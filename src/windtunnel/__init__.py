@@ -1,0 +1,37 @@
+"""windtunnel: the stand-in for GPUs. Run, time, check and train CUDA programs on a machine that has none.
+
+PYTEST_DONT_REWRITE: workers of pytest-xdist have imported this package before pytest starts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from windtunnel.version import __version__ as __version__
+
+__all__ = ["Options", "Session", "emulate", "plan", "start", "stop"]
+_HOMES = {
+    "plan": "planning",
+    "start": "notebook",
+    "stop": "notebook",
+    "load_ipython_extension": "notebook",
+    "unload_ipython_extension": "notebook",
+}
+
+if TYPE_CHECKING:
+    from windtunnel.notebook import start, stop
+    from windtunnel.planning import plan
+    from windtunnel.session import Options, Session, emulate
+
+
+def __getattr__(name: str) -> Any:
+    # The base import stays light: the session brings the machine, the checks and the reports with it.
+    if name in __all__ or name in _HOMES:
+        if sys.platform == "win32":
+            from windtunnel.errors import ON_WINDOWS, InstallError
+
+            raise InstallError(ON_WINDOWS)
+        return getattr(importlib.import_module(f"windtunnel.{_HOMES.get(name, 'session')}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

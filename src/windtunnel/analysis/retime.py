@@ -1,0 +1,320 @@
+"""A saved trace on another GPU: every kernel and copy priced again, the machine's rules replayed, nothing run.
+
+What the host did between its calls stays as it was: the model of the host does not depend on the GPU. Streams keep
+their order, events, waits and barriers are followed, engines, a device's room and the launch queue's limit are applied
+anew. A measured trace has no barriers: a start that nothing explains is taken to follow what ended just then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from windtunnel.cost.bands import of_step
+from windtunnel.cost.model import CostModel
+from windtunnel.cost.operators import is_generated
+from windtunnel.errors import FileFormatError, UsageError
+from windtunnel.gpus import from_description, versions
+from windtunnel.gpus.gpu import Gpu
+from windtunnel.machine.launches import MARKED
+from windtunnel.machine.occupancy import FULL, Occupancy
+from windtunnel.trace.operation import Kind, Lane, Signature
+from windtunnel.trace.plain import Json
+from windtunnel.trace.rows import Row
+from windtunnel.trace.trace import Trace
+
+ON_DEVICE = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE})
+
+
+def retime(trace: Trace, models: Sequence[Gpu]) -> Trace:
+    """The trace as it would be on `models`: one GPU model for all devices, or one each.
+
+    Raises:
+        UsageError: there are neither one nor as many models as the trace has devices.
+        FileFormatError: the trace does not say which GPUs it is of.
+    """
+    before = gpus_of(trace)
+    if len(models) not in (1, len(before)):
+        many = "" if len(before) == 1 else f" for all of them, or {len(before)}"
+        devices = "1 device" if len(before) == 1 else f"{len(before)} devices"
+        raise UsageError(f"the trace has {devices} and {len(models)} GPUs were given: give one GPU{many}")
+    after = [models[0]] * len(before) if len(models) == 1 else list(models)
+    cuda = _cuda_version(trace, tuple(after))
+    run = Retiming(trace, before, after, cuda)
+    for row in trace.rows:
+        run.take(row)
+    run.out.facts = _facts(trace, before, after, cuda, run.band())
+    run.out.sources = trace.sources
+    return run.out
+
+
+def _cuda_version(trace: Trace, after: tuple[Gpu, ...]) -> versions.Version:
+    """The CUDA version that the program would have run with on `after`."""
+    given = trace.facts.get("options", {}).get("cuda_version")
+    if given:
+        return max(versions.parse_version(str(given)), versions.default_cuda(after))
+    return versions.runtime_cuda(after, trace.facts.get("versions", {}).get("torch"))
+
+
+def does_not_fit(trace: Trace) -> list[int]:
+    """The devices whose peak of reserved memory and CUDA context are more than their GPU has."""
+    return [
+        index
+        for index, device in enumerate(trace.facts.get("devices", []))
+        if device.get("peak_reserved_bytes", 0) + device.get("context_bytes", 0) > device.get("memory_bytes", 1 << 62)
+    ]
+
+
+def gpus_of(trace: Trace) -> list[Gpu]:
+    """The GPUs of a trace; raises FileFormatError where it does not say which."""
+    try:
+        return [from_description(gpu) for gpu in trace.facts["gpus"]]
+    except KeyError as error:
+        raise FileFormatError(
+            "the trace does not say which GPUs it was made on, so its times cannot be compared: write it with "
+            "`windtunnel run --trace`"
+        ) from error
+
+
+def _facts(trace: Trace, before: list[Gpu], after: list[Gpu], cuda: versions.Version, band: float | None) -> Json:
+    facts = dict(trace.facts)
+    was = facts.get("cuda_version") or cuda
+    facts["gpus"] = [
+        {
+            "key": gpu.key,
+            "name": gpu.name,
+            "memory_bytes": gpu.memory_bytes,
+            "compute_capability": list(gpu.compute_capability),
+            "sm_count": gpu.sm_count,
+            "memory_bandwidth_bytes_per_s": gpu.memory_bandwidth_bytes_per_s,
+            "peak_flops": dict(gpu.peak_flops),
+        }
+        for gpu in after
+    ]
+    facts["devices"] = [
+        {
+            **device,
+            "memory_bytes": new.memory_bytes,
+            "context_bytes": device.get("context_bytes", 0)  # of each process that shares the device
+            * versions.context_bytes(new, cuda)
+            // versions.context_bytes(old, (was[0], was[1])),
+        }
+        for device, old, new in zip(trace.facts.get("devices", []), before, after, strict=False)
+    ]
+    facts["cuda_version"] = list(cuda)
+    facts["retimed_from"] = [gpu.key for gpu in before]
+    facts["source"] = "modelled"
+    facts["band"] = None if band is None else round(band, 3)
+    return facts
+
+
+@dataclass
+class Host:
+    """A host thread: where it stood in the trace, and where it stands now."""
+
+    before_ns: int = 0
+    now_ns: int = 0
+
+
+@dataclass
+class _Line:
+    """A stream: when its work so far ended in the trace, and when it ends now; likewise its recorded events."""
+
+    before_ns: int = 0
+    ready_ns: int = 0
+    issued_ns: int = -1
+    epoch: int = 0
+    events: list[tuple[int, int]] = field(default_factory=list)
+    marks: deque[int] = field(default_factory=deque)
+
+
+class _Price(NamedTuple):
+    """How much longer something takes now; its occupancy in thousandths; its error band."""
+
+    ratio: float
+    occupancy: int = 0
+    band: float = 0.0
+
+
+def _price(kind: Kind, old: CostModel, new: CostModel, device: int, signature: Signature, size_bytes: int) -> _Price:
+    if kind == Kind.COLLECTIVE:
+        ranks = int(dict(signature.detail).get("ranks", 1))
+        before, after = (model.collective_ns(signature.name, size_bytes, ranks) for model in (old, new))
+        return _Price(after / before)
+    if kind == Kind.COPY:
+        source = -1 if "HtoD" in signature.name else device
+        destination = -1 if "DtoH" in signature.name else device + ("PtoP" in signature.name)
+        pinned = "Pinned" in signature.name
+        before, after = (model.copy_ns(size_bytes, source, destination, pinned) for model in (old, new))
+        return _Price(after / before)
+    if signature.name == "spin_kernel":  # it lasts as long as it was told to
+        return _Price(1.0, 1)
+    then, now = old.kernel(signature), new.kernel(signature)
+    ratio = now.duration_ns / then.duration_ns if then.duration_ns else 1.0
+    return _Price(ratio, max(1, min(FULL, round(now.occupancy * FULL))), now.band)
+
+
+class Retiming:
+    """One pass over a trace's rows.
+
+    `scale` and `lead_ns` are for who changes the program on the way (`savings`): by what the next operation's time on
+    the device is multiplied, and how long after the one before it on its stream it begins at the earliest.
+    """
+
+    def __init__(self, trace: Trace, before: list[Gpu], after: list[Gpu], cuda: tuple[int, int]) -> None:
+        self.trace = trace
+        self.out = Trace()
+        self.old = [CostModel(gpu, cuda) for gpu in before]
+        self.new = [CostModel(gpu, cuda) for gpu in after]
+        self.hosts: dict[int, Host] = {}
+        self.lines: dict[tuple[int, int], _Line] = {}
+        self.engines: dict[tuple[int, str], tuple[int, int]] = {}
+        self.rooms = [Occupancy() for _ in after]
+        self.events: dict[int, int] = {}
+        self.ends: dict[int, tuple[int, int]] = {}  # end in the trace -> (end now, occupancy)
+        self.prices: dict[tuple[int, int, int], _Price] = {}
+        self.kernel_ns = 0
+        self.weighted_band = 0.0
+        self.ran: set[int] = set()  # numbers of the kernels' signatures
+        self.scale, self.lead_ns = 1.0, 0
+        self.guess = trace.facts.get("source") == "measured"
+        self.shared = {d for d in range(len(after)) if len({x.stream for x in trace.lanes if x.device == d}) > 1}
+        out, old = self.out, trace
+        out.lanes, out.signatures, out.sites = old.lanes, old.signatures, old.sites
+        out.hazards, out.notes, out.memory = old.hazards, old.notes, old.memory
+
+    def band(self) -> float | None:
+        """The error band of the kernels together, as a share of their time."""
+        compiled = any(is_generated(self.trace.signatures[number].name) for number in self.ran)
+        return of_step(self.weighted_band / self.kernel_ns, compiled) if self.kernel_ns else None
+
+    def take(self, row: Row) -> None:
+        """Put one row on the new clock."""
+        kind, lane_number, number, site, issued, start, end, value = row
+        lane = self.trace.lanes[lane_number]
+        host = self.host(lane.thread, issued)
+        host.now_ns += issued - host.before_ns
+        host.before_ns = issued
+        if lane.device >= len(self.new):
+            raise FileFormatError(f"the trace has work of device {lane.device} and names {len(self.new)} GPUs")
+        if kind == Kind.QUEUE:  # where the queue is full now is seen at each launch
+            host.before_ns = end
+            return
+        made = issued_now = host.now_ns
+        if kind in ON_DEVICE:
+            made, end_now = self._work(row, lane, host)
+        elif kind == Kind.BARRIER:
+            first, line = self._line(self.trace.lanes[value]), self._line(lane)
+            made, end_now = first.ready_ns, max(line.ready_ns, first.ready_ns)
+            line.ready_ns, line.before_ns = end_now, max(line.before_ns, end)
+        elif kind == Kind.SYNCHRONIZE:
+            end_now = host.now_ns = self._waited(lane, number, end, host)
+            host.before_ns = end
+        elif kind == Kind.EVENT_RECORD:
+            line = self._line(lane)
+            made = end_now = self.events[value] = max(line.ready_ns, host.now_ns + self.new[lane.device].launch_ns)
+            line.events.append((start, made))
+        elif kind == Kind.EVENT_WAIT:
+            line = self._line(lane)
+            made = self.events.get(value, 0)
+            end_now = line.ready_ns = max(line.ready_ns, made)
+            line.before_ns = max(line.before_ns, end)
+        else:
+            host.now_ns += end - start
+            host.before_ns = max(host.before_ns, end)
+            end_now = host.now_ns
+            value = host.now_ns if kind == Kind.CLOCK_READ else value
+        self.out.rows.append((kind, lane_number, number, site, issued_now, made, end_now, value))
+        if kind == Kind.KERNEL:
+            self._throttle(lane_number, lane, host)
+
+    def _throttle(self, lane_number: int, lane: Lane, host: Host) -> None:
+        """The machine's rule of the launch queue (`machine/launches.py`)."""
+        line = self._line(lane)
+        if line.epoch % MARKED or lane.device < 0:
+            return
+        line.marks.append(line.ready_ns)
+        depth = self.new[lane.device].queue_depth
+        if len(line.marks) <= depth // MARKED:
+            return
+        begin, until = host.now_ns, line.marks.popleft()
+        if until > begin:
+            host.now_ns = until
+            name = self.out.signatures.number(Signature("launch queue is full"))
+            self.out.rows.append((int(Kind.QUEUE), lane_number, name, 0, begin, begin, until, depth))
+
+    def host(self, thread: int, issued: int) -> Host:
+        """A host thread, which begins where its parent stands."""
+        host = self.hosts.get(thread)
+        if host is None:
+            # The parent is the thread whose place in the trace is the nearest before it.
+            parents = [other for other in self.hosts.values() if other.before_ns <= issued]
+            parent = max(parents, key=lambda other: other.before_ns, default=Host())
+            host = self.hosts[thread] = Host(parent.before_ns, parent.now_ns)
+        return host
+
+    def _line(self, lane: Lane) -> _Line:
+        return self.lines.setdefault((lane.device, lane.stream), _Line())
+
+    # ------------------------------------------------------------------ work
+
+    def _work(self, row: Row, lane: Lane, host: Host) -> tuple[int, int]:
+        kind, _, number, _, issued, start, end, size_bytes = row
+        line = self._line(lane)
+        signature = self.trace.signatures[number]
+        ratio, occupancy, band = self._price(Kind(kind), lane.device, number, size_bytes)
+        duration = max(1, round((end - start) * ratio * self.scale)) if end > start else 0
+        earliest = issued + self.old[lane.device].launch_ns
+        begin = max(host.now_ns + self.new[lane.device].launch_ns, line.ready_ns + self.lead_ns)
+        if issued == line.issued_ns and start > line.before_ns:
+            begin += start - line.before_ns  # a node of a graph: the gap before it is the graph's own
+            earliest = start
+        direction = signature.name.split()[1:2] if kind == Kind.COPY else []
+        engine = (lane.device, direction[0]) if direction else None
+        if engine is not None:
+            engine_before, engine_now = self.engines.get(engine, (0, 0))
+            earliest, begin = max(earliest, engine_before), max(begin, engine_now)
+        if self.guess and start > max(earliest, line.before_ns) and start in self.ends:
+            ended, other = self.ends[start]
+            if kind != Kind.KERNEL or other + occupancy <= FULL:
+                begin = max(begin, ended)
+        if kind == Kind.KERNEL:
+            self.kernel_ns += duration
+            self.weighted_band += duration * band
+            self.ran.add(number)
+            if lane.device in self.shared:
+                begin = self.rooms[lane.device].place(host.now_ns, begin, duration, occupancy)
+        ended_now = begin + duration
+        line.epoch += issued != line.issued_ns
+        line.before_ns, line.ready_ns, line.issued_ns = end, ended_now, issued
+        self.ends[end] = ended_now, occupancy
+        if engine is not None:
+            self.engines[engine] = end, ended_now
+            if "Pageable" in signature.name and ("non_blocking", 1) in signature.detail:
+                host.now_ns, host.before_ns = max(host.now_ns, ended_now), max(host.before_ns, end)
+        return begin, ended_now
+
+    def _price(self, kind: Kind, device: int, number: int, size_bytes: int) -> _Price:
+        key = device, number, 0 if kind == Kind.KERNEL else size_bytes
+        price = self.prices.get(key)
+        if price is None:
+            signature = self.trace.signatures[number]
+            price = self.prices[key] = _price(kind, self.old[device], self.new[device], device, signature, size_bytes)
+        return price
+
+    # ------------------------------------------------------------------ waiting
+
+    def _waited(self, lane: Lane, number: int, end: int, host: Host) -> int:
+        """When the host goes on after a synchronization."""
+        name = self.trace.signatures[number].name
+        call = host.now_ns + (self.new[lane.device].synchronize_ns if lane.device >= 0 else 0)
+        call = max(call, self.ends.get(end, (0, 0))[0])  # what the host waited for in the trace
+        if name == "cudaDeviceSynchronize":
+            return max([call, *(line.ready_ns for at, line in self.lines.items() if at[0] == lane.device)])
+        line = self._line(lane)
+        if name == "cudaEventSynchronize":
+            recorded = [now for before, now in line.events if before <= end]
+            return max(call, recorded[-1] if recorded else 0)
+        return max(call, line.ready_ns)

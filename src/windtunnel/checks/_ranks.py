@@ -1,0 +1,32 @@
+"""What the checks share that read what ranks called of one another."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.ranks import words
+from windtunnel.trace.finding import Finding, Severity
+from windtunnel.trace.operation import Note, Site
+from windtunnel.trace.trace import Trace
+
+
+class RankCheck(NoteCheck):
+    """Base of the checks of what goes wrong between ranks: a finding for each note, with the other rank's line."""
+
+    severity: ClassVar[Severity] = "error"
+
+    def group(self, note: Note) -> str:
+        """Each incident is a finding of its own."""
+        return str(note.detail)
+
+    def findings(self, trace: Trace) -> list[Finding]:
+        """One finding an incident."""
+        return [
+            finding._replace(other=Site(line.word("other_file"), line.number("other_line")), times=1)
+            for finding, line in zip(super().findings(trace), self.lines.values(), strict=True)
+        ]
+
+    def message(self, line: Line) -> str:
+        """What happened, with the lines of all ranks."""
+        return words.message(self.code, line.notes[0])

@@ -1,0 +1,69 @@
+"""The check `assumed-value`: what a rehearsal without data took for values that it has not."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.trace.finding import Severity
+from windtunnel.trace.operation import Note
+
+SENTENCES = {
+    "overflow": "assumed: found_inf = {value}, no gradient overflowed and the scaler took the step",
+    "finite": "assumed: a test for NaN or infinity gave {value}, all values are finite",
+    "number": "assumed: a number that the program read = {value}",
+    "given": "assumed: what the program read = {value}, as --assume says",
+    "library": "assumed: what a library looked at = {value}, {means}",
+    "count": "assumed: how many elements a mask has = {value}, it selects all",
+    "index": "assumed: indices that the device computed, or what follows from them = {value}",
+    "save": "not written: {value}, a checkpoint of tensors without values",
+    "mask": "assumed: {name} selects all of {elements} elements",
+}
+
+
+class AssumedValue(NoteCheck):
+    """Values that a rehearsal without data had to assume.
+
+    ## What it does
+    Lists where a run with `--no-data` needed values from a device, and what was assumed: gradients do not overflow,
+    losses and other numbers are finite, masks select everything, and the rest is what `--assume` says.
+
+    ## Why it is bad
+    It is not, as long as the program would take the same path with data. A mask that selects half of a batch makes less
+    work and takes less memory than one that selects all of it.
+
+    ## Example
+    ```python
+    loss = criterion(output[mask], target[mask])  # 8192 of 8192 elements
+    ```
+
+    ## Use instead
+    ```console
+    $ windtunnel run --gpus A100 train.py  # with data, or with --assume where another value will do
+    ```
+    """
+
+    code: ClassVar = "assumed-value"
+    severity: ClassVar[Severity] = "info"
+
+    def group(self, note: Note) -> str:
+        """One finding for each kind of value."""
+        return str(dict(note.detail).get("what", ""))
+
+    def message(self, line: Line) -> str:
+        """What was assumed."""
+        sentence = SENTENCES[line.word("what", "given")]
+        return sentence.format(
+            value=line.word("value"),
+            name=line.word("name").removeprefix("aten::"),
+            elements=line.number("elements"),
+            means=line.word("means"),
+        )
+
+    def advice(self, line: Line) -> str:
+        """How to get another answer."""
+        if line.word("what") == "mask":
+            return "read memory and time as the most that this line takes, or run with data"
+        if line.word("what") == "save":
+            return "run with data to write it: what was there has not been touched"
+        return "give another value with `--assume`, or run with data, should the program go another way with it"

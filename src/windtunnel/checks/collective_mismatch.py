@@ -1,0 +1,46 @@
+"""The check `collective-mismatch`: ranks whose calls are paired with one another and differ."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from windtunnel.checks._notes import Line
+from windtunnel.checks._ranks import RankCheck
+
+
+class CollectiveMismatch(RankCheck):
+    """Ranks call different collectives, or the same one with different tensors.
+
+    ## What it does
+    Compares what the ranks of a process group call, call by call: the operation, the dtype, the number of elements
+    (for lists and splits those of each pair of ranks), the root and the reduction. It shows what each rank called and
+    where, and the run ends there.
+
+    ## Why it is bad
+    NCCL pairs the n-th call of one rank with the n-th of every other and compares nothing. Ranks that disagree hang
+    until the watchdog ends the job after ten minutes or more, or read one another's memory wrongly and go on with
+    wrong values. Its message names one rank's operation and no line.
+
+    ## Example
+    ```python
+    if rank == 0:
+        dist.all_reduce(loss)
+    dist.broadcast(weights, 0)
+    ```
+
+    ## Use instead
+    ```python
+    dist.all_reduce(loss)
+    if rank == 0:
+        print(loss / dist.get_world_size())
+    dist.broadcast(weights, 0)
+    ```
+    """
+
+    code: ClassVar = "collective-mismatch"
+
+    def advice(self, line: Line) -> str:
+        """What to change."""
+        if line.word("what") == "operation":
+            return "let every rank of the group make the same calls in the same order, whatever a rank's data are"
+        return "let every rank of the group pass tensors of the same size and dtype, the same root and reduction"

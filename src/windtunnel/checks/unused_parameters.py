@@ -1,0 +1,44 @@
+"""The check `unused-parameters`: parameters that take no part in a step of DistributedDataParallel."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from windtunnel.checks._notes import Line, NoteCheck
+from windtunnel.trace.finding import Severity
+
+
+class UnusedParameters(NoteCheck):
+    """Parameters of a DistributedDataParallel model that did not contribute to the loss.
+
+    ## What it does
+    Reports a forward that `DistributedDataParallel` refuses since parameters had no gradient in the step before, with
+    their names.
+
+    ## Why it is bad
+    The ranks wait for the gradient of every parameter: the step was never finished, and the program ends here.
+
+    ## Example
+    ```python
+    net = DistributedDataParallel(Net().cuda(), device_ids=[rank])  # its second head has no part in the loss
+    net(x)[0].sum().backward()
+    ```
+
+    ## Use instead
+    ```python
+    net = DistributedDataParallel(Net().cuda(), device_ids=[rank], find_unused_parameters=True)
+    net(x)[0].sum().backward()
+    ```
+    """
+
+    code: ClassVar = "unused-parameters"
+    severity: ClassVar[Severity] = "error"
+
+    def message(self, line: Line) -> str:
+        """Which parameters."""
+        names = line.word("names")
+        return f"parameters took no part in the loss of the step before{f': {names}' if names else ''}"
+
+    def advice(self, line: Line) -> str:
+        """What to change."""
+        return "let them take part in the loss, remove them, or pass `find_unused_parameters=True`"

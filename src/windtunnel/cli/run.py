@@ -1,0 +1,323 @@
+"""`windtunnel run`: run a program on emulated GPUs, then say what happened."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from windtunnel import foreign, launch
+from windtunnel.checks._gates import Gate, parse_gates, refuse_undecidable, violations
+from windtunnel.cli._help import everyday, help_all_option
+from windtunnel.cli._options import F, emulation_options, given, verbose_option
+from windtunnel.cli._paths import require_writable
+from windtunnel.errors import UsageError
+from windtunnel.measure.kineto_facts import NEEDS_ACCESSES, NEEDS_CONTENTS, NEEDS_PROGRAM
+from windtunnel.measure.present import visible_gpus
+from windtunnel.trace.finding import Finding
+from windtunnel.trace.merge import merge
+from windtunnel.trace.plain import Json
+from windtunnel.trace.units import plural
+
+FINDING = 64
+REFUSED = 66
+NO_EVIDENCE = 67
+INTERRUPTED = 130
+UNDECIDABLE = (*NEEDS_ACCESSES, *NEEDS_CONTENTS, *NEEDS_PROGRAM)  # in what is recorded on real GPUs
+
+# torchrun's options, which go to torchrun's own elastic agent as they are.
+TORCHRUN_SHOWN = {
+    "nproc-per-node": "Processes to start on this machine, one a GPU as a rule: torchrun's own elastic agent does it.",
+    "nnodes": "Number of machines, or MIN:MAX.",
+    "max-restarts": "How often the agent may restart the processes.",
+    "master-addr": "Address of rank 0's machine.",
+    "master-port": "Port of rank 0's machine.",
+}
+TORCHRUN_HIDDEN = (
+    "node-rank",
+    "rdzv-backend",
+    "rdzv-endpoint",
+    "rdzv-id",
+    "rdzv-conf",
+    "monitor-interval",
+    "start-method",
+    "role",
+    "log-dir",
+    "redirects",
+    "tee",
+    "local-addr",
+    "local-ranks-filter",
+)
+TORCHRUN = (*TORCHRUN_SHOWN, *TORCHRUN_HIDDEN)
+RENDEZVOUS = {"nnodes", "master-addr", "master-port", "rdzv-backend", "rdzv-endpoint", "node-rank"}
+
+
+def torchrun_options(command: F) -> F:
+    """Add torchrun's options to a command."""
+    command = click.option("--standalone", is_flag=True, help="A rendezvous of this machine alone (the default).")(
+        command
+    )
+    for name in reversed(TORCHRUN):
+        command = click.option(f"--{name}", help=TORCHRUN_SHOWN.get(name), hidden=name in TORCHRUN_HIDDEN)(command)
+    return command
+
+
+@dataclass(frozen=True)
+class Output:
+    """As click's `obj`: a file that takes what the program prints, and what to call when it has ended."""
+
+    file: IO[bytes]
+    ended: Callable[[], None]
+
+
+@click.command(
+    "run",
+    cls=everyday(
+        "gpus",
+        "no_data",
+        "memory_history",
+        "stop_after",
+        "nproc_per_node",
+        "module",
+        "code",
+        "report",
+        "trace",
+        "fail_on",
+        "verbose",
+        "quiet",
+    ),
+    context_settings={"allow_interspersed_args": False},
+    epilog="Every option but torchrun's can be set as WINDTUNNEL_NAME (hyphens as underscores) in the environment and "
+    "in the table [tool.windtunnel] of pyproject.toml. The exit code is the program's; 64: a finding of --fail-on, "
+    "65: it does not fit into the GPUs' memory, 66: it needs what the emulation must refuse, 67: its records are "
+    "incomplete, 2: wrong usage.",
+)
+@help_all_option
+@emulation_options
+@click.option("-q", "--quiet", is_flag=True, envvar="WINDTUNNEL_QUIET", help="No report on the terminal.")
+@verbose_option
+@click.option("--trace", metavar="PATH", envvar="WINDTUNNEL_TRACE", help="Save the trace of what happened.")
+@click.option(
+    "--report",
+    metavar="PATH",
+    multiple=True,
+    envvar="WINDTUNNEL_REPORT",
+    help="Write a report, in the format of the suffix; may be given several times.",
+)
+@click.option(
+    "--fail-on",
+    metavar="CODE[=N],...",
+    multiple=True,
+    envvar="WINDTUNNEL_FAIL_ON",
+    help="End with 64 when a finding of that code, or of a severity (error, warning, info) or worse, occurs more than "
+    "N times, and with 67 when records are missing.",
+)
+@torchrun_options
+@click.option("-m", "--module", is_flag=True, help="PROGRAM is a module, as in python -m.")
+@click.option("-c", "--code", is_flag=True, help="PROGRAM is Python code, as in python -c.")
+@click.option("--no-python", is_flag=True, help="PROGRAM is any command that starts Python sooner or later.")
+@click.argument("program", required=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(program: str | None, arguments: tuple[str, ...], **options: Any) -> int:
+    """Run PROGRAM, unchanged, on emulated GPUs.
+
+    All that follows PROGRAM goes to it untouched. Its output is its own; the report comes on stderr when it has ended.
+
+    \b
+    windtunnel run --gpus 2xV100 train.py --epochs 3
+    windtunnel run --gpus 8xA100 --nproc-per-node 8 train_ddp.py
+    windtunnel run --gpus H100 --report out.html -m package.train
+    """
+    target = target_of(program, arguments, options)
+    launch.require_framework(target)
+    gates = parse_gates(options["fail_on"])
+    outputs = _outputs(options["report"], options["trace"])
+    torchrun = _torchrun(options)
+    ranks = str(options["nproc_per_node"])
+    measures = _measures(options)
+    if measures:
+        refuse_undecidable(gates, UNDECIDABLE, "a run that is measured")
+    elif options["gpus"] is None and ranks.isdecimal() and int(ranks) > 2:
+        options["gpus"] = ranks  # a GPU for each rank
+    line = target.command() if torchrun is None else target.elastic_command(torchrun)
+    with _folder() as name, launch.guarded(Path(name)):
+        folder = Path(name)
+        launch.prepare(folder)
+        if measures:
+            variables = launch.measuring_environment(folder, os.environ)
+        else:
+            variables = launch.environment({**given(options), **outputs.needs()}, folder, os.environ)
+        if torchrun is not None:
+            variables.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, which also warns of it
+        output = click.get_current_context().obj
+        file = output.file if isinstance(output, Output) else None
+        code, interrupted = launch.run(line, variables, file, file)
+        if interrupted and torchrun is not None:
+            code = INTERRUPTED  # the elastic agent ends with 1, which says nothing
+        if isinstance(output, Output):
+            output.ended()
+        wanted = gates or outputs or not options["quiet"]
+        failed = 0 < code <= 128 and not interrupted
+        if wanted:
+            result = launch.collect(folder, failed, interrupted)
+        else:
+            result = launch.Result(outcome=launch.outcome(folder))
+        if interrupted:
+            for trace in result.traces:
+                trace.facts["interrupted"] = True
+        return _finish(code, result, gates, outputs, options)
+
+
+def _measures(options: Json) -> bool:
+    """Whether the program is to run on this machine's own GPUs: it has some, and no emulation was described."""
+    if given(options):
+        return False
+    gpus = visible_gpus()
+    if gpus:
+        _say(f"measuring on {plural(gpus, 'real GPU')}; --gpus emulates instead")
+    return gpus > 0
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="windtunnel-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise UsageError(
+            f"no folder for temporary files can be written ({error.strerror}): set TMPDIR to one"
+        ) from error
+
+
+def target_of(program: str | None, arguments: tuple[str, ...], options: Json) -> launch.Program:
+    kinds = [kind for kind, flag in (("module", "module"), ("code", "code"), ("command", "no_python")) if options[flag]]
+    if len(kinds) > 1:
+        raise UsageError("-m, -c and --no-python exclude each other: give one of them")
+    if program is None:
+        raise UsageError("no program was given: windtunnel run [options] script.py [arguments]")
+    kind = kinds[0] if kinds else "script"
+    if kind == "script" and program != "-" and not os.path.exists(program):
+        found = shutil.which(program, path=launch.search_path(os.environ))
+        hint = "--no-python runs a command" if found else "check the path (-m runs a module, -c code)"
+        raise UsageError(f"there is no file {program!r} to run; {hint}")
+    if kind == "command" and shutil.which(program, path=launch.search_path(os.environ)) is None:
+        raise UsageError(f"there is no command {program!r} to run; check its name and PATH")
+    return launch.Program(kind, program, arguments)
+
+
+def _torchrun(options: Json) -> list[str] | None:
+    """The options for torchrun's agent, or None when one process is enough."""
+    chosen = {name: options[name.replace("-", "_")] for name in TORCHRUN}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    if not chosen and not options["standalone"]:
+        return None
+    words = [f"--{name}={value}" for name, value in chosen.items()]
+    if options["standalone"] or not RENDEZVOUS & chosen.keys():
+        words.append("--standalone")
+    return words
+
+
+class Outputs:
+    """The files that the person asked for, checked before the program runs rather than after."""
+
+    def __init__(self, reports: Sequence[str], trace: str | None) -> None:
+        self.reports = [Path(report) for report in reports]
+        self.trace = None if trace is None else Path(trace)
+
+    def __bool__(self) -> bool:
+        return bool(self.reports or self.trace)
+
+    def needs(self) -> dict[str, object]:
+        """The fields of `session.Options` that these files cannot be written without."""
+        from windtunnel import reports
+
+        return {"memory_history": True} if any(getattr(reports.find(p), "HISTORY", False) for p in self.reports) else {}
+
+    def write(self, result: launch.Result, findings: list[Finding]) -> None:
+        """Write them. What another program reads holds one process: rank 1's is beside rank 0's, as out.rank1.trace."""
+        from windtunnel import reports
+
+        for index, trace in enumerate(result.traces):
+            rank = trace.facts.get("rank") or index
+            if self.trace is not None:
+                trace.save(_for_rank(self.trace, index, rank))
+            for path in self.reports:
+                if getattr(reports.find(path), "PER_PROCESS", False):
+                    reports.write(_for_rank(path, index, rank), trace, findings)
+        for path in self.reports:
+            if not getattr(reports.find(path), "PER_PROCESS", False):
+                reports.write(path, merge(result.traces), findings)
+
+
+def _for_rank(path: Path, index: int, rank: int) -> Path:
+    if index == 0:
+        return path
+    stem, dot, suffixes = path.name.partition(".")
+    return path.with_name(f"{stem}.rank{rank}{dot}{suffixes}")
+
+
+def _outputs(report_paths: Sequence[str], trace: str | None) -> Outputs:
+    if report_paths:
+        from windtunnel import reports
+
+        for path in report_paths:
+            reports.find(path)
+    for path in [*report_paths, *([trace] if trace else [])]:
+        require_writable(Path(path))
+    return Outputs(report_paths, trace)
+
+
+def _finish(code: int, result: launch.Result, gates: Sequence[Gate], outputs: Outputs, options: Json) -> int:
+    from windtunnel.judgement import judge
+
+    final = result.outcome if code and code <= 128 and result.outcome else code
+    for trace in result.traces:
+        trace.facts["exit_code"] = final
+        if final == REFUSED and result.notes:
+            trace.facts["refusal"] = result.notes[0].strip()
+    findings = launch.merge(judge(result.traces))
+    if result.traces:
+        outputs.write(result, findings)
+    broken = violations(gates, findings)
+    try:
+        if not options["quiet"]:
+            _show(result, findings, code, options)
+        for text in [*result.lost, *broken]:
+            _say(text)
+    except BrokenPipeError:  # nobody reads the report (`2>&1 | head`): the exit code is the program's all the same
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    if final or broken:
+        return final or FINDING
+    return NO_EVIDENCE if result.lost and (gates or outputs) else 0
+
+
+def _show(result: launch.Result, findings: list[Finding], code: int, options: Json) -> None:
+    from windtunnel.reports.text import show
+
+    if not result.traces:
+        if not result.lost:
+            _say(_nothing(code, options, result.shadows))
+        return
+    if len(result.traces) > 1:
+        _say(f"{len(result.traces)} processes used GPUs; the report is of all of them")
+    show(merge(result.traces), findings, verbose=options["verbose"])
+
+
+def _nothing(code: int, options: Json, shadows: list[str]) -> str:
+    if shadows:
+        return f"no report: {'; '.join(shadows)}, which is not that framework: rename the file"
+    if code > 128:
+        return f"no report: signal {code - 128} ended the program, and no process of it left a trace of work on a GPU"
+    if options["gpus"] == "0":
+        return "no report: with `--gpus 0` the program had no GPU"
+    unreached = "; Pythons that are started with -E, -I or -S are not reached" if options["no_python"] else ""
+    return f"no report: the program did nothing on a GPU (no process of it imported torch and used a device{unreached})"
+
+
+def _say(text: str) -> None:
+    click.echo(f"windtunnel: {foreign.line(text)}", err=True)

@@ -1,0 +1,184 @@
+"""Convolutions as implicit products: forward, gradient of the data and gradient of the weights.
+
+A library gathers the pieces of the input that each product needs while it loads them, so a convolution is a product
+whose first operand is larger than the tensor in memory. With a tensor of b x C x H x W ("wide", the input) and one of
+b x K x P x Q ("deep", the output), weights of K x C/g x R x S and g groups, each a product of its own:
+
+    forward   (b P Q) x (C/g R S)  by  (C/g R S) x K/g
+    data      (b H W) x (K/g R S)  by  (K/g R S) x C/g      strides leave out what they skip
+    weights   (C/g R S) x (b P Q)  by  (b P Q) x K/g
+
+A transposed convolution is the same with forward and data exchanged. Times are those of `products`, with the bytes of
+the tensors as they lie in memory and with the share of the products' rate that convolutions reach (`data/curves.toml`,
+`[[convolution]]`, fitted on ResNet-50). On tensor cores channels are padded to eight elements (to four where there are
+no more).
+
+cuDNN leaves the bias to PyTorch, which adds it with a kernel of its own (`streams.bias_ns`).
+
+The 16-bit kernels of tensor cores take channels last (NVIDIA's guide to convolutional layers, "Tensor layouts"): other
+layouts are converted by kernels of their own, which read and write both tensors of each product once. With the cuDNN
+of CUDA 12 the forward pass is converted only where that is faster: timm's eager results on RTX 3090 and 4090 (torch 2.4
+and 2.9) leave no time for more, those of torch 1.12 do. `data/convolutions.toml` has, fitted on timm's results: what
+both gradients reach of the forward pass's rate ("backward"), the forward pass of channels first as they are ("channels
+first"), and conversions of layout of the bandwidth of additions ("conversion"). Compiled models have channels last:
+what their convolutions reach of the rate that the products' constants give is fitted on timm's results of those
+("channels last", apart for 1x1 kernels and for groups, narrow and wide).
+
+In FP32, 3x3 kernels of stride 1 go by the efficiency curve instead, which was fitted on 24,662 of them: cuDNN took
+Winograd's transforms for 81 % of those on A100, 76 % on V100 and 67 % on T4 (the kernels' names in NeuSight's tables).
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from windtunnel.cost import flops
+from windtunnel.cost.bands import band
+from windtunnel.cost.curves import share_of
+from windtunnel.cost.families import direct_convolutions, looped_convolutions, products, streams
+from windtunnel.cost.families.direct_convolutions import fitted_share
+from windtunnel.cost.families.problem import Price, Problem
+from windtunnel.cost.operators import classify
+
+CLASSES = ("convolution",)
+NO_CONVERSION = (12, 0)
+"""From this version of CUDA on the forward pass takes channels first as they are."""
+NARROW = (1, 8, 16, 32)
+"""Channels of a group for which cuDNN has kernels of channels last that do better than a product of its own for each.
+
+Seen in timm's compiled models: those with 8, 16 and 32 channels a group are fast, one with 24 is not. Depthwise ones
+are here where cuDNN has no depthwise kernel for their filter (`direct_convolutions`): focalnet_large_fl3's 9x9.
+"""
+LEAST_CHANNELS = 16
+"""Kernel size for which Winograd's transforms pay."""
+
+
+class Sizes(NamedTuple):
+    """Batch, channels and positions of the wide and the deep tensor, groups, and positions of the kernel."""
+
+    batch: int
+    wide: int
+    wide_positions: int
+    deep: int
+    deep_positions: int
+    groups: int
+    kernel: int
+
+
+def sizes(problem: Problem) -> tuple[Sizes, tuple[str, ...]] | None:
+    """A convolution's sizes and the products it consists of; None where the shapes are not those of one."""
+    shapes, signature = problem.inputs, problem.signature
+    outputs = signature.shapes[signature.inputs :] if signature.inputs else ()
+    transposed = flops.is_set(signature, "transposed") or "transpose" in problem.name
+    through = "forward" if transposed else "data"
+    if problem.name.endswith("_backward"):
+        if len(shapes) < 3:
+            return None
+        out, x, weight = shapes[:3]
+        kinds = tuple(kind for kind, of in ((through, x), ("weights", weight)) if not outputs or of in outputs)
+    else:
+        if len(shapes) < 2 or not outputs:
+            return None
+        x, weight, out = shapes[0], shapes[1], outputs[0]
+        kinds = ("data" if transposed else "forward",)
+    if not len(x) == len(weight) == len(out) or len(x) < 3 or not prod(x) * prod(weight) * prod(out):
+        return None
+    wide, deep = (out, x) if transposed else (x, out)
+    groups = max(1, wide[1] // weight[1])
+    return Sizes(x[0], wide[1], prod(wide[2:]), deep[1], prod(deep[2:]), groups, prod(weight[2:])), kinds
+
+
+def padded(channels: int, tensor_cores: bool) -> int:
+    """Channels as tensor cores take them: whole multiples of eight, or four where there are no more."""
+    if not tensor_cores:
+        return channels
+    return 4 if channels <= 4 else -(-channels // 8) * 8
+
+
+def product_of(kind: str, of: Sizes, item: int, tensor_cores: bool) -> products.Product:
+    """The product that a convolution of this kind is."""
+    wide, deep = padded(of.wide // of.groups, tensor_cores), padded(of.deep // of.groups, tensor_cores)
+    outside, inside = of.batch * of.deep_positions, of.batch * of.wide_positions
+    if kind == "data":
+        depth = max(1, round(deep * of.kernel * min(1.0, of.deep_positions / of.wide_positions)))
+        return products.Product(of.groups, inside, wide, depth, item, min(1.0, outside * deep / (inside * depth)))
+    distinct = min(1.0, of.wide_positions / (of.deep_positions * of.kernel))
+    if kind == "forward":
+        return products.Product(of.groups, outside, deep, wide * of.kernel, item, distinct)
+    return products.Product(of.groups, wide * of.kernel, deep, outside, item, distinct)
+
+
+def takes_winograd(of: Sizes, problem: Problem) -> bool:
+    """Whether cuDNN may choose Winograd's transforms in FP32: ungrouped 3x3 kernels of stride 1."""
+    weight = problem.inputs[2 if problem.name.endswith("_backward") else 1]
+    large = min(of.wide, of.deep) >= LEAST_CHANNELS
+    return weight[2:] == (3, 3) and of.groups == 1 and large and 2 * of.deep_positions > of.wide_positions
+
+
+def price(problem: Problem) -> Price | None:
+    """The time of a convolution's products, conversions of layout and bias; None for those that are no products."""
+    row = products.row_for(problem.gpu, problem.precision)
+    found = sizes(problem)
+    if row is None or found is None or direct_convolutions.is_direct(problem) or looped_convolutions.is_looped(problem):
+        return None
+    of, kinds = found
+    if problem.precision == "fp32" and takes_winograd(of, problem):
+        return None
+    gpu = problem.gpu
+    reached, fitted = share_of("convolution", problem.precision, gpu.generation)
+    floor = classify(problem.signature.name).floor_ns(gpu.generation)
+    part = reached / row[0].scale
+    total = sum(_kind_ns(kind, of, problem, row[0], part) for kind in kinds)
+    total = max(total, floor) + streams.bias_ns(problem)
+    return Price(total, floor, band("convolutions", "own generation" if fitted else "borrowed"))
+
+
+def _kind_ns(kind: str, of: Sizes, problem: Problem, row: products.Row, part: float) -> float:
+    """The time of one product of a convolution, with the conversions of layout around it."""
+    tensor_cores = problem.gpu.has_tensor_cores and problem.precision != "fp32"
+    first = tensor_cores and problem.precision != "tf32" and ("channels_last", 1) not in problem.signature.detail
+    product = product_of(kind, of, problem.item_bytes, tensor_cores)
+
+    def length_ns(share: float, slower: float = 1.0) -> float:
+        planar = len(problem.inputs[0]) == 4
+        least_us, time_us = products.length_us(product, problem, row, part * share, thin=planar)
+        return 1000.0 * (least_us + slower * time_us)
+
+    if kind != "forward":
+        return length_ns(fitted_share("backward")) + (_conversion_ns(of, problem) if first else 0.0)
+    if not tensor_cores or problem.precision == "tf32":
+        return length_ns(1.0)
+    if problem.cuda_version < NO_CONVERSION:
+        return length_ns(1.0) + (_conversion_ns(of, problem) if first else 0.0)
+    last = length_ns(1.0, 1.0 / fitted_share(last_name(of)))
+    if not first:
+        return last + _moved_twice_ns(padded_elements(of), problem)
+    return min(length_ns(fitted_share("channels first")), last + _conversion_ns(of, problem))
+
+
+def last_name(of: Sizes) -> str:
+    """The share of the rate above that the forward pass reaches with channels last, by groups and kernel."""
+    if of.groups > 1:
+        return "narrow groups channels last" if of.wide // of.groups in NARROW else "grouped channels last"
+    return "pointwise channels last" if of.kernel == 1 else "channels last"
+
+
+def padded_elements(of: Sizes) -> int:
+    """Elements of the tensors that cuDNN copies for channels last, to channels that are whole multiples of eight.
+
+    cuDNN's release notes, 7.6.3: "auto-padding for NHWC layout". Images of up to four channels have their own kernels.
+    """
+    tensors = (of.wide, of.wide_positions), (of.deep, of.deep_positions)
+    return sum(of.batch * channels * positions for channels, positions in tensors if channels > 4 and channels % 8)
+
+
+def _conversion_ns(of: Sizes, problem: Problem) -> float:
+    """What converting the layout of both tensors takes."""
+    return _moved_twice_ns(of.batch * (of.wide * of.wide_positions + of.deep * of.deep_positions), problem)
+
+
+def _moved_twice_ns(elements: int, problem: Problem) -> float:
+    """What reading and writing so many elements takes, in another layout or with other channels."""
+    size = 2.0 * problem.item_bytes * elements
+    return 1e9 * size / (fitted_share("conversion") * streams.bandwidth(problem.gpu))

@@ -1,0 +1,56 @@
+"""Kernels that Inductor generates (`torch.compile`), by the bytes that their loop nests move.
+
+    time = floor + (bytes + what a further loop reads again from memory) / (bandwidth * share of the kind)
+
+where the bandwidth is that of additions (`streams`), and what is read and written counts in sectors
+(seam/torch/compiled/accesses.py). The kinds are Inductor's: pointwise kernels, those of them whose grid has two
+dimensions since layouts change ("layout"), reductions whose rows stay in registers ("persistent reduction") and those
+that go round a loop ("reduction"). A row that a loop reads again is still in L2 unless the rows in flight outgrow it.
+The shares are fitted on timm's published results of compiled models on an RTX 4090 (`data/generated.toml`, written by
+`tools/calibration/calibrate_compiled.py`). Products by Inductor's templates go by the curve of products.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from windtunnel.cost.bands import band
+from windtunnel.cost.families import streams
+from windtunnel.cost.families.problem import Price, Problem
+from windtunnel.cost.operators import classify, read
+
+CLASSES = ("generated_pointwise", "generated_reduction")
+FITTED_ON = ("ada",)
+"""Generations of the cards whose results the shares were fitted on."""
+
+
+@cache
+def fitted_share(kind: str) -> float:
+    """What a kind of kernels reaches of the bandwidth of additions."""
+    return float(next(row["share"] for row in read("generated")["share"] if row["name"] == kind))
+
+
+def kind_of(detail: dict[str, str | int]) -> str:
+    """The kind of a kernel, as the table of shares names it."""
+    kind = str(detail.get("kind", "pointwise"))
+    if kind == "pointwise" and detail.get("tiled"):
+        return "layout"
+    return kind if kind.endswith("reduction") else "pointwise"
+
+
+def price(problem: Problem) -> Price:
+    """The time of one launch."""
+    signature, gpu = problem.signature, problem.gpu
+    detail = dict(signature.detail)
+    rate = streams.bandwidth(gpu) * fitted_share(kind_of(detail))
+    again = float(detail.get("again", 0))
+    rows = max(1, int(detail.get("rows", 1)))
+    time_ns = streams.moved_ns(
+        gpu,
+        float(signature.read_bytes + signature.written_bytes),
+        rate,
+        again * streams.lost(again / rows, gpu),
+    )
+    floor_ns = classify(signature.name).floor_ns(gpu.generation)
+    distance = "own generation" if gpu.generation in FITTED_ON else "borrowed"
+    return Price(floor_ns + time_ns, floor_ns, band("generated", distance))

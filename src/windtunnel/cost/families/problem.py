@@ -1,0 +1,35 @@
+"""What a kernel family is asked, and what it answers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from windtunnel.gpus import Gpu
+from windtunnel.trace.operation import Signature
+
+
+class Problem(NamedTuple):
+    """One kernel on one GPU, with what the model knows of it already.
+
+    `name` is the operator's plain name, `inputs` are the shapes of its inputs, `precision` is the arithmetic that runs
+    (a key of `Gpu.peak_flops`) and `peak_flops` its rate. `aligned_share` is what tensor cores keep of their rate where
+    the contiguous dimensions are no multiples of 16 bytes. `cuda_version` tells the age of the libraries.
+    """
+
+    signature: Signature
+    name: str
+    inputs: tuple[tuple[int, ...], ...]
+    precision: str
+    peak_flops: float
+    item_bytes: int
+    aligned_share: float
+    gpu: Gpu
+    cuda_version: tuple[int, int] = (11, 8)
+
+
+class Price(NamedTuple):
+    """The time of one kernel, the fixed part of it, and the relative half-width of its band."""
+
+    duration_ns: float
+    floor_ns: float
+    band: float

@@ -1,0 +1,260 @@
+"""Kernels that memory bounds: element-wise ones, normalizations, softmax, reductions, gathers, fills, optimizers.
+
+    time = floor + bytes / (bandwidth * share of the generation * share of the class)
+
+where the bytes are those that the operator reads and writes, each as often as the kernel passes over it:
+
+- A normalization reads its input for the statistics and again for the result, and its backward pass reads the gradient
+  and the input twice and, for the gradients of the weights, once more. The second time costs nothing where what is in
+  flight is still in L2: the rows that run at once (layer norm), or the whole tensor (batch norm, whose statistics go
+  over the batch). NeuSight's layer norms show both: 0.88 of V100's bandwidth for additions and 0.55 to 0.60 for layer
+  norms of 2048 columns and more; 0.78 for both on an L4, whose L2 of 48 MB holds the rows in flight.
+- Softmax keeps rows up to 1024 elements in registers (ATen's PersistentSoftmax.cuh); longer ones are read twice, and
+  those beyond 8192 three times (SoftMax.cu), as often as they are not in L2.
+- Random numbers cost arithmetic: a multiprocessor makes a few a cycle, whatever the memory does (`elements_per_clock`,
+  fitted on an H20).
+- A gather at any places of one long row takes a whole sector for each element that it finds.
+- An operand in another order than the result (a transposed one) is read at a share of the bandwidth ("scattered").
+
+Small working sets (a quarter of the L2 cache or less) are taken to be in it, since the kernel before wrote them.
+The shares of generations are fitted on NeuSight's timings (`make calibrate`, `data/streams.toml`).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import ceil, prod
+
+from windtunnel.cost import flops
+from windtunnel.cost.bands import band
+from windtunnel.cost.families.problem import Price, Problem
+from windtunnel.cost.operators import OperatorClass, classify, read
+from windtunnel.gpus import Gpu
+from windtunnel.trace.operation import Signature
+
+CLASSES = (
+    "elementwise", "activation", "softmax", "norm", "reduction", "index", "embedding", "random", "fill", "copy",
+    "foreach", "optimizer", "pool",
+)  # fmt: skip
+L2_SHARE = 0.25
+"""Working sets up to this part of the L2 cache are taken to be there since the kernel before wrote them; assumed."""
+L2_BYTES_PER_CLOCK = 31.0
+"""What one SM reads from L2 in a cycle: fitted on A100's matrix products (`data/products.toml`)."""
+OWN_BANDS = ("random", "index")
+"""Classes whose bands are those of their own published times."""
+BLOCKS_PER_SM = 8
+"""Rows that one SM has in flight: 2048 threads in blocks of 256 or so."""
+USUAL_GROUPS = 32
+"""Of a group norm whose signature does not say how many it has: the paper's (Wu and He, arXiv 1803.08494)."""
+IN_REGISTERS = 1024
+"""The longest row of a softmax that a warp keeps in registers (ATen's PersistentSoftmax.cuh)."""
+IN_SHARED_MEMORY = 8192
+"""The longest row that is read twice and not three times: seen in NeuSight's timings (0.63 of the bandwidth on V100 to
+8192 columns, 0.44 beyond)."""
+SECTOR_BYTES = 32
+"""What memory hands out at least (NVIDIA's CUDA C++ Best Practices Guide, "Coalesced access to global memory")."""
+NEAREST = {
+    "kepler": "pascal",
+    "ampere-86": "ada",
+    "volta": "ampere",
+    "turing": "ada",
+    "ampere": "volta",
+    "ada": "ampere-86",
+    "hopper": "ampere",
+    "blackwell": "hopper",
+    "blackwell-120": "ada",
+}
+_ELEMENTS_A_LAUNCH = 65536 * 320
+"""Elements that one launch of a multi-tensor kernel handles: chunk size times blocks (ATen's MultiTensorApply.cuh)."""
+_TENSORS_A_LAUNCH = (110, 64, 48, 36)
+"""And tensors of each list, for one list to four (the same file)."""
+_LISTS = {"addcdiv": 3, "addcmul": 3, "lerp": 2, "copy": 2, "add": 2, "sub": 2, "mul": 2, "div": 2, "pow": 2}
+
+
+@cache
+def generation_share(generation: str, key: str) -> tuple[float, str]:
+    """(share of the bandwidth that additions reach, how far the timings are): a GPU's own, else its generation's."""
+    rows = read("streams")["rate"]
+    found = generation
+    while True:
+        mine = [row for row in rows if row["generation"] == found]
+        for row in sorted(mine, key=lambda row: row["gpu"] != key):
+            own = "own GPU" if row["gpu"] == key else "own generation" if found == generation else "borrowed"
+            return float(row["share"]), own
+        found = NEAREST.get(found, "ampere")
+
+
+def bandwidth(gpu: Gpu) -> float:
+    """Bytes a second that additions reach."""
+    return gpu.memory_bandwidth_bytes_per_s * generation_share(gpu.generation, gpu.key)[0]
+
+
+@cache
+def class_share(name: str, backward: bool) -> float:
+    """What a class, or its backward pass where that has a row of its own, reaches of that share."""
+    rows = {row["name"]: float(row["share"]) for row in read("streams")["class"]}
+    return rows.get(f"{name} backward", rows.get(name, 1.0)) if backward else rows.get(name, 1.0)
+
+
+def price(problem: Problem) -> Price | None:
+    """The time of a kernel that memory bounds."""
+    signature, gpu = problem.signature, problem.gpu
+    operator = classify(signature.name)
+    backward = "backward" in problem.name
+    rate = bandwidth(gpu) * class_share(_kind(problem, operator, backward), backward)
+    size = float(flops.bytes_moved(signature))
+    if operator.name == "index":
+        size += gathered_bytes(problem)
+    again = further_bytes(problem, operator) if operator.name in ("norm", "softmax") else 0.0
+    time_ns = max(moved_ns(gpu, size, rate, again), made_ns(problem, operator)) + reordered_ns(problem, operator)
+    floor_ns = operator.floor_ns(gpu.generation) * launches(signature, problem.name, operator)
+    distance = generation_share(gpu.generation, gpu.key)[1]
+    if operator.name in OWN_BANDS:
+        return Price(floor_ns + time_ns, floor_ns, band(operator.name, "borrowed"))
+    return Price(floor_ns + time_ns, floor_ns, band("streams", distance, gpu.key))
+
+
+def bias_ns(problem: Problem) -> float:
+    """What a convolution's bias takes beside cuDNN's kernel: PyTorch adds it to the result, and sums its gradient.
+
+    aten/src/ATen/native/Convolution.cpp: `output.add_(reshape_bias(...))`, `grad_output.sum(...)`.
+    """
+    signature, gpu = problem.signature, problem.gpu
+    outputs = signature.shapes[signature.inputs :]
+    backward = problem.name.endswith("_backward")
+    of = outputs if backward else problem.inputs[2:3]
+    if not outputs or not any(len(shape) == 1 for shape in of):
+        return 0.0
+    tensor = problem.item_bytes * prod(problem.inputs[0] if backward else outputs[0])
+    name, size = ("reduction", tensor) if backward else ("elementwise", 2 * tensor)
+    floor_ns = classify("aten::sum" if backward else "aten::add").floor_ns(gpu.generation)
+    return floor_ns + moved_ns(gpu, size, bandwidth(gpu) * class_share(name, False))
+
+
+def made_ns(problem: Problem, operator: OperatorClass) -> float:
+    """What making random numbers takes."""
+    if operator.name != "random" or not problem.inputs:
+        return 0.0
+    rate = elements_per_clock(generator_of(problem.name))
+    outputs = problem.signature.shapes[problem.signature.inputs :] or problem.inputs
+    return 1000.0 * prod(outputs[0]) / (rate * problem.gpu.sm_count * problem.gpu.clock_mhz)
+
+
+@cache
+def elements_per_clock(generator: str) -> float:
+    """Random numbers that one SM makes in a cycle."""
+    return next(float(row["elements_per_clock"]) for row in read("streams")["generator"] if row["name"] == generator)
+
+
+def generator_of(name: str) -> str:
+    """Whose arithmetic an operator's random numbers are."""
+    if "normal" in name or "randn" in name:
+        return "normal"
+    return "bernoulli" if "bernoulli" in name else "uniform"
+
+
+def reordered_ns(problem: Problem, operator: OperatorClass) -> float:
+    """What operands cost beyond their bytes whose neighbours in memory are not those of the result.
+
+    Threads side by side then read from different sectors, and L2's traffic is a multiple of the bytes. Norms and
+    softmax make a copy in order first.
+    """
+    scattered = float(dict(problem.signature.detail).get("scattered", 0))
+    of_copy = 1.0 if operator.name in ("norm", "softmax") else -1.0
+    more = scattered * (1.0 / class_share("scattered", False) + of_copy)
+    return moved_ns(problem.gpu, more, bandwidth(problem.gpu))
+
+
+def gathered_bytes(problem: Problem) -> float:
+    """What a gather from one long row reads beyond its elements: a sector for each, unless L2 holds the row."""
+    x, outputs = problem.inputs[0] if problem.inputs else (), problem.signature.shapes[problem.signature.inputs :]
+    if len(x) != 1 or not outputs or problem.item_bytes * x[0] <= problem.gpu.l2_bytes:
+        return 0.0
+    return float(prod(outputs[0]) * max(0, SECTOR_BYTES - problem.item_bytes))
+
+
+def moved_ns(gpu: Gpu, size: float, rate: float, again: float = 0.0) -> float:
+    """Moving so many bytes, and `again` so many: from memory at `rate`, or in L2 where they are well below its size."""
+    cold = 1.0 / (1.0 + (L2_SHARE * gpu.l2_bytes / size) ** 8) if size and gpu.l2_bytes else 1.0
+    l2_rate = max(rate, L2_BYTES_PER_CLOCK * 1e6 * gpu.clock_mhz * gpu.sm_count)
+    return 1e9 * ((size + again) * cold / rate + size * (1.0 - cold) / l2_rate)
+
+
+def _kind(problem: Problem, operator: OperatorClass, backward: bool) -> str:
+    """The row of the class table: layer norms (RMS norms among them) and softmax of long rows have none, forward."""
+    if "layer_norm" in problem.name or "rms_norm" in problem.name:
+        return "layer norm" if backward or _row(problem) <= IN_REGISTERS else ""
+    if operator.name == "softmax" and problem.inputs and problem.inputs[0] and problem.inputs[0][-1] > IN_REGISTERS:
+        return ""
+    return operator.name
+
+
+def further_bytes(problem: Problem, operator: OperatorClass) -> float:
+    """What normalizations and softmax read again from memory."""
+    name, inputs, item = problem.name, problem.inputs, problem.item_bytes
+    if not inputs or not inputs[0]:
+        return 0.0
+    backward = "backward" in name
+    x = inputs[0]
+    tensor = float(item * prod(x))
+    passed = 2.0 * tensor if backward else tensor  # the gradient and the input, or the input
+    if operator.name == "softmax":
+        row = x[-1]
+        times = 0 if row <= IN_REGISTERS else 1 if row <= IN_SHARED_MEMORY or backward else 2
+        return times * passed * lost(item * row, problem.gpu)
+    if "batch_norm" in name:
+        if not backward and not _in_training(problem):
+            return 0.0
+        return passed * _outgrown(passed, problem.gpu)
+    row_bytes = item * _row(problem)
+    weights = passed if backward and _has_weights(problem) else 0.0
+    return passed * lost(row_bytes, problem.gpu) + weights * _outgrown(passed, problem.gpu)
+
+
+def lost(row_bytes: float, gpu: Gpu) -> float:
+    """The part of a second pass over rows that comes from memory, since the rows in flight outgrow L2."""
+    return _outgrown(row_bytes * gpu.sm_count * BLOCKS_PER_SM, gpu)
+
+
+def _outgrown(size: float, gpu: Gpu) -> float:
+    """The part of a second pass over so many bytes that L2 does not hold: none below half of it, all above it."""
+    if not gpu.l2_bytes:
+        return 1.0
+    return min(1.0, max(0.0, 2.0 * size / gpu.l2_bytes - 1.0))
+
+
+def _row(problem: Problem) -> int:
+    """Elements that one normalization goes over: the last dimensions that the weight has, or a group's."""
+    x = problem.inputs[0]
+    if "group_norm" in problem.name and len(x) > 1:
+        return prod(x[1:]) // max(1, int(dict(problem.signature.detail).get("group", USUAL_GROUPS)))
+    return x[-1] if x else 1
+
+
+def _has_weights(problem: Problem) -> bool:
+    return any(len(shape) == 1 for shape in problem.inputs[1:])
+
+
+def _in_training(problem: Problem) -> bool:
+    """Whether batch norm computes statistics, which it does unless the signature says otherwise."""
+    fixed = "no_training" in problem.name or "elemt" in problem.name
+    return not fixed and ("training", 0) not in problem.signature.detail
+
+
+def launches(signature: Signature, name: str, operator: OperatorClass) -> int:
+    """How many kernels one call launches: several for long lists of tensors."""
+    if operator.name not in ("foreach", "optimizer"):
+        return 1
+    tensors = signature.inputs or len(signature.shapes)
+    lists = 4 if operator.name == "optimizer" else _lists(signature, name, tensors)
+    elements = sum(prod(shape) for shape in signature.shapes[: tensors // lists])
+    return max(1, ceil(tensors / lists / _TENSORS_A_LAUNCH[lists - 1]), ceil(elements / _ELEMENTS_A_LAUNCH))
+
+
+def _lists(signature: Signature, name: str, tensors: int) -> int:
+    """How many lists of tensors of the same shapes a `_foreach_` operator reads."""
+    lists = _LISTS.get(name.removeprefix("_foreach_"), 1)
+    each = tensors // lists
+    shapes = signature.shapes
+    alike = tensors % lists == 0 and shapes[:each] == shapes[each : 2 * each]
+    return lists if lists == 1 or alike else 1

@@ -1,0 +1,224 @@
+"""What a real GPU took for kernels, beside what the families say: corrections for kernels that lie near measured ones.
+
+`data/neighbours_GENERATION.json` has, for a generation that was measured (`make hardware`), kernels with the logarithm
+of measured over modelled time. A kernel belongs to a kind: operator, type, layout, whatever else sets
+another CUDA kernel apart. Within its kind it lies somewhere by the logarithms of its sizes. Its correction is the mean
+of the kind's kernels, each weighted by the inverse fourth power of its distance, so that a size between two measured
+ones gets something between and one far away the nearest. Kinds that were not measured keep the family's time.
+
+The families say how time changes with sizes and from GPU to GPU; corrections say what they leave out: how rows are
+divided among threads, which kernel a library chooses, what L2 holds. `make calibrate` writes the file, and prints the
+error with each kernel left out of its own correction.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from math import exp, log2, prod
+from typing import NamedTuple
+
+from windtunnel.cost import flops
+from windtunnel.cost.bands import band
+from windtunnel.cost.families import attention
+from windtunnel.cost.families.problem import Price, Problem
+from windtunnel.cost.operators import DATA
+
+SOFTEN = 0.05
+"""Added to squared distances (in factors of two), so that no single kernel decides alone."""
+_BY_NAME = ("norm", "softmax", "pool", "embedding", "index", "scan", "random", "foreach", "optimizer")
+"""Classes whose operators are kernels of their own each."""
+_BY_FORM = ("elementwise", "activation", "copy", "fill", "reduction")
+"""Classes whose operators are the same kernel with another function in it, at most in another form."""
+_ON_ANOTHER = ("scan", "index", "random")
+"""Classes whose families are fitted on another GPU of the generation (an H20): corrected on the measured one alone."""
+_ALIASES = {
+    "cudnn_batch_norm": "native_batch_norm",
+    "_batch_norm_with_update": "native_batch_norm",
+    "cudnn_batch_norm_backward": "native_batch_norm_backward",
+    "batch_norm_backward": "native_batch_norm_backward",
+    "_native_batch_norm_legit_no_training": "native_batch_norm",
+    "_scaled_dot_product_flash_attention": "_flash_attention_forward",
+    "_scaled_dot_product_flash_attention_backward": "_flash_attention_backward",
+    "_scaled_dot_product_efficient_attention": "_efficient_attention_forward",
+    "_scaled_dot_product_efficient_attention_backward": "_efficient_attention_backward",
+    "_cudnn_attention_forward": "_scaled_dot_product_cudnn_attention",
+    "_cudnn_attention_backward": "_scaled_dot_product_cudnn_attention_backward",
+}
+
+
+class Place(NamedTuple):
+    """The kind of a kernel, and where it lies in it: logarithms to base 2 of its sizes."""
+
+    kind: str
+    sizes: tuple[float, ...]
+
+
+class Kernel(NamedTuple):
+    """A measured kernel: where it lies, and the natural logarithm of measured over modelled time."""
+
+    sizes: tuple[float, ...]
+    correction: float
+
+
+class Measured(NamedTuple):
+    """What was measured of a generation: on which GPU, and the kernels by kind."""
+
+    gpu: str
+    kinds: dict[str, tuple[Kernel, ...]]
+
+
+@cache
+def measured(generation: str) -> Measured | None:
+    """The kernels of a generation; None where none was measured."""
+    path = DATA / f"neighbours_{generation}.json"
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text(encoding="utf-8"))
+    kinds = {kind: tuple(Kernel(tuple(sizes), one) for *sizes, one in rows) for kind, rows in found["kinds"].items()}
+    return Measured(found["gpu"], kinds)
+
+
+def corrected(priced: Price, problem: Problem, class_name: str) -> Price:
+    """A price with the correction of the kernels nearby; as it was where none of its kind was measured."""
+    known = measured(problem.gpu.generation)
+    found = place(problem, class_name) if known else None
+    near = known.kinds.get(found.kind) if known and found else None
+    if known is None or found is None or near is None:
+        return priced
+    own = problem.gpu.key == known.gpu
+    if not own and class_name in _ON_ANOTHER:
+        return priced
+    longer = exp(correction(found.sizes, near))
+    return Price(
+        priced.duration_ns * longer,
+        priced.floor_ns,
+        band(f"neighbours {class_name}", "own GPU" if own else "own generation"),
+    )
+
+
+def correction(sizes: tuple[float, ...], near: tuple[Kernel, ...]) -> float:
+    """The weighted mean of the kernels' corrections."""
+    weights = [(SOFTEN + sum((a - b) ** 2 for a, b in zip(sizes, one.sizes, strict=True))) ** -2 for one in near]
+    return sum(weight * one.correction for weight, one in zip(weights, near, strict=True)) / sum(weights)
+
+
+def place(problem: Problem, class_name: str) -> Place | None:
+    """Where a kernel lies; None for classes without kinds."""
+    if not problem.inputs or not problem.inputs[0]:
+        return None
+    words = _ALIASES.get(problem.name, problem.name)
+    if class_name == "attention":
+        return _attention(problem, words)
+    if class_name == "convolution":
+        return _convolution(problem)
+    if class_name in ("matmul", "bmm"):
+        return _product(problem, class_name)
+    if class_name not in _BY_NAME and class_name not in _BY_FORM:
+        return None
+    form = _reduced if class_name == "reduction" else _form
+    kind = words if class_name in _BY_NAME else f"{class_name} {form(problem)}"
+    if kind == "copy scattered":  # only element-wise ones were measured, whose order bounds them just the same
+        kind = "elementwise scattered"
+    detail = dict(problem.signature.detail)
+    if class_name in ("norm", "pool", "reduction") and detail.get("channels_last"):
+        kind += " channels last"
+    if "batch_norm" in words and not detail.get("training", 1):
+        kind += " in eval"
+    return Place(f"{kind} {8 * problem.item_bytes}", _rows(problem, class_name))
+
+
+def _form(problem: Problem) -> str:
+    """Whether a kernel goes through its tensors as they lie, or works out where each element is."""
+    signature, detail = problem.signature, dict(problem.signature.detail)
+    if detail.get("scattered"):
+        return "scattered"
+    output = signature.shapes[-1] if len(signature.shapes) > signature.inputs else problem.inputs[0]
+    broadcast = any(prod(shape) > 1 and shape != output for shape in problem.inputs)
+    if detail.get("strided") or broadcast:
+        return "iterated"
+    return "converted" if len({dtype for dtype in signature.dtypes if dtype != "bool"}) > 1 else "plain"
+
+
+def _reduced(problem: Problem) -> str:
+    """What a reduction leaves: one number, the first dimensions, or others; extremes apart from sums."""
+    outputs = problem.signature.shapes[problem.signature.inputs :]
+    x, left = problem.inputs[0], outputs[0] if outputs else ()
+    kept = tuple(size for size in left if size > 1)
+    to = "all" if not kept else "rows" if kept == x[: len(kept)] else "columns"
+    return f"{'extreme' if 'max' in problem.name or 'min' in problem.name else 'sum'} {to}"
+
+
+def _rows(problem: Problem, class_name: str) -> tuple[float, ...]:
+    """Elements, and of kernels that go along rows the rows' length."""
+    x = problem.inputs[0]
+    outputs = problem.signature.shapes[problem.signature.inputs :]
+    if class_name == "norm" and "backward" in problem.name and len(problem.inputs) > 1:
+        x = problem.inputs[1]
+    total = sum(prod(shape) for shape in problem.inputs) if class_name in ("foreach", "optimizer") else prod(x)
+    if class_name in ("norm", "softmax", "scan"):
+        row = x[1] if "batch_norm" in problem.name and len(x) > 1 else x[-1]
+        return log2(max(1, total)), log2(max(1, row))
+    if class_name in ("index", "embedding", "copy"):
+        total = prod(outputs[0]) if outputs else total
+    if class_name == "reduction":
+        return log2(max(1, total)), log2(max(1, prod(outputs[0]) if outputs else 1))
+    return (log2(max(1, total)),)
+
+
+def _attention(problem: Problem, words: str) -> Place | None:
+    found = attention.sizes(problem)
+    if found is None:
+        return None
+    mask = (" causal" if found.causal else "") + (" masked" if found.masked else "")
+    sizes = (found.texts * found.heads, found.queries, found.keys, found.dim)
+    return Place(f"{words}{mask} {8 * problem.item_bytes}", tuple(log2(max(1, size)) for size in sizes))
+
+
+def _convolution(problem: Problem) -> Place | None:
+    """Direction, arithmetic, layout, and which of the library's kernels: by groups, few channels, 1x1.
+
+    What was measured is cuDNN's choice by its heuristics. With `cudnn.benchmark` it finds faster kernels for ordinary
+    convolutions, as in timm's results, on which the family is fitted, and as on the H100: ResNet-50's first layer took
+    a quarter of the time. Patches of images gain nothing.
+    """
+    backward = problem.name.endswith("_backward")
+    tensors = problem.inputs[1:3] if backward else problem.inputs[:2]
+    if len(tensors) < 2 or len(tensors[0]) != 4 or len(tensors[1]) != 4:
+        return None
+    images, weight = tensors
+    detail = dict(problem.signature.detail)
+    if detail.get("transposed"):  # none was measured, and their weights' dimensions stand for others
+        return None
+    channels, filters = weight[1], weight[2] * weight[3]
+    groups = max(1, images[1] // max(1, channels))
+    sort = "depthwise" if groups > 1 and channels == 1 else "grouped" if groups > 1 else "few channels"
+    if groups == 1 and channels > 4:
+        sort = "1x1" if filters == 1 else "full"
+    outputs = problem.signature.shapes[problem.signature.inputs :]
+    deep = problem.inputs[0] if backward else outputs[0] if outputs else images
+    steps = (images[2] * images[3]) / max(1, deep[-1] * deep[-2])
+    if detail.get("benchmark") and groups == 1 and (steps != filters or channels > 4):
+        return None
+    arithmetic = "16" if problem.precision in ("fp16", "bf16") else problem.precision
+    kind = f"convolution{' backward' if backward else ''} {sort} {arithmetic}"
+    kind += " channels last" if detail.get("channels_last") else ""
+    sizes = (images[0] * deep[-1] * deep[-2], images[1], weight[0], filters, steps)
+    return Place(kind, tuple(log2(max(1e-3, size)) for size in sizes))
+
+
+def _product(problem: Problem, class_name: str) -> Place | None:
+    """Products in 16 bits whose rows are not aligned, by how badly, and by whether the second operand lies transposed.
+
+    All others were published by the thousand, and their family is fitted on those. A kind has one correction for all
+    sizes, with which a larger product never takes less.
+    """
+    try:
+        contiguous = flops.contiguous_sizes(problem.signature, problem.name, problem.inputs)
+    except IndexError:
+        return None
+    aligned = min(16, *(problem.item_bytes * (size & -size) for size in contiguous))
+    if problem.precision not in ("fp16", "bf16") or aligned == 16:
+        return None
+    transposed = flops.is_set(problem.signature, "transposed_b") != (problem.name == "linear")
+    return Place(f"{class_name}{' transposed' * transposed} aligned to {aligned}", ())

@@ -1,0 +1,57 @@
+"""What launches meet besides their stream, a queue that is full or a room in use; and the band of their times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from windtunnel.cost.bands import of_step
+from windtunnel.cost.operators import is_generated
+from windtunnel.machine.clock import HostThread
+from windtunnel.machine.device import Device
+from windtunnel.machine.occupancy import FULL
+from windtunnel.machine.stream import Stream
+from windtunnel.trace.operation import Kind, Signature
+from windtunnel.trace.rows import SPILL, WIDTH
+from windtunnel.trace.trace import Trace
+
+MARKED = 64
+"""Of how many launches one is looked at for the queue's limit."""
+
+
+def throttle(trace: Trace, device: Device, host: HostThread, stream: Stream, lane: int) -> None:
+    """Let the host wait while as many launches are pending on a stream as its queue holds."""
+    marks = stream.marks
+    marks.append(stream.ready_ns)
+    depth: int = device.cost.queue_depth
+    if len(marks) <= depth // MARKED:
+        return
+    begin = host.now_ns
+    if host.wait_until(marks.popleft()):
+        name = trace.signatures.number(Signature("launch queue is full"))
+        trace.rows.append((int(Kind.QUEUE), lane, name, 0, begin, begin, host.now_ns, depth))
+
+
+def fill_rooms(trace: Trace, devices: Sequence[Device], now_ns: int) -> None:
+    """Let the devices' rooms know of kernels that still run when a second stream comes to be."""
+    trace.rows.spill()
+    recent = trace.rows.stored[-SPILL:]
+    for at in range(0, len(recent), WIDTH):
+        kind, lane, signature, _, issued, start, end, _ = recent[at : at + WIDTH]
+        if kind == Kind.KERNEL and end > now_ns:
+            device = devices[trace.lanes[lane].device]
+            part = round(device.cost.kernel(trace.signatures[signature]).occupancy * FULL)
+            device.occupancy.place(issued, start, end - start, max(1, min(FULL, part)))
+
+
+def band(trace: Trace, bands: Mapping[int, float]) -> float | None:
+    """The error band of the trace's kernels together, as a share of their time; None without kernels."""
+    total = 0
+    weighted = 0.0
+    ran = set()
+    for kind, _, signature, _, _, start, end, _ in trace.rows:
+        if kind == Kind.KERNEL and signature in bands:
+            ran.add(signature)
+            total += end - start
+            weighted += (end - start) * bands[signature]
+    compiled = any(is_generated(trace.signatures[number].name) for number in ran)
+    return of_step(weighted / total, compiled) if total else None

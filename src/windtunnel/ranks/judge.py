@@ -1,0 +1,335 @@
+"""What is wrong between ranks, deduced from the calls of each: notes for the checks with the same codes.
+
+Ranks disagree if calls that are matched with one another differ. There is a deadlock if every rank of a set waits for
+another rank of the set, or for one that has ended. A running rank may still make any call, so waiting for it is not
+reported, however slow it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from windtunnel.ranks.calls import Call, Channel, Operation, Rank, State, listed
+from windtunnel.trace.operation import UNKNOWN_SITE, Note, Site
+
+Job = Mapping[int, Rank]
+Detail = list[tuple[str, str | int]]
+
+
+def judge(ranks: Sequence[Rank]) -> list[Note]:
+    """What is wrong: only the causes, not what follows from them.
+
+    `ranks` are those of one job, all read at the same moment.
+    """
+    job = {rank.rank: rank for rank in ranks}
+    found = mismatches(job, only_open=True)
+    return found or blocked(job)
+
+
+# ---------------------------------------------------------------------------------------------- disagreement
+
+
+def mismatches(job: Job, only_open: bool = False, group: str | None = None) -> list[Note]:
+    """Calls that differ although they are matched: the first of each group, or of `group` alone.
+
+    `only_open` leaves out calls that all of their ranks have completed.
+    """
+    found: dict[str, Note] = {}
+    for channel in sorted({call.channel for rank in job.values() for call in rank.calls}):
+        if channel.kind not in ("collective", "create") or channel.group in found:
+            continue
+        if group is not None and channel.group != group:
+            continue
+        by_number: dict[int, dict[int, Call]] = {}
+        for rank in job.values():
+            for call in rank.calls:
+                if call.channel == channel:
+                    by_number.setdefault(call.number, {})[rank.rank] = call
+        for _, calls in sorted(by_number.items()):
+            if only_open and all(call.state is State.DONE for call in calls.values()):
+                continue
+            what = difference(calls, members(job, channel))
+            if what:
+                found[channel.group] = _mismatch(job, what, calls)
+                break
+    return list(found.values())
+
+
+def difference(calls: Mapping[int, Call], ranks: Sequence[int]) -> str:
+    """How the matched calls of a group's `ranks` differ; "" if they agree as far as they are known."""
+    operations = {rank: calls[rank].operation for rank in ranks if rank in calls}
+    for what in ("name", "dtypes", "root", "reduction", "elements"):
+        if len({_comparable(operation, what) for operation in operations.values()}) > 1:
+            return WORDS[what]
+    for number, rank in enumerate(ranks):
+        for other_number, other in enumerate(ranks):
+            if rank in operations and other in operations:
+                sent, received = operations[rank].sent, operations[other].received
+                whole = len(sent) == len(received) == len(ranks)
+                if whole and sent[other_number] != received[number]:
+                    return WORDS["sent"]
+    return ""
+
+
+WORDS = {
+    "name": "operation",
+    "dtypes": "dtype",
+    "root": "root",
+    "reduction": "reduction",
+    "elements": "size",
+    "sent": "size of what one rank sends and the other expects",
+}
+
+
+def _comparable(operation: Operation, what: str) -> object:
+    value = getattr(operation, what)
+    if what == "dtypes":  # lists of tensors are as long as their ranks need, but of one type
+        return frozenset(value) if operation.name != "barrier" else frozenset()
+    return value
+
+
+def _mismatch(job: Job, what: str, calls: Mapping[int, Call]) -> Note:
+    usual, fewest = _sides(calls)
+    first = next(iter(calls.values()))
+    detail: Detail = [
+        ("what", what),
+        ("group", _group(job, first.channel)),
+        ("number", first.number),
+        *_lines({rank: f"{call.operation} at {call.site}" for rank, call in calls.items()}),
+    ]
+    return _note("collective-mismatch", fewest.site, usual.site, detail)
+
+
+def _sides(calls: Mapping[int, Call]) -> tuple[Call, Call]:
+    """A call of the majority and one of the minority; without a majority, those of the lowest and the highest rank."""
+    kinds = Counter((call.operation, call.site) for _, call in sorted(calls.items()))
+    (usual, _), *_, (fewest, _) = [*kinds.most_common(), *kinds.most_common()[-1:]]
+    by_kind = {(call.operation, call.site): call for call in calls.values()}
+    return by_kind[usual], by_kind[fewest]
+
+
+# ---------------------------------------------------------------------------------------------- nobody can go on
+
+
+def blocked(job: Job) -> list[Note]:
+    """Ranks that wait for a call that can no longer come, by cause: ranks that ended, and cycles."""
+    able = _can_go_on(job)
+    stuck = {rank for rank in waiting(job) if not able[rank] and not _is_over(job, rank)}
+    found: list[Note] = []
+    told: set[int] = set()
+    for gone in sorted({need for rank in stuck for need in needs(job, rank) if _is_over(job, need)}):
+        victims = sorted(rank for rank in stuck if gone in needs(job, rank))
+        found.append(_gone(job, gone, victims))
+        told.update(_reached(job, victims, stuck))
+    for rank in sorted(stuck - told):
+        if rank not in told:
+            circle = _circle(job, rank, stuck - told)
+            found.append(_deadlock(job, circle))
+            told.update(_reached(job, circle, stuck))
+    return found
+
+
+def waiting(job: Job) -> dict[int, list[Call]]:
+    """The calls that ranks wait in, by rank; a rank with a thread that still works is left out."""
+    found = {}
+    for rank in job.values():
+        calls = [call for call in rank.calls if call.state is State.WAITING]
+        if calls:
+            found[rank.rank] = calls
+    return found
+
+
+def needs(job: Job, rank: int) -> list[int]:
+    """The other ranks that have not yet made the calls that `rank` waits for."""
+    return sorted({other for call in waiting(job).get(rank, ()) for other in missing(job, rank, call)})
+
+
+def missing(job: Job, rank: int, call: Call) -> list[int]:
+    """The ranks that have not yet made their part of a call."""
+    channel = call.channel
+    if channel.kind in ("collective", "create"):
+        others = [other for other in members(job, channel) if other != rank]
+        return [other for other in others if other not in job or not _takes_part(job, other, call)]
+    if channel.peer < 0:
+        return [] if _has_any_sender(job, rank, call) else [o for o in members(job, channel) if o != rank]
+    answer = Channel(channel.group, "recv" if channel.kind == "send" else "send", rank, channel.tag)
+    if channel.peer not in job:
+        return [channel.peer]
+    peer = job[channel.peer]
+    any_source = Channel(channel.group, "recv", -1, channel.tag)
+    if channel.kind == "send" and _count(peer, any_source):
+        return []
+    return [channel.peer] if _count(peer, answer) < call.number else []
+
+
+def _takes_part(job: Job, rank: int, call: Call) -> bool:
+    """Whether a rank has made its part of a call and did not end during it."""
+    if _count(job[rank], call.channel) < call.number:
+        return False
+    mine = job[rank].call(call.channel, call.number)
+    return mine is None or mine.state is State.DONE or not _is_over(job, rank)
+
+
+def _has_any_sender(job: Job, rank: int, call: Call) -> bool:
+    answer = Channel(call.channel.group, "send", rank, call.channel.tag)
+    return sum(_count(other, answer) for other in job.values()) >= call.number
+
+
+def _count(rank: Rank, channel: Channel) -> int:
+    return rank.counts.get(channel, 0)
+
+
+def members(job: Job, channel: Channel) -> tuple[int, ...]:
+    """The ranks of a channel's group, as recorded by any of them."""
+    return next((rank.groups[channel.group].ranks for rank in job.values() if channel.group in rank.groups), ())
+
+
+def _is_over(job: Job, rank: int) -> bool:
+    return rank in job and (job[rank].ending is not None or bool(job[rank].stuck))
+
+
+def _can_go_on(job: Job) -> dict[int, bool]:
+    """Whether each rank may still make a call: it runs, or waits for ranks that may."""
+    found = {rank: (rank not in waiting(job) or job[rank].working > 0) and not _is_over(job, rank) for rank in job}
+    grown = True
+    while grown:
+        grown = False
+        for rank, calls in waiting(job).items():
+            if not found[rank] and not _is_over(job, rank) and any(_may_end(job, found, rank, call) for call in calls):
+                found[rank] = grown = True
+    return found
+
+
+def _may_end(job: Job, able: Mapping[int, bool], rank: int, call: Call) -> bool:
+    wanted = missing(job, rank, call)
+    if call.channel.kind == "recv" and call.channel.peer < 0 and wanted:
+        return any(able.get(other, True) for other in wanted)
+    return all(able.get(other, True) for other in wanted)
+
+
+def _reached(job: Job, causes: Iterable[int], stuck: set[int]) -> set[int]:
+    """The ranks that wait, directly or indirectly, for one of `causes`."""
+    found = set(causes)
+    grown = True
+    while grown:
+        more = {rank for rank in stuck - found if found & set(needs(job, rank))}
+        found |= more
+        grown = bool(more)
+    return found
+
+
+def _circle(job: Job, start: int, stuck: set[int]) -> list[int]:
+    """A cycle of ranks: each waits for the next, and the last for the first."""
+    path = [start]
+    while True:
+        following = next((rank for rank in needs(job, path[-1]) if rank in stuck), None)
+        if following is None:
+            return path
+        if following in path:
+            return path[path.index(following) :]
+        path.append(following)
+
+
+def late(job: Job, calls: Mapping[int, Call], waits_ms: Mapping[int, tuple[int, int]]) -> Note:
+    """A call in which ranks exceeded their timeout: each one's wait for the last rank, and its limit (0: none)."""
+    overdue = [rank for rank, (waited_ms, limit_ms) in waits_ms.items() if 0 < limit_ms < waited_ms]
+    first = max(overdue, key=lambda rank: (waits_ms[rank][0], -rank))
+    last = min(waits_ms, key=lambda rank: (waits_ms[rank][0], rank))
+    some = next(iter(calls.values()))
+    detail: Detail = [
+        ("rank", first),
+        ("group", _group(job, some.channel)),
+        ("number", some.number),
+        ("waited_ms", waits_ms[first][0]),
+        ("limit_ms", waits_ms[first][1]),
+        *_lines({rank: f"{call.operation} at {call.site}" for rank, call in calls.items()}),
+    ]
+    nearest = calls.get(last, some)
+    return _note("collective-timeout", calls.get(first, some).site, nearest.site, detail)
+
+
+# ---------------------------------------------------------------------------------------------- notes
+
+
+def _gone(job: Job, gone: int, victims: Sequence[int]) -> Note:
+    """A rank that has ended or is stuck while others wait for it."""
+    rank = job[gone]
+    call = _awaited(job, gone, victims)
+    mine = [one for one in rank.calls if one.channel.group == call.channel.group and one.channel.kind != "create"]
+    detail: Detail = [
+        ("rank", gone),
+        ("group", _group(job, call.channel)),
+        ("number", call.number),
+        ("calls", rank.counts.get(call.channel, 0) if call.channel.kind == "collective" else len(mine)),
+        ("kind", call.channel.kind),
+        ("last", f"{mine[-1].operation.name} at {mine[-1].site}" if mine else ""),
+        ("backward", int(call.operation.name == "all_reduce" and bool(mine) and mine[-1].site == call.site)),
+        *_lines({one: _waits(job, one) for one in victims}),
+    ]
+    if rank.stuck:
+        detail.append(("stack", " <- ".join(rank.stuck[1:])))
+        return _note("rank-stuck", _site_of(rank.stuck[0]), call.site, detail)
+    assert rank.ending is not None
+    detail += [("how", rank.ending.how), ("text", rank.ending.text)]
+    last = mine[-1].site if mine else UNKNOWN_SITE
+    if rank.ending.how in ("finished", "absent"):
+        return _note("collective-missing", call.site, last, detail)
+    where = rank.ending.site if rank.ending.site.file else last
+    return _note("rank-ended", where if where.file else call.site, call.site, detail)
+
+
+def _awaited(job: Job, gone: int, victims: Sequence[int]) -> Call:
+    """The call in which the first of `victims` waits for the rank `gone`."""
+    return next(call for call in waiting(job)[victims[0]] if gone in missing(job, victims[0], call))
+
+
+def _deadlock(job: Job, circle: Sequence[int]) -> Note:
+    first = waiting(job)[circle[0]][0]
+    second = waiting(job)[circle[-1]][0]
+    detail: Detail = [
+        ("group", _group(job, first.channel)),
+        ("messages", int(all(call.channel.kind in ("send", "recv") for call in (first, second)))),
+        *_lines({rank: _waits(job, rank) for rank in circle}, together=False),
+    ]
+    return _note("collective-deadlock", first.site, second.site, detail)
+
+
+def _waits(job: Job, rank: int) -> str:
+    """Where a rank waits, and for which ranks."""
+    call = next((call for call in waiting(job)[rank] if missing(job, rank, call)), waiting(job)[rank][0])
+    awaited = missing(job, rank, call)
+    where = f"{call.operation} of {_group(job, call.channel)} at {call.site}"
+    if call.channel.kind == "create":
+        where = f"making {_group(job, call.channel)} at {call.site}"
+    return f"waits in {where}" + (f" for {listed(awaited)}" if awaited else "")
+
+
+def _group(job: Job, channel: Channel) -> str:
+    group = next((rank.groups[channel.group] for rank in job.values() if channel.group in rank.groups), None)
+    if group is None:
+        return f"group {channel.group}"
+    name = group.description if group.description not in ("", "undefined") else f"group {channel.group}"
+    return "the default group" if name == "default_pg" else f"{name} ({listed(group.ranks)})"
+
+
+def _lines(texts: Mapping[int, str], together: bool = True) -> Detail:
+    """One line per rank; ranks with the same text share one."""
+    if not together:
+        return [(listed([rank]), text) for rank, text in texts.items()]
+    ranks: dict[str, list[int]] = {}
+    for rank, text in sorted(texts.items()):
+        ranks.setdefault(text, []).append(rank)
+    return [(listed(those), text) for text, those in ranks.items()]
+
+
+def _note(code: str, site: Site, other: Site, detail: Detail) -> Note:
+    more: Detail = [("other_file", other.file), ("other_line", other.line)] if other.file and other != site else []
+    return Note(code, site, (*detail, *more))
+
+
+def _site_of(frame: str) -> Site:
+    """The line of a frame of a stack, "file:line function"."""
+    place, _, function = frame.partition(" ")
+    file, _, line = place.rpartition(":")
+    return Site(file, int(line), function) if line.isdecimal() else UNKNOWN_SITE

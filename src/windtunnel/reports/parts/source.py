@@ -1,0 +1,26 @@
+"""The program's own text around a line, for the reports that show it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from windtunnel.trace.operation import Site
+from windtunnel.trace.sources import AROUND
+from windtunnel.trace.trace import Trace
+
+
+class Line(NamedTuple):
+    """One line of a program, as text."""
+
+    number: int
+    text: str
+    marked: bool
+
+
+def around(trace: Trace, site: Site) -> list[Line]:
+    """The lines around a site, or none where the trace does not hold them."""
+    known = trace.near(site)
+    if site.line not in known:
+        return []
+    near = range(site.line - AROUND, site.line + AROUND + 1)
+    return [Line(number, known[number], number == site.line) for number in near if number in known]

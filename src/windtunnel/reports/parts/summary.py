@@ -1,0 +1,473 @@
+"""The plain numbers of a run, computed once for every format: verdict, per-device totals, steps, waits and copies."""
+
+from __future__ import annotations
+
+import heapq
+import os
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from windtunnel.reports.parts import compiled, throughput
+from windtunnel.reports.parts.compiled import Compiled
+from windtunnel.reports.parts.peak import Peak, peaks
+from windtunnel.reports.parts.throughput import Samples
+from windtunnel.reports.parts.time import Timing, measure
+from windtunnel.trace.finding import Finding
+from windtunnel.trace.operation import UNKNOWN_GPU, Kind, Site, written
+from windtunnel.trace.plain import Json
+from windtunnel.trace.trace import Record, Trace
+from windtunnel.trace.units import format_bytes, format_ns, format_share, plural
+
+
+@dataclass
+class Waits:
+    """The synchronizations of one device that one source line caused."""
+
+    site: Site
+    name: str
+    times: int = 0
+    wait_ns: int = 0
+
+
+@dataclass
+class Transfers:
+    """The copies of one direction that one source line asked for."""
+
+    site: Site
+    name: str
+    times: int = 0
+    size_bytes: int = 0
+    duration_ns: int = 0
+
+
+@dataclass
+class Device:
+    """One device's totals. Memory is None where the trace does not say."""
+
+    index: int
+    name: str = UNKNOWN_GPU
+    memory_bytes: int | None = None
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    peak_at_most_bytes: int | None = None  # more than the peak where what some kernel takes is not sure
+    peak_unsure: str = ""  # the operator whose kernel that is
+    peak_band: float | None = None  # relative, of a modelled peak
+    modelled: bool = True
+    kernels: int = 0
+    kernel_ns: int = 0
+    copies: int = 0
+    copied_bytes: int = 0
+    collectives: int = 0
+    busy_ns: int = 0
+    busy_share: float = 0.0
+    intervals: dict[int, array[int]] = field(default_factory=dict)  # stream -> start, end, start, end, ... in ns
+    synchronizations: int = 0
+    wait_ns: int = 0
+    waits: dict[tuple[str, int, str], Waits] = field(default_factory=dict)
+    transfers: dict[tuple[str, int, str], Transfers] = field(default_factory=dict)
+    peak: Peak | None = None  # what held the memory; None unless the history was kept
+
+    @property
+    def used(self) -> bool:
+        """Whether the program asked anything of it."""
+        held = self.peak is not None and self.peak.allocated_bytes > 0
+        return bool(self.kernels or self.copies or self.collectives or held)
+
+
+@dataclass
+class Step:
+    """One optimizer step: from the end of the one before (or the first device work) to its own end."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+    kernels: int = 0
+    kernel_ns: int = 0
+    copied_bytes: int = 0
+    synchronizations: int = 0
+
+
+@dataclass
+class Summary:
+    """What every report says first, and the tables below it."""
+
+    verdict: str
+    why: str
+    next: str
+    emulated: bool
+    source: str
+    band: float | None
+    begin_ns: int
+    end_ns: int
+    operations: int
+    program: str
+    devices: list[Device]
+    steps: list[Step]
+    findings: list[Finding]
+    timing: Timing
+    not_decidable: tuple[str, ...] = ()  # checks that this trace holds too little for
+    samples: Samples | None = None
+    processes: int = 1
+    compiled: Compiled | None = None
+    host_factor: float | None = None  # by what the host's own time was multiplied where it was measured
+    jit: str = ""  # what compiled JAX's functions
+
+    @property
+    def stamp(self) -> str:
+        """EMULATED or MEASURED: what every page of a report carries."""
+        return "EMULATED" if self.emulated else "MEASURED"
+
+    @property
+    def worked(self) -> bool:
+        """Whether any work on a device was recorded."""
+        return self.end_ns > self.begin_ns
+
+    @property
+    def throughput(self) -> str:
+        """Samples a second and what says so, in one phrase; empty where the batch is not known."""
+        if self.samples is None:
+            return ""
+        return self.samples.words(self.timing.step_ns, short(self.samples.site), self.processes)
+
+    @property
+    def silent_checks(self) -> str:
+        """What could not be judged, in one sentence; empty for an emulated run, where everything can be."""
+        if not self.not_decidable:
+            return ""
+        if not self.worked:
+            return "a snapshot holds no work, so only its memory is judged"
+        return f"not decidable from a profile: {', '.join(self.not_decidable)}"
+
+    @property
+    def times_are(self) -> str:
+        """Where the durations come from, with their error band where it is known."""
+        if self.not_decidable and not self.worked:
+            return "what the allocator recorded"
+        if not self.emulated:
+            return f"times are {self.source}"
+        words = f"times are {self.source}"
+        words += (
+            f", within about ±{format_share(self.band)}" if self.band is not None else "; their error band is not known"
+        )
+        if self.host_factor is not None:
+            words += f"; the host's own work was measured on this machine, times {self.host_factor:g}"
+        return words
+
+
+def summarize(trace: Trace, findings: Sequence[Finding]) -> Summary:
+    """Compute a run's numbers in one pass over its records; `findings` are kept in their order."""
+    devices = _devices(trace.facts)
+    steps: list[Step] = []
+    begin_ns: int | None = None
+    end_ns = 0
+    step: Step | None = None
+    for record in trace:
+        if record.kind in _ON_DEVICE:
+            begin_ns = record.start_ns if begin_ns is None else min(begin_ns, record.start_ns)
+            end_ns = max(end_ns, record.end_ns)
+            if step is None:
+                step = Step(len(steps), record.issued_ns, record.issued_ns)
+        if record.kind in _COUNTED:
+            _count(devices.setdefault(record.lane.device, Device(record.lane.device)), record)
+        if step is not None:
+            step = _count_step(step, steps, record)
+    for index, peak in peaks(trace).items():
+        devices.setdefault(index, Device(index)).peak = peak
+    begin_ns = begin_ns or 0
+    used = sorted((one for one in devices.values() if one.index >= 0), key=lambda one: one.index)
+    for device in used:
+        device.busy_ns = _busy_ns(device)
+        device.busy_share = min(1.0, device.busy_ns / (end_ns - begin_ns)) if end_ns > begin_ns else 0.0
+    emulated = trace.facts.get("source", "modelled") == "modelled"
+    verdict, why, advice = _verdict(trace, used, findings, end_ns - begin_ns, emulated)
+    return Summary(
+        verdict,
+        why,
+        advice,
+        emulated,
+        str(trace.facts.get("source", "modelled")),
+        trace.facts.get("band"),
+        begin_ns,
+        end_ns,
+        len(trace),
+        _program(trace.facts),
+        used,
+        steps,
+        list(findings),
+        measure(trace),
+        tuple(trace.facts.get("not_decidable", ())),
+        throughput.measure(trace),
+        int(trace.facts.get("processes", 1)),
+        compiled.measure(trace),
+        _host_factor(trace.facts.get("options", {})),
+        str(trace.facts.get("versions", {}).get("jit of JAX by", "")),
+    )
+
+
+def _host_factor(options: Json) -> float | None:
+    return float(options.get("host_factor", 1.0)) if options.get("host_time") == "measured" else None
+
+
+SHORT = 2_000  # kernels, about 20 ms of launching
+HOLDERS = 3  # lines that a verdict names
+SMALL = 0.01  # of a peak: what is not worth a word
+RECORD = "call `torch.cuda.memory._record_memory_history()` at the program's start: the snapshot has no history"
+UNNAMED_LINES = 'the snapshot names no lines: record it with `stacks="python"`'
+INTERRUPTED = (130,)  # exit codes after Ctrl-C
+_ON_DEVICE = frozenset({Kind.KERNEL, Kind.COPY, Kind.COLLECTIVE})
+_COUNTED = _ON_DEVICE | {Kind.SYNCHRONIZE}
+
+
+def activity(device: Device, begin_ns: int, end_ns: int, columns: int) -> list[float]:
+    """How busy a device was, as a share of each of `columns` equal stretches of time."""
+    busy = [0.0] * columns
+    width = (end_ns - begin_ns) / columns
+    if width <= 0:
+        return busy
+    for numbers in device.intervals.values():
+        for start_ns, stop_ns in zip(*([iter(numbers)] * 2), strict=True):
+            first = int((start_ns - begin_ns) / width)
+            last = min(columns - 1, int((stop_ns - begin_ns) / width))
+            for column in range(first, last + 1):
+                left = begin_ns + column * width
+                busy[column] += max(0.0, min(stop_ns, left + width) - max(start_ns, left))
+    return [min(1.0, one / width) for one in busy]
+
+
+def _devices(facts: Json) -> dict[int, Device]:
+    devices = {}
+    totals = facts.get("devices", [])
+    for index, gpu in enumerate(facts.get("gpus", [])):
+        device = Device(index, str(gpu.get("name", UNKNOWN_GPU)), gpu.get("memory_bytes"))
+        if index < len(totals):
+            device.memory_bytes = totals[index].get("memory_bytes", device.memory_bytes)
+            device.peak_allocated_bytes = totals[index].get("peak_allocated_bytes")
+            device.peak_reserved_bytes = totals[index].get("peak_reserved_bytes")
+            device.peak_at_most_bytes = totals[index].get("peak_at_most_bytes")
+            device.peak_unsure = totals[index].get("peak_unsure") or ""
+            device.peak_band = totals[index].get("peak_band")
+        device.modelled = facts.get("source", "modelled") == "modelled"
+        devices[index] = device
+    return devices
+
+
+def _count(device: Device, record: Record) -> None:
+    name = record.signature.name
+    key = (record.site.file, record.site.line, name)
+    if record.kind == Kind.SYNCHRONIZE:
+        device.synchronizations += 1
+        device.wait_ns += record.duration_ns
+        wait = device.waits.setdefault(key, Waits(record.site, name))
+        wait.times += 1
+        wait.wait_ns += record.duration_ns
+        return
+    if record.kind == Kind.COPY:
+        device.copies += 1
+        device.copied_bytes += record.value
+        transfer = device.transfers.setdefault(key, Transfers(record.site, name))
+        transfer.times += 1
+        transfer.size_bytes += record.value
+        transfer.duration_ns += record.duration_ns
+    elif record.kind == Kind.COLLECTIVE:
+        device.collectives += 1
+    else:
+        device.kernels += 1
+        device.kernel_ns += record.duration_ns
+    device.intervals.setdefault(record.lane.stream, array("q")).extend((record.start_ns, record.end_ns))
+
+
+def _busy_ns(device: Device) -> int:
+    """How long at least one stream had work: the union of the streams' intervals, each of which is in order."""
+    busy_ns = until_ns = 0
+    streams = [zip(*([iter(numbers)] * 2), strict=True) for numbers in device.intervals.values()]
+    for start_ns, end_ns in heapq.merge(*streams):
+        busy_ns += max(0, end_ns - max(start_ns, until_ns))
+        until_ns = max(until_ns, end_ns)
+    return busy_ns
+
+
+def _count_step(step: Step, steps: list[Step], record: Record) -> Step:
+    if record.kind == Kind.STEP:
+        step.number = record.value
+        step.end_ns = max(record.issued_ns, record.end_ns)
+        steps.append(step)
+        return Step(record.value + 1, step.end_ns, step.end_ns)
+    if record.kind == Kind.KERNEL:
+        step.kernels += 1
+        step.kernel_ns += record.duration_ns
+    elif record.kind == Kind.COPY:
+        step.copied_bytes += record.value
+    elif record.kind == Kind.SYNCHRONIZE:
+        step.synchronizations += 1
+    return step
+
+
+def _program(facts: Json) -> str:
+    program = facts.get("program", "")
+    return " ".join(map(str, program)) if isinstance(program, list | tuple) else str(program)
+
+
+def short(site: Site) -> str:
+    """A source line with the file's path shortened to what a person needs: from the working directory down."""
+    if not site.file:
+        return str(site)
+    file = site.file
+    if os.path.isabs(file):
+        relative = os.path.relpath(file)
+        file = relative if not relative.startswith("..") else os.path.basename(file)
+    return written(file, site.line)
+
+
+def gpu_names(devices: Sequence[Device]) -> str:
+    """The devices in one phrase: "2 x Tesla V100-SXM2-16GB"."""
+    counts: dict[str, int] = {}
+    for device in devices:
+        counts[device.name] = counts.get(device.name, 0) + 1
+    phrases = (
+        f"{count} x {name}" if name != UNKNOWN_GPU else f"{plural(count, 'GPU')} of unknown model"
+        for name, count in counts.items()
+    )
+    return ", ".join(phrases) or "no GPU"
+
+
+def _verdict(
+    trace: Trace, devices: list[Device], findings: Sequence[Finding], window_ns: int, emulated: bool
+) -> tuple[str, str, str]:
+    place = f"{'EMULATED' if emulated else 'MEASURED'} on {gpu_names(devices)}"
+    tests = trace.facts.get("tests")  # of a pytest run, whose devices were many and short-lived
+    if tests is not None:
+        place = f"{'EMULATED' if emulated else 'MEASURED'}, {plural(tests, 'test')} on GPUs"
+    code = trace.facts.get("exit_code", 0)
+    interrupted = code in INTERRUPTED or trace.facts.get("interrupted", False)
+    incomplete = trace.facts.get("incomplete", False)
+    if incomplete:
+        place += ", INCOMPLETE records"
+    if code:
+        place += ", interrupted" if interrupted else _ending(code)
+    refusal = trace.facts.get("refusal")
+    if refusal:
+        return f"{place}: the emulation refused to go on", str(refusal), "see docs/coverage.md for what is emulated"
+    if interrupted and not any(finding.severity == "error" for finding in findings):
+        return f"{place}: no verdict on a part of a run", _where_time_went(devices, window_ns), "run it to its end"
+    errors = [finding for finding in findings if finding.severity == "error"]
+    warnings = [finding for finding in findings if finding.severity == "warning"]
+    if code and warnings and not errors:
+        return f"{place}: no finding explains it", _where_time_went(devices, window_ns), "see its own error message"
+    if errors or warnings:
+        counts = [plural(len(some), word) for some, word in ((errors, "error"), (warnings, "warning")) if some]
+        worst = (errors or warnings)[0]
+        at = f" ({short(worst.site)})" if worst.site.file else ""
+        return f"{place}: {', '.join(counts)}", f"{worst.code}{at}: {worst.message}", worst.advice
+    if trace.facts.get("recorded_by") == "torch.cuda.memory":
+        return _of_snapshot(trace, devices, place)
+    if tests is not None:
+        return f"{place}: nothing to fix", "no test's work on GPUs had an error or a warning", "nothing"
+    if not any(device.used for device in devices) and not emulated:
+        return (
+            f"{place}: the profile holds no work on a GPU",
+            "no kernel and no copy was recorded",
+            "profile with `ProfilerActivity.CUDA`, around steps that use the GPU",
+        )
+    if incomplete:
+        return (f"{place}: no finding in what is there", *_of_incomplete(trace.facts.get("unwritten")))
+    if not any(device.used for device in devices):
+        return (
+            f"{place}: no GPU was used",
+            "the program asked no device for anything",
+            "move the model and its inputs to a device (`.to('cuda')`) if it should run on one",
+        )
+    if code:
+        return f"{place}: no finding explains it", _where_time_went(devices, window_ns), "see its own error message"
+    kernels = sum(device.kernels for device in devices) // max(1, int(trace.facts.get("processes", 1)))
+    if kernels < SHORT:  # of a process: each is judged by itself
+        return (
+            f"{place}: too short to judge",
+            f"{plural(kernels, 'kernel')}, and start-up is most of so short a run",
+            f"run more steps: from about {SHORT:,} kernels on the time is judged",
+        )
+    return f"{place}: nothing to fix", _where_time_went(devices, window_ns), _next(trace, emulated)
+
+
+def _of_incomplete(unwritten: str | None) -> tuple[str, str]:
+    """Why records are missing, and what to do; `unwritten` is the system's reason why they could not be written."""
+    if unwritten:
+        return (
+            f"a process that used a GPU could not write all its records: {unwritten}",
+            "let it open files and write large ones (`ulimit -n`, `ulimit -f`), where there is room (TMPDIR)",
+        )
+    return (
+        "a process that used a GPU was killed or ended past Python, and what it did last is not known",
+        "let its processes end by themselves, also by `os._exit`; a pool of processes by `close()` and `join()`",
+    )
+
+
+def _of_snapshot(trace: Trace, devices: list[Device], place: str) -> tuple[str, str, str]:
+    """The verdict on a history of allocations alone: what was held, and by whom."""
+    device = max(devices, key=lambda one: one.peak_allocated_bytes or 0, default=None)
+    if device is None or device.peak is None:
+        return f"{place}: the snapshot holds no allocation", "it has no segment and no event", "record while it works"
+    verdict = f"{place}: {memory_words(device)} at the peak of cuda:{device.index}"
+    if not trace.facts.get("history_allocations"):
+        held = holders_words(device.peak, HOLDERS)
+        return verdict, f"this was held when the snapshot was written{held and ': '}{held}", RECORD
+    return (
+        verdict,
+        holders_words(device.peak, HOLDERS) or UNNAMED_LINES,
+        "`windtunnel memory` on the same file tries other settings of the allocator",
+    )
+
+
+def holders_words(peak: Peak, most: int) -> str:
+    """The lines that held most of a peak, and what has no line; empty where no line is known."""
+    named = [one for one in peak.holders if one.site.file]
+    if not named:
+        return ""
+    words = [f"{short(one.site)} held {format_bytes(one.size_bytes)}" for one in named[:1]]
+    words += [f"{short(one.site)} {format_bytes(one.size_bytes)}" for one in named[1:most]]
+    rest = peak.allocated_bytes - peak.unnamed_bytes - sum(one.size_bytes for one in named[:most])
+    if rest >= SMALL * peak.allocated_bytes:
+        words.append(f"other lines {format_bytes(rest)}")
+    if peak.unnamed_bytes >= SMALL * peak.allocated_bytes:
+        words.append(f"no line is known for {format_bytes(peak.unnamed_bytes)}")
+    return ", ".join(words)
+
+
+def _ending(code: int) -> str:
+    return f", signal {code - 128} ended the program" if code > 128 else f", the program failed (exit code {code})"
+
+
+def _where_time_went(devices: list[Device], window_ns: int) -> str:
+    if not window_ns:
+        return "memory was taken, and no work was recorded"
+    shares = [f"cuda:{device.index} busy {format_share(device.busy_share)}" for device in devices]
+    shown = ", ".join(shares[:4]) + (", ..." if len(shares) > 4 else "")
+    return f"{format_ns(window_ns)} from the first to the last operation; {shown}"
+
+
+def _next(trace: Trace, emulated: bool) -> str:
+    shown = "the timeline and memory over time" if len(trace.memory) else "the timeline"
+    other = "`--gpus` tries other cards" if emulated else "`windtunnel compare` puts an emulated run beside it"
+    return f"nothing; `--report run.html` shows {shown}, {other}"
+
+
+def memory_words(device: Device) -> str:
+    """Peak memory in one phrase: "1.20 GiB allocated (modelled, ±4%), 1.50 GiB reserved of 15.8 GiB"."""
+    if device.peak_allocated_bytes is None:
+        return "not known"
+    if not device.used and device.memory_bytes:
+        return f"nothing of {format_bytes(device.memory_bytes)}"
+    words = f"{format_bytes(device.peak_allocated_bytes)} allocated"
+    if device.modelled:
+        words += f" ({peak_band_words(device)})"
+    if device.peak_reserved_bytes is not None:
+        words += f", {format_bytes(device.peak_reserved_bytes)} reserved"
+    return f"{words} of {format_bytes(device.memory_bytes)}" if device.memory_bytes else words
+
+
+def peak_band_words(device: Device) -> str:
+    """How sure a modelled peak is: "modelled, ±4%, at most 2.00 GiB if aten::topk takes more"."""
+    words = "modelled" if device.peak_band is None else f"modelled, ±{format_share(device.peak_band)}"
+    if device.peak_unsure and device.peak_at_most_bytes:
+        words += f", at most {format_bytes(device.peak_at_most_bytes)} if {device.peak_unsure} takes more"
+    return words

@@ -1,0 +1,102 @@
+"""The program's own clock: `time.time()` and its kin follow the modelled host, so its timings are the GPU's.
+
+The standard library, PyTorch and ourselves keep real time, and so does what was bound before: their timeouts wait for
+other processes and threads, which are real.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import timeit
+from collections.abc import Callable
+from types import FrameType
+
+from windtunnel.machine.clock import HostThread
+from windtunnel.machine.machine import Machine
+from windtunnel.seam.patching import Patch
+from windtunnel.seam.sites import Sites
+from windtunnel.trace.operation import Kind
+
+SECOND_NS = 1_000_000_000
+READ_NS = 50
+"""What reading the clock costs the host (a vDSO call; modelled)."""
+
+CLOCKS = ("time", "monotonic", "perf_counter")
+REAL = (sys.stdlib_module_names - {"timeit", "__main__"}) | {
+    *("torch", "windtunnel", "tensorboard", "_pytest", "xdist"),
+    *("IPython", "ipykernel", "jupyter_client", "tornado", "zmq", "traitlets", "comm", "debugpy"),
+}
+"""Packages whose calls are answered with real time."""
+PROGRAMS = (
+    "windtunnel.experiments.",
+    "windtunnel.measure.",
+    "torch.utils.benchmark.",
+    "windtunnel.seam.torch.cuda.timer",
+)
+"""But these modules are programs, which time what they do as a user's program does."""
+
+
+def patches(machine: Machine, host: Callable[[], HostThread], sites: Sites) -> list[Patch]:
+    """The functions of `time` that a program reads or waits with.
+
+    The modelled clocks begin at the real ones' values, so that dates stay dates.
+    """
+    begin = {name: getattr(time, f"{name}_ns")() for name in CLOCKS}
+
+    def modelled(name: str, frame: FrameType) -> int:
+        thread = host()
+        thread.advance(READ_NS)
+        if sites.is_program(frame):
+            machine.mark(thread, Kind.CLOCK_READ, name, thread.now_ns, sites.number(3))
+        return int(begin[name]) + thread.now_ns
+
+    def nanoseconds(name: str) -> Callable[[], int]:
+        stock = getattr(time, f"{name}_ns")
+
+        def clock_ns() -> int:
+            frame = sys._getframe(1)
+            return modelled(name, frame) if _is_modelled(frame) else stock()
+
+        return clock_ns
+
+    def seconds(name: str) -> Callable[[], float]:
+        stock = getattr(time, name)
+
+        def clock() -> float:
+            frame = sys._getframe(1)
+            return modelled(name, frame) / SECOND_NS if _is_modelled(frame) else stock()
+
+        return clock
+
+    perf_counter = seconds("perf_counter")
+    found = [Patch(time, f"{name}_ns", nanoseconds(name)) for name in CLOCKS]
+    found += [Patch(time, name, seconds(name)) for name in CLOCKS if name != "perf_counter"]
+    found += [Patch(time, "perf_counter", perf_counter), Patch(timeit, "default_timer", perf_counter)]
+    found.append(Patch(timeit.Timer.__init__, "__defaults__", _with_timer(perf_counter)))
+    found.append(Patch(time, "sleep", _sleep(machine, host, sites)))
+    return found
+
+
+def _is_modelled(frame: FrameType) -> bool:
+    name = str(frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0] not in REAL or name.startswith(PROGRAMS)
+
+
+def _with_timer(timer: Callable[[], float]) -> tuple[object, ...]:
+    stock = timeit.Timer.__init__.__defaults__ or ()
+    return tuple(timer if value is timeit.default_timer else value for value in stock)
+
+
+def _sleep(machine: Machine, host: Callable[[], HostThread], sites: Sites) -> Callable[[float], None]:
+    stock = time.sleep
+
+    def sleep(seconds: float) -> None:
+        if not _is_modelled(sys._getframe(1)):
+            stock(seconds)
+            return
+        if seconds < 0:
+            raise ValueError("sleep length must be non-negative")
+        machine.sleep(host(), round(seconds * SECOND_NS), sites.number(2))
+
+    return sleep

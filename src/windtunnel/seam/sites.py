@@ -1,0 +1,200 @@
+"""Which line of the program asked: a short walk up the stack, past frameworks, the standard library and ourselves."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Container
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+from windtunnel.trace.operation import Site
+from windtunnel.trace.trace import Table
+
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+PROGRAMS = tuple(os.path.join(OURS, name) + os.sep for name in ("experiments", "programs"))
+"""Parts of this package that count as programs: the experiments, and the examples in the wheel."""
+STANDARD = tuple(os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib"))
+PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+HIDING = (f"{os.sep}torch{os.sep}", f"{os.sep}torchinductor_", f"{os.sep}windtunnel_inductor_")
+"""In the names of PyTorch's files and of those that Inductor generates, for PyTorch and for an emulation."""
+DEPTH = 60
+FRAMES_KEPT = 12
+
+CELLS: list[Callable[[str], str]] = []
+"""In a notebook: what says which cell a file's name stands for, "Cell In[10]"; "" where it stands for none."""
+
+MOST_CODES = 1 << 16
+"""Of how many code objects it is known whose they are; a program may make new ones without end."""
+
+PROGRAM, LIBRARY, HIDDEN = 0, 1, 2
+
+
+class Caller(NamedTuple):
+    """Who asked for an operation, as one walk up the stack finds it.
+
+    `site` is the number of the line in `frame`; `library` the innermost line of a library that this line is calling, as
+    "package/file.py:12", or ""; `through` says whether the line is calling the function that was asked about.
+    """
+
+    frame: FrameType | None
+    site: int
+    library: str
+    through: bool
+
+
+class Sites:
+    """Numbers the lines of the program that the trace refers to.
+
+    `stacks` keeps the callers as well. A line is the innermost frame of the program itself; a frame of an installed
+    library counts when there is no other.
+    """
+
+    def __init__(self, table: Table[Site], stacks: bool = False) -> None:
+        self.table = table
+        self.stacks = stacks
+        # By identity, since the hash of a code object is computed from all its instructions; `_codes` keeps them alive.
+        self._kinds: dict[int, int] = {}
+        self._codes: list[CodeType] = []
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._here = os.getcwd() + os.sep
+
+    def number(self, depth: int = 1) -> int:
+        """The number of the calling program's line in the table of sites; 0 when there is none."""
+        frame = self.frame(depth + 1)
+        return 0 if frame is None else self.of(frame)
+
+    def frame(self, depth: int = 1) -> FrameType | None:
+        """The calling program's frame: the innermost of its own, else of a library; None when there is none."""
+        frame: FrameType | None = sys._getframe(depth)
+        library: FrameType | None = None
+        kinds = self._kinds
+        for _ in range(DEPTH):
+            if frame is None:
+                break
+            code = frame.f_code
+            kind = kinds.get(id(code))
+            if kind is None:
+                kind = self._kind(code)
+            if kind == PROGRAM:
+                return frame
+            if kind == LIBRARY and library is None:
+                library = frame
+            frame = frame.f_back
+        return library
+
+    def caller(self, through: CodeType | None = None, depth: int = 1) -> Caller:
+        """All that the stack tells of the operation that is running; `through` is a function to look out for."""
+        frame: FrameType | None = sys._getframe(depth)
+        library: FrameType | None = None
+        passed = False
+        kinds = self._kinds
+        for _ in range(DEPTH):
+            if frame is None:
+                break
+            code = frame.f_code
+            kind = kinds.get(id(code))
+            if kind is None:
+                kind = self._kind(code)
+            if kind == PROGRAM:
+                break
+            if code is through:
+                passed = True
+            if kind == LIBRARY and library is None:
+                library = frame
+            frame = frame.f_back
+        else:
+            frame = None
+        line = frame or library
+        if line is None:
+            return Caller(None, 0, "", passed)
+        if library is None:
+            return Caller(line, self.of(line), "", passed)
+        return Caller(line, self.of(line), _line_of(library), passed)
+
+    def library(self) -> str:
+        """The innermost line of a library that the program's line is calling, as "package/file.py:12"; or ""."""
+        return self.caller().library
+
+    def library_function(self, known: Container[tuple[str, str]]) -> tuple[str, str] | None:
+        """The innermost function of a library that is running, as ("package/file.py", "name"); None without one.
+
+        PyTorch's count only where they are `known`, since it calls functions of its own on the way to any value.
+        """
+        frame: FrameType | None = sys._getframe(1)
+        for _ in range(DEPTH):
+            if frame is None:
+                return None
+            code = frame.f_code
+            kind = self._kinds.get(id(code))
+            kind = self._kind(code) if kind is None else kind
+            if kind == PROGRAM:
+                return None
+            function = _within_packages(code.co_filename).replace(os.sep, "/"), code.co_name
+            if kind == LIBRARY or function in known:
+                return function
+            frame = frame.f_back
+        return None
+
+    def is_program(self, frame: FrameType) -> bool:
+        """Whether a frame is the program's own, not a library's."""
+        kind = self._kinds.get(id(frame.f_code))
+        return (self._kind(frame.f_code) if kind is None else kind) == PROGRAM
+
+    def of(self, frame: FrameType) -> int:
+        """The number of a frame's line."""
+        if self.stacks:
+            return self.table.number(self._with_stack(frame))
+        key = id(frame.f_code), frame.f_lasti
+        number = self._numbers.get(key)
+        if number is None:
+            if id(frame.f_code) not in self._kinds:
+                self._kind(frame.f_code)  # keeps it
+            site = Site(self._file(frame.f_code), frame.f_lineno, frame.f_code.co_qualname)
+            number = self._numbers[key] = self.table.number(site)
+        return number
+
+    def _with_stack(self, frame: FrameType) -> Site:
+        callers: list[tuple[str, int, str]] = []
+        caller = frame.f_back
+        while caller is not None and len(callers) < FRAMES_KEPT:
+            kind = self._kinds.get(id(caller.f_code))
+            if (self._kind(caller.f_code) if kind is None else kind) != HIDDEN:
+                callers.append((self._file(caller.f_code), caller.f_lineno, caller.f_code.co_qualname))
+            caller = caller.f_back
+        return Site(self._file(frame.f_code), frame.f_lineno, frame.f_code.co_qualname, tuple(callers))
+
+    def _file(self, code: CodeType) -> str:
+        cell = CELLS[0](code.co_filename) if CELLS else ""
+        return cell or code.co_filename.removeprefix(self._here)
+
+    def _kind(self, code: CodeType) -> int:
+        if len(self._codes) >= MOST_CODES:
+            self._kinds.clear()
+            self._numbers.clear()
+            self._codes.clear()
+        file = code.co_filename
+        if file.startswith(PROGRAMS):
+            kind = PROGRAM
+        elif file.startswith(("<frozen", OURS)) or any(part in file for part in HIDING):
+            kind = HIDDEN
+        elif any(part in file for part in PACKAGES):
+            kind = LIBRARY
+        elif os.path.realpath(file).startswith(STANDARD):
+            kind = HIDDEN
+        else:
+            kind = PROGRAM
+        self._kinds[id(code)] = kind
+        self._codes.append(code)
+        return kind
+
+
+def _line_of(frame: FrameType) -> str:
+    return f"{_within_packages(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _within_packages(file: str) -> str:
+    for part in PACKAGES:
+        file = file.rpartition(part)[2]
+    return file

@@ -1,0 +1,155 @@
+"""The compilers of one emulation: from `begin` to `end` Dynamo and Inductor compile for its devices.
+
+Without Triton, which writes Inductor's kernels, `torch.compile` runs programs eagerly (`tensor.compiling`).
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from importlib.util import find_spec
+from types import ModuleType
+
+import torch
+
+from windtunnel.seam.patching import Patch, Patches
+from windtunnel.seam.torch.compiled import answers, autotuning, diagnosis, guards, inductor, replays
+from windtunnel.seam.torch.compiled.kernels import Schedule
+from windtunnel.seam.torch.dispatch.mode import Dispatch
+from windtunnel.seam.torch.tags import VERSION
+
+OLDEST = (2, 11)
+"""The oldest PyTorch whose compilers this was tried on."""
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def available() -> bool:
+    """Whether PyTorch's compilers can work for emulated devices here."""
+    return VERSION >= OLDEST and find_spec("triton") is not None
+
+
+class Compilers:
+    """What an emulation changes of the compilers, beyond the names that it replaces at once."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self.dispatch = dispatch
+        self.schedule = Schedule()
+        self._cache: str | None = None
+        self._stack = ExitStack()
+
+    def begin(self) -> None:
+        """Let nothing that was compiled before, for other devices, be taken for these."""
+        self._cache = os.environ.get(CACHE)
+        os.environ[CACHE] = folder(self._cache)
+        _forget()
+
+    def end(self) -> None:
+        """Let nothing that was compiled for these devices be taken for others."""
+        self._stack.close()
+        if self._cache is None:
+            os.environ.pop(CACHE, None)
+        else:
+            os.environ[CACHE] = self._cache
+        _forget()
+
+    def patches(self) -> list[Patch]:
+        """What is replaced at once."""
+        return inductor.modes_patches(self.dispatch, self.schedule)
+
+    def modules(self) -> dict[str, Callable[[ModuleType], list[Patch]]]:
+        """What is replaced when the program imports a compiler, or has."""
+        state, schedule = self.dispatch.state, self.schedule
+        return {
+            "torch._inductor.config": self._configured,
+            "torch._functorch.config": self._uncached,
+            "torch._dynamo.guards": guards.guards_patches,
+            "torch._dynamo.variables.script_object": guards.generators_patches,
+            "torch._dynamo.eval_frame": partial(diagnosis.compiled_modules, state),
+            "torch._dynamo.callback": partial(diagnosis.compile_time, state),
+            "torch._dynamo.symbolic_convert": partial(diagnosis.graph_breaks, state),
+            "torch._dynamo.convert_frame": lambda module: [
+                *inductor.convert_frame_patches(self.dispatch, module),
+                *diagnosis.recompilations(state, module),
+            ],
+            "torch._inductor.output_code": partial(diagnosis.skipped_graphs, state),
+            "torch.fx.experimental.proxy_tensor": partial(inductor.proxy_patches, self.dispatch),
+            "torch._inductor.compile_fx": partial(inductor.compile_fx_patches, self.dispatch, schedule),
+            "torch._inductor.cudagraph_trees": partial(replays.trees_patches, state),
+            "torch._inductor.async_compile": partial(inductor.async_compile_patches, state, schedule),
+            "torch._higher_order_ops.utils": partial(inductor.higher_order_patches, self.dispatch),
+            "torch._inductor.codegen.wrapper": answers.wrapper_patches,
+            "torch._inductor.codegen.triton": partial(inductor.triton_patches, schedule),
+            "torch._inductor.runtime.benchmarking": autotuning.benchmarking_patches,
+            "torch._inductor.fx_passes.pad_mm": partial(autotuning.padding_patches, self.dispatch),
+            "torch._inductor.select_algorithm": partial(autotuning.selection_patches, self.dispatch),
+        }
+
+    def _configured(self, module: ModuleType) -> list[Patch]:
+        self._stack.enter_context(module.patch(inductor.IN_PROCESS))
+        return []
+
+    def _uncached(self, module: ModuleType) -> list[Patch]:
+        self._stack.enter_context(module.patch(enable_autograd_cache=False))
+        return []
+
+
+def folder(named: str | None) -> str:
+    """Where generated code lies: a folder beside the program's own or PyTorch's, never that itself.
+
+    A real GPU must not find there what was generated for an emulated one.
+    """
+    if named is not None:
+        return os.path.join(named, "windtunnel")
+    return os.path.join(tempfile.gettempdir(), f"windtunnel_inductor_{getpass.getuser()}")
+
+
+def _forget() -> None:
+    """Empty what the compilers keep of devices, and the programs that they have compiled."""
+    for name in DEVICE_FACTS:
+        module, _, attribute = name.partition(":")
+        if module in sys.modules:
+            found = sys.modules[module]
+            for part in attribute.split("."):
+                found = getattr(found, part)
+            found.cache_clear() if hasattr(found, "cache_clear") else found.clear()
+    triton = sys.modules.get("torch.utils._triton")
+    for value in list(vars(triton).values()) if triton is not None else ():
+        if hasattr(value, "cache_clear"):
+            value.cache_clear()
+    if sys.modules.keys() >= {"torch._dynamo", "torch._dynamo.eval_frame"}:  # an import that failed leaves one alone
+        _reset_dynamo()
+
+
+def _reset_dynamo() -> None:
+    """`torch._dynamo.reset`, which imports Inductor's graph trees to empty them: a process that ends cannot import."""
+    patches = Patches()
+    try:
+        if "torch._inductor.cudagraph_trees" not in sys.modules:
+            # PyTorch 2.13 asks for the first, 2.14 for the second.
+            patches.apply([Patch(torch.cuda, name, lambda: False) for name in ("is_available", "is_initialized")])
+        sys.modules["torch._dynamo"].reset()
+    finally:
+        patches.restore()
+
+
+DEVICE_FACTS = (
+    "torch._inductor.utils:is_big_gpu",
+    "torch._inductor.utils:get_max_num_sms",
+    "torch._inductor.utils:using_b200",
+    "torch._inductor.utils:get_backend_num_stages",
+    "torch._inductor.utils:get_device_tflops",
+    "torch._inductor.utils:get_gpu_dram_gbps",
+    "torch._inductor.utils:use_decompose_k_choice",
+    "torch._inductor.utils:use_contiguous",
+    "torch._inductor.utils:get_k_splits",
+    "torch._inductor.runtime.hints:DeviceProperties.create",
+    "torch._inductor.codecache:CacheBase.get_system",
+    "torch._dynamo.device_interface:caching_worker_device_properties",
+    "torch._dynamo.device_interface:caching_worker_current_devices",
+)
+"""Functions and tables that keep what they were told of a device."""

@@ -1,0 +1,238 @@
+"""What a rehearsal without data takes for the values that it has not, and where the program asked for them.
+
+Gradients do not overflow, losses are finite, masks are full. Everything else is what the user gave (`--assume`), or an
+error that names the line. Each answer is noted for the check `assumed-value`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable
+from weakref import WeakKeyDictionary
+
+import torch
+
+from windtunnel.errors import UnsupportedError
+from windtunnel.seam.torch.dispatch import library_questions
+from windtunnel.seam.torch.dispatch.known import SOURCES, Known, fills_its_memory
+from windtunnel.seam.torch.operators.call import Arguments, Kernel, Keywords
+from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.state.state import State
+from windtunnel.seam.torch.tags import FLOATING, HOST_TAG, Tag, is_physically_meta, storage_of, tag_of
+
+Tensor = torch.Tensor
+META = torch.device("meta")
+FINITE = 1.0
+"""What a number is taken for that the program reads, a loss mostly."""
+MADE_UP = 64 << 20
+"""Bytes of floating-point numbers that are made up for the host at most: predictions, but not a model's weights."""
+NEVER = {"aten::isnan": False, "aten::isinf": False, "aten::isposinf": False, "aten::isneginf": False}
+"""Operators that look for what is not finite."""
+COUNTS = ("aten::sum", "aten::count_nonzero")
+CHOICES = ("aten::argmax", "aten::argmin", "aten::max", "aten::min", "aten::multinomial", "aten::topk")
+"""Operators that give indices of elements, in the last of their results."""
+UNSCALE = "aten::_amp_foreach_non_finite_check_and_unscale_"
+"""GradScaler's: its second argument tells whether a gradient overflowed."""
+COMPARING: dict[str, Callable[..., bool]] = {
+    f"aten::{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
+CARRYING: dict[str, Callable[..., bool | int | float]] = {
+    **COMPARING,
+    **{f"aten::{name}": getattr(operator, name) for name in ("add", "sub", "mul")},
+    "aten::div": operator.truediv,
+    **dict.fromkeys(("aten::logical_and", "aten::bitwise_and", "aten::__and__"), lambda a, b: a and b),
+    **dict.fromkeys(("aten::logical_or", "aten::bitwise_or", "aten::__or__"), lambda a, b: a or b),
+    **dict.fromkeys(("aten::logical_not", "aten::bitwise_not"), operator.not_),
+    **dict.fromkeys(("aten::any", "aten::all"), bool),
+    **dict.fromkeys(("aten::_to_copy", "aten::clone", "aten::mean"), lambda a: a),
+}
+"""Operators whose result is known where their tensors have one known value all over."""
+
+GIVE_A_VALUE = "give the value to use with --assume VALUE (assume=VALUE in Python) where one will do"
+KEEP_SHAPES = "keep the shape (torch.where and masked_fill do, nonzero_static and `output_size` say how many)"
+
+Number = bool | int | float
+UNARY = frozenset(f"aten::{name}" for name in ("logical_not", "bitwise_not", "any", "all", "_to_copy", "clone", "mean"))
+TELLING = frozenset({*NEVER, *COMPARING, *COUNTS, *CHOICES})
+"""Operators whose results tell something where nothing is known of their arguments."""
+GUESSED = ("count", "index")
+"""What is assumed if the user gives no answer."""
+
+
+class Assumptions:
+    """What is taken for the values that nobody knows: one for all elements, by the tags of their memory."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.exact = Known()
+        self.known: WeakKeyDictionary[Tag, tuple[str, Number]] = WeakKeyDictionary()
+
+    def ran(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, out: object, device: int) -> None:
+        """An operator was run on shapes: learn of its results, forget what it wrote over."""
+        exact = self.exact
+        name = plan.name.removesuffix("_")
+        found = self._result(name, args, kwargs, out) if self.known or name in TELLING else None
+        made = exact.ran(plan, func, args, kwargs, out) if exact.any or plan.name in SOURCES else ()
+        for tensor, values in zip(tensors_in((out,)), made, strict=False):
+            if exact.can_keep(tensor):
+                exact.keep(self._placed(tensor, device), values, exact.guess)
+        if plan.name == UNSCALE:
+            self.known[tag_of(args[1])] = "overflow", False
+            return
+        for position in plan.mutated:
+            for tensor in tensors_in((args[position],)):
+                self.known.pop(tag_of(tensor), None)
+        if found is None:
+            return
+        *_, last = tensors_in((out,))
+        tag = tag_of(self._placed(last, device))
+        if exact.of(last) is not None:
+            return
+        what, number = found
+        if what in GUESSED and exact.can_keep(last):
+            exact.keep(last, torch.tensor(number).expand(last.shape), what)
+        elif fills_its_memory(last):
+            self.known[tag] = found
+
+    def _placed(self, tensor: Tensor, device: int) -> Tensor:
+        """A new tensor, which has its memory from here on."""
+        storage = storage_of(tensor)
+        if storage._wt is HOST_TAG:
+            if device >= 0:
+                self.state.place(storage, device)
+            else:
+                storage._wt = Tag(FLOATING, 0)
+        return tensor
+
+    def _result(self, name: str, args: Arguments, kwargs: Keywords, out: object) -> tuple[str, Number] | None:
+        """What is known of an operator's last result, the same for all its elements."""
+        if name in NEVER:
+            return "finite", NEVER[name]
+        if name in ("aten::eq", "aten::ne"):
+            infinite = isinstance(args[1], float) and not math.isfinite(args[1])
+            if args[0] is args[1] or infinite:  # `x == x` is false of NaN alone
+                return "finite", (name == "aten::eq") != infinite
+        if name in CHOICES:
+            return ("index", 0) if isinstance(out, tuple) or name not in ("aten::max", "aten::min") else None
+        if name in COUNTS and isinstance(out, Tensor) and isinstance(args[0], Tensor):
+            each = args[0].numel() // max(out.numel(), 1)
+            what, number = self._uniform(args[0]) or (("count", 1) if args[0].dtype is torch.bool else ("", None))
+            return None if number is None else (what, number * each)
+        if name not in CARRYING or kwargs.get("alpha", 1) != 1:
+            return None
+        operands = [a for a in args[: 1 if name in UNARY else 2] if isinstance(a, (Tensor, bool, int, float))]
+        found = [self._operand(operand, name in COMPARING) for operand in operands]
+        if None in found or len(found) != (1 if name in UNARY else 2):
+            return None
+        values = [one for one in found if one is not None]
+        what = next((what for what, _ in values if what), "")
+        divided_by_zero = name == "aten::div" and not values[1][1]
+        if not what or divided_by_zero:
+            return None
+        number = CARRYING[name](*(number for _, number in values))
+        return what, bool(number) if isinstance(out, Tensor) and out.dtype is torch.bool else number
+
+    def _operand(self, operand: Tensor | Number, compared: bool) -> tuple[str, Number] | None:
+        if not isinstance(operand, Tensor):
+            return "", operand
+        found = self._uniform(operand)
+        if found is None and compared and operand.is_floating_point() and operand.numel() == 1:
+            given = self.state.assume
+            return ("number", FINITE) if given is None else ("given", given)
+        return found
+
+    def _uniform(self, tensor: Tensor) -> tuple[str, Number] | None:
+        """The number that all elements of a tensor are, and what it was taken for, "" where it is exact."""
+        found = self.known.get(tag_of(tensor))
+        if found is None and tensor.numel() == 1 and (exact := self._exact(tensor)) is not None:
+            return self.exact.guessed(tensor), exact.item()
+        return found
+
+    def _exact(self, tensor: Tensor) -> Tensor | None:
+        return self.exact.of(tensor) if is_physically_meta(tensor) else tensor
+
+    def value(self, tensor: Tensor) -> Number:
+        """The number or truth that the elements of a device tensor are taken for; notes that it was asked for."""
+        if tensor.numel() == 1 and (exact := self.exact.of(tensor)) is not None and self._taken(tensor, exact):
+            return exact.item()
+        library = self._library()
+        if library is not None:
+            self.note("library", value=str(library[0]), means=library[1])
+            return library[0]
+        known = self.known.get(tag_of(tensor))
+        if known is not None and (known[0] not in GUESSED or self.state.assume is None):
+            what, value = known
+            self.note(what, value=str(int(value) if what == "overflow" else value))
+            return value
+        if self.state.assume is not None:
+            self.note("given", value=str(self.state.assume))
+            return self.state.assume
+        if tensor.is_floating_point() and tensor.numel() * tensor.element_size() <= MADE_UP:
+            self.note("number", value=str(FINITE))
+            return FINITE
+        raise UnsupportedError(refusal(self.state, "the program reads values of a device tensor"))
+
+    def _taken(self, tensor: Tensor, values: Tensor) -> bool:
+        """Whether a tensor is taken for its values: those that stand for others are noted, or the user gave another."""
+        guess = self.exact.guessed(tensor)
+        if guess and self.state.assume is not None:
+            return False
+        if guess:
+            self.note(guess, value=str(values.item()) if values.numel() == 1 else f"{values.numel()} of them")
+        return True
+
+    def _library(self) -> tuple[bool, str] | None:
+        """What is assumed where a library's own function asks, and what it means."""
+        asking = self.state.sites.library_function(library_questions.ANSWERS)
+        return None if asking is None else library_questions.ANSWERS.get(asking)
+
+    def values(self, tensor: Tensor) -> Tensor:
+        """A host tensor of what a device tensor's elements are taken for; of its own values where it has any."""
+        if not is_physically_meta(tensor):
+            return tensor.detach().clone()
+        exact = self.exact.of(tensor)
+        if exact is not None and self._taken(tensor, exact):
+            return exact.clone()
+        return torch.full(tuple(tensor.shape), self.value(tensor), dtype=tensor.dtype, device="cpu")
+
+    def selected(self, name: str, args: Arguments) -> Tensor | None:
+        """The result of an operator that picks elements by their values, all where they are unknown; None of others."""
+        if name == "aten::nonzero":
+            return torch.empty((self._picked(name, args[0]), args[0].dim()), dtype=torch.int64, device=META)
+        if name == "aten::masked_select":
+            shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+            picked = self._picked(name, args[1].expand(shape))
+            return torch.empty((picked,), dtype=args[0].dtype, device=META)
+        return None
+
+    def _picked(self, name: str, mask: Tensor) -> int:
+        """How many elements a mask selects."""
+        exact = self._exact(mask)
+        if exact is not None:
+            return int(torch.count_nonzero(exact))
+        self.note("mask", name=name, elements=mask.numel())
+        return mask.numel()
+
+    def unmasked(self, name: str, indices: Iterable[object]) -> list[object]:
+        """Indices with the masks among them as the indices of what those select."""
+        made: list[object] = []
+        for index in indices:
+            if isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8):
+                picked = self._picked(name, index)
+                made += [torch.empty((picked,), dtype=torch.int64, device=META) for _ in range(index.dim())]
+            else:
+                made.append(index)
+        return made
+
+    def note(self, what: str, **detail: str | int) -> None:
+        """Note an assumption at the program's line."""
+        self.state.notes.note("assumed-value", self.state.site(), what=what, **detail)
+
+
+def refusal(state: State, what: str, advice: str = GIVE_A_VALUE) -> str:
+    """The sentence that names the line and says what helps."""
+    caller = state.sites.caller()
+    site = state.machine.trace.sites[caller.site]
+    inside = f" (in {caller.library})" if caller.library and not str(site).endswith(caller.library) else ""
+    return f"{what} at {site}{inside}, and a rehearsal without data has none: {advice}, or run with data"

@@ -1,0 +1,50 @@
+"""What CUDA does differently for some operators, as `Dispatch` looks it up: the tables of `kernels/`, merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+
+from windtunnel.seam.torch.operators import dtypes
+from windtunnel.seam.torch.operators.call import Arguments, OpOverload, Result
+from windtunnel.seam.torch.operators.dtypes import Dtypes
+from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.scratch.need import Row
+from windtunnel.seam.torch.scratch.silent import plain_name
+
+Limit = Callable[[torch.Tensor, torch.Tensor], None]
+"""Looks at an operator's first argument and its result, and raises where CUDA's kernel refuses their sizes."""
+
+
+class Deviations(NamedTuple):
+    """Tables by operator; each may lack most.
+
+    `run`: what gives the values on a device instead of the CPU's kernel, by name and overload; `layouts`: the same, for
+    sparse and nested tensors alone. `values`: what computes a captured operator in a replay, by name or by name and
+    overload. `rows`: the memory that its kernel takes, by name without namespace. `dtypes`: those that its kernel
+    takes. `limits`: sizes that it refuses.
+    """
+
+    run: Mapping[str, Callable[..., object]]
+    layouts: Mapping[str, Callable[..., object]]
+    values: Mapping[str, Callable[..., object]]
+    rows: Mapping[str, Row]
+    dtypes: Mapping[str, Dtypes]
+    limits: Mapping[str, Limit]
+
+    def plan(self, func: OpOverload) -> Plan:
+        """The plan of an operator, with what runs it and what memory its kernel takes."""
+        plan = Plan(func, self.run.get(func.name()))
+        plan.run = self.layouts.get(func.name(), plan.run)
+        if plan.kernel and plan.builtin:
+            plan.row = self.rows.get(plain_name(plan.name))
+        return plan
+
+    def check(self, name: str, args: Arguments, out: Result) -> None:
+        """Raise what PyTorch raises where the kernel does not take its operands' dtypes or sizes."""
+        if name in self.dtypes:
+            dtypes.check(self.dtypes[name], args)
+        elif name in self.limits:
+            self.limits[name](args[0], out)

@@ -1,0 +1,144 @@
+"""Values that a rehearsal without data knows after all.
+
+Integers and truths that the host put on a device are few, and decide most: labels, masks, lengths, counters. A copy of
+them stays on the host and goes through the same operators, as long as all that an operator takes is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from windtunnel.seam.torch.operators.call import Arguments, Kernel, Keywords
+from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.tags import is_physically_meta, storage_of, tag_of
+
+Tensor = torch.Tensor
+MOST = 1 << 16
+"""Elements: the tokens of a large batch. What is larger decides nothing, and would cost time."""
+FACTORIES = frozenset(
+    f"aten::{name}"
+    for name in (
+        "arange", "full", "full_like", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor",
+        "zeros", "zeros_like",
+    )
+)  # fmt: skip
+"""Operators whose result follows from numbers and shapes."""
+EXACT = FACTORIES | {
+    f"aten::{name}"
+    for name in (
+        "__and__", "__or__", "_to_copy", "abs", "add", "all", "amax", "amin", "any", "argmax", "argmin", "argsort",
+        "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bucketize", "cat", "clamp", "clone", "copy_",
+        "count_nonzero", "cumsum", "diff", "eq", "fill_", "flip", "floor_divide", "fmod", "gather", "ge", "gt", "index",
+        "index_select", "isin", "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "masked_fill",
+        "max", "maximum", "min", "minimum", "mul", "ne", "neg", "remainder", "roll", "rsub", "scatter", "sort", "stack",
+        "sub", "sum", "topk", "tril", "triu", "where", "zero_", "index_put_",
+    )
+}  # fmt: skip
+"""Operators that are run on what is known too; those that write their first argument as well."""
+
+
+SOURCES = FACTORIES | {"aten::_to_copy", "aten::copy_"}
+"""Operators that can make something known where nothing was."""
+
+
+class Known:
+    """The values that are known: a storage has all that lies in it, as elements of one dtype."""
+
+    def __init__(self) -> None:
+        self.any = False  # whether anything ever was
+        self.guess = ""  # what stood for a value that the operator took which runs
+
+    def of(self, tensor: Tensor) -> Tensor | None:
+        """The values of a device tensor as a host tensor that shares memory with its other views; None if unknown."""
+        if tensor.layout is not torch.strided:
+            return None
+        base: Tensor | None = getattr(storage_of(tensor), "_wt_values", None)
+        if base is None or base.dtype != tensor.dtype:
+            return None
+        return torch.as_strided(base, tensor.size(), tensor.stride(), tensor.storage_offset())
+
+    def can_keep(self, tensor: Tensor) -> bool:
+        """Whether the values of a new device tensor are of a kind that is kept."""
+        if tensor.layout is not torch.strided or tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+            return False
+        return 0 < tensor.numel() <= MOST and fills_its_memory(tensor)
+
+    def keep(self, tensor: Tensor, values: Tensor, guess: str = "") -> None:
+        """Know the values of a device tensor that fills its memory, or take them for these (`guess`)."""
+        storage = storage_of(tensor)
+        base = torch.empty(storage.nbytes() // tensor.element_size(), dtype=tensor.dtype)
+        torch.as_strided(base, tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(values)
+        storage._wt_values = base
+        storage._wt_guess = guess
+        self.any = True
+
+    def guessed(self, tensor: Tensor) -> str:
+        """What the values of a tensor were taken for, "" where they are its own."""
+        return str(getattr(storage_of(tensor), "_wt_guess", "")) if tensor.layout is torch.strided else ""
+
+    def forget(self, tensors: Iterable[Tensor]) -> None:
+        """What was written by something unknown."""
+        for tensor in tensors:
+            if tensor.layout is torch.strided:
+                storage_of(tensor)._wt_values = None
+
+    def ran(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, out: object) -> tuple[Tensor, ...]:
+        """An operator was run on shapes: run it on the values that are known; those of its new results in `out`."""
+        mutated = [tensor for place in plan.mutated for tensor in tensors_in((args[place],))]
+        if not mutated and not plan.fresh:
+            return ()  # a view of what is known
+        self.guess = ""
+        if not mutated and not any(map(self.can_keep, tensors_in((out,)))):
+            return ()  # all zeros of a large tensor would take its memory on the host
+        if plan.name == "aten::copy_" and self._overwritten(*args[:2]):
+            return ()
+        taken = self._taken(plan, args, kwargs)
+        if taken is None:
+            self.forget(mutated)
+            return ()
+        made = func(*taken, **{name: value for name, value in kwargs.items() if name not in ("device", "pin_memory")})
+        if self.guess:
+            for tensor in mutated:
+                storage_of(tensor)._wt_guess = self.guess
+        return () if mutated else tuple(tensors_in((made,)))
+
+    def _overwritten(self, to: Tensor, of: Tensor) -> bool:
+        """Whether all memory of a device tensor gets values that are known."""
+        values = self._valued(of)
+        if not isinstance(values, Tensor) or not self.can_keep(to):
+            return False
+        self.keep(to, values, self.guess)
+        return True
+
+    def _taken(self, plan: Plan, args: Arguments, kwargs: Keywords) -> list[object] | None:
+        """An operator's arguments with values in them; None where it is none of ours, or one is unknown."""
+        if plan.name.removesuffix("_") not in EXACT and plan.name not in EXACT:
+            return None
+        if any(isinstance(value, Tensor) for value in kwargs.values()):
+            return None
+        taken: list[object] = []
+        for value in args:
+            found = self._valued(value)
+            if found is None and value is not None:
+                return None
+            taken.append(found)
+        return taken
+
+    def _valued(self, value: object) -> object:
+        if isinstance(value, Tensor):
+            if is_physically_meta(value):
+                self.guess = self.guess or self.guessed(value)
+                return self.of(value)
+            return value if value.numel() <= MOST and tag_of(value).device < 0 else None
+        if isinstance(value, (list, tuple)):
+            items = [item if item is None else self._valued(item) for item in value]
+            known = all(item is None or found is not None for item, found in zip(value, items, strict=True))
+            return type(value)(items) if known else None
+        return value
+
+
+def fills_its_memory(tensor: Tensor) -> bool:
+    """Whether a tensor is all that lies in its memory."""
+    return bool(tensor.numel() * tensor.element_size() == storage_of(tensor).nbytes())

@@ -1,0 +1,547 @@
+"""Every aten operator passes here: check devices, run on the CPU, tag what came out, submit to the machine.
+
+Speed matters: the plain case, tensors of one device and no keywords, takes one pass over the arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol, Self
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from windtunnel.machine.machine import Cost
+from windtunnel.seam.torch.dispatch import fake
+from windtunnel.seam.torch.dispatch.deviations import Deviations
+from windtunnel.seam.torch.dispatch.generators import draw
+from windtunnel.seam.torch.dispatch.gradients import meet, return_to_host
+from windtunnel.seam.torch.dispatch.parts import HigherOrderPlan, composite, tensorless
+from windtunnel.seam.torch.operators import messages
+from windtunnel.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result, Types
+from windtunnel.seam.torch.operators.plan import (
+    Plan,
+    common_device,
+    disorder,
+    numbers_as_tensors,
+    on_cpu,
+    registered,
+    run_python,
+    selects,
+    signature,
+    tensors_in,
+    written_by,
+)
+from windtunnel.seam.torch.scratch.silent import silent
+from windtunnel.seam.torch.state import blank, cublas, handles
+from windtunnel.seam.torch.state.positions import Generator
+from windtunnel.seam.torch.state.state import VIEW_NS, State
+from windtunnel.seam.torch.tags import (
+    CPU,
+    FLOATING,
+    HOST_TAG,
+    NOWHERE,
+    TRACED,
+    Tag,
+    disable_torch_function,
+    is_contiguous,
+    parts_of,
+    size_of,
+    storage_of,
+    tag_of,
+)
+
+Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
+STRIDED = torch.strided
+PLAIN = torch._C._disabled_torch_dispatch_impl
+CPU_DEVICE = torch.device("cpu")
+NONE_OR_FIRST = ((), (0,))
+FAKE = torch._C._TorchDispatchModeKey.FAKE
+get_mode = torch._C._get_dispatch_mode
+ADDITIONS = ("aten::add", "aten::add_")
+MOST_HOST_COSTS = 10_000
+"""How many are kept: a program's data may come in any number of shapes."""
+Handler = Callable[["Dispatch", Plan, OpOverload, Arguments, Keywords], object]
+
+
+class Recorder(Protocol):
+    """A mode above this one, which writes operators down (a graph's capture)."""
+
+    def parts(self) -> AbstractContextManager[object]:
+        """Enters both modes, for the parts of the operator that the recorder handles now."""
+
+
+class Listed(NamedTuple):
+    """How an operator over lists is launched as a whole: the name of its cost in `Dispatch.costs`, and the device."""
+
+    priced: tuple[Hashable, ...]
+    device: int
+
+
+class Dispatch(TorchDispatchMode):
+    """The dispatch mode of one thread's emulation; every thread enters its own entry of the same object."""
+
+    def __init__(self, state: State, handlers: dict[str, Handler], deviations: Deviations) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.state = state
+        self.local = state.local
+        self.machine = state.machine
+        self.room = state.room
+        self.handlers = handlers
+        self.deviations = deviations
+        self.plans = state.plans
+        self.costs: dict[Hashable, Cost] = {}
+        self.host_costs: dict[Hashable, int] = {}  # ns of operators on host tensors
+        self.listed: dict[Hashable, Listed] = {}  # calls of operators over lists, by their form (`kernels.foreach`)
+        self.recorder: Recorder | None = None
+        self.traced = 0  # by how many modes that write operators with real values into a graph (`make_fx`)
+
+    @property
+    def parts(self) -> AbstractContextManager[object]:
+        """What to enter where an operator is run as others: they come here again, and before to a recorder."""
+        return self if self.recorder is None else self.recorder.parts()
+
+    def again(self) -> Self:
+        """The same mode for another thread."""
+        other = type(self)(self.state, self.handlers, self.deviations)
+        other.costs, other.listed, other.host_costs = self.costs, self.listed, self.host_costs
+        return other
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Dynamo compiles beneath this mode, which is no mode of the program's."""
+        return True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Dynamo compiles the program's frames although this mode is on."""
+        return True
+
+    supports_higher_order_operators = True
+
+    def plan(self, func: OpOverload) -> Plan:
+        """The plan of an operator, made on its first use."""
+        made = self.deviations.plan(func) if hasattr(func, "_schema") else HigherOrderPlan(func)
+        plan = self.plans[id(func)] = made
+        if self.state.overridden and func.name() in self.state.overridden:
+            plan.handler = overridden
+        if plan.handler is not None:
+            return plan
+        plan.handler = self.handlers.get(func.name()) or self.handlers.get(plan.name)
+        if plan.handler is None and plan.tensorless:
+            plan.handler = tensorless
+        if plan.handler is None and plan.composite:
+            plan.handler = composite
+        plan.memory = plan.row is not None or not silent(plan, func)
+        special = plan.math or plan.library or plan.memory or plan.synchronizes or plan.maskable
+        plan.simple = plan.kernel and not special and plan.mutated in NONE_OR_FIRST and not plan.lists
+        plan.direct = plan.handler is None and not plan.factory and not plan.looks
+        return plan
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Types, args: Arguments = (), kwargs: Keywords | None = None
+    ) -> object:
+        if types and any(t.__torch_dispatch__ is not PLAIN for t in types):
+            # Nothing happens on a device where shapes alone are traced. Other subclasses take themselves apart first:
+            # what they are made of comes here again.
+            return fake.run(self.state, func, args, kwargs or {}) if TRACED.intersection(types) else NotImplemented
+        if self.traced and (tracer := fake.tracer()) is not None:
+            # It belongs before this mode, but PyTorch keeps it after all others: it would see what happens on the CPU.
+            with fake.without_tracer(), self.parts:
+                return tracer.__torch_dispatch__(func, types, args, kwargs)
+        plan = self.plans.get(id(func))
+        if plan is None:
+            plan = self.plan(func)
+        if plan.direct and not kwargs:
+            return self.plain(plan, func, args)
+        if plan.handler is not None:
+            return plan.handler(self, plan, func, args, kwargs or {})
+        if plan.factory:
+            with disable_torch_function():
+                return self.create(plan, func, args, kwargs or {}, NOWHERE)
+        if kwargs:
+            return self.general(plan, func, args, kwargs)
+        if plan.looks:
+            value = args[0]
+            if value.__class__ is Tensor or value.__class__ is Parameter:
+                try:
+                    tag = storage_of(value)._wt
+                except (NotImplementedError, RuntimeError, ValueError):
+                    return self.general(plan, func, args, {})
+                if tag is HOST_TAG:
+                    return func._op(*args)
+                if tag.device >= 0:
+                    out = plan.run(*args)
+                    self.local.host.now_ns += VIEW_NS
+                    return out
+        return self.plain(plan, func, args)
+
+    def plain(self, plan: Plan, func: OpOverload, args: Arguments) -> object:
+        """Tensors of one device and numbers, without keywords; what turns out to be anything else is `general`."""
+        key: list[Hashable] = [plan]
+        device, first, scattered = NOWHERE, None, False
+        for value in args:
+            kind = value.__class__
+            if kind is Tensor or kind is Parameter:
+                try:
+                    tag = storage_of(value)._wt
+                    key += (value.shape, value.dtype)
+                    scattered |= plan.ordered and not value.is_contiguous()
+                except (NotImplementedError, RuntimeError, ValueError):  # sparse ones lack storage, nested ones sizes
+                    return self.general(plan, func, args, {})
+                found = tag.device
+                if found != device:
+                    if found < CPU or device != NOWHERE:
+                        return self.general(plan, func, args, {})
+                    device, first = found, tag
+            elif kind is list or kind is tuple:
+                if value and isinstance(value[0], Tensor):
+                    found = common_device(value, key)
+                    if found < CPU or found != device != NOWHERE:
+                        return self.general(plan, func, args, {})
+                    device, scattered = found, scattered or (plan.ordered and not all(map(is_contiguous, value)))
+                elif plan.attributes:
+                    key.append(tuple(value))
+                elif value and not isinstance(value[0], (int, float)):
+                    return self.general(plan, func, args, {})
+            elif kind is not int and isinstance(value, Tensor):
+                return self.general(plan, func, args, {})
+            elif plan.attributes:
+                key.append(value)
+        if device < 0:
+            on_host = device == CPU and plan.builtin
+            return self.on_host(plan, func, args, {}, (), key) if on_host else self.general(plan, func, args, {})
+        near = plan.called or self.room.near
+        out = self.call(plan, func, args, {}, device) if near else plan.strided(*args)
+        if plan.view:
+            self.local.host.now_ns += VIEW_NS
+            return out
+        if plan.fresh:
+            if out.__class__ is Tensor and out.layout is STRIDED:
+                storage = storage_of(out)
+                key += (size_of(out), out.dtype)  # which the inputs do not tell of what is repeated, padded or masked
+                if storage._wt is HOST_TAG:
+                    self.state.place(storage, device)
+            else:
+                self.tag(out, device)
+                key += [size_of(tensor) for tensor in tensors_in((out,))]
+        key += [disorder(args, out)] if scattered else ()
+        local, machine = self.local, self.machine
+        if plan.simple and not machine.watching and (cost := self.costs.get((*key, device))) is not None:
+            stream = local.streams[device]
+            machine.launch(local.host, stream, cost)
+            if plan.mutated:
+                first.epoch = stream.epoch  # type: ignore[union-attr]  # it is what was written
+                if first.blank is not None:  # type: ignore[union-attr]
+                    blank.wrote(args[0])
+            return out
+        self.submit(plan, func, args, {}, out, device, key)
+        return out
+
+    # ------------------------------------------------------------------ the general case
+
+    def general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+        """Tensors, keywords, devices and subclasses in whatever mixture."""
+        with disable_torch_function():
+            return self._general(plan, func, args, kwargs)
+
+    def _general(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+        device, floating = (NOWHERE, []) if plan.factory else self.scan(plan, func, args, kwargs)
+        if plan.factory or "device" in kwargs or "pin_memory" in kwargs:
+            return self.create(plan, func, args, kwargs, device)
+        if device < 0:
+            if device == CPU and not plan.exempt:
+                self.settle(floating)
+                floating = []
+            return self.on_host(
+                plan, func, numbers_as_tensors(func, args) if device == NOWHERE else args, kwargs, floating
+            )
+        for tensor in floating:
+            self.tag(tensor, device)
+        return self.on_device(plan, func, args, kwargs, device)
+
+    def on_device(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> object:
+        """Run an operator whose tensors live on `device`, tag its results and submit it."""
+        out = self.call(plan, func, args, kwargs, device)
+        if plan.view:
+            self.local.host.now_ns += VIEW_NS
+            self.tag_parts(out, device)
+            return out
+        if plan.fresh:
+            self.tag(out, device)
+        for position in plan.mutated:
+            self.tag_parts(args[position], device)
+        for name in plan.mutated_keywords:
+            self.tag_parts(kwargs.get(name), device)
+        if plan.resizes:
+            self.resized(args, kwargs)
+        self.submit(plan, func, args, kwargs, out, device, None)
+        return out
+
+    def on_host(
+        self,
+        plan: Plan,
+        func: OpOverload,
+        args: Arguments,
+        kwargs: Keywords,
+        floating: Sequence[Tensor],
+        key: list[Hashable] | None = None,
+    ) -> object:
+        """Run an operator on host tensors; what floating tensors give floats as well.
+
+        `key` names the operator, and the shapes and types of its arguments.
+        """
+        late = self.state.late
+        if late.pending:
+            late.host_operation(plan, args, kwargs)
+        if plan.resizes:
+            self.state.unpin_fixed(tensors_in((*args, *kwargs.values())))
+        out = self.call(plan, func, args, kwargs, CPU)
+        if plan.kernel:
+            self.local.host.now_ns += self.host_ns(plan, func, args, kwargs, out, key)
+        if late.sources:
+            for tensor in tensors_in([args[i] for i in plan.mutated]):
+                late.overwritten(tensor)
+        if floating and plan.fresh:
+            for tensor in tensors_in((out,)):
+                self.float(tensor)
+        return out
+
+    def host_ns(
+        self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, out: object, key: list[Hashable] | None
+    ) -> int:
+        """What an operator on host tensors takes the host, in nanoseconds."""
+        if key is None or out.__class__ is not Tensor or out.layout is not STRIDED:
+            return on_cpu(self.machine, plan, func, args, kwargs, out)
+        name = (*key, size_of(out), out.dtype)
+        known = self.host_costs.get(name)
+        if known is None:
+            if len(self.host_costs) == MOST_HOST_COSTS:
+                self.host_costs.clear()
+            known = self.host_costs[name] = on_cpu(self.machine, plan, func, args, kwargs, out)
+        return known
+
+    def scan(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> tuple[int, list[Tensor]]:
+        """The device of an operator's tensors, and those among them that float; raises PyTorch's error on a mixture."""
+        device = NOWHERE
+        floating: list[Tensor] = []
+        numbers: list[Tensor] = []
+        host = plan.host_arguments
+        for name, value in (*zip(plan.names, args, strict=False), *kwargs.items()):
+            for tensor in tensors_in((value,)):
+                found = tag_of(tensor).device
+                if found == FLOATING:
+                    floating.append(tensor)
+                elif found == device:
+                    continue
+                elif found == CPU and (
+                    (tensor.dim() == 0 and not plan.checked and name not in plan.written) or (host and name in host)
+                ):
+                    if tensor.requires_grad:
+                        numbers.append(tensor)
+                elif device == NOWHERE or (device == CPU and plan.exempt):
+                    device = found  # what came before lay on the host, which such an operator allows
+                elif not (plan.exempt or tensor.is_meta or (plan.name in ADDITIONS and meet(args))):
+                    raise messages.mismatch(plan, func, args, kwargs)
+        for tensor in numbers if device >= 0 else ():
+            return_to_host(tensor)
+        return device, floating
+
+    def create(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Result:
+        """Run an operator that says where its result shall be."""
+        kwargs = dict(kwargs)
+        if get_mode(FAKE) is not None:
+            return fake.run(self.state, func, args, kwargs)
+        wanted = kwargs.get("device")
+        local = self.local
+        explicit = local.explicit or (wanted is not None and kwargs.get("pin_memory") is not None)  # `named`
+        if pinned := kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        if wanted is None:
+            target = device
+        elif (kind := wanted.type) not in ("cpu", "cuda"):
+            return func(*args, **kwargs)
+        else:
+            kwargs["device"] = CPU_DEVICE
+            target = CPU if kind == "cpu" else self.state.index(wanted)
+            if target < 0 and not explicit and device >= 0:
+                target = device
+        if target == NOWHERE:
+            target = CPU
+        if kwargs.get("generator") is not None:
+            self._check_generator(kwargs["generator"], target)
+        if target >= 0 and plan.factory:
+            self.state.guard.expect(target, args, kwargs, empty=plan.empty)
+        out = self.call(plan, func, args, kwargs, target)
+        if target >= 0:
+            self.tag_new(out, target)
+            if plan.empty:
+                self.state.guard.made_empty(out)
+            self.submit(plan, func, args, kwargs, out, target, None)
+            return out
+        self.local.host.now_ns += on_cpu(self.machine, plan, func, args, kwargs, out)
+        if pinned:
+            self.state.pin(out)
+        elif not explicit and device == NOWHERE and all(tag_of(like).device != CPU for like in tensors_in(args)):
+            for tensor in tensors_in((out,)):  # what is made like a host tensor lies on the host
+                self.float(tensor)
+        return out
+
+    def _check_generator(self, generator: Generator, target: int) -> None:
+        found = self.state.generator_devices.get(generator._cdata, CPU)
+        if (found >= 0) != (target >= 0):
+            wanted, given = ("cuda", "cpu") if target >= 0 else ("cpu", "cuda")
+            raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{given}'")
+
+    # ------------------------------------------------------------------ pieces
+
+    def call(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> Result:
+        """Compute the values: Python kernels see the physical device, random operators use the device's generator."""
+        local = self.local
+        if device >= 0 and self.room.near:
+            self.state.guard.before(plan, args, kwargs, device)
+        before, local.inner = local.inner, True
+        try:
+            if plan.random and (device >= 0 or kwargs.get("generator") is None):
+                with self.state.default_generator:
+                    return draw(self.state, plan, func, args, kwargs, device)
+            run = plan.run if device >= 0 and func is plan.func else func
+            return run(*args, **kwargs) if plan.builtin else plan.run_foreign(func, args, kwargs)
+        except RuntimeError as error:
+            if device >= 0 and "DefaultCPUAllocator" in str(error):
+                self.state.host_memory_ended(error, device)
+            raise
+        finally:
+            local.inner = before
+
+    def snapshot_values(self, tensor: Tensor) -> Tensor:
+        """The values of a device tensor as they are now, for a copy that lands later."""
+        return tensor.detach().clone()
+
+    def submit(
+        self,
+        plan: Plan,
+        func: OpOverload,
+        args: Arguments,
+        kwargs: Keywords,
+        out: Result,
+        device: int,
+        key: list[Hashable] | None,
+    ) -> None:
+        """Hand an operator to the machine, on the device's current stream."""
+        if not plan.kernel:
+            self.local.host.now_ns += self.machine.devices[device].cost.empty_ns if plan.empty else VIEW_NS
+            return
+        if plan.library:
+            handles.use(self.state, plan, device, args, kwargs)
+        if key is None:
+            key = [plan]
+            alone = plan.factory and out.__class__ is Tensor
+            for tensor in (out,) if alone else tensors_in((*args, *kwargs.values(), out)):
+                key += (size_of(tensor), tensor.dtype)
+            if plan.attributes:
+                key += [str(value) for value in args if next(tensors_in((value,)), None) is None]
+            key += [disorder(args, out)] if plan.ordered else ()
+        tf32 = self.state.tf32(plan.convolves) if plan.math else 0
+        if plan.math:
+            key += [tf32, plan.layout and plan.layout(args)]
+        name = (*key, device)
+        cost = self.costs.get(name)
+        machine = self.machine
+        if cost is None:
+            self.deviations.check(plan.name, args, out)
+            described = signature(func, plan, args, kwargs, out, tf32)
+            cost = self.costs[name] = machine.price(machine.devices[device], described)
+            machine.first_use(self.local.host, machine.devices[device], plan.name)
+        local, state = self.local, self.state
+        stream = local.streams[device]
+        if plan.blas:
+            cublas.use(state, plan.name, device, stream.index)
+        if machine.watching:
+            if machine.concurrent:
+                stream = state.order.stream_of(device, stream)
+            site = state.site()
+            machine.launch(local.host, stream, cost, site if machine.concurrent else 0)
+            state.order.accesses(plan, args, kwargs, out, stream, site)
+        else:
+            machine.launch(local.host, stream, cost)
+            if plan.writes:
+                state.order.unwatched(written_by(plan, args, kwargs), stream)
+        if plan.memory:
+            state.kernels.run(plan, args, kwargs, out, machine.devices[device], local.streams[device], name)
+        if plan.synchronizes or (plan.maskable and selects(args)):
+            machine.synchronize_stream(local.host, stream, plan.name, state.site())
+            state.synchronized(plan.name, stream)
+
+    def tag_new(self, out: object, device: int) -> None:
+        """The same as `tag`, quick where the result is one dense tensor."""
+        if out.__class__ is Tensor and out.layout is STRIDED:
+            storage = storage_of(out)
+            tag = storage._wt
+            if tag is HOST_TAG or tag.device == FLOATING:
+                self.state.place(storage, device)
+        else:
+            self.tag(out, device)
+
+    def tag(self, out: object, device: int) -> None:
+        """Give every new storage in a result memory on `device`."""
+        for tensor in tensors_in((out,)):
+            try:
+                storage = storage_of(tensor)
+            except (NotImplementedError, RuntimeError):
+                self.tag(parts_of(tensor), device)
+                continue
+            tag = storage._wt
+            if tag is HOST_TAG or tag.device == FLOATING:
+                self.state.place(storage, device)
+
+    def tag_parts(self, value: object, device: int) -> None:
+        """The same for sparse tensors, which get new parts where dense ones make a view or write in place."""
+        if isinstance(value, Tensor) and value.layout is not STRIDED:
+            self.tag(value, device)
+
+    def float(self, tensor: Tensor) -> None:
+        """Mark a new host tensor as made by C++: it adopts the first device that it meets."""
+        try:
+            storage = storage_of(tensor)
+        except (NotImplementedError, RuntimeError):
+            return
+        if storage._wt is HOST_TAG and not tensor.is_meta:
+            storage._wt = Tag(FLOATING, 0)
+
+    def settle(self, floating: list[Tensor]) -> None:
+        """What met a tensor on the host in an operator lies there too."""
+        for tensor in floating:
+            for part in parts_of(tensor) or [tensor]:
+                storage_of(part)._wt = HOST_TAG
+
+    def resized(self, args: Arguments, kwargs: Keywords) -> None:
+        """Follow storages whose size an operator may have changed."""
+        for tensor in tensors_in((*args, *kwargs.values())):
+            if tensor.layout is not STRIDED:  # sparse ones get new parts
+                continue
+            storage = storage_of(tensor)
+            tag = storage._wt
+            if tag is not HOST_TAG and tag.device >= 0 and tag.size != storage.nbytes():
+                self.state.resized(storage)
+
+
+def hand_on(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """An operator without a handler of its own: what those around it go on with."""
+    return dispatch.general(plan, func, args, kwargs) if kwargs else dispatch.plain(plan, func, args)
+
+
+def overridden(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """An operator of PyTorch's with a kernel of the program's under CUDA's key, as long as that is there."""
+    name = func.name()
+    if registered(name, "CUDA"):
+        return run_python(torch._C.DispatchKey.CUDA, dispatch, plan, func, args, kwargs)
+    dispatch.state.overridden.discard(name)
+    del dispatch.plans[id(func)]
+    return dispatch.__torch_dispatch__(func, (), args, kwargs)

@@ -1,0 +1,242 @@
+"""Rehearsal without data: device tensors have shapes, dtypes and memory, but no values.
+
+They are meta tensors under the same tags. What needs a value (`.item()`, a copy to the host) gets what `assumptions`
+says; what decides a shape by values takes all that there is where it selects, and is refused where it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self
+
+import torch
+
+from windtunnel.errors import UnsupportedError
+from windtunnel.seam.torch.dispatch.assumptions import KEEP_SHAPES, Assumptions, refusal
+from windtunnel.seam.torch.dispatch.deviations import Deviations
+from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
+from windtunnel.seam.torch.dispatch.moves import fetch, local_scalar
+from windtunnel.seam.torch.dispatch.shape_functions import SHAPES
+from windtunnel.seam.torch.dispatch.shapes import Memory, memory_for
+from windtunnel.seam.torch.operators.call import Arguments, Kernel, Keywords, OpOverload, Result
+from windtunnel.seam.torch.operators.convolutions import OPERANDS, laid_out
+from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.state.state import State
+from windtunnel.seam.torch.tags import (
+    FLOATING,
+    HOST_TAG,
+    Tag,
+    disable_torch_function,
+    is_physically_meta,
+    named,
+    storage_of,
+    tag_of,
+)
+
+Tensor = torch.Tensor
+META = torch.device("meta")
+modes_below: Callable[[], int] = torch._C._len_torch_dispatch_stack
+"""How many modes stand below this one while it handles an operator: they are to see it."""
+SHAPED_BY_VALUES = frozenset(
+    {
+        "aten::_unique",
+        "aten::_unique2",
+        "aten::unique_dim",
+        "aten::unique_consecutive",
+        "aten::unique_dim_consecutive",
+        "aten::bincount",
+    }
+)
+"""Operators whose result's shape depends on values, and of which no result is likelier than another."""
+REDUCED_IN_PLACE = frozenset(
+    {"aten::mse_loss", "aten::smooth_l1_loss", "aten::binary_cross_entropy", "aten::soft_margin_loss"}
+)
+"""Losses whose reduced result lies in the memory of what was reduced, as CUDA's resize it (BinaryOps.cpp's meta
+functions, Loss.cu, Loss.cpp of aten/src/ATen/native); PyTorch's meta kernels give it memory of its own."""
+DECIDED_ELSEWHERE = (
+    "aten::index", "aten::_index", "aten::_unsafe_index", "aten::nonzero", "aten::masked_select",
+    "aten::repeat_interleave", "aten::_amp_", *SHAPED_BY_VALUES, *REDUCED_IN_PLACE,
+)  # fmt: skip
+"""How the names of operators begin of which `Assumptions` or masks have a say."""
+
+
+class DatalessDispatch(Dispatch):
+    """The dispatch mode of a rehearsal without data."""
+
+    def __init__(self, state: State, handlers: dict[str, Handler], deviations: Deviations) -> None:
+        super().__init__(state, {**handlers, **DATALESS_HANDLERS}, deviations)
+        self.memories: dict[int, Memory] = {}  # by operator's identity
+        if state.assumptions is None:
+            state.assumptions = Assumptions(state)
+
+    def again(self) -> Self:
+        """The same mode for another thread."""
+        other = super().again()
+        other.memories = self.memories
+        return other
+
+    def plan(self, func: OpOverload) -> Plan:
+        """The plan of an operator; every one is run by `call`, where meta kernels see the physical device."""
+        plan = super().plan(func)
+        if plan.handler is None and not plan.name.startswith(DECIDED_ELSEWHERE) and (memory := memory_for(plan)):
+            self.memories[id(func)] = memory
+        plan.builtin, plan.called = False, True
+        return plan
+
+    def create(self, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int) -> Result:
+        """As with data; what C++ makes "on meta" inside a composite lives where its inputs do, or floats."""
+        wanted = kwargs.get("device")
+        if wanted is None or wanted.type != "meta" or self.local.explicit or named(kwargs):
+            return super().create(plan, func, args, kwargs, device)
+        out = self._computed(plan, func, args, dict(kwargs), device if device >= 0 else FLOATING)
+        if device >= 0:
+            self.tag(out, device)
+            if plan.kernel:
+                self.submit(plan, func, args, kwargs, out, device, None)
+        else:
+            for tensor in tensors_in((out,)):
+                storage_of(tensor)._wt = Tag(FLOATING, 0)
+        return out
+
+    def call(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> Result:
+        """Run an operator on a device without values, or one on the host with them."""
+        if device < 0:
+            return self._to_host(plan, func, args, kwargs)
+        memory = self.memories.get(id(func))
+        if memory is None or self.local.valued or modes_below():
+            return self._computed(plan, func, args, kwargs, device)
+        key = memory.key(args, kwargs)
+        if key is None:
+            return self._computed(plan, func, args, kwargs, device)
+        shapes = memory.known.get(key)
+        if shapes is not None:
+            out = shapes.new(args)
+            self.state.assumptions.ran(plan, func, args, kwargs, out, device)
+            return out
+        out = self._computed(plan, func, args, kwargs, device)
+        if key not in memory.known:
+            memory.keep(key, plan, args, out)
+        return out
+
+    def _computed(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords, device: int) -> object:
+        """What an operator's kernel gives: that of meta tensors, or the CPU's where there are values."""
+        if self.local.valued or _have_values((*args, *kwargs.values())):
+            return super().call(plan, func, args, kwargs, max(device, 0))
+        if plan.name in SHAPED_BY_VALUES or _counts(plan.name, kwargs):
+            raise UnsupportedError(refusal(self.state, f"{plan.name} decides a shape by values", KEEP_SHAPES))
+        if "device" in kwargs:
+            kwargs["device"] = META
+        out = self._on_shapes(plan, func, args, kwargs)
+        self.state.assumptions.ran(plan, func, args, kwargs, out, device)
+        return out
+
+    def _on_shapes(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords) -> object:
+        """Run an operator's meta kernel; what masks select is all that there is."""
+        local = self.local
+        before = local.inner
+        local.inner = True
+        try:
+            with disable_torch_function():
+                picked = self.state.assumptions.selected(plan.name, args)
+                if picked is not None:
+                    return picked
+                if _masked(plan.name, args):
+                    args = (args[0], self.state.assumptions.unmasked(plan.name, args[1]), *args[2:])
+                if (shaped := SHAPES.get(plan.name)) is not None:
+                    return shaped(*map(to_meta, args), **kwargs)
+                out = func(*map(to_meta, args), **{name: to_meta(value) for name, value in kwargs.items()})
+                if (place := OPERANDS.get(plan.name)) is not None:
+                    return laid_out(out, tensors_in(args[place : place + 2]))
+                return _within(out, args) if plan.name in REDUCED_IN_PLACE and isinstance(out, Tensor) else out
+        except NotImplementedError as error:
+            if isinstance(func, OpOverload) and not func._schema.returns:
+                return None  # it only writes, as a fused optimizer does: there is nothing to write
+            raise UnsupportedError(
+                f"{plan.name} cannot be rehearsed without data: PyTorch has no meta kernel for it"
+            ) from error
+        finally:
+            local.inner = before
+
+    def float(self, tensor: Tensor) -> None:
+        """As with data: a floating tensor may have no values either."""
+        storage = storage_of(tensor)
+        if storage._wt is HOST_TAG:
+            storage._wt = Tag(FLOATING, 0)
+
+    def snapshot_values(self, tensor: Tensor) -> Tensor:
+        """The answer that the user gave, for a copy that lands later."""
+        return values(self.state, tensor)
+
+    def _to_host(self, plan: Plan, func: Kernel, args: Arguments, kwargs: Keywords) -> Result:
+        if plan.name == "aten::_to_copy" and tag_of(args[0]).device >= 0 and is_physically_meta(args[0]):
+            return values(self.state, args[0]).to(kwargs.get("dtype") or args[0].dtype)
+        if plan.name == "aten::copy_" and tag_of(args[1]).device >= 0 and is_physically_meta(args[1]):
+            return args[0].copy_(values(self.state, args[1]))
+        return super().call(plan, func, args, kwargs, -1)
+
+
+def values(state: State, tensor: Tensor) -> Tensor:
+    """A host tensor of what a tensor's elements are taken for that have no values, in its shape."""
+    found: Tensor = state.assumptions.values(tensor)
+    return found
+
+
+def scalar(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """aten::_local_scalar_dense: the answer that the user gave."""
+    tensor = args[0]
+    if tag_of(tensor).device < 0 or not is_physically_meta(tensor):
+        return local_scalar(dispatch, plan, func, args, kwargs)
+    fetch(dispatch.state, tensor, plan.name)
+    return torch.tensor(dispatch.state.assumptions.value(tensor), dtype=tensor.dtype, device="cpu").item()
+
+
+def truth(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+    """aten::equal and the like, which the host waits for: the answer that is assumed, as a truth."""
+    tensor = next((t for t in args if isinstance(t, Tensor) and tag_of(t) is not HOST_TAG), None)
+    if tensor is None or not is_physically_meta(tensor):
+        return dispatch.general(plan, func, args, kwargs)
+    if tag_of(tensor).device >= 0:
+        fetch(dispatch.state, tensor, plan.name, 1)
+    if plan.name == "aten::is_nonzero":
+        return bool(dispatch.state.assumptions.value(tensor))
+    return bool(dispatch.state.assumptions.value(torch.empty((), dtype=torch.bool, device="meta")))
+
+
+DATALESS_HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(("aten::allclose", "aten::equal", "aten::is_nonzero"), truth),
+    "aten::_local_scalar_dense": scalar,
+}
+
+
+def _have_values(values: tuple[object, ...]) -> bool:
+    """Whether all tensors have values and one of them is on a device: what PyTorch computes with itself."""
+    found = list(tensors_in(values))
+    return not any(map(is_physically_meta, found)) and any(tag_of(tensor).device >= 0 for tensor in found)
+
+
+def _counts(name: str, kwargs: Keywords) -> bool:
+    """Whether `repeat_interleave` by a tensor must add up how many elements there will be."""
+    return name == "aten::repeat_interleave" and kwargs.get("output_size") is None
+
+
+def _masked(name: str, args: Arguments) -> bool:
+    """Whether an operator picks or writes elements through a mask."""
+    if not name.startswith(("aten::index", "aten::_index_put", "aten::_unsafe_index")) or len(args) < 2:
+        return False
+    indices = args[1] if isinstance(args[1], (list, tuple)) else ()
+    return any(isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8) for t in indices)
+
+
+def _within(loss: Tensor, args: Arguments) -> Tensor:
+    """A reduced loss in the memory of what was reduced; another one is the whole of it."""
+    whole = torch.broadcast_shapes(args[0].shape, args[1].shape)
+    return torch.empty(whole, dtype=loss.dtype, device=META).as_strided(loss.shape, loss.stride())
+
+
+def to_meta(value: object) -> object:
+    """An argument whose tensors have shapes alone; no generator draws on shapes."""
+    if isinstance(value, Tensor):
+        return value.to(META) if value.device.type == "cpu" else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(to_meta(item) for item in value)
+    return None if isinstance(value, torch.Generator) else value

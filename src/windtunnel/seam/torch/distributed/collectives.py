@@ -1,0 +1,536 @@
+"""The c10d operators in the dispatch mode: values over gloo, devices as NCCL checks them, one submission each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+from windtunnel.machine.stream import Event, Stream
+from windtunnel.ranks.calls import Channel
+from windtunnel.seam.torch.dispatch.asserts import Failure
+from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
+from windtunnel.seam.torch.distributed.described import Described, message, reduction_of
+from windtunnel.seam.torch.distributed.groups import NS, Group, Groups, Queued
+from windtunnel.seam.torch.distributed.nodata import answer, lacks_values, token, with_values
+from windtunnel.seam.torch.distributed.values import (
+    REDUCING,
+    carried,
+    check,
+    composed,
+    delivered,
+    divided,
+    each,
+    is_composed,
+    multiplied,
+    name_of,
+    truth,
+)
+from windtunnel.seam.torch.distributed.work import CALLS
+from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.tags import CPU, FLOATING, VERSION, is_physically_meta, tag_of
+
+Tensor = torch.Tensor
+CLOCK_TAG = 1 << 28
+"""Added to a message's tag for the sender's clock, which travels beside it."""
+
+MOST_PENDING = 4096
+"""Functional collectives that nobody waited for are forgotten beyond this many."""
+
+
+class Collective(NamedTuple):
+    """Positions of an operator's arguments: what it reads, what it writes."""
+
+    reads: int
+    writes: int
+
+
+COLLECTIVES = {
+    "c10d::allreduce_": Collective(0, 0),
+    "c10d::allreduce_coalesced_": Collective(0, 0),
+    "c10d::broadcast_": Collective(0, 0),
+    "c10d::reduce_": Collective(0, 0),
+    "c10d::allgather_": Collective(1, 0),
+    "c10d::_allgather_base_": Collective(1, 0),
+    "c10d::allgather_coalesced_": Collective(1, 0),
+    "c10d::allgather_into_tensor_coalesced_": Collective(1, 0),
+    "c10d::reduce_scatter_": Collective(1, 0),
+    "c10d::_reduce_scatter_base_": Collective(1, 0),
+    "c10d::reduce_scatter_tensor_coalesced_": Collective(1, 0),
+    "c10d::gather_": Collective(1, 0),
+    "c10d::scatter_": Collective(1, 0),
+    "c10d::alltoall_": Collective(1, 0),
+    "c10d::alltoall_base_": Collective(1, 0),
+    "c10d::barrier": Collective(0, 0),
+}
+
+FLAT = frozenset({"c10d::_allgather_base_", "c10d::_reduce_scatter_base_"})
+"""Collectives of which NCCL compares the number of elements, gloo the shapes as well."""
+
+GUESSED_UNTIL = (2, 8)
+"""The version from which on a barrier is on the current device, unless it is told another."""
+
+FROM_ROOT = frozenset({"c10d::broadcast_", "c10d::scatter_"})
+NAN = "windtunnel: TORCH_NCCL_NAN_CHECK found a NaN in this rank's input to {name}"
+
+FUNCTIONAL = (
+    "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "all_gather_into_tensor",
+    "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced", "reduce_scatter_tensor",
+    "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced", "all_to_all_single", "broadcast", "broadcast_",
+)  # fmt: skip
+"""Functional collectives, which DTensor and tensor parallelism use (torch.distributed._functional_collectives)."""
+
+
+def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+    """A collective of all ranks of a group."""
+    groups: Groups = dispatch.state.groups
+    named = dict(zip(plan.names, args, strict=False)) | kwargs
+    group = groups.of(named["process_group"])
+    shape = COLLECTIVES[plan.name]
+    device = CPU if group is None else place(dispatch, group, args)
+    if group is None:
+        return dispatch.call(plan, func, args, kwargs, device)
+    if plan.name == "c10d::barrier" and device >= 0 and group.nccl and VERSION < GUESSED_UNTIL:
+        device = next(iter(named["device_ids"]), _unnamed(dispatch, group))
+    asynchronous = bool(named.get("async_op", True))
+    reads, writes = list(tensors_in((args[shape.reads],))), list(tensors_in((args[shape.writes],)))
+    size = sum(map(_bytes, reads)) or group.size * sum(map(_bytes, writes))
+    if plan.name == "c10d::allgather_":  # ranks may bring different sizes, but all know every one's
+        size = sum(map(_bytes, writes)) // group.size
+    if group.nccl:
+        check(plan.name, reads, writes, group.size, "AVG" if CALLS.mean else name_of(CALLS.operation))
+    reduction = reduction_of(CALLS.operation, CALLS.mean, CALLS.factor) if plan.name in REDUCING else ""
+    seen = [] if shape.reads == shape.writes else writes
+    call = groups.descriptions.collective(plan.name, reads, seen, (group.rank, group.size), reduction, named)
+    stream = _stream(dispatch, group, device, asynchronous)
+    timeout = group.timeout(dispatch.local.host.now_ns)
+    with _meeting(dispatch, group, call, stream, (plan.name, device, size)) as site:
+        if lacks_values(args):
+            out = answer(func, args[shape.writes])
+        else:
+            with with_values(dispatch.local):
+                out = _values(dispatch, group, plan, func, args, kwargs, device)
+    if device >= 0 and not lacks_values(args):
+        for tensor in writes:  # gloo gives sparse ones new parts
+            dispatch.tag_parts(tensor, device)
+    if stream is None:
+        if CALLS.depth:
+            CALLS.queued = Queued(None)
+        return out
+    barrier = plan.name == "c10d::barrier"
+    began_ns = stream.ready_ns
+    submit(dispatch, group, stream, (plan.name, 0 if barrier else size), (reads, writes), site)
+    group.called(call.operation.name, began_ns, stream.ready_ns)
+    if group.settings.check_nan and not barrier and not lacks_values(args):
+        _check_nan(dispatch, group, stream, (plan.name, int(named.get("root_rank", -1))), reads)
+    _hand_over(dispatch, stream, asynchronous, barrier or group.settings.blocking, (*reads, *writes))
+    if CALLS.queued is not None:
+        CALLS.queued.site, CALLS.queued.call = site, call.operation
+        CALLS.queued.group, CALLS.queued.began_ns = group, began_ns
+        CALLS.queued.timeout = timeout
+    return out
+
+
+def _check_nan(dispatch: Dispatch, group: Group, stream: Stream, what: tuple[str, int], sent: Sequence[Tensor]) -> None:
+    """TORCH_NCCL_NAN_CHECK: a kernel that traps where what this rank sends holds a NaN; only its root broadcasts."""
+    name, root = what
+    if dispatch.state.failure is not None or (name in FROM_ROOT and root != group.rank):
+        return
+    with torch._C._DisableTorchDispatch():
+        found = any(tensor.is_floating_point() and bool(tensor.detach().isnan().any()) for tensor in sent)
+    if found:
+        dispatch.state.failure = Failure(dispatch, stream, stream.epoch, note=NAN.format(name=name))
+
+
+def _stream(dispatch: Dispatch, group: Group, device: int, asynchronous: bool) -> Stream | None:
+    """The stream on which a collective runs; None for one of gloo."""
+    if device < 0 or not group.nccl:
+        return None
+    groups: Groups = dispatch.state.groups
+    groups.connect(group, device)
+    return groups.stream(group, device, asynchronous)
+
+
+@contextmanager
+def _meeting(
+    dispatch: Dispatch, group: Group, call: Described, stream: Stream | None, what: tuple[str, int, int]
+) -> Iterator[int]:
+    """Inside it every rank of the group makes the same call; yields the number of the program's line.
+
+    `what` is the operator's name, its device and its bytes. On a stream nothing starts before every rank is ready.
+    Where there is none the data travel through the host, which waits, and the ranks leave together.
+    """
+    state, groups = dispatch.state, dispatch.state.groups
+    name, device, size = what
+    host, site = state.local.host, state.site()
+    if stream is not None:
+        with groups.meeting(group, call, groups.ready_ns(stream, name), site) as start_ns:
+            groups.introduce(group, stream.device)
+            _transferring(dispatch, name)
+            yield site
+        stream.ready_ns = start_ns
+        return
+    if device >= 0:
+        state.machine.synchronize_stream(host, state.local.streams[device], name, site)
+        host.advance(2 * state.device(device).cost.copy_ns(size, device, CPU, True))
+    with groups.meeting(group, call, host.now_ns, site) as end_ns:
+        _transferring(dispatch, name)
+        yield site
+    host.wait_until(end_ns)
+
+
+def _transferring(dispatch: Dispatch, name: str) -> None:
+    """Data are about to move: this rank may die now, by a fault on purpose, and leave the others in the middle."""
+    if dispatch.state.strikes is not None:
+        dispatch.state.strikes.strike("transfer", name)
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def place(dispatch: Dispatch, group: Group, args: Iterable[object]) -> int:
+    """The device of a collective's tensors; raises NCCL's errors for tensors that it does not take."""
+    device: int | None = None
+    floating = []
+    for tensor in tensors_in(args):
+        found = tag_of(tensor).device
+        if found == FLOATING:
+            floating.append(tensor)
+        elif found == CPU and not group.takes_cpu:
+            raise RuntimeError("No backend type associated with device type cpu")
+        elif device is not None and found != device:
+            raise RuntimeError("Tensor list input to scatter/gather must match number of collective participants")
+        else:
+            device = found
+        if found >= 0 and group.nccl:
+            if tensor.is_sparse:  # ProcessGroupNCCL::allreduce_sparse; other collectives have no kernel for them
+                raise RuntimeError(
+                    "NCCL does not support all_reduce with sparse tensors. Please use dense tensors instead."
+                )
+            if tensor.layout is torch.strided and not _dense(tensor):
+                raise ValueError("Tensors must be contiguous")
+    if device is None:
+        device = _unnamed(dispatch, group) if group.nccl and not group.takes_cpu else CPU
+    if device >= 0:
+        for tensor in floating:
+            dispatch.tag(tensor, device)
+    return device
+
+
+def _unnamed(dispatch: Dispatch, group: Group) -> int:
+    """The device of a collective whose tensors C++ made (DDP's buckets, a barrier): the one that the group uses.
+
+    Before PyTorch 2.8, a group that has used none guesses one by its rank. Source: `ProcessGroupNCCL::barrier`.
+    """
+    current: int = dispatch.local.device
+    if not group.connected:
+        return current if VERSION >= GUESSED_UNTIL else group.ranks[group.rank] % torch.cuda.device_count()
+    return current if current in group.connected else min(group.connected)
+
+
+def _dense(tensor: Tensor) -> bool:
+    return tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def _values(
+    dispatch: Dispatch, group: Group, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
+) -> object:
+    """Run it on gloo to its end; an average comes here as a sum, to be divided, a premultiplied sum as a plain one."""
+    if group.nccl:
+        args = tuple(each(value, carried) for value in args)
+        if plan.name in FLAT:
+            args = (*(tensor.view(-1) for tensor in args[:2]), *args[2:])
+    if CALLS.factor is not None:
+        shape = COLLECTIVES[plan.name]
+        with torch._C._DisableTorchDispatch():
+            args = multiplied(args, shape.reads, shape.writes, CALLS.factor)
+    named = dict(zip(plan.names, args, strict=False)) | kwargs
+    if group.alone:  # the backend's own Work has no result, which the reducer of DDP asks for
+        dispatch.call(plan, func, args, kwargs, device)
+        return answer(func, args[COLLECTIVES[plan.name].writes])
+    if group.nccl and is_composed(plan.name, named):
+        with torch._C._DisableTorchDispatch():
+            out = composed(plan.name, group.carrier, group.rank, CALLS.operation, named)
+    else:
+        lent = tuple(each(value, dispatch.state.groups.lending.lend) for value in args)
+        made = dispatch.call(plan, func, lent, kwargs, device)
+        dist.Work.unbox(made[-1] if isinstance(made, (tuple, list)) else made).wait()
+        out = answer(func, args[COLLECTIVES[plan.name].writes])
+    if plan.name in REDUCING:
+        with torch._C._DisableTorchDispatch():
+            each(args[COLLECTIVES[plan.name].writes], truth)
+    if CALLS.mean:
+        with torch._C._DisableTorchDispatch():
+            for tensor in tensors_in((args[COLLECTIVES[plan.name].writes],)):
+                divided(tensor.detach(), group.size)
+    return out
+
+
+def submit(
+    dispatch: Dispatch,
+    group: Group,
+    stream: Stream,
+    what: tuple[str, int],
+    touched: tuple[list[Tensor], list[Tensor]],
+    site: int,
+) -> None:
+    """Queue this rank's part of an operator with so many bytes; `stream` is ready when every rank is."""
+    state = dispatch.state
+    state.groups.clear_shelf()
+    state.machine.collective(state.local.host, stream, *what, group.size, site)
+    if state.machine.concurrent:
+        state.order.touched(*touched, stream, site)
+
+
+def _hand_over(dispatch: Dispatch, stream: Stream, asynchronous: bool, host: bool, tensors: tuple[Tensor, ...]) -> None:
+    """Tell who waits: the Work that the caller gets, or, for C++ that calls collectives itself, we in its place."""
+    groups: Groups = dispatch.state.groups
+    event = groups.mark(stream, 0) if asynchronous or host else None
+    if CALLS.depth:
+        CALLS.queued = Queued(event, tensors=tensors)
+        CALLS.queued.host = host
+    elif event is not None and torch._C._current_autograd_node() is not None:
+        # DistributedDataParallel's reducer, in a gradient's hook: its buckets are waited for when backward ends.
+        groups.wait_when_backward_ends(event)
+    elif event is not None:
+        groups.wait(event)
+
+
+# ---------------------------------------------------------------------------------------------- pairs
+
+
+def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """c10d::send: the sender's clock goes with the message."""
+    groups: Groups = dispatch.state.groups
+    tensors, boxed, peer, tag = args
+    group = groups.of(boxed)
+    if group is None:
+        return dispatch.call(plan, func, args, kwargs, CPU)
+    device = place(dispatch, group, tensors)
+    entry = _posted(dispatch, group, plan.name, tensors, (peer, tag))
+    timeout = group.timeout(dispatch.local.host.now_ns)
+    out = _message(dispatch, plan, func, args, kwargs, device)
+    stream, ready = _ready(dispatch, group, device)
+    with torch._C._DisableTorchDispatch():
+        clock = torch.tensor([ready], device="cpu")
+        ticket = group.carrier.send([clock], peer, tag + CLOCK_TAG)
+    if stream is not None:
+        site = dispatch.state.site()
+        size, began_ns = sum(map(_bytes, tensors)), stream.ready_ns
+        completion = group.numbered("send")
+        dispatch.machine.collective(dispatch.local.host, stream, "nccl:send", size, 2, site)
+        completion.ended(began_ns, stream.ready_ns)
+
+    def finish() -> Event | None:
+        ticket.wait()
+        return None if stream is None else groups.mark(stream, 0)
+
+    return _pending(groups, out, finish, entry, tensors, timeout)
+
+
+def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+    """c10d::recv_ and c10d::recv_any_source_: it ends when the sender's message, which has its clock, has arrived."""
+    groups: Groups = dispatch.state.groups
+    tensors, boxed = args[:2]
+    group = groups.of(boxed)
+    if group is None:
+        return dispatch.call(plan, func, args, kwargs, CPU)
+    device = place(dispatch, group, tensors)
+    entry = _posted(dispatch, group, plan.name, tensors, (args[2] if len(args) > 3 else -1, args[-1]))
+    posted_ns = dispatch.local.host.now_ns
+    limit_ms = group.limit_ms(posted_ns)
+    out = _message(dispatch, plan, func, args, kwargs, device)
+    work = dist.Work.unbox(out)
+    stream, _ = _ready(dispatch, group, device)
+    completion = None if stream is None else group.numbered("recv")
+    size = sum(map(_bytes, tensors))
+    with torch._C._DisableTorchDispatch():
+        clock = torch.zeros(1, dtype=torch.int64, device="cpu")
+        # Asked for at once where the sender is known: the sender's `wait` may depend on it.
+        ticket = group.carrier.recv([clock], args[2], args[-1] + CLOCK_TAG) if len(args) > 3 else None
+
+    def finish() -> Event | None:
+        with torch._C._DisableTorchDispatch():
+            (ticket or group.carrier.recv([clock], work._source_rank(), args[-1] + CLOCK_TAG)).wait()
+            sent = int(clock.item())
+        if stream is None:
+            dispatch.local.host.wait_until(sent)
+            return None
+        if 0 < limit_ms * NS < sent - posted_ns:
+            sender = group.ranks[args[2] if len(args) > 3 else work._source_rank()]
+            waits = {group.ranks[group.rank]: (-(-(sent - posted_ns) // NS), limit_ms), sender: (0, limit_ms)}
+            channel = Channel(group.name, "recv", sender if len(args) > 3 else -1, args[-1])
+            raise groups.late(group, channel, message(plan.name, tensors), waits)
+        began_ns = stream.ready_ns = max(stream.ready_ns, sent)
+        site = dispatch.state.site()
+        dispatch.machine.collective(dispatch.local.host, stream, "nccl:recv", size, 2, site)
+        if completion is not None:
+            completion.ended(began_ns, stream.ready_ns)
+        if dispatch.machine.concurrent:
+            dispatch.state.order.touched([], list(tensors), stream, site)
+        return groups.mark(stream, 0)
+
+    return _pending(groups, out, finish, entry, tensors, group.timeout(posted_ns))
+
+
+def _posted(dispatch: Dispatch, group: Group, name: str, tensors: Sequence[Tensor], whom: tuple[int, int]) -> int:
+    """Write down a message; `whom` is the other rank's number in the group, -1 for any, and the message's tag."""
+    peer = group.ranks[whom[0]] if whom[0] >= 0 else -1
+    channel = Channel(group.name, "send" if name == "c10d::send" else "recv", peer, whom[1])
+    watch = dispatch.state.groups.watch
+    entry: int = watch.called(channel, message(name, tensors), dispatch.state.site())
+    _transferring(dispatch, name)
+    return entry
+
+
+def _message(
+    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
+) -> Result:
+    """Send or receive what one rank tells another; where that has no values, a token."""
+    if lacks_values(args):
+        return dispatch.call(plan, func, (token(), *args[1:]), kwargs, CPU)
+    with with_values(dispatch.local):
+        return dispatch.call(plan, func, args, kwargs, device)
+
+
+def _ready(dispatch: Dispatch, group: Group, device: int) -> tuple[Stream | None, int]:
+    if device < 0 or not group.nccl:
+        return None, dispatch.local.host.now_ns
+    groups: Groups = dispatch.state.groups
+    groups.connect(group, device)
+    stream = groups.stream(group, device, True)
+    return stream, max(stream.ready_ns, dispatch.local.host.now_ns)
+
+
+def _pending(
+    groups: Groups,
+    out: Result,
+    finish: Callable[[], Event | None],
+    entry: int,
+    tensors: Sequence[Tensor],
+    timeout: timedelta | None,
+) -> object:
+    if CALLS.depth:
+        CALLS.queued = Queued(None, finish, entry=entry, message=tensors)
+        CALLS.queued.timeout = timeout
+    else:
+        with groups.watch.waiting(entry):
+            dist.Work.unbox(out).wait()
+            finish()
+    return out
+
+
+# ---------------------------------------------------------------------------------------------- functional ones
+
+
+def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """A functional collective: new tensors on the same device, ready after `wait_tensor`."""
+    groups: Groups = dispatch.state.groups
+    group = groups.of(args[-1] if "group_name" not in kwargs else kwargs["group_name"])
+    if group is None:
+        return dispatch.call(plan, func, args, kwargs, CPU)
+    device = place(dispatch, group, args)
+    reads = list(tensors_in(args))
+    size = sum(map(_bytes, reads))
+    named = dict(zip(plan.names, args, strict=False)) | kwargs
+    if "src" in named:
+        named["root_rank"] = named["src"]
+    reduction = str(named.get("reduce_op", "")).upper()
+    call = groups.descriptions.collective(plan.name, reads, [], (group.rank, group.size), reduction, named)
+    stream = _stream(dispatch, group, device, True)
+    with _meeting(dispatch, group, call, stream, (plan.name, device, size)) as site:
+        out = _functional_values(dispatch, group, plan, func, args, kwargs, device)
+    made = list(tensors_in((out,)))
+    if device >= 0:
+        dispatch.tag(out, device)
+    if stream is None:
+        if CALLS.depth:
+            CALLS.queued = Queued(None)
+        return out
+    began_ns = stream.ready_ns
+    submit(dispatch, group, stream, (plan.name, size), (reads, made), site)
+    group.called(call.operation.name, began_ns, stream.ready_ns)
+    queued = Queued(groups.mark(stream, 0), tensors=reads)
+    if len(groups.pending) > MOST_PENDING:
+        groups.pending.clear()
+    for tensor in made:
+        groups.pending[id(tag_of(tensor))] = queued
+    return out
+
+
+def _functional_values(
+    dispatch: Dispatch, group: Group, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
+) -> object:
+    """Run it on gloo to its end; an average for NCCL is a sum, divided: not every version's gloo has averages."""
+    dtype = next((tensor.dtype for tensor in tensors_in(args)), None)
+    mean = False
+    if group.nccl:
+        at = plan.names.index("reduce_op") if plan.name in REDUCING else len(args)
+        reduction = "".join(args[at : at + 1]).upper()
+        mean = reduction == "AVG"
+        check(plan.name, list(tensors_in(args)), [], group.size, reduction)
+        args = tuple("sum" if mean and at == i else each(value, carried) for i, value in enumerate(args))
+    if lacks_values(args):
+        return dispatch.call(plan, func, args, kwargs, device)
+    with with_values(dispatch.local):
+        out = (
+            dispatch.call(plan, func, args, kwargs, device)
+            if group.alone
+            else _lent(dispatch, plan, func, args, kwargs)
+        )
+    with torch._C._DisableTorchDispatch():
+        for tensor in tensors_in((out,)):
+            if mean and not group.alone:
+                divided(tensor, group.size)
+        if group.nccl and plan.name in REDUCING:
+            each(out, truth)
+    return out if dtype is None or not group.nccl else each(out, lambda tensor: delivered(tensor, dtype))
+
+
+def _lent(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """What gloo makes of tensors that it is lent, in memory that no thread of its own holds."""
+    lending = dispatch.state.groups.lending
+    written = kwargs["out"] if "out" in kwargs else args[0] if plan.name.endswith("_") else None
+    given = {name: each(value, lending.lend) for name, value in kwargs.items()}
+    out = dispatch.call(plan, func, tuple(each(value, lending.lend) for value in args), given, CPU)
+    with torch._C._DisableTorchDispatch():
+        for tensor in tensors_in((out,)):
+            lending.remember(torch.ops._c10d_functional.wait_tensor(tensor))
+        return each(out, torch.clone) if written is None else written
+
+
+def wait_tensor(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+    """_c10d_functional::wait_tensor: the current stream waits for the collective that made the tensor."""
+    groups: Groups = dispatch.state.groups
+    queued = groups.pending.pop(id(tag_of(args[0])), None)
+    if queued is not None and queued.event is not None:
+        groups.wait(queued.event)
+    if is_physically_meta(args[0]):
+        return args[0]
+    return dispatch.call(plan, func, args, kwargs, max(CPU, tag_of(args[0]).device))
+
+
+def wrap(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+    """_c10d_functional::_wrap_tensor_autograd: the tensor again, for autograd; no kernel."""
+    if is_physically_meta(args[0]):  # whose own kernel gives another tensor, and nobody would wait for it
+        return AsyncCollectiveTensor(args[0])
+    return dispatch.call(plan, func, args, kwargs, tag_of(args[0]).device)
+
+
+HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(COLLECTIVES, run),
+    **{f"_c10d_functional::{name}": functional for name in FUNCTIONAL},
+    "_c10d_functional::wait_tensor": wait_tensor,
+    "_c10d_functional::_wrap_tensor_autograd": wrap,
+    "c10d::send": send,
+    "c10d::recv_": recv,
+    "c10d::recv_any_source_": recv,
+}
+"""Operators with handlers of their own."""

@@ -1,0 +1,412 @@
+"""Process groups as the emulation knows them, and how their ranks meet: they compare calls and agree on the time."""
+
+from __future__ import annotations
+
+import atexit
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from windtunnel.gpus import versions
+from windtunnel.machine.order import knows
+from windtunnel.machine.stream import Event, Stream
+from windtunnel.ranks.calls import Channel, Operation
+from windtunnel.seam.cuda_driver import FIRST_PCI_BUS
+from windtunnel.seam.torch.distributed.allowance import Allowance
+from windtunnel.seam.torch.distributed.completions import Completion, Completions, Numbers
+from windtunnel.seam.torch.distributed.described import MASK, Described, Descriptions
+from windtunnel.seam.torch.distributed.lending import Lender, Lending
+from windtunnel.seam.torch.distributed.nccl import NCCL_VERSION
+from windtunnel.seam.torch.distributed.nccl_settings import DEFAULTS, Settings
+from windtunnel.seam.torch.distributed.skew import Skew
+from windtunnel.seam.torch.distributed.watch import Watch
+
+if TYPE_CHECKING:
+    from windtunnel.seam.torch.state.ranks import Carrier
+    from windtunnel.seam.torch.state.state import State
+
+
+DUPLICATE = (
+    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, invalid usage (run with NCCL_DEBUG=WARN for "
+    "details), NCCL version {version}\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+    "Last error:\nDuplicate GPU detected : rank {rank} and rank {other} both on CUDA device {device:x}"
+)
+"""What `torch.distributed.DistBackendError` says (`C10D_NCCL_CHECK` of torch/csrc/distributed/c10d/NCCLUtils.hpp) of
+two ranks with the same host and the same GPU (`initTransportsRank` of NCCL's src/init.cc); the device is the number of
+its place on the PCI bus."""
+SHARING = "windtunnel: give each rank a GPU of its own, or run with --share-gpus (share_gpus=True in Python)"
+
+MILLISECOND = timedelta(milliseconds=1)
+NS = 1_000_000
+"""Nanoseconds in one."""
+ABORTED = "NCCL communicator was aborted on rank {rank}. "
+"""What `NCCLComm::getNcclComm` says (torch/csrc/distributed/c10d/NCCLUtils.cpp)."""
+
+
+class Group:
+    """A process group: `carrier` is the gloo backend that moves its values, `streams` its own stream a device.
+
+    `ranks` are its members' ranks in the job.
+
+    `nccl` tells whether emulated tensors go to NCCL, `takes_cpu` whether CPU tensors have a backend at all, `alone`
+    whether this process only plays one of the ranks: the others, in PyTorch's backend "fake", are always ready.
+    `settings` are what NCCL's environment variables said when it was made.
+    """
+
+    def __init__(
+        self,
+        process_group: dist.ProcessGroup,
+        ranks: Sequence[int],
+        carrier: Lender,
+        nccl: bool,
+        takes_cpu: bool,
+        alone: bool = False,
+        settings: Settings = DEFAULTS,
+    ) -> None:
+        self.name: str = process_group.group_name
+        self.ranks = tuple(ranks)
+        self.channel = Channel(self.name)
+        self.size: int = process_group.size()
+        self.rank: int = process_group.rank()
+        self.carrier: Carrier = carrier
+        self.lender = carrier
+        self.nccl = nccl
+        self.takes_cpu = takes_cpu
+        self.alone = alone
+        self.settings = settings
+        self.streams: dict[int, Stream] = {}
+        self.connected: dict[int, int] = {}  # a device -> the bytes of the communicator there
+        self.met = False
+        self.numbers = Numbers()
+        self.completions: Completions | None = None
+        self._slates: list[Slate] = []  # those that no thread is using
+
+    @property
+    def single(self) -> bool:
+        """Whether there is nobody to meet."""
+        return self.size == 1 or self.alone
+
+    def is_aborted(self) -> bool:
+        """Whether NCCL's communicators of it were given up."""
+        return bool(getattr(self.lender.inner, "_wt_aborted", False))
+
+    @property
+    def allowance(self) -> Allowance | None:
+        """What NCCL lets calls of it take; None for a group of another backend."""
+        found: Allowance | None = getattr(self.lender.inner, "_wt_allowance", None)
+        return found
+
+    def timeout(self, now_ns: int) -> timedelta | None:
+        """How long NCCL lets a call take that is made now; None for a group of another backend."""
+        allowance = self.allowance
+        return None if allowance is None else allowance.timeout(now_ns)
+
+    def limit_ms(self, now_ns: int) -> int:
+        """The same in milliseconds, 0 where nothing comes of it when it takes longer."""
+        timeout = self.timeout(now_ns)
+        return 0 if timeout is None or not self.settings.times_out else int(timeout / MILLISECOND)
+
+    def called(self, name: str, began_ns: int, end_ns: int) -> None:
+        """A collective was queued that the device works on from `began_ns` to `end_ns`."""
+        if self.allowance is not None:
+            self.allowance.called(end_ns)
+        self.numbered(name).ended(began_ns, end_ns)
+
+    def numbered(self, name: str) -> Completion:
+        """A call is made: it has a number, and the completion hook will be told of it."""
+        found = self.numbers.next(name)
+        if self.completions is not None and found is not self.numbers.together:
+            self.completions.pending.append(found)
+        return found
+
+    def coalesced(self) -> None:
+        """`_end_coalescing`: the completion hook will be told once of all calls since `_start_coalescing`."""
+        found = self.numbers.end()
+        if self.completions is not None and found is not None:
+            self.completions.pending.append(found)
+
+    def meet(self, mine: Sequence[int]) -> list[tuple[int, ...]]:
+        """Each rank's numbers: one exchange of all ranks, which bring equally many."""
+        slate = self._slates.pop() if self._slates else Slate(self.size, len(mine))
+        with torch._C._DisableTorchDispatch():
+            slate.pack_into(slate.mine, 0, *mine)
+            self.lender.inner._allgather_base(slate.found_tensor, slate.mine_tensor).wait()
+            found = list(slate.iter_unpack(slate.found))
+        self._slates.append(slate)  # not where it failed: gloo may still write into it
+        return found
+
+    def release(self) -> None:
+        """Let go of what is kept for the next meeting; gloo may have it for a moment longer."""
+        for slate in self._slates:
+            self.lender.remember(slate.mine_tensor, slate.found_tensor)
+        self._slates.clear()
+
+
+class Slate(struct.Struct):
+    """Memory for numbers of this rank and of all ranks, as tensors and as bytes: neither is made for each meeting."""
+
+    def __init__(self, ranks: int, width: int) -> None:
+        super().__init__(f"={width}q")
+        self.mine, self.found = bytearray(self.size), bytearray(ranks * self.size)
+        with torch._C._DisableTorchDispatch():
+            self.mine_tensor = torch.frombuffer(self.mine, dtype=torch.int64)
+            self.found_tensor = torch.frombuffer(self.found, dtype=torch.int64)
+
+
+class Queued:
+    """A collective in the machine: the event after it, and what else its Work's `wait` must do.
+
+    `tensors` are kept until somebody waits, as ProcessGroupNCCL's TensorShelf does: memory that a collective is still
+    at work on goes to nobody else. `entry` is a message's in the ledger of this rank's calls, `message` its tensors,
+    which the Work keeps for its own life (`outputs_` of ProcessGroupNCCL::pointToPoint). `site` and `call` are the line
+    and the operation, `group` whose it is, `began_ns` when it begins on the device, `timeout` how long it may take,
+    `waited` whether somebody waited or took its future.
+    """
+
+    def __init__(
+        self,
+        event: Event | None,
+        finish: Callable[[], Event | None] | None = None,
+        tensors: Sequence[object] = (),
+        entry: int = -1,
+        message: Sequence[object] = (),
+    ) -> None:
+        self.event = event
+        self.finish = finish
+        self.tensors = tensors
+        self.entry = entry
+        self.message = message
+        self.site, self.began_ns = 0, 0
+        self.call: Operation | None = None
+        self.group: Group | None = None
+        self.timeout: timedelta | None = None
+        self.waited = False
+        self.host = False
+
+
+class DeviceFuture(torch.futures.Future[object]):
+    """The future of a collective: it has its value, which is ready on the device after an event."""
+
+    def __init__(self, value: object, event: Event) -> None:
+        super().__init__()
+        self._wt_event = event
+        self.set_result(value)
+
+    def arrive(self) -> None:
+        """Make the current stream wait."""
+        raise NotImplementedError
+
+
+class Groups:
+    """The process groups of this process, by name; groups of an ended emulation are forgotten with it."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.by_name: dict[str, Group] = {}
+        self.backends: list[object] = []
+        self.pending: dict[int, Queued] = {}  # functional ones, by the identity of a result's tag, not to be kept alive
+        self.shelf: list[Queued] = []  # collectives that nobody waited for, with their tensors
+        self.future: type[DeviceFuture]  # the class of their futures
+        self.descriptions = Descriptions()
+        self.watch = Watch(state, state.stuck_after_s)
+        self.lending = Lending()
+        self.skew = Skew()
+        self.unwaited: list[tuple[Event, int, str]] = []  # site and operation of each Work dropped without a wait
+
+    def add(self, group: Group) -> None:
+        """Remember a group that was just made."""
+        if not self.by_name:
+            atexit.register(self.settle)
+        self.by_name[group.name] = group
+        self.watch.lenient |= group.nccl and not group.settings.tears_down
+        self.state.ranks.joined(group)
+
+    def settle(self, name: str | None = None) -> None:
+        """Wait until gloo's threads hold nothing of a group, or of all of them."""
+        for group in self._named(name):
+            group.release()
+        self.lending.settle()
+
+    def _named(self, name: str | None) -> list[Group]:
+        """A group that is there still, or all of them."""
+        return list(self.by_name.values()) if name is None else list(filter(None, [self.by_name.get(name)]))
+
+    def close(self, name: str | None) -> None:
+        """A group, or all of them, was destroyed: the memory of its communicators comes back."""
+        self.settle(name)
+        if name is None:
+            self.tell()
+            self.watch.close()
+        for group in self._named(name):
+            for device, size in group.connected.items():
+                self.state.device(device).driver.occupied_bytes -= size
+            group.connected.clear()
+            del self.by_name[group.name]
+            self.backends = [backend for backend in self.backends if backend is not group.lender.inner]
+
+    def tell(self) -> None:
+        """Note what is known at the end: for whom this rank waited, and what nobody waited for."""
+        state = self.state
+        self.skew.tell(state.ranks.rank, state.notes.note)
+        unwaited, self.unwaited = self.unwaited, []
+        for event, site, name in unwaited:
+            if not self._is_known(event):
+                state.notes.note("wait-missing", site, operation=name, rank=state.ranks.rank)
+
+    def _is_known(self, event: Event) -> bool:
+        """Whether the host or the current stream is ordered after an event."""
+        stream = event.stream
+        if stream is None:
+            return True
+        agent, epoch = stream.agent, event.order.get(stream.agent, 0)
+        return self.state.machine.host_knows(agent, epoch) or knows(self.current(stream.device).order, agent, epoch)
+
+    def of(self, boxed: str | torch.ScriptObject) -> Group | None:
+        """The group behind the argument of a c10d operator; None for one that was made elsewhere."""
+        name = boxed if isinstance(boxed, str) else dist.ProcessGroup.unbox(boxed).group_name
+        return self.by_name.get(name)
+
+    # ------------------------------------------------------------------ streams and time
+
+    def connect(self, group: Group, device: int) -> None:
+        """The first collective of a group on a device makes NCCL's communicator, while the host waits."""
+        if device in group.connected:
+            return
+        state = self.state
+        state.memory.create_context(state.device(device))
+        found = state.device(device)
+        group.connected[device] = versions.communicator_bytes(found.gpu, group.size)
+        found.driver.occupied_bytes += group.connected[device]
+        found.used.discard("NCCL")  # each group has a communicator of its own
+        state.machine.first_use(state.local.host, found, "collective")
+
+    def current(self, device: int) -> Stream:
+        """The current stream of a device; in a backward function, the one of its forward."""
+        return self.state.order.current(device, self.state.local.streams[device])
+
+    def stream(self, group: Group, device: int, asynchronous: bool) -> Stream:
+        """Where a collective runs: on the group's own stream after the current one, or on the current stream."""
+        state = self.state
+        current = self.current(device)
+        if not asynchronous:
+            return current
+        own = group.streams.get(device)
+        if own is None:
+            own = group.streams[device] = state.new_stream(device, 0)
+        state.machine.barrier(state.local.host, current, own)
+        return own
+
+    def ready_ns(self, stream: Stream, name: str) -> int:
+        """When this rank is ready for a collective on a stream."""
+        state = self.state
+        cost = state.device(stream.device).cost
+        return max(stream.ready_ns, state.local.host.now_ns + cost.dispatch_ns(name) + cost.launch_ns)
+
+    @contextmanager
+    def meeting(self, group: Group, call: Described, ready_ns: int, site: int) -> Iterator[int]:
+        """Inside it every rank of the group makes the same call; yields when the last of them is ready for it.
+
+        Raises:
+            DistBackendError: the ranks' calls differ, or one of them has ended.
+        """
+        if group.is_aborted():
+            raise dist.DistBackendError(ABORTED.format(rank=group.rank))
+        if group.single:
+            yield ready_ns
+            return
+        try:
+            with self.watch.inside(group.channel, call.operation, site):
+                now_ns = self.state.local.host.now_ns
+                rows = group.meet((ready_ns, *call[1:], now_ns, group.limit_ms(now_ns)))
+                first = rows[0][1]
+                if any(row[1] != first for row in rows) or _sum(rows, 2) != _sum(rows, 3):
+                    raise self.watch.differing(group.name, call.operation, site)
+                times = [(row[0], row[4]) for row in rows]
+                self._in_time(group, call, times, [row[5] for row in rows])
+                self.skew.met(site, call.operation.name, group.ranks, ready_ns, times)
+                yield max(times)[0]
+        except BaseException as error:
+            self.lending.forget()
+            if group.is_aborted() and not isinstance(error, dist.DistBackendError):
+                raise dist.DistBackendError(ABORTED.format(rank=group.rank)) from error
+            raise
+
+    def _in_time(
+        self, group: Group, call: Described, times: Sequence[tuple[int, int]], limits_ms: Sequence[int]
+    ) -> None:
+        """End what NCCL's watchdog ends: it counts from when a rank's host makes a call until the last rank is ready.
+
+        Each rank has a limit of its own, 0 for none.
+
+        Raises:
+            DistBackendError: a rank waited for longer than it may.
+        """
+        last_ns = max(times)[0]
+        waits_ns = [last_ns - host_ns for _, host_ns in times]
+        if any(0 < limit_ms * NS < waited_ns for limit_ms, waited_ns in zip(limits_ms, waits_ns, strict=True)):
+            waits = {
+                rank: (-(-waited_ns // NS), limit_ms)
+                for rank, waited_ns, limit_ms in zip(group.ranks, waits_ns, limits_ms, strict=True)
+            }
+            raise self.late(group, group.channel, call.operation, waits)
+
+    def late(
+        self, group: Group, channel: Channel, operation: Operation, waits_ms: Mapping[int, tuple[int, int]]
+    ) -> dist.DistBackendError:
+        """The error of a call for which some rank waited longer than it may; each rank's wait, and its limit."""
+        return self.watch.late(channel, operation, waits_ms, group.settings.tears_down)
+
+    def named_of(self, backend: object) -> list[str]:
+        """The names of the groups that a backend belongs to: one, once it is made."""
+        return [name for name, group in self.by_name.items() if group.lender.inner is backend]
+
+    def introduce(self, group: Group, device: int) -> None:
+        """The first collective of a group makes its communicators, for which its ranks learn of one another.
+
+        Raises:
+            DistBackendError: another rank works on the same GPU.
+        """
+        if group.met:
+            return
+        group.met = True
+        other = self.state.ranks.met(group, device)
+        if other is not None and not self.state.ranks.share_gpus:
+            version = ".".join(map(str, NCCL_VERSION))
+            place = (FIRST_PCI_BUS + self.state.device(device).physical) << 12  # bus, device, function, in hexadecimal
+            error = dist.DistBackendError(DUPLICATE.format(version=version, rank=group.rank, other=other, device=place))
+            error.add_note(SHARING)
+            raise error
+
+    def mark(self, stream: Stream, site: int) -> Event:
+        """An event after the collective that was just queued."""
+        machine = self.state.machine
+        event = machine.event(self.state.local.host)
+        event.time_ns, event.stream = stream.ready_ns, stream
+        event.order = {**stream.order, stream.agent: stream.epoch}
+        return event
+
+    def wait(self, event: Event) -> None:
+        """Make the current stream of the event's device wait for it; the host goes on."""
+        state = self.state
+        if event.stream is not None:
+            current = self.current(event.stream.device)
+            state.machine.wait_event(state.local.host, event, current, state.site())
+
+    def wait_when_backward_ends(self, event: Event) -> None:
+        """Make the stream that backward ends on wait, as DistributedDataParallel's reducer does."""
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: self.wait(event))
+
+    def clear_shelf(self) -> None:
+        """Let go of the tensors of collectives that are done."""
+        if self.shelf:
+            now = self.state.local.host.now_ns
+            self.shelf = [one for one in self.shelf if one.event and (one.event.time_ns or 0) > now]
+
+
+def _sum(rows: Sequence[Sequence[int]], column: int) -> int:
+    return sum(row[column] for row in rows) & MASK

@@ -1,0 +1,218 @@
+"""What NCCL takes and refuses, said before gloo carries the values: element types, sizes, reductions.
+
+The sentences are ProcessGroupNCCL's own (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, NCCLUtils.hpp). What gloo
+has not in every version of PyTorch, or only for lists of equal tensors, is put together from what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from windtunnel.seam.torch.operators.call import Arguments, Keywords
+
+if TYPE_CHECKING:
+    from windtunnel.seam.torch.state.ranks import Carrier
+
+    Reduction = dist.ReduceOp | dist.ReduceOp.RedOpType
+
+Tensor = torch.Tensor
+
+FLOAT8: frozenset[torch.dtype] = frozenset(
+    getattr(torch, name)
+    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+    if hasattr(torch, name)
+)
+TYPES = FLOAT8 | {
+    torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool, torch.float16, torch.bfloat16, torch.float32,
+    torch.float64, torch.complex32, torch.complex64, torch.complex128,
+}  # fmt: skip
+"""Element types that NCCL moves; complex numbers as pairs of real ones."""
+
+NAMES = {torch.int16: "Short", torch.uint16: "UInt16", torch.uint32: "UInt32", torch.uint64: "UInt64"}
+"""Names that C++ has for types that NCCL does not move."""
+
+GATHERED, SCATTERED = "c10d::_allgather_base_", "c10d::_reduce_scatter_base_"
+REDUCING = frozenset(
+    {
+        "c10d::allreduce_", "c10d::allreduce_coalesced_", "c10d::reduce_", "c10d::reduce_scatter_", SCATTERED,
+        "c10d::reduce_scatter_tensor_coalesced_", "_c10d_functional::all_reduce", "_c10d_functional::all_reduce_",
+        "_c10d_functional::all_reduce_coalesced", "_c10d_functional::all_reduce_coalesced_",
+        "_c10d_functional::reduce_scatter_tensor", "_c10d_functional::reduce_scatter_tensor_out",
+        "_c10d_functional::reduce_scatter_tensor_coalesced",
+    }
+)  # fmt: skip
+"""Collectives that reduce, of c10d and of the functional ones."""
+
+
+BITWISE = ("BAND", "BOR", "BXOR")
+
+
+def name_of(operation: object) -> str:
+    """The name of a reduction that NCCL refuses to all or some tensors; "" for any other."""
+    return next((name for name in ("AVG", *BITWISE) if operation == getattr(dist.ReduceOp, name)), "")
+
+
+def check(name: str, reads: list[Tensor], writes: list[Tensor], ranks: int, reduction: str) -> None:
+    """Raise what NCCL's group raises for the tensors of the operator `name`; `reduction` is that of `name_of`.
+
+    Raises:
+        TypeError: an element type that NCCL has not, or two that differ; an average of truth values.
+        ValueError: sizes that do not fit the number of ranks; a bitwise reduction.
+        RuntimeError: a sum of eight-bit floats.
+    """
+    if reduction in BITWISE:
+        raise ValueError(f"Cannot use ReduceOp.{reduction} with NCCL")
+    if name in (GATHERED, SCATTERED) and reads and writes:
+        _check_flat(name, reads[0], writes[0], ranks)
+    for tensor in (*reads, *writes):
+        if tensor.dtype not in TYPES:
+            shown = NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch.").capitalize())
+            raise TypeError(f"Input tensor data type is not supported for NCCL process group: {shown}")
+        if tensor.dtype in FLOAT8 and name in REDUCING:
+            raise RuntimeError("Float8 dtypes are not currenlty supported for NCCL reductions")
+        if tensor.dtype == torch.bool and reduction == "AVG":
+            raise TypeError("Cannot use ReduceOp.AVG with boolean inputs")
+
+
+def _check_flat(name: str, read: Tensor, write: Tensor, ranks: int) -> None:
+    if name == GATHERED:
+        if read.dtype != write.dtype:
+            raise TypeError("output tensor must have the same type as input tensor")
+        if read.numel() * ranks != write.numel():
+            raise ValueError("output tensor size must be equal to world_size times input tensor size")
+        return
+    if read.dtype != write.dtype:
+        raise TypeError("input tensor must be the same type as the output tensor.")
+    if read.numel() != write.numel() * ranks:
+        raise ValueError("input tensor must be the same size as output size times world size")
+
+
+def each(values: object, change: Callable[[Tensor], Tensor]) -> object:
+    """`values`, nested lists of tensors, with every tensor changed."""
+    if isinstance(values, (list, tuple)):
+        return type(values)(each(value, change) for value in values)
+    return change(values) if isinstance(values, Tensor) else values
+
+
+def carried(tensor: Tensor) -> Tensor:
+    """The tensor as gloo can carry it: eight-bit floats as bytes, complex numbers as pairs, which NCCL does as well."""
+    if tensor.is_complex():
+        return torch.view_as_real(tensor)
+    return tensor.view(torch.uint8) if tensor.dtype in FLOAT8 else tensor
+
+
+def delivered(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor of type `dtype` that gloo carried."""
+    if dtype.is_complex:
+        return torch.view_as_complex(tensor)
+    return tensor.view(dtype) if dtype in FLOAT8 else tensor
+
+
+def truth(tensor: Tensor) -> Tensor:
+    """A sum of truth values is true or false: NCCL takes the largest, gloo adds bytes."""
+    return tensor.view(torch.uint8).clamp_(max=1) if tensor.dtype == torch.bool else tensor
+
+
+def divided(tensor: Tensor, ranks: int) -> None:
+    """Make an average of a sum, in place: integers lose their fraction, as NCCL's do."""
+    tensor.div_(ranks, rounding_mode=None if tensor.is_floating_point() else "trunc")
+
+
+def factor_of(options: object) -> float | Tensor | None:
+    """The factor of the reduction `PREMUL_SUM`, a number or a tensor; None of any other reduction."""
+    operation = getattr(options, "reduceOp", None)
+    return operation.__getstate__()[1] if operation == dist.ReduceOp.PREMUL_SUM else None
+
+
+def reducing(operation: Reduction) -> dist.AllreduceOptions:
+    """The options of an all-reduce."""
+    options = dist.AllreduceOptions()
+    options.reduceOp = operation  # type: ignore[assignment]  # its setter takes the bare kind of a reduction as well
+    return options
+
+
+def multiplied(arguments: Arguments, reads: int, writes: int, factor: float | Tensor) -> Arguments:
+    """The arguments of a collective with what it reads multiplied: in place where it writes there as well."""
+    given = arguments[reads]
+    if reads == writes:
+        each(given, lambda tensor: tensor.mul_(factor))
+        return arguments
+    return (*arguments[:reads], each(given, lambda tensor: tensor * factor), *arguments[reads + 1 :])
+
+
+def is_composed(name: str, arguments: Keywords) -> bool:
+    """Whether gloo has not the collective `name`, or not for these tensors, in every version of PyTorch."""
+    if name == "c10d::allgather_":
+        return any(len({tensor.numel() for tensor in tensors}) > 1 for tensors in arguments["output_tensors"])
+    return name in COMPOSED
+
+
+def composed(name: str, carrier: Carrier, rank: int, operation: Reduction | None, arguments: Keywords) -> object:
+    """Write a collective's values into its outputs, and return what its operator returns.
+
+    `carrier` is a gloo backend, `operation` the reduction if it has one.
+    """
+    outputs, inputs = arguments["output_tensors"], arguments["input_tensors"]
+    COMPOSED[name](carrier, rank, operation, outputs, inputs)
+    return outputs, finished(outputs[0] if name == "c10d::allgather_" else list(outputs))
+
+
+def finished(written: Sequence[Tensor]) -> torch.ScriptObject:
+    """A Work that is done and has written these tensors, as c10d's operators return one."""
+    done = torch.futures.Future[Sequence[Tensor]]()
+    done.set_result(written)
+    work: dist.Work = torch._C._distributed_c10d._create_work_from_future(done)  # type: ignore[attr-defined]
+    return work.boxed()
+
+
+def _reduce_scatter(
+    carrier: Carrier, rank: int, operation: Reduction | None, outputs: list[Tensor], inputs: list[list[Tensor]]
+) -> None:
+    """An all-reduce of all parts, of which each rank keeps its own: what gloo itself does for one tensor."""
+    options = reducing(dist.ReduceOp.SUM if operation is None else operation)
+    for output, parts in zip(outputs, inputs, strict=True):
+        whole = _flat(parts)
+        carrier.allreduce([whole], options).wait()
+        output.detach().copy_(_parts(whole, parts)[rank].view(output.shape))
+
+
+def _all_to_all(
+    carrier: Carrier, rank: int, operation: Reduction | None, outputs: list[Tensor], inputs: list[Tensor]
+) -> None:
+    """One exchange of flat tensors, in which each rank's part has its own size."""
+    sent, received = _flat(inputs), _flat(outputs)
+    into, out_of = ([tensor.numel() for tensor in tensors] for tensors in (outputs, inputs))
+    carrier.alltoall_base(received, sent, into, out_of, dist.AllToAllOptions()).wait()
+    for output, part in zip(outputs, _parts(received, outputs), strict=True):
+        output.detach().copy_(part.view(output.shape))
+
+
+def _all_gather(
+    carrier: Carrier, rank: int, operation: Reduction | None, outputs: list[list[Tensor]], inputs: list[Tensor]
+) -> None:
+    """A broadcast from each rank, as NCCL's where sizes differ."""
+    for tensors, mine in zip(outputs, inputs, strict=True):
+        tensors[rank].detach().copy_(mine.detach())
+        for root, tensor in enumerate(tensors):
+            options = dist.BroadcastOptions()
+            options.rootRank, options.rootTensor = root, 0
+            carrier.broadcast([tensor.detach()], options).wait()
+
+
+def _flat(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def _parts(whole: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+    return list(whole.split([tensor.numel() for tensor in tensors]))
+
+
+COMPOSED: dict[str, Callable[..., None]] = {
+    "c10d::reduce_scatter_": _reduce_scatter, "c10d::alltoall_": _all_to_all, "c10d::allgather_": _all_gather,
+}  # fmt: skip
+"""Collectives over lists: gloo of PyTorch 2.6 has not the first two (ProcessGroupGloo.hpp), nor the third of tensors
+whose sizes differ."""

@@ -1,0 +1,181 @@
+"""The attention kernels for texts of several lengths: `_flash_attention_forward`, `_efficient_attention_forward`.
+
+Jagged nested tensors and `torch.nn.attention.varlen` call them with all texts in one tensor and the places where each
+begins. Shapes are those of PyTorch's meta kernels; each text's values are computed by itself. A causal mask of flash
+attention, and its windows, are aligned at the texts' ends, that of the memory-efficient kernel as `custom_mask_type`
+says (aten/src/ATen/native/transformers/cuda/attention.cu).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+
+from windtunnel.errors import UnsupportedError
+from windtunnel.seam.patching import Patch
+from windtunnel.seam.torch.dispatch.mode import Dispatch
+from windtunnel.seam.torch.kernels import attention
+from windtunnel.seam.torch.kernels import attention_choice as choice
+from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.state.state import State
+from windtunnel.seam.torch.tags import device_of
+
+if TYPE_CHECKING:
+    from torch._C import _SDPAParams
+
+Tensor = torch.Tensor
+FROM_TOP_LEFT = 1
+"""A `custom_mask_type` of the memory-efficient kernel: causal, aligned at the texts' beginnings."""
+Place = tuple[int, slice]
+"""A text: its entry of the batch, and its positions there."""
+Places = tuple[Place, Place]
+"""Where a text's queries are, and its keys."""
+NOT_EMULATED = ("alibi_slopes", "seqused_k", "seqlen_k", "block_table")
+ASKED = {
+    "_can_use_flash_attention": choice.FLASH,
+    "_can_use_mem_efficient_attention": choice.EFFICIENT,
+    "_can_use_cudnn_attention": choice.CUDNN,
+}
+
+
+def patches(state: State) -> list[Patch]:
+    """The questions of `torch.backends.cuda.can_use_*`, which jagged tensors choose their kernel by."""
+    return [Patch(torch._C, name, _asking(state, getattr(torch._C, name), kernel)) for name, kernel in ASKED.items()]
+
+
+def _asking(state: State, stock: Callable[[_SDPAParams, bool], bool], kernel: int) -> object:
+    def can_use(params: _SDPAParams, debug: bool = False) -> bool:
+        query = params.query
+        index = device_of(query)
+        if index < 0:
+            return bool(stock(params, debug))
+        if query.is_nested and kernel == choice.CUDNN:
+            return False  # unless TORCH_CUDNN_SDPA_NESTED_TENSOR_ENABLED is set (sdp_utils.cpp)
+        tensors = query, params.key, params.value, params.attn_mask
+        problem = attention.problem(state, index, *tensors, params.dropout, params.is_causal)
+        return choice.can_use(kernel, problem)
+
+    return can_use
+
+
+def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """One of these operators, forward or backward."""
+    return attention.run(dispatch, plan, func, args, kwargs, values)
+
+
+def values(
+    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
+) -> tuple[object, ...]:
+    """What such an operator gives, computed on the CPU; without data, shapes alone."""
+    return attention.computed(dispatch, plan, func, args, kwargs, device, _computed)
+
+
+def _computed(
+    state: State, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
+) -> tuple[object, ...]:
+    given: Keywords = {**dict(zip(plan.names, args, strict=False)), **kwargs}
+    for name in NOT_EMULATED:
+        if given.get(name) is not None:
+            raise UnsupportedError(f"windtunnel does not compute {plan.name} with {name}: leave it out")
+    out = attention.empty(state, func, args, kwargs)
+    places = _places(given)
+    if plan.name.endswith("_backward"):
+        _backward(given, out, places)
+    else:
+        _forward(state, given, out, places, device)
+    return tuple(out)
+
+
+def _forward(state: State, given: Keywords, out: list[Result], places: list[Places], device: int) -> None:
+    query, key, value, p = (given[name] for name in ("query", "key", "value", "dropout_p"))
+    seeds = list(tensors_in(out[2:4]))
+    for seed in seeds:
+        seed.zero_()
+    number = attention.drawn(state, device, query.shape, key.shape[-3]) if p else 0
+    if p:
+        seeds[0].view(-1)[0] = number
+    if out[1].numel():
+        out[1].fill_(math.inf)
+    for position, (at, there) in enumerate(places):
+        q, k, v = _text(query, at), _text(key, there), _text(value, there)
+        k, v = (attention.all_heads(t, q) for t in (k, v))
+        scores = attention.scores_of(q, k, _bias(given, q, k, position), False, given.get("scale"))
+        weights = scores.softmax(-1).nan_to_num()
+        if p:
+            weights = weights * attention.kept_of(weights, p, number + position)
+        _text(out[0], at).copy_(weights @ v.to(weights.dtype))
+        if out[1].numel():
+            rows = scores.logsumexp(-1)[0]
+            place = out[1][:, at[1]] if out[1].dim() == 2 else out[1][position, :, : rows.shape[-1]]
+            place.copy_(rows)
+
+
+def _backward(given: Keywords, out: list[Result], places: list[Places]) -> None:
+    query, key, value, p = (given[name] for name in ("query", "key", "value", "dropout_p"))
+    grad: Tensor = given["grad_out" if "grad_out" in given else "grad_out_"]
+    seed = given.get("rng_state", given.get("philox_seed"))
+    number = int(seed.view(-1)[0]) if p and seed is not None else 0
+    for position, (at, there) in enumerate(places):
+        q, k, v = _text(query, at), _text(key, there), _text(value, there)
+        heads = k.shape[1]
+        wide_k, wide_v = (attention.all_heads(t, q) for t in (k, v))
+        bias = _bias(given, q, k, position)
+        found = attention.gradients(
+            _text(grad, at), q, wide_k, wide_v, bias, p, False, given.get("scale"), number + position
+        )
+        for place in (1, 2):
+            if heads != q.shape[1]:
+                found[place] = found[place].unflatten(1, (heads, -1)).sum(2)
+        for target, where, part in zip(out[:3], (at, there, there), found, strict=False):
+            _text(target, where).copy_(part)
+        if given.get("bias") is not None:
+            out[3][position].copy_(found[3][0])
+
+
+def _places(given: Keywords) -> list[Places]:
+    """For each text (its entry of the batch, its positions), once for queries and once for keys."""
+    begins: list[Tensor | None] = [
+        given.get(name, given.get(other))
+        for name, other in (("cum_seq_q", "cu_seqlens_q"), ("cum_seq_k", "cu_seqlens_k"))
+    ]
+    if not isinstance(begins[0], Tensor) or not begins[0].numel():
+        return [((i, slice(None)), (i, slice(None))) for i in range(given["query"].shape[0])]
+    queries, keys = ([(0, slice(a, b)) for a, b in pairwise(t.tolist())] for t in begins if t is not None)
+    return list(zip(queries, keys, strict=True))
+
+
+def _text(tensor: Tensor, place: Place) -> Tensor:
+    """One text of a tensor (batch, position, head, width) or (position, head, width), as (1, head, position, width)."""
+    whole = tensor if tensor.dim() == 4 else tensor.unsqueeze(0)
+    return whole[place].transpose(0, 1).unsqueeze(0)
+
+
+def _bias(given: Keywords, query: Tensor, key: Tensor, position: int) -> Tensor | None:
+    """What is added to a text's scores: the program's own bias, and minus infinity where a query must not look."""
+    bias = given.get("bias")
+    own = bias[position : position + 1] if isinstance(bias, Tensor) and bias.numel() else None
+    queries, keys = query.shape[2], key.shape[2]
+    mask = given.get("custom_mask_type", 0)
+    causal = bool(given.get("is_causal", mask))
+    left, right = (-1 if given.get(name) is None else given[name] for name in ("window_size_left", "window_size_right"))
+    if not causal and left < 0 and right < 0:
+        return own
+    offset = 0 if mask == FROM_TOP_LEFT else keys - queries
+    distance = torch.arange(keys) - torch.arange(queries)[:, None] - offset
+    hidden = distance > (0 if causal else right if right >= 0 else keys)
+    if left >= 0:
+        hidden = hidden | (distance < -left)
+    masked = torch.zeros(hidden.shape).masked_fill(hidden, -math.inf)
+    return masked if own is None else own + masked
+
+
+NAMES = tuple(f"aten::_{kind}_attention_{way}" for kind in ("flash", "efficient") for way in ("forward", "backward"))
+HANDLERS = dict.fromkeys(NAMES, run)
+"""Operators with handlers of their own."""
+VALUES = dict.fromkeys(NAMES, values)
+"""What computes operators for which the CPU has no kernel, for a replay that has all the rest."""

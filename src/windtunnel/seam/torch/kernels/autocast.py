@@ -1,0 +1,266 @@
+"""Autocast with CUDA's lists, for tensors that are physically on the CPU.
+
+While `torch.autocast("cuda")` is on, the CPU's autocast key is on too and its kernels are ours: each looks at where its
+tensors live and applies CUDA's rules there, the CPU's own switch elsewhere. They are registered when a program first
+uses autocast on CUDA and taken out when the emulation ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from windtunnel.seam.patching import Patch
+from windtunnel.seam.torch.kernels import autocast_lists as lists
+from windtunnel.seam.torch.kernels import recurrent
+from windtunnel.seam.torch.kernels.autocast_lists import Cast
+from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.operators.plan import tensors_in
+from windtunnel.seam.torch.state.state import State
+from windtunnel.seam.torch.tags import device_of
+
+C = torch._C
+is_cached: Callable[[torch.Tensor], bool] = C._is_cached_tensor  # type: ignore[attr-defined]
+KEY, CUDA_KEY = "AutocastCPU", "AutocastCUDA"
+"""PyTorch's build for the CPU has CUDA's kernels of autocast too: an operator that has none is not on CUDA's lists."""
+KEYS = C.DispatchKeySet(C.DispatchKey.AutocastCPU)
+Rule = Callable[[Cast, OpOverload, Arguments, Keywords, torch.dtype], object]
+
+
+class Switches(threading.local):
+    """What this thread's program switched on."""
+
+    cuda = False
+    cpu = False
+    inside = 0  # kernels of ours on the stack: autocast does not look inside them
+
+
+class Autocast:
+    """The autocast state of an emulation, and its kernels."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.switches = Switches()
+        self.library: torch.library.Library | None = None
+        self.owner = [self]  # empty when the kernels are out: PyTorch keeps them for good, and they keep no emulation
+        self.registering = threading.Lock()  # threads of nn.DataParallel meet autocast at the same time
+        self.cache: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.stock_set = torch.set_autocast_enabled
+        self.stock_is = torch.is_autocast_enabled
+
+    def is_on(self) -> bool:
+        """Whether autocast looks at the operators that this thread calls now."""
+        switches = self.switches
+        return (switches.cuda or switches.cpu) and not switches.inside
+
+    @contextmanager
+    def without(self) -> Iterator[None]:
+        """Operators below autocast: it does not look at what they call."""
+        self.switches.inside += 1
+        try:
+            with C._ExcludeDispatchKeyGuard(KEYS):
+                yield
+        finally:
+            self.switches.inside -= 1
+
+    def register(self) -> None:
+        """Put our kernels in, once; a thread that comes meanwhile waits until all are there."""
+        if self.library is None:
+            with self.registering:
+                if self.library is None:
+                    self.library = self._registered()
+
+    def _registered(self) -> torch.library.Library:
+        known = [name for name in C._dispatch_get_all_op_names() if name.startswith("aten::")]
+        on_cuda = {name for name in known if _has(name, CUDA_KEY)} | lists.OURS
+        of_cpu = [name for name in known if _has(name, KEY) and name not in on_cuda]
+        library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for names, rule in RULES:
+                for name in names:
+                    self._register(library, name, rule, on_cuda)
+            for name in of_cpu:
+                func = _overload(name)
+                library.impl(name.removeprefix("aten::"), self._kernel(func, _rule_on_cpu(func), False), KEY)
+        return library
+
+    def _register(self, library: torch.library.Library, name: str, rule: Rule, on_cuda: Collection[str]) -> None:
+        packet = getattr(torch.ops.aten, name, None)
+        if packet is None:
+            return
+        for overload in packet.overloads():
+            func = getattr(packet, overload)
+            if "out" in overload or any(a.alias_info is not None for a in func._schema.returns):
+                continue
+            if func.name() not in on_cuda:
+                continue
+            full = name if overload == "default" else f"{name}.{overload}"
+            library.impl(full, self._kernel(func, rule), KEY)
+
+    def _kernel(self, func: OpOverload, rule: Rule, of_cuda: bool = True) -> Callable[..., object]:
+        """`of_cuda`: the operator is on CUDA's lists; else on a device it is as if autocast had not looked."""
+        owner, switches = self.owner, self.switches
+        apart = not of_cuda and _has(func.name(), "CompositeImplicitAutograd")
+        below = C.DispatchKeySet(C.DispatchKey.AutogradCPU)
+
+        def kernel(*args: object, **kwargs: object) -> object:
+            found = [t for t in tensors_in((*args, *kwargs.values())) if t.is_floating_point()]
+            on_device = any(device_of(t) >= 0 for t in found)
+            if on_device and apart:
+                return func.redispatch(below, *args, **kwargs)  # autocast goes on in its parts
+            enabled = of_cuda and switches.cuda if on_device else switches.cpu
+            with owner[0].without():
+                if not enabled or not found:
+                    return func(*args, **kwargs)
+                dtype = torch.get_autocast_dtype("cuda" if on_device else "cpu")
+                return rule(owner[0].cast, func, args, kwargs, dtype)
+
+        return kernel
+
+    def cast(self, value: object, dtype: torch.dtype) -> object:
+        """A floating tensor (not float64) as `dtype`; leaves that need gradients are cast once a region."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.cast(item, dtype) for item in value)
+        if (
+            not isinstance(value, torch.Tensor)
+            or not value.is_floating_point()
+            or value.dtype in (dtype, torch.float64)
+        ):
+            return value
+        keeps = (
+            value.requires_grad
+            and value.is_leaf
+            and value.dtype == torch.float32
+            and not value._is_view()
+            and torch.is_autocast_cache_enabled()
+            and not is_cached(value)  # of a CUDA graph tree, whose memory is used again
+            and dtype != torch.float32
+        )
+        if not keeps:
+            return value.to(dtype)
+        known = self.cache.get(id(value))
+        if known is None:
+            known = self.cache[id(value)] = (value, value.to(dtype))
+            self.state.history.mark_tensor(known[1], "autocast")
+        return known[1]
+
+    def unregister(self) -> None:
+        """Take our kernels out again."""
+        self.cache.clear()
+        if self.library is not None:
+            self.library._destroy()
+            self.library = None
+        self.owner.clear()
+
+
+def _lower(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
+    kwargs = {name: cast(value, dtype) for name, value in kwargs.items()}
+    return func(*[cast(value, dtype) for value in args], **kwargs)
+
+
+def _float32(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
+    return _lower(cast, func, args, kwargs, torch.float32)
+
+
+def _result(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    low = any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors_in(args))
+    if low and "dtype" in names and given.get("dtype") is None:
+        given["dtype"] = torch.float32
+        positional = {a.name for a in func._schema.arguments if not a.kwarg_only}
+        ordered = [given.pop(name) for name in names if name in positional and name in given and name != "dtype"]
+        return func(*ordered, **given)
+    return func(*args, **kwargs)
+
+
+def _appended(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
+    other = lists.APPENDED.get(f"{func._opname}.{func._overloadname}")
+    if other is None or args[0].dtype == torch.float64:
+        return func(*args, **kwargs)
+    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+    whole = [given.get(a.name, a.default_value) for a in func._schema.arguments]
+    return getattr(func.overloadpacket, other)(*whole, dtype=torch.float32)
+
+
+def _promote(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
+    wide = any(t.dtype == torch.float32 for t in tensors_in((*args, *kwargs.values())))
+    return _lower(cast, func, args, kwargs, torch.float32 if wide else dtype)
+
+
+def _ban(cast: Cast, func: OpOverload, args: Arguments, kwargs: Keywords, dtype: torch.dtype) -> object:
+    raise RuntimeError(lists.BANNED_TEXT)
+
+
+def _rule_on_cpu(func: OpOverload) -> Rule:
+    """The rule of an operator that only the CPU's lists have."""
+    name = func._opname
+    return _lower if name in lists.LOWER_ON_CPU else _promote if name in lists.PROMOTE_ON_CPU else _float32
+
+
+RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
+    (lists.LOWER_PRECISION, _lower),
+    (lists.FLOAT32, _float32),
+    (lists.FLOAT32_RESULT, _result),
+    (("norm",), _appended),
+    (lists.PROMOTE, _promote),
+    (lists.BANNED, _ban),
+    (("_cudnn_rnn",), recurrent.autocast_rule),
+)
+
+
+def patches(state: State) -> list[Patch]:
+    """The switches of autocast."""
+    autocast = state.autocast = Autocast(state)
+    switches = autocast.switches
+    stock_clear = torch.clear_autocast_cache
+
+    def set_enabled(*args: Any) -> None:
+        device, enabled = args if len(args) == 2 else ("cuda", args[0])
+        if device not in ("cuda", "cpu"):
+            autocast.stock_set(device, enabled)
+            return
+        if device == "cuda" and enabled:
+            autocast.register()
+        setattr(switches, device, bool(enabled))
+        if device == "cuda":
+            autocast.stock_set("cuda", enabled)
+        autocast.stock_set("cpu", switches.cpu or switches.cuda)
+        if state.no_data:  # meta tensors have no autocast key of their own
+            C._dispatch_tls_set_dispatch_key_included(KEY, switches.cuda)
+
+    def is_enabled(device_type: str = "cuda") -> bool:
+        if device_type in ("cuda", "cpu"):
+            return bool(getattr(switches, device_type))
+        return autocast.stock_is(device_type)
+
+    def clear_cache() -> None:
+        autocast.cache.clear()
+        stock_clear()
+
+    return [
+        Patch(torch, "set_autocast_enabled", set_enabled),
+        Patch(torch, "is_autocast_enabled", is_enabled),
+        Patch(torch, "is_autocast_cpu_enabled", lambda: switches.cpu),
+        Patch(torch, "set_autocast_cpu_enabled", lambda enabled: set_enabled("cpu", enabled)),
+        Patch(torch, "clear_autocast_cache", clear_cache),
+        Patch(torch, "is_autocast_available", lambda device: True if device == "cuda" else _available(device)),
+    ]
+
+
+def _overload(name: str) -> OpOverload:
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    found: OpOverload = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    return found
+
+
+_has: Callable[[str, str], bool] = C._dispatch_has_kernel_for_dispatch_key
+
+
+_available = torch.amp.is_autocast_available

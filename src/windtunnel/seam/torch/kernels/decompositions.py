@@ -1,0 +1,33 @@
+"""Decompositions of linear algebra, of which cuSOLVER has drivers to choose from.
+
+Sources: TORCH_META_FUNC(_linalg_svd) in aten/src/ATen/native/BatchLinearAlgebra.cpp, and the drivers that
+aten/src/ATen/native/cuda/linalg/BatchLinearAlgebraLib.cpp knows.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from windtunnel.seam.torch.dispatch.mode import Dispatch
+from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.tags import device_of
+
+DRIVERS = ("gesvd", "gesvdj", "gesvda")
+
+
+def svd(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """A singular value decomposition; the CPU's has one driver, whose values serve for all."""
+    driver, tensor = kwargs.get("driver"), args[0]
+    if driver is not None and isinstance(tensor, torch.Tensor) and device_of(tensor) >= 0:
+        if driver not in DRIVERS:
+            raise RuntimeError(
+                f"torch.linalg.svd: unknown svd driver {driver} in svd_cusolver computation. Available drivers: "
+                f"{', '.join(DRIVERS)}"
+            )
+        kwargs = {**kwargs, "driver": None}
+    return dispatch.general(plan, func, args, kwargs)
+
+
+HANDLERS = {"aten::_linalg_svd": svd}
+"""Operators with handlers of their own."""

@@ -1,0 +1,104 @@
+"""Half precision where CUDA has a kernel and the CPU has none: computed in float32 and rounded, as CUDA's do.
+
+The operators are those whose half precision types PyTorch 2.6's own operator database (`op_db` of
+torch/testing/_internal/common_methods_invocations.py) has for CUDA but not for the CPU, in either direction, and those
+whose CUDA kernels compute in float32 where the CPU's do not: the grid samplers, and gradients of embeddings
+(ATen/native/cuda/GridSampler.cu, Embedding.cu).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._prims_common.wrappers import _maybe_resize_out
+
+from windtunnel.seam.torch.dispatch.mode import Dispatch
+from windtunnel.seam.torch.kernels.substitutes import Kernel, substituted
+from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.operators.halves import HALVES, narrow, wide
+from windtunnel.seam.torch.operators.plan import Plan, tensors_in
+from windtunnel.seam.torch.tags import device_of
+
+Tensor = torch.Tensor
+TINY = torch.finfo(torch.float32).eps / 2
+"""The least that CUDA's exponential distribution gives for a rate of 1 (aten/src/ATen/core/TransformationHelper.h)."""
+
+WIDENED = (
+    "aten::_upsample_bilinear2d_aa",
+    "aten::_upsample_bilinear2d_aa_backward",
+    "aten::avg_pool3d",
+    "aten::avg_pool3d_backward",
+    "aten::embedding_dense_backward",
+    "aten::grid_sampler_2d",
+    "aten::grid_sampler_2d_backward",
+    "aten::grid_sampler_3d",
+    "aten::grid_sampler_3d_backward",
+    "aten::multi_margin_loss",
+    "aten::multi_margin_loss_backward",
+    "aten::multilabel_margin_loss_forward",
+    "aten::multilabel_margin_loss_backward",
+    "aten::polygamma",
+    "aten::round",
+    "aten::round_",
+    "aten::rrelu_with_noise",
+    "aten::rrelu_with_noise_",
+    "aten::smooth_l1_loss",
+    "aten::smooth_l1_loss_backward",
+    "aten::trace",
+)
+"""Operators that are computed in float32."""
+
+PLAIN = frozenset({torch.ops.aten.round.default, torch.ops.aten.round_.default, torch.ops.aten.round.out})
+"""Their overloads that the CPU has: only rounding to decimals is missing."""
+
+
+class Widened(Kernel):
+    """An operator whose half precision tensors are made float32 on the way in, and its results half on the way out."""
+
+    def __init__(self, func: OpOverload, dtype: torch.dtype) -> None:
+        super().__init__(func)
+        self.dtype = dtype
+
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
+        widened = [wide(value) for value in args]
+        outs = {name: given for name, given in kwargs.items() if self._is_out(name, given)}
+        made = {name: torch.empty(0, dtype=torch.float32, device=given.device) for name, given in outs.items()}
+        out = self.func(*widened, **{name: wide(value) for name, value in kwargs.items()} | made)
+        if outs:
+            for name, given in outs.items():
+                _maybe_resize_out(given, made[name].shape).copy_(narrow(made[name], self.dtype))
+            return next(iter(outs.values())) if isinstance(out, Tensor) else tuple(outs.values())
+        for value, given, argument in zip(widened, args, self.func._schema.arguments, strict=False):
+            if value is not given and argument.alias_info is not None and argument.alias_info.is_write:
+                given.copy_(value)
+                out = given if out is value else out
+        return narrow(out, self.dtype)
+
+    def _is_out(self, name: str, given: object) -> bool:
+        """Whether a keyword is a tensor to write results into, of a type that they fit; C++ refuses the others."""
+        argument = next(a for a in self.func._schema.arguments if a.name == name)
+        if not (isinstance(given, Tensor) and argument.is_out):
+            return False
+        exact = self.func is torch.ops.aten.round.decimals_out
+        return given.dtype is self.dtype if exact else torch.can_cast(self.dtype, given.dtype)
+
+
+def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+    half = next((t for t in tensors_in((*args, *kwargs.values())) if t.dtype in HALVES), None)
+    return func if half is None or func in PLAIN else Widened(func, half.dtype)
+
+
+def exponential(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """aten::exponential_: CUDA's never gives zero, the CPU's rounds small numbers to it in half precision."""
+    out = dispatch.general(plan, func, args, kwargs)
+    if out.dtype in HALVES and device_of(out) >= 0 and not out.is_meta:
+        rate = args[1] if len(args) > 1 else kwargs.get("lambd", 1.0)
+        with torch._C._DisableTorchDispatch():
+            torch._C.TensorBase.masked_fill_(out, torch._C.TensorBase.eq(out, 0), TINY / rate)
+    return out
+
+
+_HANDLERS, VALUES = substituted(WIDENED, _kernel)
+HANDLERS = {**_HANDLERS, "aten::exponential_": exponential}
+"""Operators with handlers of their own; `VALUES` computes them in a replay."""

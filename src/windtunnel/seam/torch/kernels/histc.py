@@ -1,0 +1,50 @@
+"""`histc`: CUDA counts integers, for which the CPU has no kernel, and waits for the bounds that it is not given.
+
+Source: aten/src/ATen/native/cuda/SummaryOps.cu (`_histc_cuda`). `determinism` has the text of its refusal.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from windtunnel.seam.torch.dispatch.mode import Dispatch
+from windtunnel.seam.torch.dispatch.moves import fetch
+from windtunnel.seam.torch.kernels.substitutes import Kernel, substituted
+from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.operators.dtypes import INTEGERS, WIDE
+from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.tags import device_of
+
+Tensor = torch.Tensor
+NAME = "aten::histc"
+
+
+class OfIntegers(Kernel):
+    """`histc` of integers, counted in float64, where each is exact."""
+
+    def __call__(self, tensor: Tensor, *args: object, out: Tensor | None = None, **kwargs: object) -> object:
+        counts = torch.ops.aten.histc.default(tensor.double(), *args, **kwargs).to(tensor.dtype)
+        return counts if out is None else out.resize_(counts.shape).copy_(counts)
+
+
+def _kernel(func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+    tensor = args[0]
+    return func if tensor.is_floating_point() or tensor.is_meta else OfIntegers(func)
+
+
+_counting, VALUES = substituted([NAME], _kernel)
+
+
+def histc(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """aten::histc, which waits for the least and the greatest value where it is given no bounds."""
+    given = {**dict(zip(plan.names, args, strict=False)), **kwargs}
+    tensor = given["self"]
+    if device_of(tensor) >= 0 and tensor.numel() and given.get("min", 0) == given.get("max", 0):
+        for _ in ("min", "max"):
+            fetch(dispatch.state, tensor, plan.name, 1)
+    return _counting[NAME](dispatch, plan, func, args, kwargs)
+
+
+HANDLERS = {NAME: histc}
+"""Operators with handlers of their own; `VALUES` computes them in a replay."""
+DTYPES = {NAME: ("histc", WIDE | INTEGERS)}

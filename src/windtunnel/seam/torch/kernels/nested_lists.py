@@ -1,0 +1,32 @@
+"""A nested tensor of a list of tensors: the list's are brought to its device.
+
+Source: `_nested_tensor_from_tensor_list` in aten/src/ATen/native/nested/NestedTensorFactories.cpp.
+"""
+
+from __future__ import annotations
+
+from windtunnel.seam.torch.dispatch.mode import Dispatch
+from windtunnel.seam.torch.dispatch.moves import move
+from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.tags import CPU, device_of
+
+DEVICE = 3
+"""The place of the device among the arguments."""
+
+
+def gathered(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """A nested tensor, on the device that is asked for or else on the list's."""
+    given = dict(zip(plan.names, args, strict=False)) | kwargs
+    tensors, device = given["list"], given.pop("device", None)
+    if device is not None:
+        target = dispatch.state.index(device) if device.type == "cuda" else CPU
+        with dispatch.parts:
+            given["list"] = [
+                tensor if device_of(tensor) == target else move(dispatch.state, tensor, target) for tensor in tensors
+            ]
+    return dispatch.general(plan, func, (given.pop("list"),), given)
+
+
+HANDLERS = {"aten::_nested_tensor_from_tensor_list": gathered}
+"""Operators with handlers of their own."""

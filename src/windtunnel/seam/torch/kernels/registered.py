@@ -1,0 +1,172 @@
+"""Kernels that the program registers for CUDA's dispatch keys (`torch.library`), of its own operators or of PyTorch's.
+
+Tensors of emulated GPUs have the CPU's keys. A kernel under CUDA is called by the dispatch mode; one above it, under
+AutogradCUDA or AutocastCUDA, by a kernel of ours under the CPU's key, which looks where the tensors live.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from windtunnel.errors import UnsupportedError
+from windtunnel.seam.patching import Patch
+from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
+from windtunnel.seam.torch.operators.plan import registered, tensors_in
+from windtunnel.seam.torch.operators.tables import BUILT_IN
+from windtunnel.seam.torch.state.state import State
+from windtunnel.seam.torch.tags import device_of
+
+C = torch._C
+Keys, Key = C.DispatchKeySet, C.DispatchKey
+Function = Callable[..., object]
+has_kernel: Callable[[str, str], bool] = C._dispatch_has_kernel_for_dispatch_key
+OVER_ALL = Keys(Key.AutogradXPU)
+"""The gradient of all devices that have no formula of their own."""
+
+
+class Place(NamedTuple):
+    """An operator and a key of the CPU that a kernel of ours is under."""
+
+    name: str
+    key: str
+
+
+ABOVE = {"AutogradCUDA": "AutogradCPU", "AutocastCUDA": "AutocastCPU"}
+"""CUDA's keys above its kernels, and the CPU's in their place."""
+
+
+def patches(state: State) -> list[Patch]:
+    """`Library.impl`, by which all of `torch.library` registers."""
+    stock: Function = torch.library.Library.impl
+    kernels = state.registered = Registered(state)
+
+    def impl(
+        library: torch.library.Library, op_name: object, fn: Function, dispatch_key: str = "", **options: bool
+    ) -> None:
+        stock(library, op_name, fn, dispatch_key, **options)
+        name = op_name.name() if isinstance(op_name, torch._ops.OpOverload) else str(op_name)
+        full = name if "::" in name else f"{library.ns}::{name}"
+        kernels.add(full, dispatch_key or library.dispatch_key, fn, options.get("with_keyset", False))
+
+    return [Patch(torch.library.Library, "impl", impl)]
+
+
+class Registered:
+    """What the program has registered, and our kernels above it, from `begin` to `unregister`."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.on_cpu: dict[Place, Function] = {}
+        self.choosers: dict[Place, Chooser] = {}
+        self.libraries: dict[str, torch.library.Library] = {}
+
+    def begin(self) -> None:
+        """Take in what was registered before the emulation."""
+        known: set[str] = torch.library._impls
+        for namespace, name, key in (entry.split("/") for entry in sorted(known)):
+            if key in ABOVE and namespace != "_":
+                place = Place(f"{namespace}::{name}", ABOVE[key])
+                if f"{namespace}/{name}/{place.key}" in known:  # which is out of reach beneath ours
+                    self.on_cpu[place] = _refuse(place)
+                self.choose(place)
+
+    def add(self, name: str, key: str, function: Function, with_keyset: bool) -> None:
+        """The program has registered a kernel."""
+        if key in ABOVE.values():
+            place = Place(name, key)
+            self.on_cpu[place] = function if with_keyset else lambda keys, *args, **kwargs: function(*args, **kwargs)
+            if place in self.choosers:
+                self.choose(place)
+        elif key in ABOVE:
+            self.choose(Place(name, ABOVE[key]))
+        elif key == "CUDA" and name.split("::")[0] in BUILT_IN and not _is_pytorchs(function):
+            self.state.overridden.add(name)
+            self.state.plans.clear()
+            if has_kernel(name, "CompositeImplicitAutograd"):  # of which a dispatch mode sees only the parts
+                self.choose(Place(name, "AutogradCPU"))
+
+    def choose(self, place: Place) -> None:
+        """Put a kernel of ours over what is under a key of the CPU."""
+        chooser = self.choosers.setdefault(place, Chooser(self, place))
+        namespace = place.name.split("::")[0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it replaces kernels on purpose
+            library = self.libraries.get(namespace) or torch.library.Library(namespace, "IMPL")
+            self.libraries[namespace] = library
+            stock: Function = library.m.impl  # type: ignore[union-attr]  # which is None once it is destroyed
+            stock(place.name, place.key, chooser, True)
+
+    def unregister(self) -> None:
+        """Take our kernels out again."""
+        for library in self.libraries.values():
+            library._destroy()
+        self.libraries.clear()
+        for chooser in self.choosers.values():
+            chooser.owner.clear()
+
+
+class Chooser:
+    """The kernel of an operator under a key of the CPU, which hands each call to the kernel of its tensors' device."""
+
+    def __init__(self, owner: Registered, place: Place) -> None:
+        self.place = place
+        self.owner = [owner]  # empty when the kernel is out: PyTorch keeps it for good, and it keeps no emulation
+
+    def __call__(self, keys: torch._C.DispatchKeySet, *args: object, **kwargs: object) -> object:
+        """Run the operator; `keys` are those of the dispatcher."""
+        name, key = self.place
+        func = _overload(name)
+        below = keys - Keys(getattr(Key, key))
+        on_device = any(device_of(t) >= 0 for t in tensors_in((*args, *kwargs.values())))
+        choose = self._autograd if key == "AutogradCPU" else self._autocast
+        return choose(func, below, on_device, args, kwargs)
+
+    def _autograd(
+        self, func: OpOverload, below: torch._C.DispatchKeySet, on_device: bool, args: Arguments, kwargs: Keywords
+    ) -> object:
+        name = self.place.name
+        if on_device and registered(name, "AutogradCUDA"):
+            return func.redispatch(below | Keys(Key.AutogradCUDA), *args, **kwargs)
+        if on_device and name in self.owner[0].state.overridden and registered(name, "CUDA"):
+            return func._op_dk(Key.CUDA, *args, **kwargs)
+        own = self.owner[0].on_cpu.get(self.place)
+        if own is not None:
+            return own(below | Keys(Key.AutogradCPU), *args, **kwargs)
+        return func.redispatch(below | OVER_ALL, *args, **kwargs)
+
+    def _autocast(
+        self, func: OpOverload, below: torch._C.DispatchKeySet, on_device: bool, args: Arguments, kwargs: Keywords
+    ) -> object:
+        autocast = self.owner[0].state.autocast
+        own = self.owner[0].on_cpu.get(self.place)
+        with autocast.without():
+            if on_device and torch.is_autocast_enabled("cuda"):
+                return func.redispatch(below | Keys(Key.AutocastCUDA), *args, **kwargs)
+            if own is not None and not on_device and torch.is_autocast_enabled("cpu"):
+                return own(below | Keys(Key.AutocastCPU), *args, **kwargs)
+        return func.redispatch(below, *args, **kwargs)
+
+
+def _refuse(place: Place) -> Function:
+    def refuse(*args: object, **kwargs: object) -> object:
+        raise UnsupportedError(
+            f"{place.name} has kernels under both {place.key} and CUDA's own key that were registered before the "
+            "emulation began: register them after it"
+        )
+
+    return refuse
+
+
+def _is_pytorchs(function: Function) -> bool:
+    return str(getattr(function, "__module__", "")).startswith("torch.")
+
+
+def _overload(name: str) -> OpOverload:
+    namespace, _, full = name.partition("::")
+    packet, _, overload = full.partition(".")
+    found: OpOverload = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+    return found

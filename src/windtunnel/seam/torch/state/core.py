@@ -1,0 +1,118 @@
+"""What every part of the state stands on: the machine, each thread's place, and the program's lines."""
+
+from __future__ import annotations
+
+import threading
+from time import thread_time_ns
+from typing import NamedTuple
+
+import torch
+
+from windtunnel.machine.clock import HostThread
+from windtunnel.machine.device import Device
+from windtunnel.machine.machine import Cost, Machine
+from windtunnel.machine.stream import Stream
+from windtunnel.seam.sites import Sites
+from windtunnel.seam.torch.tags import HOST_TAG, Tag
+
+
+class Apart(NamedTuple):
+    """A kernel that was computed apart from the machine: what a launch of it costs, and which of its tensors it writes.
+
+    `written` are positions among the tensors of its arguments.
+    """
+
+    name: str
+    cost: Cost
+    written: frozenset[int]
+
+
+class Local(threading.local):
+    """One thread's place: its device, its streams, its clock, and what the seam is doing there at the moment."""
+
+    device = 0
+    inner = False
+    explicit = False
+    fake_device: torch.device | None = None
+    half = False
+    valued = False  # in a rehearsal without data: whether device tensors are made with values
+    marked = False
+    apart: list[Apart] | None = None  # while a compiled graph's values are computed, the program's kernels in it
+    reason = ""
+    operators = 0  # how many are running, one in another; with `left_ns` and `covered_ns` for a `Meter`
+    covered_ns = 0
+    host: HostThread
+    streams: list[Stream]
+    callers: list[Stream] | None = None
+    nodes: dict[int, Stream] | None = None
+
+    def __init__(self, core: Core) -> None:
+        if threading.get_ident() != core.thread:
+            core.machine.turns.begin()
+        self.host = core.parents.pop(threading.get_ident(), core.machine.host)
+        self.streams = [device.default_stream for device in core.machine.devices]
+        self.handles: dict[
+            Stream, int
+        ] = {}  # by which a stream of the pool was made current, where that was its handle
+        self.left_ns = thread_time_ns()
+
+
+class Meter:
+    """Brings a thread's modelled clock up to what its processor time since the last operator says, times `factor`."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def charge(self, local: Local) -> None:
+        """Let the thread's host take what it worked since the last operator; nothing while one runs."""
+        if local.operators:
+            return
+        now_ns = thread_time_ns()
+        spent_ns = round((now_ns - local.left_ns) * self.factor)
+        local.left_ns = now_ns
+        local.host.now_ns += max(0, spent_ns - local.covered_ns)
+        local.covered_ns = max(0, local.covered_ns - spent_ns)
+
+
+class Core:
+    """What the parts of a `State` are given; the state is one itself."""
+
+    def __init__(self, machine: Machine, sites: Sites) -> None:
+        self.machine = machine
+        self.sites = sites
+        self.parents: dict[int, HostThread] = {}  # by a thread's number, until it begins
+        self.thread = threading.get_ident()
+        self.local = Local(self)
+        self.meter: Meter | None = None  # where the host's own work is measured
+
+    def host(self) -> HostThread:
+        """This thread's clock, brought up to now where the host's own work is measured."""
+        if self.meter is not None:
+            self.meter.charge(self.local)
+        return self.local.host
+
+    def site(self) -> int:
+        """The number of the program's line that is running."""
+        return self.sites.caller().site
+
+    def device(self, index: int) -> Device:
+        """The machine's device of the program's number `index`."""
+        return self.machine.devices[index]
+
+    def drain(self, device: Device) -> None:
+        """Give back the memory of storages that died."""
+        device.drain()
+
+    def number(self, tag: Tag) -> int:
+        """A number that names a storage in the trace; 0 for pageable host memory."""
+        if tag is HOST_TAG:
+            return 0
+        if not tag.number:
+            # Counted by thread, so that it does not depend on which thread happens to come first.
+            host = self.local.host
+            with self.machine.turns.lock:
+                if not tag.number:
+                    host.storages += 1
+                    tag.number = (host.index << 32) + host.storages
+        number: int = tag.number
+        return number

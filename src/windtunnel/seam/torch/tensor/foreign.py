@@ -1,0 +1,107 @@
+"""Kernels that the program brings itself: CUDA C++ is refused with a sentence that says why, Triton's are computed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import NoReturn
+
+import torch
+
+from windtunnel.errors import UnsupportedError
+from windtunnel.seam import foreign_kernels
+from windtunnel.seam.foreign_kernels import INSTEAD, WHY
+from windtunnel.seam.patching import Patch
+from windtunnel.seam.torch.state.state import State
+
+DIRECT_STORAGE = (
+    "_gds_register_buffer", "_gds_deregister_buffer", "_gds_register_handle", "_gds_deregister_handle",
+    "_gds_load_storage", "_gds_save_storage",
+)  # fmt: skip
+"""What the functions of torch.cuda.gds call."""
+TRITON = (
+    "triton.runtime.jit", "triton.runtime.interpreter", "triton.runtime.autotuner", "triton.runtime.driver",
+    "triton.testing",
+)  # fmt: skip
+"""Modules of Triton's in which something is replaced (`triton.surface`)."""
+
+
+def patches(state: State) -> list[Patch]:
+    """`torch.cuda.jiterator` and the like; others are patched when the program imports them (`MODULES`)."""
+    found = [
+        Patch(torch._C, "_cuda_jiterator_compile_and_launch_kernel", _jiterator),
+        Patch(torch._C, "_cuda_customAllocator", _allocator),
+        Patch(torch._C, "_cuda_changeCurrentAllocator", _allocator),
+        *(Patch(torch._C, name, _direct_storage) for name in DIRECT_STORAGE if hasattr(torch._C, name)),
+    ]
+    if hasattr(torch.cuda, "_compile_kernel"):
+        found.append(Patch(torch.cuda, "_compile_kernel", _kernel))
+    if hasattr(torch.cuda, "green_contexts"):
+        found.append(Patch(torch.cuda.green_contexts.GreenContext, "create", staticmethod(_green_context)))
+    return found
+
+
+def _direct_storage(*_: object) -> NoReturn:
+    raise UnsupportedError(
+        "torch.cuda.gds moves bytes between a disk and a GPU by cuFile, which emulated GPUs do not have: read the file "
+        "into host memory, and copy that"
+    )
+
+
+def _green_context(**_: object) -> NoReturn:
+    raise UnsupportedError(
+        "torch.cuda.green_contexts divides a GPU's multiprocessors by CUDA's driver, which emulated GPUs do not have: "
+        "use streams of different priority"
+    )
+
+
+def _allocator(*_: object) -> NoReturn:
+    raise UnsupportedError(
+        "torch.cuda.memory.CUDAPluggableAllocator calls functions of CUDA's driver, which emulated GPUs do not have: "
+        "leave PyTorch's own allocator in place"
+    )
+
+
+def _kernel(kernel_source: str, kernel_name: str, *_: object, **__: object) -> NoReturn:
+    raise UnsupportedError(f"torch.cuda._compile_kernel compiles {kernel_name!r} as CUDA C++, and {WHY}: {INSTEAD}")
+
+
+def _jiterator(code: str, name: str, *args: object) -> NoReturn:
+    raise UnsupportedError(f"torch.cuda.jiterator compiles {name!r} as CUDA C++, and {WHY}: {INSTEAD}")
+
+
+def _extension(module: ModuleType) -> list[Patch]:
+    """`load` and `load_inline`: sources for the CPU are compiled as ever, CUDA sources are not."""
+    stock: Callable[..., object] = module._jit_compile
+    is_cuda: Callable[[str], bool] = module._is_cuda_file
+
+    def compile(name: str, sources: str | Sequence[str], *args: object, **kwargs: object) -> object:
+        paths = [sources] if isinstance(sources, str) else list(sources)
+        found = [path for path in paths if is_cuda(path)]
+        if found:
+            raise UnsupportedError(
+                f"torch.utils.cpp_extension would compile CUDA sources for {name!r} ({', '.join(found)}), and "
+                f"{WHY}: give the extension sources for the CPU, {INSTEAD}"
+            )
+        return stock(name, sources, *args, **kwargs)
+
+    return [Patch(module, "_jit_compile", compile)]
+
+
+def _triton(name: str) -> Callable[[ModuleType], list[Patch]]:
+    """Kernels of Triton's run on its interpreter; what that takes is imported when the program imports Triton."""
+
+    def patches_of(module: ModuleType) -> list[Patch]:
+        found: list[Patch] = importlib.import_module("windtunnel.seam.torch.triton.surface").PATCHES[name](module)
+        return found
+
+    return patches_of
+
+
+MODULES: dict[str, Callable[[ModuleType], list[Patch]]] = {
+    "torch.utils.cpp_extension": _extension,
+    **foreign_kernels.MODULES,
+    **{name: _triton(name) for name in TRITON},
+}
+"""What is replaced in modules that the program may import later, by their names."""

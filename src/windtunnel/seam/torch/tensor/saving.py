@@ -1,0 +1,141 @@
+"""Checkpoints in a rehearsal without data: there is nothing to write, and a file that is there stays as it is.
+
+`torch.save` to a path is left out and noted, and so is a checkpoint of the Trainer. What would go on with the file it
+wrote (a buffer, safetensors, a distributed checkpoint) is refused before anything is opened.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Callable
+from types import ModuleType
+from typing import Protocol
+
+import torch
+
+from windtunnel.errors import UnsupportedError
+from windtunnel.seam.patching import Patch
+from windtunnel.seam.torch.dispatch.moves import transfer
+from windtunnel.seam.torch.state.state import State
+from windtunnel.seam.torch.tags import is_physically_meta, tag_of
+
+Tensor = torch.Tensor
+REFUSED = (
+    "{name} would write tensors of a device, and a rehearsal without data has no values for them: leave the checkpoint "
+    "out, end the rehearsal before it with --stop-after STEPS, or run with data"
+)
+
+
+class Copied(Protocol):
+    """The Trainer's copy of its state."""
+
+    taken_at: int
+    """At which line, where a GPU's tensors are in it."""
+
+    def synchronize(self) -> None:
+        """Wait for the copies."""
+
+
+def patches(state: State) -> list[Patch]:
+    """What a rehearsal without data replaces."""
+    if not state.no_data:
+        return []
+
+    def save(obj: object, f: object, *args: object, **kwargs: object) -> None:
+        if not lacks_values(obj):
+            stock(obj, f, *args, **kwargs)
+        elif isinstance(f, (str, os.PathLike)):
+            state.notes.note("assumed-value", state.site(), what="save", value=os.path.basename(os.fspath(f)))
+        else:
+            raise UnsupportedError(REFUSED.format(name="torch.save"))
+
+    stock: Callable[..., None] = torch.save
+    return [Patch(torch, "save", save)]
+
+
+class _Finder(pickle.Pickler):
+    """Goes through all that a checkpoint holds; a tensor ends the way, a device's without values the search."""
+
+    def persistent_id(self, obj: object) -> str | None:
+        if not isinstance(obj, Tensor):
+            return None
+        if is_physically_meta(obj) and tag_of(obj).device >= 0:
+            raise _FoundError
+        return "tensor"
+
+
+class _FoundError(Exception):
+    pass
+
+
+def lacks_values(obj: object) -> bool:
+    """Whether a device's tensor without values is in what shall be saved."""
+    try:
+        _Finder(io.BytesIO()).dump(obj)
+    except _FoundError:
+        return True
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return False  # what cannot be pickled is for the function that saves it to say
+    return False
+
+
+def _copied(state: State) -> Callable[[ModuleType], list[Patch]]:
+    """The Trainer's state is copied to the host, which takes its time, without values."""
+
+    def pinned(snapshot: Copied, tensor: Tensor) -> Tensor:
+        snapshot.taken_at = state.site()
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        transfer(state, tensor, host, non_blocking=True, late=False)
+        return host
+
+    return lambda module: [Patch(module.Snapshot, "_pinned", pinned)]
+
+
+def _not_written(state: State) -> Callable[[ModuleType], list[Patch]]:
+    """The Trainer's checkpoints of what a GPU holds are waited for, and not written."""
+
+    def replaced(module: ModuleType) -> list[Patch]:
+        stock = module.Checkpoints._write
+
+        def write(checkpoints: object, folder: os.PathLike[str], snapshot: Copied, metrics: object) -> None:
+            if not hasattr(snapshot, "taken_at"):  # all of it is on the host
+                stock(checkpoints, folder, snapshot, metrics)
+                return
+            snapshot.synchronize()
+            state.notes.note("assumed-value", snapshot.taken_at, what="save", value=os.path.basename(folder))
+
+        return [Patch(module.Checkpoints, "_write", write)]
+
+    return replaced
+
+
+def _refusing(*names: str) -> Callable[[ModuleType], list[Patch]]:
+    def replaced(module: ModuleType) -> list[Patch]:
+        return [Patch(module, name, _checked(f"{module.__name__}.{name}", getattr(module, name))) for name in names]
+
+    return replaced
+
+
+def _checked(name: str, stock: Callable[..., object]) -> Callable[..., object]:
+    def save(what: object, *args: object, **kwargs: object) -> object:
+        held = what.state_dict() if isinstance(what, torch.nn.Module) else what
+        if lacks_values(held):
+            raise UnsupportedError(REFUSED.format(name=name))
+        return stock(what, *args, **kwargs)
+
+    return save
+
+
+def modules(state: State) -> dict[str, Callable[[ModuleType], list[Patch]]]:
+    """The same in modules that the program may import later, by their names."""
+    if not state.no_data:
+        return {}
+    return {
+        "windtunnel.train.checkpoint": _copied(state),
+        "windtunnel.train.checkpoints": _not_written(state),
+        "safetensors.torch": _refusing("save", "save_file", "save_model"),
+        "torch.distributed.checkpoint": _refusing("save", "async_save"),
+        "torch.distributed.checkpoint.state_dict_saver": _refusing("save", "async_save"),
+    }

@@ -1,0 +1,58 @@
+"""`tensor.data = other` in a rehearsal without data, where a device's tensors are meta tensors and the host's are not.
+
+PyTorch sets the data of a tensor of one kind alone, and a module that is moved between kinds gets new parameters, of
+which its optimizer knows nothing. On CUDA the host's and the device's tensors are of one kind.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.parameter import UninitializedParameter
+
+from windtunnel.seam.patching import Patch
+from windtunnel.seam.torch.state.state import State
+from windtunnel.seam.torch.tags import disable_torch_function, is_physically_meta
+
+Tensor = torch.Tensor
+DENSE = (Tensor, torch.nn.Parameter, UninitializedParameter)
+stock: property = torch._C.TensorBase.data  # type: ignore[assignment]
+get_stock, set_stock = stock.__get__, stock.__set__
+swap_contents = torch._C._swap_tensor_impl
+
+
+def patches(state: State) -> list[Patch]:
+    """What a rehearsal without data replaces."""
+    if not state.no_data:
+        return []
+
+    def set_data(self: Tensor, value: Tensor) -> None:
+        if _two_kinds(self, value):
+            with torch._C._DisableTorchDispatch():  # no work of the program's
+                swap_contents(self, value.detach().requires_grad_(self.requires_grad))
+        else:
+            set_stock(self, value)
+
+    def compatible(*args: Tensor, **kwargs: Tensor) -> bool:  # Dynamo compares its signature with its own
+        tensor, other = (*args, *kwargs.values())
+        # A gradient lies where its parameter does: `Module._apply` moves the parameter first, and then sets it anew.
+        return bool(compatible_stock(tensor, other)) or (
+            _two_kinds(tensor, other) and isinstance(tensor, torch.nn.Parameter)
+        )
+
+    compatible_stock = torch._has_compatible_shallow_copy_type
+    return [
+        Patch(Tensor, "data", property(get_stock, set_data, doc=stock.__doc__)),
+        Patch(torch, "_has_compatible_shallow_copy_type", compatible),
+    ]
+
+
+def _two_kinds(tensor: Tensor, other: object) -> bool:
+    """Whether one of two dense tensors has values and the other, of a device, has none."""
+    with disable_torch_function():  # a parameter of a lazy module refuses to be looked at
+        return (
+            isinstance(other, Tensor)
+            and tensor.__class__ in DENSE
+            and other.__class__ in DENSE
+            and tensor.layout is torch.strided
+            and is_physically_meta(tensor) != is_physically_meta(other)
+        )

@@ -1,0 +1,117 @@
+"""`torch.FloatTensor`, `torch.cuda.FloatTensor` and their kin: the old names of "a tensor of that dtype there"."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from windtunnel.seam.patching import Patch
+from windtunnel.seam.torch.state.state import State
+from windtunnel.seam.torch.tags import device_of
+from windtunnel.seam.torch.tensor.factories import explicit
+from windtunnel.seam.torch.type_names import TYPE_NAMES
+
+
+def patches(state: State) -> list[Patch]:
+    """One class a dtype, in `torch` and in `torch.cuda`."""
+    warned: list[bool] = []
+    found = [Patch(torch.cuda, name, _tensor_type(name, dtype, warned)) for dtype, name in TYPE_NAMES.items()]
+    default = ["cpu"]  # the device of the default tensor type; what lies there is printed without its device
+    names = [name for name in TYPE_NAMES.values() if hasattr(torch, name)]
+    host = {name: _host_type(state, getattr(torch, name)) for name in names}
+    stock_default = torch._C._set_default_tensor_type
+
+    def set_default(t: object) -> None:
+        stock_default(getattr(t, "_wt_stock", t))
+
+    return [
+        *found,
+        *(Patch(torch, name, made) for name, made in host.items()),
+        Patch(torch._C, "_set_default_tensor_type", set_default),
+        Patch(torch, "set_default_tensor_type", _set_default(torch.set_default_tensor_type, default)),
+        Patch(torch._C, "_get_default_device", lambda: default[0]),
+    ]
+
+
+def _set_default(stock: Callable[..., None], default: list[str]) -> Callable[[object], None]:
+    def set_default_tensor_type(t: object) -> None:
+        name = t if isinstance(t, str) else getattr(t, "_wt_name", "")
+        if not name.startswith("torch.cuda."):
+            torch.set_default_device(None)
+            stock(t)
+            default[0] = "cpu"
+            return
+        stock(getattr(torch, name.rsplit(".", 1)[1]))
+        torch.set_default_device("cuda")
+        default[0] = "cuda"
+
+    return set_default_tensor_type
+
+
+NOT_RECOMMENDED = (
+    "The torch.cuda.*DtypeTensor constructors are no longer recommended. It's best to use methods such as "
+    "torch.tensor(data, dtype=*, device='cuda') to create tensors."
+)
+"""torch/csrc/tensor/python_tensor.cpp; said once."""
+
+
+def _host_type(state: State, stock: type[torch.Tensor]) -> object:
+    """PyTorch's own type object, for which a tensor on a device is none of its own: they are CPU tensors underneath."""
+    make = explicit(state, stock)
+
+    class Meta(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, stock) and device_of(instance) < 0
+
+        def __subclasscheck__(cls, subclass: type) -> bool:
+            return super().__subclasscheck__(subclass) or issubclass(subclass, stock)
+
+        def __call__(cls, *args: object, **kwargs: object) -> object:
+            return make(*args, **kwargs)
+
+        def __getattr__(cls, name: str) -> object:
+            return getattr(stock, name)
+
+        def __repr__(cls) -> str:
+            return repr(stock)
+
+    names = {"_wt_stock": stock, "__module__": stock.__module__, "__doc__": stock.__doc__}
+    return Meta(stock.__name__, (), names)
+
+
+def _tensor_type(name: str, dtype: torch.dtype, warned: list[bool]) -> object:
+    class Meta(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, torch.Tensor) and device_of(instance) >= 0 and instance.dtype is dtype
+
+        def __repr__(cls) -> str:
+            return f"<class 'torch.cuda.{name}'>"
+
+    class TensorType(metaclass=Meta):
+        """A constructor: sizes give an uninitialized tensor, a sequence one with its values."""
+
+        _wt_name = f"torch.cuda.{name}"
+
+        def __new__(  # type: ignore[misc]
+            cls, *args: Any, device: torch.device | str | int | None = None
+        ) -> torch.Tensor:
+            if torch.is_warn_always_enabled() or not warned:
+                warned.append(True)
+                warnings.warn(NOT_RECOMMENDED, stacklevel=2)
+            where = torch.device("cuda") if device is None else torch.device(device)
+            if len(args) == 1 and isinstance(args[0], torch.Tensor):
+                return args[0].to(where, dtype)
+            if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
+                return torch.tensor(args[0], dtype=dtype, device=where)
+            sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args
+            return torch.empty(*sizes if sizes else (0,), dtype=dtype, device=where)
+
+    # What PyTorch's own type objects answer.
+    TensorType.dtype = dtype  # type: ignore[attr-defined]
+    TensorType.is_cuda = True  # type: ignore[attr-defined]
+    TensorType.is_sparse = False  # type: ignore[attr-defined]
+    TensorType.__module__, TensorType.__name__, TensorType.__qualname__ = "torch.cuda", name, name
+    return TensorType

@@ -1,0 +1,186 @@
+"""A kernel's loads, stores and atomics: to the memory that `Memory` allows, by the interpreter's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from windtunnel.seam.torch.triton import values
+from windtunnel.seam.torch.triton.base import Base, Handle, Type
+from windtunnel.seam.torch.triton.values import Array
+
+SPINS = 1 << 17
+"""So often in a row one program looks at one place before it counts as waiting for a program that runs later."""
+
+
+class Descriptor(Protocol):
+    """A block of memory with its shape (`TensorDescHandle`)."""
+
+    def materialize_pointers(self, offsets: Sequence[Handle]) -> tuple[Handle, NDArray[np.bool_]]:
+        """The pointers of a block at these offsets, and which of them lie in the tensor."""
+
+
+class Accesses(Base):
+    """The builder's operations on memory."""
+
+    _spun: tuple[int, int] = (0, 0)
+
+    def create_masked_load(
+        self,
+        pointers: Handle,
+        mask: object,
+        other: Handle | None,
+        cache_modifier: object,
+        eviction_policy: object,
+        is_volatile: object,
+    ) -> Handle:
+        """A load: lanes that may not read get `other`."""
+        memory = self.now
+        dtype = pointers.get_element_ty()
+        kind = self._type(dtype)
+        data = pointers.data
+        lanes = _mask(mask, data)
+        self._watch_spinning(data)
+        physical, lanes = memory.load(data, lanes, kind.itemsize)  # type: ignore[arg-type]
+        default = np.zeros(data.shape, dtype=kind) if other is None else np.broadcast_to(other.data, data.shape)
+        if not memory.host:
+            return self._handle(np.array(default, dtype=kind), dtype)
+        self.work.block = max(self.work.block, data.size)
+        return self._handle(self._native.load(_solid(physical), _solid(lanes), _solid(default), kind), dtype)
+
+    def create_masked_store(
+        self, pointers: Handle, value: Handle, mask: object, cache_modifier: object, eviction_policy: object
+    ) -> object:
+        """A store: lanes that may not write are left out."""
+        memory = self.now
+        data = pointers.data
+        stored = np.ascontiguousarray(np.broadcast_to(value.data, data.shape))
+        raw = stored.reshape(-1).view(np.uint8)
+        physical, lanes = memory.store(data, _mask(mask, data), stored.dtype.itemsize, raw)  # type: ignore[arg-type]
+        if memory.dry or not memory.host:
+            return None
+        return self._native.store(_solid(physical), stored, _solid(lanes))
+
+    def create_atomic_cas(self, pointer: Handle, expected: Handle, value: Handle, sem: object, scope: object) -> Handle:
+        """Compare and exchange."""
+        lanes = np.ones(pointer.data.shape, dtype=np.bool_)
+        physical, lanes = self._atomic(pointer, lanes, value, sem, True)
+        memory = self.now
+        if memory.dry or not memory.host or not lanes.all():
+            return self._handle(self._seen(physical, lanes, value), expected.dtype.scalar)
+        sem = self._builder.ir_sem_to_interpreter_sem[sem]
+        shape = physical.shape
+        found = self._native.atomic_cas(_solid(physical), _wide(expected, shape), _wide(value, shape), sem)
+        return self._handle(found, expected.dtype.scalar)
+
+    def create_atomic_rmw(
+        self, operation: object, pointer: Handle, value: Handle, mask: Handle, sem: object, scope: object
+    ) -> Handle:
+        """Read, modify, write."""
+        exchange = operation == self._ir.ATOMIC_OP.XCHG
+        physical, lanes = self._atomic(pointer, _mask(mask, pointer.data), value, sem, not exchange)
+        memory = self.now
+        dtype = value.dtype.scalar
+        if memory.dry or not memory.host:
+            return self._handle(self._seen(physical, lanes, value), dtype)
+        if values.is_packed(dtype.name) and not exchange:
+            return self._packed_atomic(operation, physical, lanes, value)
+        known = self._builder
+        found = self._native.atomic_rmw(
+            known.ir_rmw_op_to_interpreter_rmw_op[operation], _solid(physical), _wide(value, physical.shape),
+            _solid(lanes), known.ir_sem_to_interpreter_sem[sem],
+        )  # fmt: skip
+        return self._handle(found, dtype)
+
+    def create_descriptor_reduce(
+        self, kind: object, descriptor: Descriptor, value: Handle, offsets: Sequence[Handle]
+    ) -> None:
+        """An atomic on a block of a tensor descriptor; what lies outside its shape is left out."""
+        pointers, mask = descriptor.materialize_pointers(offsets)
+        operation = getattr(self._ir.ATOMIC_OP, self._atomic_name(kind, value.dtype.scalar))
+        lanes = self._handle(mask, self._language.int1)
+        self.create_atomic_rmw(operation, pointers, value, lanes, self._ir.MEM_SEMANTIC.RELAXED, None)
+
+    @staticmethod
+    def _atomic_name(kind: object, dtype: Type) -> str:
+        """Triton's name of the atomic on single elements (`DescriptorReduceKind` in TritonAttrDefs.td)."""
+        name = str(kind).rpartition(".")[2]
+        if name == "ADD" and dtype.is_floating():
+            return "FADD"
+        unsigned = name in ("MIN", "MAX") and dtype.name.startswith("uint")
+        return f"U{name}" if unsigned else name
+
+    def _atomic(
+        self, pointer: Handle, lanes: NDArray[np.bool_], value: Handle, sem: object, reads: bool
+    ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+        memory = self.now
+        data = pointer.data
+        self._watch_spinning(data)
+        found = memory.atomic(data, lanes, value.data.dtype.itemsize, reads)  # type: ignore[arg-type]
+        if data.size == 1 and lanes.all():
+            orders = self._ir.MEM_SEMANTIC
+            if sem in (orders.ACQUIRE, orders.ACQUIRE_RELEASE):
+                memory.acquire(int(data.reshape(-1)[0]))
+            if sem in (orders.RELEASE, orders.ACQUIRE_RELEASE):
+                memory.release(int(data.reshape(-1)[0]))
+        return found
+
+    def _seen(self, physical: NDArray[np.uint64], lanes: NDArray[np.bool_], value: Handle) -> Array:
+        """What stands there now, where nothing is to be changed."""
+        memory = self.now
+        nothing = np.zeros(physical.shape, dtype=value.data.dtype)
+        if not memory.host:
+            return nothing
+        found: Array = self._native.load(_solid(physical), _solid(lanes), nothing, nothing.dtype)
+        return found
+
+    def _packed_atomic(
+        self, operation: object, physical: NDArray[np.uint64], lanes: NDArray[np.bool_], value: Handle
+    ) -> Handle:
+        """An atomic addition of numbers that are kept as integers, one lane after the other."""
+        if operation != self._ir.ATOMIC_OP.FADD:
+            raise NotImplementedError(
+                f"atomic {operation} of {value.dtype.scalar.name} not supported in interpreter mode"
+            )
+        name = value.dtype.scalar.name
+        added = values.widened(_wide(value, physical.shape), name)
+        found = np.zeros(physical.shape, dtype=value.data.dtype)
+        one = np.ones(1, dtype=np.bool_)
+        for at in np.argwhere(lanes):
+            place = tuple(at)
+            address = physical[place].reshape(1)
+            now = self._native.load(address, one, found[place].reshape(1), found.dtype)
+            found[place] = now[0]
+            total = values.narrowed(values.widened(now, name) + added[place], name)
+            self._native.store(address, total, one)
+        return self._handle(found, value.dtype.scalar)
+
+    def _watch_spinning(self, pointers: Array) -> None:
+        if pointers.size != 1:
+            return
+        address = int(pointers.reshape(-1)[0])
+        count = self._spun[1] + 1 if self._spun[0] == address else 0
+        self._spun = address, count
+        if count > SPINS:
+            raise NotImplementedError("a wait for a program that runs later not supported in interpreter mode")
+
+    def _without_number(self, source: Handle, dtype: Type) -> Handle:
+        """A pointer as a number: the address alone."""
+        low = np.bitwise_and(source.data, np.uint64((1 << 48) - 1), dtype=np.uint64)
+        return self._handle(low.view(self._type(dtype)), dtype.scalar)
+
+
+def _mask(mask: object, pointers: Array) -> NDArray[np.bool_]:
+    data = mask if isinstance(mask, np.ndarray) else mask.data  # type: ignore[attr-defined]
+    return np.broadcast_to(np.asarray(data, dtype=np.bool_), pointers.shape)
+
+
+def _solid(data: Array) -> Array:
+    return np.ascontiguousarray(data)
+
+
+def _wide(handle: Handle, shape: tuple[int, ...]) -> Array:
+    return np.ascontiguousarray(np.broadcast_to(handle.data, shape))

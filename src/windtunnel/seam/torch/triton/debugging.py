@@ -1,0 +1,49 @@
+"""What a kernel says and asserts: `device_print` in CUDA's form, and `device_assert`, which ends the context."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from windtunnel.seam.torch.triton import values
+from windtunnel.seam.torch.triton.base import Base, Handle
+from windtunnel.seam.torch.triton.memory import AssertedError
+
+
+class Debugging(Base):
+    """The builder's operations that are for the programmer's eyes."""
+
+    def create_print(self, prefix: str, hexadecimal: bool, given: Sequence[Handle], signed: Sequence[bool]) -> None:
+        """`device_print`: one line for each element (lib/Conversion/TritonGPUToLLVM/PrintOpToLLVM.cpp of Triton)."""
+        if self.now.dry:
+            return
+        program = "pid ({}, {}, {})".format(*self._builder.grid_idx)
+        if not given:
+            print(program + prefix)
+        for operand, handle in enumerate(given):
+            name = handle.dtype.scalar.name
+            data = values.widened(handle.data, name) if values.is_packed(name) else handle.data
+            which = f"(operand {operand}) " if len(given) > 1 else ""
+            widths = [math.ceil(math.log10(size)) for size in data.shape] if _is_block(data) else []
+            for place, element in np.ndenumerate(data):
+                index = ", ".join(f"{at:{width}}" for at, width in zip(place, widths, strict=False))
+                print(f"{program} idx ({index}){prefix}{which}{_printed(element, hexadecimal)}")
+
+    def create_assert(self, condition: Handle, message: str) -> None:
+        """`device_assert` of a kernel that is compiled for debugging."""
+        if self.now.host and not np.all(condition.data):
+            raise AssertedError(message, self.line())
+
+
+def _is_block(data: values.Array) -> bool:
+    return data.ndim > 1 or data.size > 1
+
+
+def _printed(element: np.generic, hexadecimal: bool) -> str:
+    """A number as C's printf writes it."""
+    if hexadecimal:
+        raw = int.from_bytes(element.tobytes(), "little")
+        return f"0x{raw:0{2 * element.itemsize}x}"
+    return f"{float(element):f}" if element.dtype.kind == "f" else str(int(element))

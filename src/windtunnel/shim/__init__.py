@@ -1,0 +1,136 @@
+"""What a program's own Python does so that the emulation begins: an import hook, and a note about how it ended.
+
+Imported at the start of every Python under `windtunnel run`, whatever that program is, so this module imports next to
+nothing. The two folders beside it are put first on PYTHONPATH (a `sitecustomize` that calls `begin`) and on PATH (an
+`nvidia-smi` that shows the emulated GPUs).
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from functools import partial
+from types import TracebackType
+
+from windtunnel.import_hook import FRAMEWORKS, hook
+from windtunnel.variables import FOLDER, FORKSERVER, MEASURE
+
+DOES_NOT_FIT = 65
+REFUSED = 66
+REFUSED_KERNELS = ("cupy", "numba.cuda")
+"""The keys of `seam.foreign_kernels.MODULES`, which is imported only beside one of these."""
+REFUSALS = ("windtunnel.errors.UnsupportedError", "windtunnel.errors.HostMemoryError")
+
+
+def begin() -> None:
+    """Arrange that this Python emulates GPUs as soon as it has a framework for them, or that it measures real ones."""
+    if address := os.environ.pop(FORKSERVER, None):
+        from windtunnel import forkserver
+
+        forkserver.serve(address)
+    atexit.register(_note_uncaught)
+    if MEASURE in os.environ:
+        hook({"torch": measure})
+        return
+    _hide_our_frames()
+    hook(
+        {name: partial(install, name) for name in FRAMEWORKS}
+        | {name: partial(refuse, name) for name in REFUSED_KERNELS}
+    )
+
+
+def refuse(library: str) -> None:
+    """Let a library that compiles CUDA say that it cannot here, also in a program without a framework."""
+    from windtunnel.session import refuse_kernels
+
+    refuse_kernels(sys.modules[library])
+
+
+def install(framework: str) -> None:
+    """Start the emulation that the environment describes; end the program with one sentence when that cannot be.
+
+    What has a framework's name and is another module is the program's own affair, as it is where there are GPUs.
+    """
+    module = sys.modules.get(framework)
+    if not hasattr(module, FRAMEWORKS[framework]):
+        _leave_note("shadow", f"{framework}\n{getattr(module, '__file__', None)}")
+        return
+    from windtunnel.errors import UnsupportedError, UsageError
+    from windtunnel.session import install_from_environment
+
+    try:
+        install_from_environment(framework)
+    except (UsageError, UnsupportedError) as error:
+        code = REFUSED if isinstance(error, UnsupportedError) else 2
+        note_outcome(code, str(error))
+        print(f"windtunnel: {error}", file=sys.stderr)
+        raise SystemExit(code) from None
+
+
+def measure() -> None:
+    """Record what this process does on real GPUs, for the run whose folder the environment names."""
+    from windtunnel.measure import record
+
+    folder = os.environ.get(FOLDER)
+    if folder:
+        record.when_cuda_begins(folder)
+
+
+def _hide_our_frames() -> None:
+    """Let the traceback of an exception that nobody caught be the one of real hardware, without the lines in here."""
+    show = sys.excepthook
+
+    def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        error: BaseException | None = value
+        seen: set[int] = set()
+        while error is not None and id(error) not in seen:
+            seen.add(id(error))
+            error.__traceback__ = without_our_frames(error.__traceback__)
+            error = error.__cause__ or error.__context__
+        show(kind, value, value.__traceback__)
+
+    sys.excepthook = excepthook
+
+
+def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of windtunnel and those through which PyTorch goes on from there to C++."""
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    kept = []
+    inside = False
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        inside = file.startswith(ours) or (inside and file.endswith(os.path.join("torch", "_ops.py")))
+        if not inside:
+            kept.append(trace)
+        trace = trace.tb_next
+    following = None
+    for entry in reversed(kept):
+        entry.tb_next = following
+        following = entry
+    return following
+
+
+def note_outcome(code: int, text: str) -> None:
+    """Tell `windtunnel run` with which code it should end, should the program fail."""
+    _leave_note("outcome", f"{code}\n{text}")
+
+
+def _leave_note(kind: str, text: str) -> None:
+    folder = os.environ.get(FOLDER)
+    if folder and os.path.isdir(folder):
+        with open(os.path.join(folder, f"{os.getpid()}.{kind}"), "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+
+
+def _note_uncaught() -> None:
+    """Look at the exception that ended the program, if one did: CPython leaves it in `sys`."""
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        return
+    # torch.multiprocessing and other launchers put a child's traceback into the text of an exception of their own.
+    text = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+    if any(name in text for name in REFUSALS):
+        note_outcome(REFUSED, str(error))
+    elif "OutOfMemoryError: CUDA out of memory" in text:
+        note_outcome(DOES_NOT_FIT, str(error))

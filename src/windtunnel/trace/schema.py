@@ -1,0 +1,114 @@
+"""What a saved trace holds, as types: a file is held to them before anything is built of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+from msgspec import Meta
+
+from windtunnel.trace.operation import Hazard, Lane, Note, Signature, Site
+
+Count = Annotated[int, Meta(ge=0, le=1 << 62)]
+Text = Annotated[str, Meta(max_length=1 << 16)]
+Band = Annotated[float, Meta(ge=0, le=1000)]
+"""A relative error: neither infinite nor not a number, since reports print times that it spans."""
+
+
+class GpuFacts(TypedDict, total=False):
+    """One device as `gpus.describe` writes it down."""
+
+    key: str
+    name: str
+    compute_capability: tuple[int, int]
+    memory_bytes: Count
+    memory_bandwidth_bytes_per_s: Annotated[float, Meta(gt=0)]
+    sm_count: Annotated[int, Meta(gt=0)]
+    peak_flops: dict[str, Annotated[float, Meta(gt=0)]]
+
+
+class DeviceFacts(TypedDict, total=False):
+    """A device's totals at the end of the run."""
+
+    physical: Annotated[int, Meta(ge=0, lt=1 << 16)]
+    memory_bytes: Count
+    context_bytes: Count
+    allocated_bytes: Count
+    reserved_bytes: Count
+    peak_allocated_bytes: Count | None
+    peak_reserved_bytes: Count | None
+    peak_at_most_bytes: Count | None
+    peak_band: Band | None
+    peak_unsure: str
+    retries: Count
+    out_of_memory: Count
+    asked: list[str]
+
+
+class Replay(TypedDict):
+    """What a setting of the allocator would have made of a device's history."""
+
+    device: int
+    setting: str
+    peak_reserved_bytes: Count
+    out_of_memory: Count
+
+
+class Facts(TypedDict, total=False):
+    """`Trace.facts`; what is not named here is not read by windtunnel."""
+
+    source: str
+    band: Band | None
+    gpus: list[GpuFacts]
+    devices: list[DeviceFacts]
+    options: dict[str, object]
+    versions: dict[str, str]
+    program: str
+    rank: Annotated[int, Meta(ge=0)]
+    world_size: Annotated[int, Meta(ge=0)] | None
+    cuda_version: tuple[int, int] | None
+    exit_code: int
+    interrupted: bool
+    frameworks: list[str]
+    incomplete: bool
+    unwritten: str
+    processes: Annotated[int, Meta(ge=1)]
+    not_decidable: list[str]
+    replays: list[Replay]
+    library_streams: dict[str, str]
+    retimed_from: list[str]
+    compile_ns: Count
+    memory_segments: list[dict[str, object]]
+    memory_pools: list[object]
+    memory_from_start: bool
+    history_allocations: Count
+    allocator_settings: dict[str, object]
+    program_files: list[str]
+
+
+class Entries(TypedDict, total=False):
+    """New entries of the tables, in a journal."""
+
+    lanes: list[object]
+    signatures: list[object]
+    sites: list[object]
+    hazards: list[object]
+    notes: list[object]
+
+
+class Tables(TypedDict):
+    """The tables that rows refer to by number."""
+
+    lanes: list[Lane]
+    signatures: list[Signature]
+    sites: list[Site]
+    hazards: list[Hazard]
+    notes: list[Note]
+
+
+class Header(Tables, total=False):
+    """The line of JSON in a saved trace."""
+
+    facts: dict[str, object]
+    rows: Count
+    memory: Count
+    sources: dict[str, dict[str, str]]
