@@ -1,4 +1,4 @@
-"""windtunnel: the stand-in for GPUs. Run, time, check and train CUDA programs on a machine that has none.
+"""windtunnel: the wind tunnel for GPU programs. Run, time, check and train CUDA code on a machine without a GPU.
 
 PYTEST_DONT_REWRITE: workers of pytest-xdist have imported this package before pytest starts.
 """

@@ -17,7 +17,14 @@ Errors that a framework would raise on real hardware are the framework's own cla
 
 from __future__ import annotations
 
+FORMER_NAME = "understudy"
+"""What windtunnel was called until 0.1.0: its traces, caches and settings are refused by `renamed`."""
 ON_WINDOWS = "Windows itself is not supported: install windtunnel in WSL (`wsl --install`), where it runs as on Linux"
+
+
+def renamed(what: str, instead: str) -> str:
+    """The sentence that refuses what belongs to the former name, and says what to do instead."""
+    return f"{what} belongs to {FORMER_NAME}, which is called windtunnel now: {instead}"
 
 
 class WindtunnelError(Exception):

@@ -160,7 +160,7 @@ def _decide(arguments: argparse.Namespace) -> Gpus:
 
 
 def _setting(name: str, defaults: dict[str, object]) -> Any:
-    return os.environ.get(f"WINDTUNNEL_{name.replace('-', '_').upper()}") or defaults.get(name)
+    return os.environ.get(settings.variable(name)) or defaults.get(name)
 
 
 def _install(framework: str) -> None:

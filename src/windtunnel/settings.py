@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 
 from windtunnel import faults, foreign
-from windtunnel.errors import FileFormatError, UsageError
+from windtunnel.errors import FORMER_NAME, FileFormatError, UsageError, renamed
 
 TEXT = (str,), "a string"
 SWITCH = (bool,), "true or false"
@@ -42,13 +43,22 @@ NAMES = tuple(KINDS)
 LISTS = tuple(name for name, kind in KINDS.items() if kind is LIST)
 
 
+def variable(name: str, prefix: str = "windtunnel") -> str:
+    """The environment variable that sets what is called `name` in the table and, behind two hyphens, in a command."""
+    return f"{prefix}_{name.replace('-', '_')}".upper()
+
+
 def read(start: Path | None = None) -> dict[str, object]:
     """The settings that hold in `start` (the current folder when None), by name with hyphens; empty when none are set.
 
     Raises:
-        UsageError: the current folder was removed.
+        UsageError: the current folder was removed, or a variable of the former name is set.
         FileFormatError: the file is not TOML, or sets something that does not exist, or to a value of another type.
     """
+    for name in NAMES:
+        former = variable(name, FORMER_NAME)
+        if former in os.environ:
+            raise UsageError(renamed(f"the variable {former}", f"set {variable(name)}"))
     try:
         folder = (start or Path.cwd()).resolve()
     except FileNotFoundError:
@@ -59,16 +69,23 @@ def read(start: Path | None = None) -> dict[str, object]:
     return {}
 
 
+def _hyphens(name: object) -> str:
+    return str(name).replace("_", "-")
+
+
 def _table(path: Path) -> dict[str, object]:
     try:
         data = foreign.from_toml(path)
     except PermissionError:
         return {}
     tool = data.get("tool", {})
+    former = tool.get(FORMER_NAME) if isinstance(tool, dict) else None
+    if isinstance(former, dict) and any(_hyphens(name) in NAMES for name in former):  # another package has that name
+        raise FileFormatError(renamed(f"{path}: the table [tool.{FORMER_NAME}]", "rename it to [tool.windtunnel]"))
     table = tool.get("windtunnel", {}) if isinstance(tool, dict) else {}
     if not isinstance(table, dict):
         raise FileFormatError(f"{path}: tool.windtunnel must be a table, [tool.windtunnel]")
-    settings = {str(name).replace("_", "-"): value for name, value in table.items()}
+    settings = {_hyphens(name): value for name, value in table.items()}
     if isinstance(settings.get("fault"), list):  # an array of tables, [[tool.windtunnel.fault]], says the same
         settings["fault"] = [faults.described(one) if isinstance(one, dict) else one for one in settings["fault"]]
     for name in settings.keys() - set(NAMES):

@@ -65,7 +65,7 @@ class Commands(click.Group):
 )
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def group() -> None:
-    """The stand-in for GPUs: run, time, check and train CUDA programs on a machine that has none."""
+    """The wind tunnel for GPU programs: run, time, check and train CUDA code on a machine without a GPU."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -14,6 +14,7 @@ from windtunnel.cost import measured
 from windtunnel.errors import UsageError
 from windtunnel.gpus import versions
 from windtunnel.seam.host_memory import parse_size
+from windtunnel.settings import variable
 from windtunnel.trace.plain import Json
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -92,11 +93,7 @@ def _size(context: click.Context, parameter: click.Parameter, value: object) -> 
 
 
 def _choice(name: str, values: tuple[str, ...], help: str) -> Callable[[F], F]:
-    return click.option(f"--{name}", type=click.Choice(values), envvar=_variable(name), help=help)
-
-
-def _variable(name: str) -> str:
-    return f"WINDTUNNEL_{name.replace('-', '_').upper()}"
+    return click.option(f"--{name}", type=click.Choice(values), envvar=variable(name), help=help)
 
 
 def _gpus_option(default: str) -> Callable[[F], F]:

@@ -14,9 +14,9 @@ from windtunnel import launch, planning
 from windtunnel.cli._options import assume_option, cuda_version_option, curves_option, seed_option
 from windtunnel.cli._paths import require_writable
 from windtunnel.cli._progress import Progress
-from windtunnel.errors import UsageError
+from windtunnel.errors import UsageError, renamed
 from windtunnel.planning import formats
-from windtunnel.planning.cache import default_folder
+from windtunnel.planning.cache import default_folder, former_folder
 from windtunnel.planning.planner import Question
 from windtunnel.planning.pools import BACKENDS
 from windtunnel.planning.rows import GOALS, Work, parse_prices
@@ -110,6 +110,8 @@ def command(program: str, arguments: tuple[str, ...], **options: Any) -> int:
     question = _question(program, arguments, options)
     launch.require_framework(question.program)
     work = Work(options["steps"], options["samples"], parse_prices(options["price"]), options["goal"])
+    if (former := former_folder()) is not None:
+        click.echo(f"windtunnel: {renamed(f'the plan cache {former}', 'it is not read, and can be removed')}", err=True)
     with Progress(question, work, quiet=options["quiet"]) as progress:
         made = planning.make(
             question,

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import platformdirs
 
+from windtunnel.errors import FORMER_NAME
 from windtunnel.planning.measurement import Measurement
 from windtunnel.trace.plain import Json
 
@@ -40,6 +41,12 @@ PASSING_PREFIXES = ("SSH_", "XDG_", "VSCODE_", "KITTY_", "ITERM_", "WEZTERM_", "
 def default_folder() -> Path:
     """Where plans keep their rehearsals: in the user's cache folder."""
     return Path(platformdirs.user_cache_dir("windtunnel")) / "plans"
+
+
+def former_folder() -> Path | None:
+    """Where plans kept their rehearsals under the former name, if that is still there; nothing reads it."""
+    folder = Path(platformdirs.user_cache_dir(FORMER_NAME)) / "plans"
+    return folder if folder.is_dir() else None
 
 
 def key_of(parts: Json, environment: Mapping[str, str]) -> str:

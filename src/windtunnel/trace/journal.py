@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 
 from windtunnel import foreign
-from windtunnel.errors import FileFormatError
+from windtunnel.errors import FORMER_NAME, FileFormatError, renamed
 from windtunnel.trace.plain import Json
 from windtunnel.trace.rows import WIDTH
 from windtunnel.trace.schema import Entries
@@ -67,6 +67,8 @@ def read(path: str | Path) -> tuple[Trace, bool]:
         OSError: the file cannot be read.
     """
     data = foreign.read_bytes(path)
+    if data.startswith(FORMER_NAME.encode()):
+        raise FileFormatError(renamed(f"the journal {path}", "run the program again"))
     if not data.startswith(MAGIC):
         raise FileFormatError(f"{path} has no records that this version of windtunnel can read: run the program again")
     header: Json = {name: [] for name in TABLE_NAMES}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from windtunnel import foreign
-from windtunnel.errors import FileFormatError
+from windtunnel.errors import FORMER_NAME, FileFormatError, renamed
 from windtunnel.trace.operation import UNKNOWN_SITE, Hazard, Kind, Lane, Note, Signature, Site
 from windtunnel.trace.plain import Json
 from windtunnel.trace.rows import WIDTH, Row, Rows
@@ -273,6 +273,8 @@ class Trace:
         magic, header = parts[:2]
         size = len(magic) + len(header) + 2
         del start, parts
+        if magic.startswith(FORMER_NAME.encode()):
+            raise FileFormatError(renamed(f"the trace {path}", "record it again with `windtunnel run --trace`"))
         if magic.decode(errors="replace") != MAGIC:
             raise FileFormatError(
                 f"{path} says {magic[:40].decode(errors='replace')!r} where this windtunnel reads {MAGIC!r}; "
