@@ -38,16 +38,16 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def typed(line: str, clone: Path, **more: str) -> str:
-    """What a line prints in the clone, with nothing of this environment's; it must end well."""
+def typed(line: str, clone: Path, **more: str) -> None:
+    """Type a line in the clone, with nothing of this environment's; it must end well and print what it should."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("WINDTUNNEL_", "PYTHON", "MAKE"))}
     done = subprocess.run(
         line, shell=True, cwd=clone, env={**kept, "OMP_NUM_THREADS": "1", **more},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, f"{line}\n{done.stdout}"
-    assert re.search(PRINTED.get(line, ""), done.stdout, re.MULTILINE), f"{line}\n{done.stdout}"
-    return done.stdout
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, f"{line}\n{printed}"
+    assert re.search(PRINTED.get(line, ""), printed, re.MULTILINE), f"{line}\n{printed}"
 
 
 def test_the_lines_for_developers(clone: Path) -> None:

@@ -1,4 +1,4 @@
-"""The former name stands nowhere in the tree but in the constant that refuses it, and what it left behind is refused."""
+"""The former name stands only in the constant that refuses it, and what was left behind under it is refused."""
 
 import gzip
 import subprocess
