@@ -1,10 +1,14 @@
 # Every target works on a fresh machine that has Python 3.11 or newer and make: the first one creates the environment.
 # Nothing needs root or a system package. Variables: PYTHON (which Python), TORCH (another version of torch, in an
-# environment of its own), JOBS (test processes), ARGS (passed on to the command).
+# environment of its own), JOBS (test processes), ARGS (passed on to the command), NEWEST (any value: the libraries of the
+# other frameworks and of compilers at the newest versions that pip finds, in environments of their own).
 
 TORCH ?=
+NEWEST ?=
+export NEWEST
 JOBS ?= 2
 ARGS ?=
+OF := $(if $(NEWEST),newest-)
 VENV := .venv$(if $(TORCH),-torch-$(TORCH))
 RUN := $(VENV)/bin/python
 EXTRAS := torch,report,dev,integrations
@@ -84,41 +88,41 @@ test-all: check test test-long dist experiments experiment-pages docs test-kill 
 
 # Each other framework has an environment of its own: they pin one another's dependencies.
 test-jax test-tensorflow: test-%: environment-%
-	.venv-$*/bin/python -m pytest -q -n $(JOBS) tests/on_$* tests/frameworks $(ARGS)
+	.venv-$(OF)$*/bin/python -m pytest -q -n $(JOBS) tests/on_$* tests/frameworks $(ARGS)
 
 # Triton is of the version that torch's CUDA wheels of constraints.txt require.
 test-compile: environment-compile
-	.venv-compile/bin/python -m pytest -q -n $(JOBS) tests/on_triton tests/on_compile $(ARGS)
+	.venv-$(OF)compile/bin/python -m pytest -q -n $(JOBS) tests/on_triton tests/on_compile $(ARGS)
 
 # XLA's GPU compiler (no GPU or driver needed), of jax's version.
 test-xla: environment-xla
-	.venv-xla/bin/python -m pytest -q -n $(JOBS) tests/on_xla $(ARGS)
+	.venv-$(OF)xla/bin/python -m pytest -q -n $(JOBS) tests/on_xla $(ARGS)
 
 test-plan-backends:
-	@PYTHON="$(PYTHON)" tools/environment .venv-clusters torch,dask,ray,dev
-	.venv-clusters/bin/python -m pytest -q tests/on_clusters $(ARGS)
+	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)clusters torch,dask,ray,dev
+	.venv-$(OF)clusters/bin/python -m pytest -q tests/on_clusters $(ARGS)
 
 test-mxnet: environment-mxnet
-	.venv-mxnet/bin/python -m pytest -q -n $(JOBS) tests/on_mxnet tests/frameworks $(ARGS)
+	.venv-$(OF)mxnet/bin/python -m pytest -q -n $(JOBS) tests/on_mxnet tests/frameworks $(ARGS)
 
 # What the tests of other frameworks and of compilers need, so that it can be installed while other tests run.
 environments: environment-jax environment-tensorflow environment-mxnet environment-compile environment-xla
 
 environment-jax environment-tensorflow: environment-%:
-	@PYTHON="$(PYTHON)" tools/environment .venv-$* $*,dev
+	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)$* $*,dev
 
 environment-mxnet:
-	@PYTHON="$(or $(PYTHON),python3.11 python3)" tools/environment .venv-mxnet mxnet,dev
+	@PYTHON="$(or $(PYTHON),python3.11 python3)" tools/environment .venv-$(OF)mxnet mxnet,dev
 
 environment-compile:
-	@PYTHON="$(PYTHON)" tools/environment .venv-compile torch,report,compile,dev
+	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)compile torch,report,compile,dev
 
 environment-xla:
-	@PYTHON="$(PYTHON)" tools/environment .venv-xla jax,xla,dev
+	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)xla jax,xla,dev
 
 test-together:
-	@PYTHON="$(PYTHON)" tools/environment .venv-together all,dev
-	.venv-together/bin/python -m pytest -q tests/together $(ARGS)
+	@PYTHON="$(PYTHON)" tools/environment .venv-$(OF)together all,dev
+	.venv-$(OF)together/bin/python -m pytest -q tests/together $(ARGS)
 
 test-kill: environment
 	$(RUN) tests/train/kill.py --kills 200
@@ -161,7 +165,7 @@ bench-train:
 	.venv-bench/bin/python benchmarks/bench_train.py $(ARGS)
 
 bench-compiled: environment-compile
-	.venv-compile/bin/python benchmarks/bench_compiled.py $(ARGS)
+	.venv-$(OF)compile/bin/python benchmarks/bench_compiled.py $(ARGS)
 
 bench-operators: environment
 	$(RUN) benchmarks/bench_operators.py $(ARGS)
@@ -241,11 +245,11 @@ differential-operators: environment
 
 # ARGS="--functions 7" compiles the function of one seed again.
 differential-compiled: environment-compile
-	OMP_NUM_THREADS=1 .venv-compile/bin/python -W ignore tools/differential/compiled.py $(ARGS)
+	OMP_NUM_THREADS=1 .venv-$(OF)compile/bin/python -W ignore tools/differential/compiled.py $(ARGS)
 
 # ARGS="--kernels 7" judges the kernel of one seed again.
 differential-kernels: environment-compile
-	OMP_NUM_THREADS=1 .venv-compile/bin/python -W ignore tools/differential/kernels.py $(ARGS)
+	OMP_NUM_THREADS=1 .venv-$(OF)compile/bin/python -W ignore tools/differential/kernels.py $(ARGS)
 
 # ARGS="--seed 7 --one trace/112" writes one file again and reads it.
 fuzz: environment

@@ -11,7 +11,6 @@ Errors that a framework would raise on real hardware are the framework's own cla
     │   └── EmulationEndedError  what lived on an emulated GPU is used after the emulation's end
     ├── UnsupportedError      the program met something that the emulation must refuse
     │   └── HostMemoryError   this machine's memory cannot hold the values of the emulated tensors
-    ├── GateError             a finding that the user asked to fail on
     └── InternalError         a bug in windtunnel; the text says how to report it
 """
 
@@ -70,10 +69,6 @@ class HostMemoryError(UnsupportedError, MemoryError):
     It is neither a `torch.OutOfMemoryError` nor a RuntimeError, so that a program which answers those with a smaller
     batch does not mistake it for the GPU's.
     """
-
-
-class GateError(WindtunnelError):
-    """A finding that the user asked to fail on."""
 
 
 class InternalError(WindtunnelError):

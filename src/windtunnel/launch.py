@@ -30,7 +30,6 @@ SHIM = Path(__file__).parent / "shim"
 SIGNAL_S = 0.2
 """Within this time a signal has reached every process of its group."""
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-CANNOT_START = 2
 BETWEEN_RANKS = 64
 """Exit code of a run ended by a fault between its ranks."""
 MARK = "run"

@@ -2,7 +2,7 @@
 
 import ast
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +64,7 @@ class Source:
         return ".".join((*package, node.module) if node.module else package)
 
 
+@cache
 def sources() -> list[Source]:
-    """Every Python file of the package."""
+    """Every Python file of the package, read once."""
     return [Source(path, path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))]

@@ -3,7 +3,6 @@
 import ast
 from collections.abc import Iterator
 
-import pytest
 from source import Source, sources
 
 MAY_PATCH = {"seam/patching.py"}
@@ -52,9 +51,8 @@ def patches(source: Source, node: ast.AST | None = None, foreign: frozenset[str]
         yield from patches(source, child, foreign)
 
 
-@pytest.mark.parametrize("source", [s for s in sources() if str(s) not in MAY_PATCH], ids=str)
-def test_only_the_patch_table_assigns_into_other_packages(source: Source) -> None:
-    assert list(patches(source)) == []
+def test_only_the_patch_table_assigns_into_other_packages() -> None:
+    assert not [patch for source in sources() if str(source) not in MAY_PATCH for patch in patches(source)]
 
 
 PATCHES = """

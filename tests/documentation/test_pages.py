@@ -95,12 +95,11 @@ def bash(here, line):
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_pages_commands_have_these_options(page, folder, monkeypatch):
+def test_commands_have_their_options(folder, monkeypatch):
     monkeypatch.chdir(folder)
     plugin = (ROOT / "src" / "windtunnel" / "pytest_plugin.py").read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for line in commands(page):
+    for line in (line for page in PAGES for line in commands(page)):
         words = shlex.split(line) if not re.search(r"\[options\]|^why |^ {8}rank", line) else [""]
         if words[0] == "windtunnel":
             command = importlib.import_module(f"windtunnel.cli.{words[1]}").command
@@ -131,14 +130,29 @@ def test_every_exception_is_needed():
     assert [pattern for pattern in NOT_RUN if not any(re.search(pattern, line) for line in lines)] == []
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
-def test_a_pages_links_lead_somewhere(page):
-    prose = re.sub(r"```.*?```|`[^`\n]+`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    links = re.findall(r"\]\((?!http|mailto)([^)#\s]+)", prose)
-    assert [link for link in links if not (page.parent / link).exists()] == []
+EVERY_PAGE = [(page, page.read_text(encoding="utf-8")) for page in sorted(DOCS.rglob("*.md"))]
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
-def test_a_pages_programs_are_python(page):
-    for program in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
-        compile(textwrap.dedent(program), str(page), "exec")
+def headings(text):
+    """The anchors of a page: those that MkDocs gives its headings, and those written out."""
+    plain = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    titles = re.findall(r"^#+ +(.*)$", plain, re.MULTILINE)
+    written = set(re.findall(r'<a id="([^"]+)">', text))
+    return written | {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+
+
+def test_links_lead_somewhere():
+    lost = []
+    for page, text in EVERY_PAGE:
+        prose = re.sub(r"```.*?```|`[^`\n]+`", "", text, flags=re.DOTALL)
+        for link, anchor in re.findall(r"\]\((?!http|mailto)([^)#\s]*)(?:#([^)\s]+))?\)", prose):
+            target = page.parent / link if link else page
+            if not target.exists() or (anchor and anchor not in headings(target.read_text(encoding="utf-8"))):
+                lost.append(f"{page.name}: {link}#{anchor}")
+    assert not lost
+
+
+def test_programs_are_python():
+    for page, text in EVERY_PAGE:
+        for program in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+            compile(textwrap.dedent(program), str(page), "exec")

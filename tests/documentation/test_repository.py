@@ -4,8 +4,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from windtunnel.version import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -14,12 +12,25 @@ TARGETS = set(re.findall(r"^([a-z][a-z -]*):", (ROOT / "Makefile").read_text(enc
 TARGETS = {name for names in TARGETS for name in names.split()}
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_runs_targets_that_exist(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    named = set(re.findall(r"make ([a-z-]+)", text)) | set(re.findall(r"target: ([a-z-]+)", text))
-    assert named - {"test-"} <= TARGETS
-    assert "permissions:" in text
+def targets(text: str) -> set[str]:
+    """The targets that a workflow makes, by name or in the row of a matrix."""
+    rows = re.findall(r"suite: \[([a-z, -]+)\]", text)
+    return set(re.findall(r"make ([a-z-]+)", text)) | {name for row in rows for name in row.split(", ")}
+
+
+def test_workflows_run_targets_that_exist() -> None:
+    for path in WORKFLOWS:
+        text = path.read_text(encoding="utf-8")
+        named = targets(text) | set(re.findall(r"target: ([a-z-]+)", text))
+        assert {name for name in named - {"test-"} if not {name, f"test-{name}"} & TARGETS} == set(), path
+        assert "permissions:" in text
+
+
+def test_every_suite_that_a_change_must_pass_runs_in_a_workflow() -> None:
+    text = (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
+    own = set(re.findall(r"make (test[a-z-]*)", (ROOT / ".ci" / "run").read_text(encoding="utf-8")))
+    ran = {name for found in targets(text) for name in (found, f"test-{found}")}
+    assert own | {"test-plan-backends", "test-together"} <= ran
 
 
 def test_the_tests_run_on_every_python_that_is_claimed() -> None:

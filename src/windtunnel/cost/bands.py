@@ -6,13 +6,8 @@ from functools import cache
 
 from windtunnel.cost.operators import read
 
-DISTANCES = ("own GPU", "own generation", "borrowed")
-"""How far a prediction is from the data that its constants were fitted on."""
-
-
 WIDEST = 0.9
 """A predicted time is never negative."""
-
 
 LEAST = 0.05
 """A step whose kernels' bands are this or wider is not said to be known better, however its errors cancel."""

@@ -85,7 +85,7 @@ SYNCHRONIZING = frozenset(
 
 MASKABLE = frozenset(
     {
-        "aten::index", "aten::_unsafe_index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_",
+        "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_",
         "aten::_unsafe_index_put",
     }
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """What CUDA kernels allocate beyond their results: memory that the CPU's kernels, which compute the values, never take.
 
-A table row (`kernel_rows`, `kernel_libraries`) says for an operator how many bytes its CUDA kernel takes while it runs,
-as a formula over shapes, types and the GPU. `state.kernel_buffers` takes them.
+A table row (`SCRATCH` in `scratch/native` and in files of `kernels/`) says for an operator how many bytes its CUDA
+kernel takes while it runs, as a formula over shapes, types and the GPU. `state/kernel_buffers` takes them.
 """
 
 from __future__ import annotations
