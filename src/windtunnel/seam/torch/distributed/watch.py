@@ -103,6 +103,7 @@ class Watch:
         self._stop.acquire()
         self._stopped = threading.Lock()  # held by the watcher
         self._over = False
+        self.failed = False  # a call of others failed: works that nobody waited for are its consequence
         self._before: object = None
         self._progress = 0
         self._moved_ns = monotonic_ns()
@@ -211,7 +212,7 @@ class Watch:
                 self._done(entry)
                 raise
             self._waits.pop(entry, None)
-            raise self.failure(notes) from error
+            raise self.failure(notes) from None  # gloo's words are not NCCL's
         except BaseException:
             self._done(entry)
             raise
@@ -224,7 +225,8 @@ class Watch:
 
     def failure(self, notes: Sequence[Note]) -> dist.DistBackendError:
         """The error of a run in which something is wrong between ranks, which is written down."""
-        self._over = True
+        self._over = self.failed = True
+        self.core.machine.order_all(self.core.local.host)
         if self.ledger is not None:
             self.ledger.judged(notes)
             Path(self._verdict()).touch()
@@ -308,7 +310,7 @@ class Watch:
         if os.path.exists(self._verdict()):
             self._verdict_ns = self._verdict_ns or now
             if now - self._verdict_ns > PATIENCE_NS and (self._waits or not self.lenient):
-                self._end(self._said())
+                self.end(self._said())
             return
         since = min(self._waits.values(), default=now)
         if now - since > PATIENCE_NS:
@@ -332,7 +334,7 @@ class Watch:
             if notes and not os.path.exists(self._verdict()):  # else a rank that is gone had ended by it
                 self.ledger.judged(notes)
                 Path(self._verdict()).touch()
-                self._end(notes)
+                self.end(notes)
         self._before = stamp
 
     def _stuck(self, entry: Entry) -> Rank:
@@ -371,7 +373,7 @@ class Watch:
             found.update(dict.fromkeys(entry.notes))
         return list(found)
 
-    def _end(self, notes: Sequence[Note]) -> None:
+    def end(self, notes: Sequence[Note]) -> None:
         """End this process, as NCCL's watchdog does: its threads wait in C++ for what never comes."""
         self._over = True
         self._dump()
