@@ -1,8 +1,8 @@
 """Ranks on their way to the others: a file of each from its Python's start until it has joined them.
 
-So a rank that waits in `init_process_group` learns that another one died before it came, also where nothing else watches
-over both: a scheduler that starts one task a GPU, each with a `windtunnel run` of its own. Imported at the start of
-every Python under `windtunnel run`, so this module imports next to nothing.
+So a rank that waits in `init_process_group` learns that another one on its machine died before it came, also where
+nothing else watches over both: a scheduler that starts one task a GPU, each with a `windtunnel run` of its own.
+Imported at the start of every Python under `windtunnel run`, so this module imports next to nothing.
 """
 
 from __future__ import annotations
@@ -93,9 +93,10 @@ class Arrival:
         """`sys.exit` leaves no trace of its code."""
         stock = sys.exit
 
-        def exit(status: object = None, /) -> None:  # noqa: A001  it takes that name's place
+        def exit(status: object = None, /) -> None:
             if status:
-                self.ending = f"exit code {status}" if isinstance(status, int) else f"exit code 1: {status}".partition("\n")[0]
+                text = f"exit code {status}" if isinstance(status, int) else f"exit code 1: {status}"
+                self.ending = text.partition("\n")[0]
             stock(status)  # type: ignore[arg-type]
 
         sys.exit = exit  # type: ignore[assignment]

@@ -181,8 +181,7 @@ class ExitHandler:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would lose what the first one ended
         self.session.end()
-        if len(self.trace):  # this process used a GPU
-            uncaught.remark(self.trace)
+        uncaught.remark(self.trace)
         self.complete_journal()
         self.done = True
 

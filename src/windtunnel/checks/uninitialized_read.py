@@ -14,8 +14,9 @@ class UninitializedRead(NoteCheck):
 
     ## What it does
     Reports the line whose kernel reads a parameter or a buffer that `Module.to_empty` gave memory to, and that neither
-    a state dict nor an operator has written since. What a compiled graph reads, and what FSDP gathers, is not looked
-    at. For memory that a Triton kernel reads there is `triton-uninitialized`.
+    a state dict nor an operator has written since; also a forward for which `fully_shard` gathers one. What a compiled
+    graph reads is not looked at, nor what FullyShardedDataParallel has made part of a flat parameter. For memory that a
+    Triton kernel reads there is `triton-uninitialized`.
 
     ## Why it is bad
     Such memory holds what was there before: often zeros in a fresh process, later another tensor's numbers or NaN. The

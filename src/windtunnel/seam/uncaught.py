@@ -11,12 +11,14 @@ from windtunnel.trace.trace import Trace
 MOST = 2_000
 """Characters of an error's text that are kept."""
 MOST_CAUSES = 4
+ASKED = "CUDA error"
+"""In what CUDA says to a program that has not come to use a GPU."""
 
 
 def remark(trace: Trace) -> None:
     """Note the exception that ends this process, at the innermost line of the program; nothing if none does."""
     error = getattr(sys, "last_value", None)
-    if error is None:
+    if error is None or not (len(trace) or ASKED in str(error)):  # it used no GPU, and asked for none
         return
     sites = Sites(trace.sites)
     place, at = UNKNOWN_SITE, error.__traceback__

@@ -61,4 +61,4 @@ class Unfilled:
 
 
 def _only_moves(operator: str) -> bool:
-    return operator in MOVES or operator.endswith("_like") or operator.startswith(("fsdp::", "aten::new_"))
+    return operator in MOVES or operator.endswith("_like") or operator.startswith("aten::new_")
