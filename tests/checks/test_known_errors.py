@@ -15,6 +15,11 @@ TEXTS = [
         "get_total_norm",
     ),
     (
+        "RuntimeError: All operands in aten.stack.default must have the same mesh, but got DeviceMesh((two=2), 'cuda')",
+        "get_total_norm",
+    ),
+    ("RuntimeError: All operands in aten.mm.default must have the same mesh, but got DeviceMesh", "one device mesh"),
+    (
         "RuntimeError: Sharding propagation failed for Op(op=aten.stack.default)\n"
         "RuntimeError: DTensor does not support cross-mesh operation on aten.stack.default!",
         "clip_grads_with_norm_",

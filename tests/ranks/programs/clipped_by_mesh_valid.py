@@ -20,5 +20,6 @@ fully_shard(net[0], mesh=mesh["one"])
 fully_shard(net[1], mesh=mesh["two"])
 net(torch.ones(2, 8, device="cuda")).sum().backward()
 norms = [torch.nn.utils.get_total_norm([p.grad for p in layer.parameters()]).full_tensor() for layer in net]
-torch.nn.utils.clip_grads_with_norm_(net.parameters(), 1.0, torch.stack(norms).norm())
+for layer in net:
+    torch.nn.utils.clip_grads_with_norm_(layer.parameters(), 1.0, torch.stack(norms).norm())
 dist.destroy_process_group()

@@ -28,7 +28,7 @@ def patches(state: State) -> list[Patch]:
     if not dist.is_available():
         return []
     c10d = dist.distributed_c10d
-    stock = cast(Callable[..., Iterator[object]], dist.rendezvous)
+    stock = cast(Callable[..., Iterator[object]], vars(c10d)["rendezvous"])
 
     @functools.wraps(stock)
     def rendezvous(*args: object, **kwargs: object) -> Iterator[object]:

@@ -337,7 +337,7 @@ class Groups:
         except BaseException as error:
             self.lending.forget()
             if group.is_aborted() and not isinstance(error, dist.DistBackendError):
-                raise dist.DistBackendError(ABORTED.format(rank=group.rank)) from error
+                raise dist.DistBackendError(ABORTED.format(rank=group.rank)) from None
             raise
 
     def _in_time(

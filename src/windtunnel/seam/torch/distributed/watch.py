@@ -66,6 +66,12 @@ LOSSES = (RuntimeError, dist.DistNetworkError, dist.DistStoreError)
 """What gloo and the store raise if the other end of a connection is gone."""
 DUMPS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Where Flight Recorder writes to, the rank added; the second is its name before PyTorch 2.9."""
+GLOO = "gloo/transport"
+REMOTE = (
+    "NCCL error: remote process exited or there was a network error\nncclRemoteError: A call failed possibly due to a "
+    "network error or a remote process exiting prematurely."
+)
+"""What NCCL says where gloo says that its peer is gone (`ncclGetErrorWithVersion` of NCCLUtils.cpp, NCCL's types)."""
 LOST_S = 3.0
 """How long a rank that lost a connection looks for the rank that ended."""
 DETECTED = "Detected mismatch between collectives on ranks."
@@ -210,6 +216,8 @@ class Watch:
             notes = self._lost() if type(error) in LOSSES else []
             if not notes:
                 self._done(entry)
+                if GLOO in str(error):
+                    raise dist.DistBackendError(REMOTE) from None
                 raise
             self._waits.pop(entry, None)
             raise self.failure(notes) from None  # gloo's words are not NCCL's

@@ -14,7 +14,7 @@ from windtunnel.seam.torch.tags import BLANK, Tag, tag_of
 
 MOVES = frozenset(
     {
-        "aten::copy_", "aten::_to_copy", "aten::clone", "aten::cat", "aten::stack", "aten::_foreach_copy_",
+        "aten::copy_", "aten::_to_copy", "aten::clone", "aten::cat", "aten::stack",
         "aten::split_with_sizes_copy", "aten::_foreach_clone",
     }
 )  # fmt: skip
