@@ -27,9 +27,9 @@ Tensor = torch.Tensor
 NODE = 1 << 16  # GPUs of one machine, at most: a GPU's number in the run is node * NODE + its number in the machine
 
 UNPICKLING = {
-    torch.load.__code__: "load",
-    torch.distributed.distributed_c10d._tensor_to_object.__code__: "objects",
-} if torch.distributed.is_available() else {torch.load.__code__: "load"}  # fmt: skip
+    ("torch.serialization", "load"): "load",
+    ("torch.distributed.distributed_c10d", "_tensor_to_object"): "objects",
+}
 """Functions that bring tensors back on the device that they were saved or sent from."""
 
 
@@ -143,7 +143,8 @@ def _reason() -> str:
     """Which function that unpickles tensors is running; "" where none is."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code in UNPICKLING:
-            return UNPICKLING[frame.f_code]
+        found = UNPICKLING.get((str(frame.f_globals.get("__name__")), frame.f_code.co_name))
+        if found is not None:
+            return found
         frame = frame.f_back
     return ""
