@@ -19,7 +19,7 @@ from contextlib import suppress
 from time import monotonic_ns
 from typing import Protocol
 
-from windtunnel.seam import leaving
+from windtunnel.seam import leaving, uncaught
 from windtunnel.seam.patching import Patch
 from windtunnel.trace import journal
 from windtunnel.trace.rows import SPILL, WIDTH
@@ -181,6 +181,7 @@ class ExitHandler:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would lose what the first one ended
         self.session.end()
+        uncaught.remark(self.trace)
         self.complete_journal()
         self.done = True
 

@@ -297,6 +297,8 @@ def collect(folder: Path, failed: bool = False, interrupted: bool = False) -> Re
         for note in wrong:
             result.traces[0].remark(note)
         result.outcome = max(result.outcome, BETWEEN_RANKS)
+    for note in after.unlike(folder) if result.traces else ():
+        result.traces[0].remark(note)
     return result
 
 

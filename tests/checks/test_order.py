@@ -60,3 +60,17 @@ def test_messages_name_who_met_whom(program):
     messages = {finding.site.line: finding.message for finding in checks.run(program.trace)}
     assert messages[7].startswith("stream 1 of cuda:0 reads memory that the default stream of cuda:0 wrote")
     assert messages[17].startswith("the host reads")
+
+
+def test_findings_between_ranks_come_before_what_follows_from_them(program):
+    program.hazard("freed-in-use", 5, 7)
+    program.note("collective-mismatch", 9, what="dtype", group="the default group", number=1)
+    assert [finding.code for finding in checks.run(program.trace)] == ["collective-mismatch", "freed-in-use"]
+
+
+def test_what_ended_a_rank_comes_before_that_it_ended(program):
+    program.note(
+        "rank-ended", 9, rank=1, group="g", number=1, calls=0, kind="collective", last="", how="killed", text=""
+    )
+    program.note("device-assert", 11, operator="aten::index")
+    assert [finding.code for finding in checks.run(program.trace)] == ["device-assert", "rank-ended"]

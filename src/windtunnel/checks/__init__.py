@@ -38,6 +38,7 @@ class Check:
     code: ClassVar[str] = ""
     severity: ClassVar[Severity] = "warning"  # the worst that it reports; what costs nothing is reported as info
     kinds: ClassVar[frozenset[Kind]] = frozenset()  # the records that it wants to see
+    precedence: ClassVar[int] = 0  # among findings of one severity, the higher come first: what others follow from
     supersedes: ClassVar[frozenset[str]] = frozenset()  # codes that say the same of the same lines, less exactly
     parts: ClassVar[Mapping[str, type[Part]]] = {}  # attributes that `Run` fills in, shared between checks
 
@@ -117,20 +118,12 @@ class Run:
 
     def findings(self, trace: Trace) -> list[Finding]:
         """All findings, the worst and most expensive first, one an incident."""
-        results = [(check, check.findings(trace)) for check in self.checks]
-        covered = {
-            (code, _line(site))
-            for check, findings in results
-            for code in check.supersedes
-            for finding in findings
-            for site in (finding.site, finding.other)
-            if site.file
-        }
+        found = [finding for check in self.checks for finding in check.findings(trace)]
+        covered = _covered(found)
         framework = framework_of(trace.facts)
         kept = [
             in_words_of(framework, _with_hint(finding, trace.line(finding.site)))
-            for _, findings in results
-            for finding in findings
+            for finding in found
             if (finding.code, _line(finding.site)) not in covered and not suppressed(finding, trace.line(finding.site))
         ]
         return sorted(kept, key=rank)
@@ -183,11 +176,30 @@ def examine(traces: Sequence[Trace], codes: Iterable[str] | None = None) -> list
         see = checks.see
         for record in trace:
             see(record, trace)
-    found = []
-    for checks, trace in zip(runs, traces, strict=True):
+    found = [(checks, checks.findings(trace)) for checks, trace in zip(runs, traces, strict=True)]
+    covered = _covered(finding for _, findings in found for finding in findings)
+    kept = []
+    for checks, findings in found:
         others = [other for other in runs if other is not checks]
-        found.append((checks, [one for one in checks.findings(trace) if not checks.excused(one, others)]))
-    return found
+        left = [finding for finding in findings if (finding.code, _line(finding.site)) not in covered]
+        kept.append((checks, [finding for finding in left if not checks.excused(finding, others)]))
+    return kept
+
+
+def _covered(findings: Iterable[Finding]) -> set[tuple[str, tuple[str, int]]]:
+    """The codes and lines of findings of which others say the same more exactly."""
+    return {
+        (code, _line(site))
+        for finding in findings
+        for code in _by_code()[finding.code].supersedes
+        for site in (finding.site, finding.other)
+        if site.file
+    }
+
+
+@functools.cache
+def _by_code() -> dict[str, type[Check]]:
+    return {check.code: check for check in all_checks()}
 
 
 def suppressed(finding: Finding, text: str) -> bool:
@@ -211,8 +223,14 @@ def _line(site: Site) -> tuple[str, int]:
     return site.file, site.line
 
 
-def rank(finding: Finding) -> tuple[int, float, int, int, str, int, str]:
-    """The order of findings: the severity, then what is wrong before what is slow, then what a fix saves."""
-    severity = SEVERITIES.index(finding.severity)
+def rank(finding: Finding) -> tuple[int, int, float, int, int, str, int, str]:
+    """The order of findings: severity, causes before consequences, what is wrong before what is slow, what is saved."""
+    first = SEVERITIES.index(finding.severity), -_precedence(finding.code)
     saved = float("inf") if finding.saved_share is None else finding.saved_share
-    return severity, -saved, -finding.lost_ns, -finding.size_bytes, finding.site.file, finding.site.line, finding.code
+    place = finding.site.file, finding.site.line, finding.code
+    return *first, -saved, -finding.lost_ns, -finding.size_bytes, *place
+
+
+def _precedence(code: str) -> int:
+    known = _by_code().get(code)
+    return 0 if known is None else known.precedence

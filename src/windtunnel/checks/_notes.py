@@ -29,9 +29,10 @@ class Line:
 
 
 class NoteCheck(Check):
-    """Base of the checks that read notes of their own code: one finding a line."""
+    """Base of the checks that read notes, of their own code unless `note` names another: one finding a line."""
 
     fix: ClassVar[Fix] = ""
+    note: ClassVar[str] = ""
     kinds: ClassVar = frozenset({Kind.NOTE})
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class NoteCheck(Check):
     def see(self, record: Record, trace: Trace) -> None:
         """Take up notes of this check's code."""
         note = trace.notes[record.value]
-        if note.code != self.code:
+        if note.code != (self.note or self.code):
             return
         line = self.lines.setdefault((note.site.file, note.site.line, self.group(note)), Line(note.site))
         line.times += 1

@@ -15,6 +15,7 @@ class RankCheck(NoteCheck):
     """Base of the checks of what goes wrong between ranks: a finding for each note, with the other rank's line."""
 
     severity: ClassVar[Severity] = "error"
+    precedence: ClassVar = 3
 
     def group(self, note: Note) -> str:
         """Each incident is a finding of its own."""

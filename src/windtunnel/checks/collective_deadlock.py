@@ -7,6 +7,15 @@ from typing import ClassVar
 from windtunnel.checks._notes import Line
 from windtunnel.checks._ranks import RankCheck
 
+FIXES = (
+    "let every rank make the calls of all its groups in the same order",
+    "post the same pairs on both sides: the send for each receive, and the receive for each send, must come before the "
+    "other rank waits for anything else",
+    "post the same pairs on both sides: let one rank receive while the other sends, or post both in one "
+    "dist.batch_isend_irecv",
+)
+"""What to change, by how many of the two calls that meet are messages."""
+
 
 class CollectiveDeadlock(RankCheck):
     """Ranks wait for one another in a circle.
@@ -40,6 +49,4 @@ class CollectiveDeadlock(RankCheck):
 
     def advice(self, line: Line) -> str:
         """What to change."""
-        if line.number("messages"):
-            return "let one rank receive while the other sends, or post both with dist.batch_isend_irecv"
-        return "let every rank make the calls of all its groups in the same order"
+        return FIXES[line.number("messages")]

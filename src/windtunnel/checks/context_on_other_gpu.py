@@ -6,6 +6,19 @@ from typing import ClassVar
 
 from windtunnel.checks._notes import Line, NoteCheck
 
+FIXES = {
+    "load": "load checkpoints with `map_location`: without it each tensor returns to the GPU that it was saved from",
+    "objects": (
+        "move tensors to the CPU before objects are gathered, broadcast or sent (`.cpu()`): they arrive on the GPU of "
+        "the rank that sent them; or send them with the collectives of tensors"
+    ),
+    "": (
+        "call `torch.cuda.set_device(local_rank)` first, write `.cuda(local_rank)`, and load checkpoints with "
+        "`map_location`"
+    ),
+}
+"""What to change, by what opened the context."""
+
 
 class ContextOnOtherGpu(NoteCheck):
     """A rank that takes memory of a GPU where another rank works.
@@ -40,7 +53,4 @@ class ContextOnOtherGpu(NoteCheck):
 
     def advice(self, line: Line) -> str:
         """What to change."""
-        return (
-            "call `torch.cuda.set_device(local_rank)` first, write `.cuda(local_rank)`, and load checkpoints with "
-            "`map_location`"
-        )
+        return FIXES[line.word("by")]

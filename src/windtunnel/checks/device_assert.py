@@ -35,6 +35,7 @@ class DeviceAssert(NoteCheck):
 
     code: ClassVar = "device-assert"
     severity: ClassVar[Severity] = "error"
+    precedence: ClassVar = 2
 
     def group(self, note: Note) -> str:
         """Different operators of one line stay apart."""

@@ -45,6 +45,7 @@ class OutOfMemory(NoteCheck):
 
     code: ClassVar = "out-of-memory"
     severity: ClassVar[Severity] = "error"
+    precedence: ClassVar = 2
 
     def __init__(self) -> None:
         super().__init__()

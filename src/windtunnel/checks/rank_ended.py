@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from windtunnel.checks._errors import known_advice
 from windtunnel.checks._notes import Line
 from windtunnel.checks._ranks import RankCheck
 
@@ -37,9 +38,14 @@ class RankEnded(RankCheck):
     """
 
     code: ClassVar = "rank-ended"
+    precedence: ClassVar = 1  # after what may have ended the rank
+    supersedes: ClassVar = frozenset({"known-error"})
 
     def advice(self, line: Line) -> str:
         """What to change."""
+        known = known_advice(line.word("text"))
+        if known:
+            return known
         if line.word("how") == "killed":
             return "look for who killed it: the kernel's out of memory (dmesg), a scheduler, a crash in a library"
         return "fix what ended this rank first: the other ranks' errors follow from it"

@@ -33,6 +33,8 @@ class UnusedParameters(NoteCheck):
 
     code: ClassVar = "unused-parameters"
     severity: ClassVar[Severity] = "error"
+    precedence: ClassVar = 2
+    supersedes: ClassVar = frozenset({"known-error"})
 
     def message(self, line: Line) -> str:
         """Which parameters."""
@@ -41,4 +43,11 @@ class UnusedParameters(NoteCheck):
 
     def advice(self, line: Line) -> str:
         """What to change."""
+        if line.number("static"):
+            return (
+                "leave out `static_graph=True` and pass `find_unused_parameters=True`, or return from `forward` only "
+                "what the loss uses"
+            )
+        if line.number("finds"):
+            return "return from `forward` only what the loss uses: unused outputs count as used parameters"
         return "let them take part in the loss, remove them, or pass `find_unused_parameters=True`"

@@ -9,6 +9,8 @@ from windtunnel.errors import FileFormatError
 from windtunnel.ranks.calls import Ending, State
 from windtunnel.ranks.judge import judge
 from windtunnel.ranks.ledger import SUFFIX, Entry, read
+from windtunnel.ranks.replicas import unequal
+from windtunnel.ranks.samplers import disagreeing
 from windtunnel.trace.operation import Note
 
 
@@ -18,15 +20,8 @@ def wrong(folder: Path, failed: bool, interrupted: bool = False) -> list[Note]:
     Ctrl-C ends one rank after another, so in an `interrupted` run a rank that ended while others waited is not
     reported.
     """
-    jobs: dict[str, list[Entry]] = {}
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
-        try:
-            entry = read(path)
-        except (FileFormatError, OSError):  # its process ended while it made it, or it is the program's own
-            continue
-        jobs.setdefault(entry.job, []).append(entry)
     found: list[Note] = []
-    for entries in jobs.values():
+    for entries in _jobs(folder):
         said = [note for entry in entries for note in entry.notes]
         if interrupted:
             said = [note for note in said if not _by_interrupt(note)]
@@ -34,6 +29,27 @@ def wrong(folder: Path, failed: bool, interrupted: bool = False) -> list[Note]:
             said = judge([entry.rank for entry in map(_ended, entries)])
         found += [note for note in said if note not in found]
     return _latest(found)
+
+
+def unlike(folder: Path) -> list[Note]:
+    """In what the ranks of each job differ though they should not, which ends no run: samplers, and first weights."""
+    found: list[Note] = []
+    for entries in _jobs(folder):
+        found += disagreeing({entry.rank.rank: entry.epochs for entry in entries})
+        found += unequal({entry.rank.rank: entry.weights for entry in entries})
+    return found
+
+
+def _jobs(folder: Path) -> list[list[Entry]]:
+    """The ledgers of a run's folder, by job."""
+    jobs: dict[str, list[Entry]] = {}
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        try:
+            entry = read(path)
+        except (FileFormatError, OSError):  # its process ended while it made it, or it is the program's own
+            continue
+        jobs.setdefault(entry.job, []).append(entry)
+    return list(jobs.values())
 
 
 def _by_interrupt(note: Note) -> bool:

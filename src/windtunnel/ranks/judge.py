@@ -241,6 +241,7 @@ def late(job: Job, calls: Mapping[int, Call], waits_ms: Mapping[int, tuple[int, 
         ("rank", first),
         ("group", _group(job, some.channel)),
         ("number", some.number),
+        ("made_by", _maker(job, some.channel)),
         ("waited_ms", waits_ms[first][0]),
         ("limit_ms", waits_ms[first][1]),
         *_lines({rank: f"{call.operation} at {call.site}" for rank, call in calls.items()}),
@@ -289,7 +290,7 @@ def _deadlock(job: Job, circle: Sequence[int]) -> Note:
     second = waiting(job)[circle[-1]][0]
     detail: Detail = [
         ("group", _group(job, first.channel)),
-        ("messages", int(all(call.channel.kind in ("send", "recv") for call in (first, second)))),
+        ("messages", sum(call.channel.kind in ("send", "recv") for call in (first, second))),
         *_lines({rank: _waits(job, rank) for rank in circle}, together=False),
     ]
     return _note("collective-deadlock", first.site, second.site, detail)
@@ -311,6 +312,15 @@ def _group(job: Job, channel: Channel) -> str:
         return f"group {channel.group}"
     name = group.description if group.description not in ("", "undefined") else f"group {channel.group}"
     return "the default group" if name == "default_pg" else f"{name} ({listed(group.ranks)})"
+
+
+def _maker(job: Job, channel: Channel) -> str:
+    """Which function made a channel's group, by the name that PyTorch gives it: its timeout is set there."""
+    group = next((rank.groups[channel.group] for rank in job.values() if channel.group in rank.groups), None)
+    description = "" if group is None else group.description
+    if description == "default_pg":
+        return "init_process_group"
+    return "init_device_mesh" if description.startswith("mesh_") else "new_group"
 
 
 def _lines(texts: Mapping[int, str], together: bool = True) -> Detail:

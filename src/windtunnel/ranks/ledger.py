@@ -21,6 +21,8 @@ import msgspec
 from windtunnel import foreign
 from windtunnel.errors import FileFormatError
 from windtunnel.ranks.calls import Call, Channel, Ending, Group, Operation, Rank, State
+from windtunnel.ranks.replicas import Weights
+from windtunnel.ranks.samplers import Epoch
 from windtunnel.trace.operation import Note, Site
 
 SUFFIX = ".calls"
@@ -129,6 +131,8 @@ class Entry(NamedTuple):
     progress: int
     moved_ns: int
     notes: tuple[Note, ...]
+    epochs: tuple[Epoch, ...]
+    weights: tuple[Weights, ...]
     stamp: tuple[object, ...]
     """What changes whenever the rank does anything that a judgement depends on."""
 
@@ -160,7 +164,7 @@ def read(path: str | Path) -> Entry:
     job = typed.job[0] if typed.job else {}
     return Entry(
         rank, head[PROCESS_AT], job.get("job", ""), job.get("host", ""), head[SEEN_AT], head[PROGRESS_AT],
-        head[MOVED_AT], tuple(typed.note), stamp,
+        head[MOVED_AT], tuple(typed.note), tuple(typed.epoch), tuple(typed.weights), stamp,
     )  # fmt: skip
 
 
@@ -173,6 +177,8 @@ class _Texts(msgspec.Struct):
     ending: list[Ending] = msgspec.field(default_factory=list)
     stuck: list[tuple[str, ...]] = msgspec.field(default_factory=list)
     note: list[Note] = msgspec.field(default_factory=list)
+    epoch: list[Epoch] = msgspec.field(default_factory=list)
+    weights: list[Weights] = msgspec.field(default_factory=list)
 
 
 def _texts(data: bytes, path: str | Path) -> dict[str, list[Any]]:

@@ -13,6 +13,7 @@ import sys
 from functools import partial
 from types import TracebackType
 
+from windtunnel.arrivals import HERE
 from windtunnel.import_hook import FRAMEWORKS, hook
 from windtunnel.variables import FOLDER, FORKSERVER, MEASURE
 
@@ -29,6 +30,7 @@ def begin() -> None:
         from windtunnel import forkserver
 
         forkserver.serve(address)
+    HERE.begin()
     atexit.register(_note_uncaught)
     if MEASURE in os.environ:
         hook({"torch": measure})
@@ -126,6 +128,7 @@ def _leave_note(kind: str, text: str) -> None:
 def _note_uncaught() -> None:
     """Look at the exception that ended the program, if one did: CPython leaves it in `sys`."""
     error = getattr(sys, "last_value", None)
+    HERE.ended(error)
     if error is None:
         return
     # torch.multiprocessing and other launchers put a child's traceback into the text of an exception of their own.

@@ -287,6 +287,8 @@ def submit(
     state.machine.collective(state.local.host, stream, *what, group.size, site)
     if state.machine.concurrent:
         state.order.touched(*touched, stream, site)
+    else:
+        state.order.unwatched(touched[1], stream)
 
 
 def _hand_over(dispatch: Dispatch, stream: Stream, asynchronous: bool, host: bool, tensors: tuple[Tensor, ...]) -> None:
@@ -375,6 +377,8 @@ def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwar
             completion.ended(began_ns, stream.ready_ns)
         if dispatch.machine.concurrent:
             dispatch.state.order.touched([], list(tensors), stream, site)
+        else:
+            dispatch.state.order.unwatched(tensors, stream)
         return groups.mark(stream, 0)
 
     return _pending(groups, out, finish, entry, tensors, group.timeout(posted_ns))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import struct
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -23,6 +24,7 @@ from windtunnel.seam.torch.distributed.described import MASK, Described, Descrip
 from windtunnel.seam.torch.distributed.lending import Lender, Lending
 from windtunnel.seam.torch.distributed.nccl import NCCL_VERSION
 from windtunnel.seam.torch.distributed.nccl_settings import DEFAULTS, Settings
+from windtunnel.seam.torch.distributed.replicas import Replicas
 from windtunnel.seam.torch.distributed.skew import Skew
 from windtunnel.seam.torch.distributed.watch import Watch
 
@@ -216,6 +218,7 @@ class Groups:
         self.watch = Watch(state, state.stuck_after_s)
         self.lending = Lending()
         self.skew = Skew()
+        self.replicas = Replicas(state, self.watch)
         self.unwaited: list[tuple[Event, int, str]] = []  # site and operation of each Work dropped without a wait
 
     def add(self, group: Group) -> None:
@@ -254,8 +257,9 @@ class Groups:
         state = self.state
         self.skew.tell(state.ranks.rank, state.notes.note)
         unwaited, self.unwaited = self.unwaited, []
+        ended = self.watch.failed or getattr(sys, "last_value", None) is not None  # the waits were not reached
         for event, site, name in unwaited:
-            if not self._is_known(event):
+            if not ended and not self._is_known(event):
                 state.notes.note("wait-missing", site, operation=name, rank=state.ranks.rank)
 
     def _is_known(self, event: Event) -> bool:
@@ -333,7 +337,7 @@ class Groups:
         except BaseException as error:
             self.lending.forget()
             if group.is_aborted() and not isinstance(error, dist.DistBackendError):
-                raise dist.DistBackendError(ABORTED.format(rank=group.rank)) from error
+                raise dist.DistBackendError(ABORTED.format(rank=group.rank)) from None
             raise
 
     def _in_time(

@@ -33,7 +33,8 @@ def functions(state: State) -> list[Patch]:
             if str(error).startswith(BEGINNING):
                 names = _names(self, str(error))
                 shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-                state.notes.note("unused-parameters", state.site(), names=shown, rank=state.ranks.rank)
+                state.notes.note("unused-parameters", state.site(), names=shown, rank=state.ranks.rank,
+                                 static=int(self.static_graph), finds=int(self.find_unused_parameters))  # fmt: skip
             raise
 
     return [Patch(DistributedDataParallel, "_pre_forward", pre_forward)]

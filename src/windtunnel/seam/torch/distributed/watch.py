@@ -66,6 +66,12 @@ LOSSES = (RuntimeError, dist.DistNetworkError, dist.DistStoreError)
 """What gloo and the store raise if the other end of a connection is gone."""
 DUMPS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Where Flight Recorder writes to, the rank added; the second is its name before PyTorch 2.9."""
+GLOO = "gloo/transport"
+REMOTE = (
+    "NCCL error: remote process exited or there was a network error\nncclRemoteError: A call failed possibly due to a "
+    "network error or a remote process exiting prematurely."
+)
+"""What NCCL says where gloo says that its peer is gone (`ncclGetErrorWithVersion` of NCCLUtils.cpp, NCCL's types)."""
 LOST_S = 3.0
 """How long a rank that lost a connection looks for the rank that ended."""
 DETECTED = "Detected mismatch between collectives on ranks."
@@ -103,6 +109,7 @@ class Watch:
         self._stop.acquire()
         self._stopped = threading.Lock()  # held by the watcher
         self._over = False
+        self.failed = False  # a call of others failed: works that nobody waited for are its consequence
         self._before: object = None
         self._progress = 0
         self._moved_ns = monotonic_ns()
@@ -209,9 +216,11 @@ class Watch:
             notes = self._lost() if type(error) in LOSSES else []
             if not notes:
                 self._done(entry)
+                if GLOO in str(error):
+                    raise dist.DistBackendError(REMOTE) from None
                 raise
             self._waits.pop(entry, None)
-            raise self.failure(notes) from error
+            raise self.failure(notes) from None  # gloo's words are not NCCL's
         except BaseException:
             self._done(entry)
             raise
@@ -224,7 +233,8 @@ class Watch:
 
     def failure(self, notes: Sequence[Note]) -> dist.DistBackendError:
         """The error of a run in which something is wrong between ranks, which is written down."""
-        self._over = True
+        self._over = self.failed = True
+        self.core.machine.order_all(self.core.local.host)
         if self.ledger is not None:
             self.ledger.judged(notes)
             Path(self._verdict()).touch()
@@ -308,7 +318,7 @@ class Watch:
         if os.path.exists(self._verdict()):
             self._verdict_ns = self._verdict_ns or now
             if now - self._verdict_ns > PATIENCE_NS and (self._waits or not self.lenient):
-                self._end(self._said())
+                self.end(self._said())
             return
         since = min(self._waits.values(), default=now)
         if now - since > PATIENCE_NS:
@@ -332,7 +342,7 @@ class Watch:
             if notes and not os.path.exists(self._verdict()):  # else a rank that is gone had ended by it
                 self.ledger.judged(notes)
                 Path(self._verdict()).touch()
-                self._end(notes)
+                self.end(notes)
         self._before = stamp
 
     def _stuck(self, entry: Entry) -> Rank:
@@ -371,7 +381,7 @@ class Watch:
             found.update(dict.fromkeys(entry.notes))
         return list(found)
 
-    def _end(self, notes: Sequence[Note]) -> None:
+    def end(self, notes: Sequence[Note]) -> None:
         """End this process, as NCCL's watchdog does: its threads wait in C++ for what never comes."""
         self._over = True
         self._dump()

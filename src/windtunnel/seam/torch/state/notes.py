@@ -11,6 +11,7 @@ import re
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from types import FrameType
 
 import torch
@@ -66,6 +67,7 @@ class Notes:
         self.steps = 0
         self.captured_steps = 0
         self.stop_after: int | None = None
+        self.stepping: Callable[[torch.optim.Optimizer], None] | None = None  # to be told before each step
         self._hooks: list[RemovableHandle] = []
         self._moved_by_fused: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
 
@@ -88,7 +90,9 @@ class Notes:
 
     # ------------------------------------------------------------------ optimizers
 
-    def _before_step(self, optimizer: object, *_: object) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if self.stepping is not None:
+            self.stepping(optimizer)
         self._place.before_step = len(self.core.machine.trace.rows)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:

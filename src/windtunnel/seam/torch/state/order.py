@@ -22,6 +22,7 @@ from windtunnel.seam.torch.operators.tables import WRITES_ONLY
 from windtunnel.seam.torch.state.blank import wrote
 from windtunnel.seam.torch.state.core import Core
 from windtunnel.seam.torch.state.late import byte_range
+from windtunnel.seam.torch.state.unfilled import Unfilled
 from windtunnel.seam.torch.tags import Tag, parts_of, storage_of, tag_of, unwrapped
 
 current_node: Callable[[], torch.autograd.graph.Node | None] = torch._C._current_autograd_node
@@ -46,8 +47,9 @@ class Order:
     what is known of nodes is kept by thread.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, unfilled: Unfilled) -> None:
         self.core = core
+        self.unfilled = unfilled
         self._forward: deque[dict[int, Stream]] = deque(maxlen=MOST_THREADS)  # by sequence number, one a thread
         self._leaves: dict[int, tuple[weakref.ref[torch.Tensor], Stream]] = {}  # by identity
         self._window = self._left = WATCHED  # operators to watch before a side stream exists: at a time, still
@@ -136,7 +138,7 @@ class Order:
     def _watched(self) -> None:
         """One more operator was seen before the first side stream; when enough were, those to come are not."""
         self._left -= 1
-        if not self._left:
+        if not self.unfilled.watched() and self._left <= 0:
             self.core.machine.watching = False
 
     def synchronized(self) -> None:
@@ -152,7 +154,7 @@ class Order:
         self._spent += self._window - self._left
         room = min(WATCHED, WATCHED + submitted // SELDOM - self._spent)
         self._left = self._window = room if room >= FEWEST else 0
-        machine.watching = self._left > 0
+        machine.watching = self._left > 0 or bool(self.unfilled.names)
 
     def accesses(self, plan: Plan, args: Arguments, kwargs: Keywords, out: object, stream: Stream, site: int) -> None:
         """Tell the machine what the operator just submitted reads and writes."""
@@ -162,6 +164,7 @@ class Order:
         skip = 1 if plan.name in WRITES_ONLY else 0
         reads: list[Range] = []
         writes: list[Range] = []
+        unfilled = self.unfilled if self.unfilled.names else None
         forward = self.core.machine.concurrent and current_node() is None
         for position, value in enumerate((*args, *kwargs.values())):
             for tensor in tensors_in((value,)):
@@ -170,6 +173,8 @@ class Order:
                     wrote(tensor)
                 elif position >= skip:
                     self._add(reads, tensor)
+                    if unfilled is not None:
+                        unfilled.read(tensor, plan.name, site)
                     if forward:
                         self.leaf_used(tensor, stream)
         if plan.fresh:

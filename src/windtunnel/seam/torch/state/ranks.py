@@ -8,6 +8,8 @@ hundreds of MB, on a GPU that is somebody else's.
 from __future__ import annotations
 
 import os
+import sys
+from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 
 NODE = 1 << 16  # GPUs of one machine, at most: a GPU's number in the run is node * NODE + its number in the machine
+
+UNPICKLING = {
+    ("torch.serialization", "load"): "load",
+    ("torch.distributed.distributed_c10d", "_tensor_to_object"): "objects",
+}
+"""Functions that bring tensors back on the device that they were saved or sent from."""
 
 
 class Carrier(Protocol):
@@ -66,6 +74,7 @@ class Ranks:
         self.notes = notes
         self.share_gpus = False  # whether several may work on one GPU, which NCCL refuses
         self.contexts: dict[int, int] = {}  # device -> the line that opened its context
+        self.reasons: dict[int, str] = {}  # device -> the function of PyTorch that opened it, if one of UNPICKLING did
         self.working: dict[int, int] = {}  # GPU of the run -> the lowest other rank that works there
         self.own: set[int] = set()  # devices on which this rank's collectives ran
         self.rank = 0
@@ -81,6 +90,7 @@ class Ranks:
     def opened(self, device: Device) -> None:
         """The process has made a context on a device."""
         self.contexts[device.index] = self.core.site()
+        self.reasons[device.index] = _reason()
         self._remark()
 
     def met(self, group: Group, index: int) -> int | None:
@@ -118,12 +128,23 @@ class Ranks:
         for index, site in self.contexts.items() if self.own else ():
             number = self._number(index)
             if index not in self.own and number in self.working:
-                self._note("context-on-other-gpu", index, site, other=self.working[number])
+                self._note("context-on-other-gpu", index, site, other=self.working[number], by=self.reasons[index])
 
     def _number(self, index: int) -> int:
         return int(os.environ.get("GROUP_RANK") or 0) * NODE + self.core.device(index).physical
 
-    def _note(self, code: str, index: int, site: int, **more: int) -> None:
+    def _note(self, code: str, index: int, site: int, **more: int | str) -> None:
         if (code, index) not in self.said:
             self.said.add((code, index))
             self.notes.note(code, site, rank=self.rank, device=index, **more)
+
+
+def _reason() -> str:
+    """Which function that unpickles tensors is running; "" where none is."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        found = UNPICKLING.get((str(frame.f_globals.get("__name__")), frame.f_code.co_name))
+        if found is not None:
+            return found
+        frame = frame.f_back
+    return ""

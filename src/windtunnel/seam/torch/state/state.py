@@ -34,6 +34,7 @@ from windtunnel.seam.torch.state.order import Order
 from windtunnel.seam.torch.state.positions import Generator, Position
 from windtunnel.seam.torch.state.ranks import Ranks
 from windtunnel.seam.torch.state.stream_ids import HANDLE_BASE, place_of, pool_id
+from windtunnel.seam.torch.state.unfilled import Unfilled
 from windtunnel.seam.torch.tags import (
     CPU,
     FLOATING,
@@ -149,8 +150,8 @@ class State(Core):
         self.placed = self.observers.placed
         self.gpu_trace = GpuTrace(self.observers)
         self.late = Late(self, late_by_clock)
-        self.order = Order(self)
         self.notes = Notes(self)
+        self.order = Order(self, Unfilled(self.notes))
         self.history = History(self, self.observers)
         self.ranks = Ranks(self, self.notes)
         self.memory = Memory(self, host_allocator, self.notes, self.history, self.ranks)

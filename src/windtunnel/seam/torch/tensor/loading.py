@@ -33,7 +33,7 @@ def _remarking(state: State) -> Callable[..., object]:
     def __iter__(self: torch.utils.data.DataLoader[object]) -> object:  # noqa: N807  it takes that name's place
         # A loader that is read without gradients evaluates: there, every rank may well read everything.
         if (
-            isinstance(self.sampler, plain)
+            isinstance(getattr(self.batch_sampler, "sampler", None) if self.batch_sampler else self.sampler, plain)
             and torch.is_grad_enabled()
             and dist.is_available()
             and dist.is_initialized()

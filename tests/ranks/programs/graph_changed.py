@@ -1,0 +1,26 @@
+"""A branch that is used from the third step on, though the graph was said to be static."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = torch.nn.Linear(8, 1), torch.nn.Linear(8, 1)
+
+    def forward(self, x, both):
+        return self.one(x) + self.two(x) if both else self.one(x)
+
+
+net = DistributedDataParallel(Net().cuda(), device_ids=[rank], static_graph=True)
+for step in range(4):
+    net(torch.ones(4, 8, device="cuda"), step >= 2).sum().backward()  # finding: known-error
+dist.destroy_process_group()
