@@ -274,6 +274,16 @@ def by(kind: Callable[..., torch.optim.Optimizer], **options: object) -> Callabl
     return step
 
 
+def swapped(net: nn.Module) -> None:
+    for p in net.parameters():
+        p.data.copy_(p.data * 2)
+
+
+def through_a_view(net: nn.Module) -> None:
+    for p in net.parameters():
+        p.data.view(-1)[:4] += 1
+
+
 def loaded(net: nn.Module) -> None:
     net.load_state_dict({name: value + 1 for name, value in net.state_dict().items()})
 
@@ -299,13 +309,13 @@ def left_alone(net: nn.Module) -> None:
 
 CHANGES = [
     by(torch.optim.SGD), by(torch.optim.AdamW, fused=True), by(torch.optim.Adam, foreach=False), by(Plain), loaded,
-    clipped,
+    clipped, swapped, through_a_view,
 ]  # fmt: skip
 
 
-def codes_after(change: Callable[[nn.Module], None], **options: bool) -> list[tuple[str, int]]:
+def codes_after(change: Callable[[nn.Module], None], data: bool = True, **options: bool) -> list[tuple[str, int]]:
     """The findings on autocast, each with how many weights it is about."""
-    with windtunnel.emulate("A100") as session:
+    with windtunnel.emulate("A100", no_data=not data) as session:
         torch.manual_seed(0)
         net, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).cuda(), torch.ones(4, 8, device="cuda")
         with torch.autocast("cuda", **options):
@@ -318,6 +328,11 @@ def codes_after(change: Callable[[nn.Module], None], **options: bool) -> list[tu
 @pytest.mark.parametrize("change", CHANGES)
 def test_casts_from_before_a_change_are_found(change: Callable[[nn.Module], None]) -> None:
     assert codes_after(change) == [("stale-autocast", 4)]
+
+
+@pytest.mark.parametrize(("change", "times"), [(by(torch.optim.SGD), 4), (left_alone, 0)])
+def test_without_data_a_write_counts(change: Callable[[nn.Module], None], times: int) -> None:
+    assert sum(count for _, count in codes_after(change, data=False)) == times
 
 
 @pytest.mark.parametrize("change", [written_as_it_was, dropped, left_alone])

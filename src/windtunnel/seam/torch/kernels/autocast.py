@@ -24,7 +24,7 @@ from windtunnel.seam.torch.kernels.autocast_lists import Cast
 from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from windtunnel.seam.torch.operators.plan import tensors_in
 from windtunnel.seam.torch.state.state import State
-from windtunnel.seam.torch.tags import device_of, disable_torch_function
+from windtunnel.seam.torch.tags import ORDINARY, device_of, disable_torch_function, tag_of
 
 C = torch._C
 is_cached: Callable[[torch.Tensor], bool] = C._is_cached_tensor  # type: ignore[attr-defined]
@@ -45,12 +45,11 @@ class Switches(threading.local):
 
 @dataclass(slots=True)
 class Kept:
-    """A weight's cast, kept until the outermost region ends, and when it was last known to be like the weight."""
+    """A weight's cast, kept until the outermost region ends, and each stream's last write when the two were alike."""
 
     weight: torch.Tensor
     cast: torch.Tensor
-    version: int
-    steps: int
+    writes: dict[object, int]
     told: bool = False
 
 
@@ -175,18 +174,21 @@ class Autocast:
             self._compare(kept)
             return kept.cast
         with torch.set_grad_enabled(self.with_history or torch.is_grad_enabled()):
-            kept = Kept(value, value.to(dtype), _version(value), self.state.notes.steps)
+            made = value.to(dtype)
+        kept = Kept(value, made, _last_writes(value))
         self.cache[id(value)] = kept
         self.state.history.mark_tensor(kept.cast, "autocast")
         return kept.cast
 
     def _compare(self, kept: Kept) -> None:
         """Note once a region that a weight has changed since it was cast."""
-        weight, steps = kept.weight, self.state.notes.steps
-        version = _version(weight)
-        if kept.told or (version, steps) == (kept.version, kept.steps) or device_of(weight) < 0:
+        weight = kept.weight
+        if kept.told or type(weight) not in ORDINARY or device_of(weight) < 0:
             return
-        kept.version, kept.steps = version, steps
+        newer = {agent: epoch for agent, epoch in _last_writes(weight).items() if epoch > kept.writes.get(agent, 0)}
+        if not newer:
+            return
+        kept.writes |= newer
         if not self.state.no_data:
             with C._DisableTorchDispatch(), disable_torch_function(), torch.no_grad():
                 if torch.equal(weight.to(kept.cast.dtype), kept.cast):
@@ -311,8 +313,15 @@ def patches(state: State) -> list[Patch]:
     ]
 
 
-def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+def _last_writes(weight: torch.Tensor) -> dict[object, int]:
+    """By the stream that wrote: its last work known to have written a weight's memory, also through `.data`."""
+    tag = tag_of(weight)
+    found: dict[object, int] = {}
+    for one in tag.accesses.writes if tag.accesses is not None else ():
+        found[one.agent] = max(one.epoch, found.get(one.agent, 0))
+    if tag.epoch and tag.stream is not None:
+        found[tag.stream.agent] = max(tag.epoch, found.get(tag.stream.agent, 0))
+    return found
 
 
 def _overload(name: str) -> OpOverload:
