@@ -103,3 +103,12 @@ def test_two_ranks_on_one_gpu_are_an_error_unless_the_run_lets_them(program, all
     finding = one(program)
     assert finding.severity == severity
     assert finding.message.startswith("ranks 0 and 1 both work on cuda:0: NCCL refuses")
+
+
+def test_casts_from_before_a_weight_changed_are_one_error_a_region(program):
+    program.note("stale-autocast", 3, shape="[64, 32]", used="train.py:8")
+    program.note("stale-autocast", 3, shape="[1, 64]", used="train.py:8")
+    finding = one(program)
+    assert (finding.severity, finding.site.line, finding.times) == ("error", 3, 2)
+    assert "the first one, [64, 32], at train.py:8" in finding.message
+    assert "enter `torch.autocast` anew for each forward pass" in finding.advice

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from windtunnel.seam.torch.dispatch.mode import Dispatch
+from windtunnel.seam.torch.kernels import attention_checks as checks
 from windtunnel.seam.torch.kernels import attention_choice as choice
 from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
 from windtunnel.seam.torch.operators.plan import Plan, tensors_in
@@ -45,6 +46,8 @@ def composite(
 ) -> Tensor:
     """aten::scaled_dot_product_attention, taken apart as on CUDA; on host tensors as PyTorch does it."""
     index = device_of(query)
+    if index >= 0 and not state.local.inner:
+        checks.validate(func, query, key, value, attn_mask)
     if index < 0 or state.local.inner or query.dim() < 3:
         plain: Tensor = func.decompose(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -138,6 +141,9 @@ def chosen(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kw
 
 def fused(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """A fused operator, forward or backward."""
+    check = checks.BY_NAME.get(plan.name)
+    if check is not None:
+        check(dict(zip(plan.names, args, strict=False)) | kwargs)
     return run(dispatch, plan, func, args, kwargs, values)
 
 

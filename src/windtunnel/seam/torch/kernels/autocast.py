@@ -11,6 +11,8 @@ import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ from windtunnel.seam.torch.kernels.autocast_lists import Cast
 from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from windtunnel.seam.torch.operators.plan import tensors_in
 from windtunnel.seam.torch.state.state import State
-from windtunnel.seam.torch.tags import device_of
+from windtunnel.seam.torch.tags import ORDINARY, device_of, disable_torch_function, tag_of
 
 C = torch._C
 is_cached: Callable[[torch.Tensor], bool] = C._is_cached_tensor  # type: ignore[attr-defined]
@@ -38,6 +40,27 @@ class Switches(threading.local):
     cuda = False
     cpu = False
     inside = 0  # kernels of ours on the stack: autocast does not look inside them
+    region: int | None = None  # the line that entered the outermost region on CUDA
+
+
+@dataclass(slots=True)
+class Kept:
+    """A weight's cast, kept until the outermost region ends, and each stream's last write when the two were alike."""
+
+    weight: torch.Tensor
+    cast: torch.Tensor
+    writes: dict[object, int]
+    told: bool = False
+
+
+@cache
+def keeps_casts_with_history() -> bool:
+    """Whether a weight first cast without gradients has them later in the region: pytorch#165068, asked of the CPU."""
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        weight = torch.ones(1, 1, dtype=torch.float32, device="cpu", requires_grad=True)
+        with torch.no_grad():
+            torch.mm(weight, weight)
+        return torch.mm(weight, weight).requires_grad
 
 
 class Autocast:
@@ -49,7 +72,8 @@ class Autocast:
         self.library: torch.library.Library | None = None
         self.owner = [self]  # empty when the kernels are out: PyTorch keeps them for good, and they keep no emulation
         self.registering = threading.Lock()  # threads of nn.DataParallel meet autocast at the same time
-        self.cache: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.cache: dict[int, Kept] = {}
+        self.with_history = keeps_casts_with_history()
         self.stock_set = torch.set_autocast_enabled
         self.stock_is = torch.is_autocast_enabled
 
@@ -141,14 +165,47 @@ class Autocast:
             and torch.is_autocast_cache_enabled()
             and not is_cached(value)  # of a CUDA graph tree, whose memory is used again
             and dtype != torch.float32
+            and not (self.with_history and torch.is_inference_mode_enabled())
         )
         if not keeps:
             return value.to(dtype)
-        known = self.cache.get(id(value))
-        if known is None:
-            known = self.cache[id(value)] = (value, value.to(dtype))
-            self.state.history.mark_tensor(known[1], "autocast")
-        return known[1]
+        kept = self.cache.get(id(value))
+        if kept is not None:
+            self._compare(kept)
+            return kept.cast
+        with torch.set_grad_enabled(self.with_history or torch.is_grad_enabled()):
+            made = value.to(dtype)
+        kept = Kept(value, made, _last_writes(value))
+        self.cache[id(value)] = kept
+        self.state.history.mark_tensor(kept.cast, "autocast")
+        return kept.cast
+
+    def _compare(self, kept: Kept) -> None:
+        """Note once a region that a weight has changed since it was cast."""
+        weight = kept.weight
+        if kept.told or type(weight) not in ORDINARY or device_of(weight) < 0:
+            return
+        newer = {agent: epoch for agent, epoch in _last_writes(weight).items() if epoch > kept.writes.get(agent, 0)}
+        if not newer:
+            return
+        kept.writes |= newer
+        if not self.state.no_data:
+            with C._DisableTorchDispatch(), disable_torch_function(), torch.no_grad():
+                if torch.equal(weight.to(kept.cast.dtype), kept.cast):
+                    return
+        kept.told = True
+        region = self.switches.region
+        used = self.state.site()
+        where = self.state.machine.trace.sites[used]
+        self.state.notes.note(
+            "stale-autocast", used if region is None else region, used=str(where), shape=str(list(weight.shape)),
+            device=device_of(weight),
+        )  # fmt: skip
+
+    def ends(self) -> None:
+        """The outermost region has ended, or the program drops what it has kept."""
+        self.cache.clear()
+        self.switches.region = None
 
     def unregister(self) -> None:
         """Take our kernels out again."""
@@ -228,6 +285,8 @@ def patches(state: State) -> list[Patch]:
             return
         if device == "cuda" and enabled:
             autocast.register()
+            if switches.region is None:
+                switches.region = state.site()
         setattr(switches, device, bool(enabled))
         if device == "cuda":
             autocast.stock_set("cuda", enabled)
@@ -241,7 +300,7 @@ def patches(state: State) -> list[Patch]:
         return autocast.stock_is(device_type)
 
     def clear_cache() -> None:
-        autocast.cache.clear()
+        autocast.ends()
         stock_clear()
 
     return [
@@ -252,6 +311,17 @@ def patches(state: State) -> list[Patch]:
         Patch(torch, "clear_autocast_cache", clear_cache),
         Patch(torch, "is_autocast_available", lambda device: True if device == "cuda" else _available(device)),
     ]
+
+
+def _last_writes(weight: torch.Tensor) -> dict[object, int]:
+    """By the stream that wrote: its last work known to have written a weight's memory, also through `.data`."""
+    tag = tag_of(weight)
+    found: dict[object, int] = {}
+    for one in tag.accesses.writes if tag.accesses is not None else ():
+        found[one.agent] = max(one.epoch, found.get(one.agent, 0))
+    if tag.epoch and tag.stream is not None:
+        found[tag.stream.agent] = max(tag.epoch, found.get(tag.stream.agent, 0))
+    return found
 
 
 def _overload(name: str) -> OpOverload:

@@ -59,8 +59,8 @@ def layers(state: State, func: OpOverload, *args: Any, **kwargs: object) -> obje
     if mode == LSTM and len(states) != 2:
         raise RuntimeError("lstm expects two hidden states")
     hx, cx = states if mode == LSTM else (hidden, None)
-    units = hx.shape[2] if cx is None else cx.shape[2]
-    projected = hx.shape[2] if cx is not None and cx.shape[2] != hx.shape[2] else 0
+    wide, units = hx.size(2), (hx if cx is None else cx).size(2)  # `size` has C++'s text where there is no such one
+    projected = wide if wide != units else 0
     stride = (4 if given["has_biases"] else 2) + (projected > 0)
     buffer = _buffer(weights, pieces(weights, stride, mode, units))
     if buffer is None and not _casts(weights[0]):
