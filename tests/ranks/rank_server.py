@@ -102,6 +102,8 @@ def become(rank: int, request: dict, folder: Path, port: int) -> None:
     )  # fmt: skip
     os.environ.update(request.get("environment", {}))
     options = {"gpus": request.get("gpus", f"{max(2, size)}xV100"), "stuck_after": request.get("stuck_after", 60.0)}
+    if request.get("no_data"):
+        options["no_data"] = True
     if request.get("faults"):
         options["faults"] = request["faults"]
     os.environ.update(launch.environment(options, folder, os.environ))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from windtunnel.ranks.calls import Call, Channel, Ending, Group, Operation, Rank, State, listed
@@ -127,6 +129,62 @@ def test_two_sends_wait_for_each_other():
 
 def test_a_send_and_its_receive_are_no_finding():
     ranks = [Told(0).waits(5, channel=Channel("0", "send", 1)), Told(1).waits(6, channel=Channel("0", "recv", 0))]
+    assert found(*ranks) == []
+
+
+def moved(name, *shape, dtype="float32"):
+    return Operation(name, (shape,), (dtype,), (math.prod(shape),))
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "what"),
+    [
+        (moved("send", 3), moved("recv", 5), "size"),
+        (moved("send", 5), moved("recv", 3), "size"),
+        (moved("send", 2, 3), moved("recv", 6), ""),
+        (moved("send", 4), moved("recv", 8, dtype="bfloat16"), "dtype"),
+        (moved("send", 4, dtype="float64"), moved("recv", 4), "size"),
+        (moved("send", 16, dtype="uint8"), moved("recv", 4), ""),
+        (moved("send", 4), moved("recv", 4, dtype="bool"), "size"),
+    ],
+)
+def test_a_message_is_received_as_it_is_sent(sent, received, what):
+    ranks = [
+        Told(0).call(5, sent, Channel("0", "send", 1), State.ISSUED),
+        Told(1).waits(6, received, Channel("0", "recv", 0)),
+    ]
+    notes = judge([rank.told() for rank in ranks])
+    assert [(note.code, note.site.line) for note in notes] == ([("collective-mismatch", 6)] if what else [])
+    assert [dict(note.detail)["what"] for note in notes] == ([what] if what else [])
+
+
+def test_messages_are_compared_in_the_order_of_the_calls():
+    there, back = Channel("0", "send", 1), Channel("0", "recv", 0)
+    small, large = moved("send", 3), moved("send", 5)
+    sender = Told(0).call(5, small, there, State.ISSUED).waits(6, large, there)
+    receiver = Told(1).call(7, moved("recv", 5), back, State.ISSUED).waits(8, moved("recv", 3), back)
+    assert found(sender, receiver) == [("collective-mismatch", 7)]
+
+
+def test_a_message_has_its_counterpart_on_its_own_communicator():
+    batched, plain = Channel("0", "send", 1), Channel("0", "recv", 0, pair=True)
+    ranks = [Told(0).waits(5, moved("send", 4), batched), Told(1).waits(6, moved("recv", 4), plain)]
+    notes = judge([rank.told() for rank in ranks])
+    assert [(note.code, note.site.line) for note in notes] == [("collective-deadlock", 5)]
+    assert dict(notes[0].detail)["communicators"] == 1
+    assert dict(notes[0].detail)["rank 0"].endswith("for rank 1, on another communicator than that one uses")
+
+
+def test_a_communicator_waits_for_its_ranks():
+    making = Operation("communicator")
+    pair = [Told(0).waits(5, making, Channel("0", "join", 1)), Told(1).waits(6)]
+    assert found(*pair) == [("collective-deadlock", 5)]
+    both = [Told(0).waits(5, making, Channel("0", "join", 1)), Told(1).call(6, making, Channel("0", "join", 0))]
+    assert found(*both) == []
+    everybody = Channel("0", "join")
+    ranks = [Told(0, 3).waits(5, making, everybody), Told(1, 3).waits(5, making, everybody), Told(2, 3).ends()]
+    assert found(*ranks) == [("collective-missing", 5)]
+    ranks[2] = Told(2, 3).call(6, making, everybody).waits(6)
     assert found(*ranks) == []
 
 

@@ -68,6 +68,16 @@ def test_program(server, path):
         assert answer["status"] == [0] * len(answer["status"]), shown
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["message_larger_receive", "message_dtype_differs", "pipeline_last_batch_valid"])
+def test_messages_are_compared_without_data(server, name):
+    path = HERE / "programs" / f"{name}.py"
+    answer = ask(server, path, no_data=True)
+    expected = [] if name.endswith("_valid") else ["collective-mismatch"]
+    assert [code for code, *_ in answer["findings"] if code != "assumed-value"] == expected, json.dumps(answer)
+    assert any(answer["status"]) == bool(expected)
+
+
 def test_as_many_programs_are_valid_as_are_not():
     valid = sum(path.stem.endswith("_valid") for path in PROGRAMS)
     assert len(PROGRAMS) >= 40

@@ -22,8 +22,14 @@ class CollectiveDeadlock(RankCheck):
 
     ## What it does
     Reports ranks that each wait for a call that another of them has not made and cannot make, because it is waiting
-    too: collectives of two groups in different order, two ranks that both send first, a receive without its send. It
-    shows where each waits and for whom, and the run ends there.
+    too: collectives of two groups in different order, two ranks that both send first, a receive without its send, a
+    message that meets its counterpart on no communicator. It shows where each waits and for whom, and the run ends
+    there.
+
+    A batched message (`batch_isend_irecv`) uses the communicator of its group, in line with the group's collectives;
+    the first one waits until every rank of the group has used it. A plain message uses a communicator of its two
+    ranks, and the first one waits for the other rank; with `init_process_group(device_id=...)` it is in line with the
+    group's collectives as well.
 
     ## Why it is bad
     No rank ever continues. NCCL requires that all ranks use their groups in the same order, and a send that is larger
@@ -49,4 +55,14 @@ class CollectiveDeadlock(RankCheck):
 
     def advice(self, line: Line) -> str:
         """What to change."""
+        if line.number("communicators"):
+            return (
+                "post both sides of a message with dist.batch_isend_irecv, or neither: a batched message uses the "
+                "group's communicator, a plain one a communicator of its two ranks"
+            )
+        if line.number("join"):
+            return (
+                "let both ranks of a first message come to it before another call: receive before the collective, or "
+                "use dist.batch_isend_irecv after a collective of the whole group"
+            )
         return FIXES[line.number("messages")]

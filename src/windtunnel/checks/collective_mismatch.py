@@ -13,13 +13,15 @@ class CollectiveMismatch(RankCheck):
 
     ## What it does
     Compares what the ranks of a process group call, call by call: the operation, the dtype, the number of elements
-    (for lists and splits those of each pair of ranks), the root and the reduction. It shows what each rank called and
-    where, and the run ends there.
+    (for lists and splits those of each pair of ranks), the root and the reduction. Each message is compared with its
+    receive: the bytes, and the dtype unless one side has bytes (`uint8`, `int8`, `bool`). It shows what each rank
+    called and where, and the run ends there.
 
     ## Why it is bad
     NCCL pairs the n-th call of one rank with the n-th of every other and compares nothing. Ranks that disagree hang
     until the watchdog ends the job after ten minutes or more, or read one another's memory wrongly and go on with
-    wrong values. Its message names one rank's operation and no line.
+    wrong values. Its message names one rank's operation and no line. A message that is received into a larger tensor
+    hangs, or fills a part of it; into a smaller one it passes, as long as NCCL's buffers take the rest.
 
     ## Example
     ```python
@@ -41,6 +43,11 @@ class CollectiveMismatch(RankCheck):
 
     def advice(self, line: Line) -> str:
         """What to change."""
+        if line.word("sender"):
+            return (
+                "receive into a tensor of the size and dtype that is sent: drop or pad the last, smaller batch "
+                "(drop_last=True), or send the shape first"
+            )
         if line.word("what") == "operation":
             return "let every rank of the group make the same calls in the same order, whatever a rank's data are"
         return "let every rank of the group pass tensors of the same size and dtype, the same root and reduction"

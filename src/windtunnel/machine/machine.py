@@ -169,17 +169,24 @@ class Machine:
         return end
 
     def collective(
-        self, host: HostThread, stream: Stream, name: str, size_bytes: int, ranks: int, site: int = 0
+        self,
+        host: HostThread,
+        stream: Stream,
+        name: str,
+        size_bytes: int,
+        ranks: int,
+        site: int = 0,
+        launched: bool = False,
     ) -> int:
-        """Queue one rank's part of a collective; returns when it ends."""
+        """Queue one rank's part of a collective; returns when it ends. `launched`: as part of an earlier kernel."""
         device = self.devices[stream.device]
-        issued = host.now_ns = host.now_ns + device.cost.dispatch_ns(name)
+        issued = host.now_ns = host.now_ns + (0 if launched else device.cost.dispatch_ns(name))
         number = self.trace.signatures.number(Signature(name, detail=(("ranks", ranks),)))
         duration = device.cost.collective_ns(name, size_bytes, ranks)
         if stream.capture is not None:
             return stream.capture.add(stream, Kind.COLLECTIVE, number, site, duration, size_bytes)
         self._wait_implicitly(host, device, stream)
-        start = max(issued + device.cost.launch_ns, stream.ready_ns)
+        start = stream.ready_ns if launched else max(issued + device.cost.launch_ns, stream.ready_ns)
         end = stream.ready_ns = start + duration
         stream.epoch += 1
         self._row(Kind.COLLECTIVE, self.lane(host, stream), number, site, issued, start, end, size_bytes)

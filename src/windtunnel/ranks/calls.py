@@ -20,14 +20,16 @@ class State(IntEnum):
 class Channel(NamedTuple):
     """Calls that are matched by their order: the collectives of a group, or its messages from one rank to another.
 
-    `kind` is "collective", "send", "recv" or "create" (of a group). `peer` is the other rank of a
-    message, -1 for any; ranks are those of the job, not of the group.
+    `kind` is "collective", "send", "recv", "create" (of a group) or "join" (of an NCCL communicator). `peer` is the
+    other rank of a message, -1 for any; ranks are those of the job, not of the group. `pair` tells whether a message
+    has a communicator of its two ranks alone.
     """
 
     group: str
     kind: str = "collective"
     peer: int = -1
     tag: int = 0
+    pair: bool = False
 
 
 class Operation(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Any
 from windtunnel import foreign
 from windtunnel.errors import FileFormatError
 from windtunnel.ranks.calls import Call, Channel, Ending, Group, Operation, Rank, State
-from windtunnel.ranks.judge import blocked, mismatches
+from windtunnel.ranks.judge import MAKING, blocked, mismatches
 from windtunnel.trace.operation import UNKNOWN_SITE, Note, Site
 
 VERSION = "2.9"
@@ -55,7 +55,7 @@ def dump(rank: Rank) -> bytes:
         name: {"name": name, "desc": group.description or "undefined", "ranks": str(list(group.ranks))}
         for name, group in rank.groups.items()
     }
-    calls = [call for call in rank.calls if call.channel.kind != "create"]
+    calls = [call for call in rank.calls if call.channel.kind not in MAKING]
     entries = [_entry(rank, call, number) for number, call in enumerate(calls)]
     status = {name: _status(rank, name) for name in rank.groups}
     content = {"version": VERSION, "pg_config": configured, "pg_status": status, "entries": entries}

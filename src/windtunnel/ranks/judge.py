@@ -7,12 +7,15 @@ reported, however slow it is.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from windtunnel.ranks.calls import Call, Channel, Operation, Rank, State, listed
 from windtunnel.trace.operation import UNKNOWN_SITE, Note, Site
 
+MAKING = ("create", "join")
+"""Kinds of calls that make a group or its communicators."""
 Job = Mapping[int, Rank]
 Detail = list[tuple[str, str | int]]
 
@@ -23,8 +26,7 @@ def judge(ranks: Sequence[Rank]) -> list[Note]:
     `ranks` are those of one job, all read at the same moment.
     """
     job = {rank.rank: rank for rank in ranks}
-    found = mismatches(job, only_open=True)
-    return found or blocked(job)
+    return mismatches(job, only_open=True) or unlike_messages(job) or blocked(job)
 
 
 # ---------------------------------------------------------------------------------------------- disagreement
@@ -80,6 +82,53 @@ WORDS = {
     "elements": "size",
     "sent": "size of what one rank sends and the other expects",
 }
+
+
+def unlike_messages(job: Job, group: str | None = None) -> list[Note]:
+    """Messages that are received as something else than is sent: the first of each group, or of `group` alone."""
+    found: dict[str, Note] = {}
+    for sender, rank in sorted(job.items()):
+        for sent in rank.calls:
+            channel = sent.channel
+            if channel.kind != "send" or channel.group in found or group not in (None, channel.group):
+                continue
+            received = job[channel.peer].call(_answer(channel, sender), sent.number) if channel.peer in job else None
+            if received is None or sent.state is received.state is State.DONE:
+                continue
+            what = _unlike(sent.operation, received.operation)
+            if what:
+                detail: Detail = [
+                    ("what", what), ("group", _group(job, channel)), ("number", sent.number), ("sender", sender),
+                    ("receiver", channel.peer),
+                    *_lines({rank: f"{call.operation} at {call.site}"
+                             for rank, call in ((sender, sent), (channel.peer, received))}),
+                ]  # fmt: skip
+                found[channel.group] = _note("collective-mismatch", received.site, sent.site, detail)
+    return list(found.values())
+
+
+def _unlike(sent: Operation, received: Operation) -> str:
+    """How the two sides of a message differ; bytes may be received as what they are."""
+    types = [operation.dtypes[:1] for operation in (sent, received)]
+    if types[0] == types[1]:
+        return "size" if sent.elements != received.elements else ""
+    if _size(sent) != _size(received):
+        return "size"
+    return "" if any(one[0] in BYTES for one in types if one) else "dtype"
+
+
+def _size(operation: Operation) -> int:
+    """The bytes of a message."""
+    bits = re.search(r"\d+", operation.dtypes[0]) if operation.dtypes else None
+    return sum(operation.elements) * (int(bits[0]) if bits else 8) // 8
+
+
+BYTES = frozenset({"uint8", "int8", "bool"})
+
+
+def _answer(channel: Channel, rank: int) -> Channel:
+    """The other side of a channel for messages, as the other rank has it."""
+    return channel._replace(kind="recv" if channel.kind == "send" else "send", peer=rank)
 
 
 def _comparable(operation: Operation, what: str) -> object:
@@ -148,12 +197,14 @@ def needs(job: Job, rank: int) -> list[int]:
 def missing(job: Job, rank: int, call: Call) -> list[int]:
     """The ranks that have not yet made their part of a call."""
     channel = call.channel
-    if channel.kind in ("collective", "create"):
+    if channel.kind == "join" and channel.peer >= 0:
+        return [] if channel.peer in job and _count(job[channel.peer], channel._replace(peer=rank)) else [channel.peer]
+    if channel.kind in ("collective", "create", "join"):
         others = [other for other in members(job, channel) if other != rank]
         return [other for other in others if other not in job or not _takes_part(job, other, call)]
     if channel.peer < 0:
         return [] if _has_any_sender(job, rank, call) else [o for o in members(job, channel) if o != rank]
-    answer = Channel(channel.group, "recv" if channel.kind == "send" else "send", rank, channel.tag)
+    answer = _answer(channel, rank)
     if channel.peer not in job:
         return [channel.peer]
     peer = job[channel.peer]
@@ -257,7 +308,7 @@ def _gone(job: Job, gone: int, victims: Sequence[int]) -> Note:
     """A rank that has ended or is stuck while others wait for it."""
     rank = job[gone]
     call = _awaited(job, gone, victims)
-    mine = [one for one in rank.calls if one.channel.group == call.channel.group and one.channel.kind != "create"]
+    mine = [one for one in rank.calls if one.channel.group == call.channel.group and one.channel.kind not in MAKING]
     detail: Detail = [
         ("rank", gone),
         ("group", _group(job, call.channel)),
@@ -291,6 +342,8 @@ def _deadlock(job: Job, circle: Sequence[int]) -> Note:
     detail: Detail = [
         ("group", _group(job, first.channel)),
         ("messages", sum(call.channel.kind in ("send", "recv") for call in (first, second))),
+        ("communicators", int(any(_on_another(job, rank, waiting(job)[rank][0]) for rank in circle))),
+        ("join", int(any(call.channel.kind == "join" for rank in circle for call in waiting(job)[rank]))),
         *_lines({rank: _waits(job, rank) for rank in circle}, together=False),
     ]
     return _note("collective-deadlock", first.site, second.site, detail)
@@ -303,7 +356,20 @@ def _waits(job: Job, rank: int) -> str:
     where = f"{call.operation} of {_group(job, call.channel)} at {call.site}"
     if call.channel.kind == "create":
         where = f"making {_group(job, call.channel)} at {call.site}"
-    return f"waits in {where}" + (f" for {listed(awaited)}" if awaited else "")
+    if call.channel.kind == "join":
+        whose = _group(job, call.channel) if call.channel.peer < 0 else listed([rank, call.channel.peer])
+        where = f"making the NCCL communicator of {whose} for its first message at {call.site}"
+    apart = ", on another communicator than that one uses" if _on_another(job, rank, call) else ""
+    return f"waits in {where}" + (f" for {listed(awaited)}" if awaited else "") + apart
+
+
+def _on_another(job: Job, rank: int, call: Call) -> bool:
+    """Whether the other rank of a message that never comes has made its part of it in another communicator."""
+    channel = call.channel
+    if channel.kind not in ("send", "recv") or channel.peer not in job or not missing(job, rank, call):
+        return False
+    other = _answer(channel, rank)._replace(pair=not channel.pair)
+    return _count(job[channel.peer], other) > _count(job[rank], channel._replace(pair=not channel.pair))
 
 
 def _group(job: Job, channel: Channel) -> str:

@@ -29,6 +29,12 @@ def lines(detail: Detail) -> str:
 
 def _mismatch(detail: Detail) -> str:
     what = detail["what"]
+    if "sender" in detail:
+        sender, receiver = detail["sender"], detail["receiver"]
+        return (
+            f"message {detail['number']} from rank {sender} to rank {receiver} of {detail['group']} is received with "
+            f"another {what} than it is sent with: {lines(detail)}"
+        )
     return f"call {detail['number']} of {detail['group']} differs between its ranks in the {what}: {lines(detail)}"
 
 

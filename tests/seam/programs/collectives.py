@@ -50,13 +50,13 @@ def pair():
     return received
 
 
-def one_way(any_source):
+def one_way(any_source, group=None):
     """Rank 0 sends, rank 1 receives."""
     if rank == 0:
-        dist.send(c(7), 1)
+        dist.send(c(7), 1, group=group)
         return "sent"
     received = c(0)
-    source = dist.recv(received, None if any_source else 0)
+    source = dist.recv(received, None if any_source else 0, group=group)
     assert source == 0
     return received
 
@@ -146,7 +146,7 @@ gathered = [zeros(1), zeros(1)] if rank == 0 else None
 record("gather", lambda: (dist.gather(c(rank), gathered), gathered)[1])
 record("pair", pair)
 record("send", lambda: one_way(any_source=False))
-record("any_source", lambda: one_way(any_source=True))
+record("any_source", lambda: dist.irecv(c(0)))
 record("objects", objects)
 record("barrier", lambda: dist.barrier(device_ids=[rank]))
 record("asynchronous", asynchronous)
@@ -178,6 +178,7 @@ host = torch.ones(2)
 dist.all_reduce(host, group=gloo)
 seen["gloo"] = [dist.get_backend(gloo), host.tolist()]
 record("gloo_sparse", lambda: into(torch.eye(2, device="cuda").to_sparse(), dist.all_reduce, group=gloo).to_dense())
+record("gloo_any_source", lambda: one_way(any_source=True, group=gloo))
 record("gloo_on_device", lambda: into(c(rank), dist.all_reduce, group=gloo))
 both = dist.new_group([0, 1], backend="cpu:gloo,cuda:nccl")
 dist.all_reduce(host, group=both)

@@ -54,6 +54,7 @@ class Nccl:
     _wt_options: Options
     _wt_allowance: Allowance
     _wt_store: Store
+    _wt_meeting: Store
     _wt_number: int
     _wt_splits = 0
     _wt_aborted = False
@@ -99,7 +100,9 @@ class Nccl:
     def eager_connect_single_device(self, device: torch.device | None = None) -> None:
         """Make the communicator of a device now."""
         for name in self._wt_groups.named_of(self):
-            self._wt_groups.connect(self._wt_groups.by_name[name], self._wt_groups.state.index(device))
+            group = self._wt_groups.by_name[name]
+            group.eager = True
+            self._wt_groups.connect(group, self._wt_groups.state.index(device))
 
     def get_error(self) -> ErrorType:
         """What has gone wrong asynchronously: nothing, since errors are raised where a collective is called."""
@@ -205,7 +208,8 @@ def backend_class(groups: Groups) -> type[dist.ProcessGroupGloo]:
 
         def __init__(self, store: Store, rank: int, size: int, options: Options | None = None) -> None:
             options = options or Options()
-            dist.ProcessGroupGloo.__init__(self, _own(store, rank, size), rank, size, timeout=options._timeout)
+            self._wt_meeting = _own(store, rank, size)
+            dist.ProcessGroupGloo.__init__(self, self._wt_meeting, rank, size, timeout=options._timeout)
             if not _several_machines():
                 dist.ProcessGroupGloo._set_default_timeout(self, PATIENCE)
             self._wt_groups, self._wt_options, self._wt_store = groups, options, store

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from windtunnel.machine.stream import Event, Stream
-from windtunnel.ranks.calls import Channel
+from windtunnel.machine.stream import Stream
 from windtunnel.seam.torch.dispatch.asserts import Failure
 from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
-from windtunnel.seam.torch.distributed.described import Described, message, reduction_of
-from windtunnel.seam.torch.distributed.groups import NS, Group, Groups, Queued
-from windtunnel.seam.torch.distributed.nodata import answer, lacks_values, token, with_values
+from windtunnel.seam.torch.distributed.described import Described, reduction_of
+from windtunnel.seam.torch.distributed.groups import Group, Groups, Queued
+from windtunnel.seam.torch.distributed.nodata import answer, lacks_values, with_values
 from windtunnel.seam.torch.distributed.values import (
     REDUCING,
     carried,
@@ -37,9 +35,6 @@ from windtunnel.seam.torch.operators.plan import Plan, tensors_in
 from windtunnel.seam.torch.tags import CPU, FLOATING, VERSION, is_physically_meta, tag_of
 
 Tensor = torch.Tensor
-CLOCK_TAG = 1 << 28
-"""Added to a message's tag for the sender's clock, which travels beside it."""
-
 MOST_PENDING = 4096
 """Functional collectives that nobody waited for are forgotten beyond this many."""
 
@@ -100,9 +95,9 @@ def run(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwarg
         device = next(iter(named["device_ids"]), _unnamed(dispatch, group))
     asynchronous = bool(named.get("async_op", True))
     reads, writes = list(tensors_in((args[shape.reads],))), list(tensors_in((args[shape.writes],)))
-    size = sum(map(_bytes, reads)) or group.size * sum(map(_bytes, writes))
+    size = sum(map(bytes_of, reads)) or group.size * sum(map(bytes_of, writes))
     if plan.name == "c10d::allgather_":  # ranks may bring different sizes, but all know every one's
-        size = sum(map(_bytes, writes)) // group.size
+        size = sum(map(bytes_of, writes)) // group.size
     if group.nccl:
         check(plan.name, reads, writes, group.size, "AVG" if CALLS.mean else name_of(CALLS.operation))
     reduction = reduction_of(CALLS.operation, CALLS.mean, CALLS.factor) if plan.name in REDUCING else ""
@@ -154,7 +149,8 @@ def _stream(dispatch: Dispatch, group: Group, device: int, asynchronous: bool) -
         return None
     groups: Groups = dispatch.state.groups
     groups.connect(group, device)
-    return groups.stream(group, device, asynchronous)
+    group.shared.line_up(CALLS.batch, collective=True)
+    return groups.stream(group.shared, device, asynchronous)
 
 
 @contextmanager
@@ -172,7 +168,7 @@ def _meeting(
     if stream is not None:
         with groups.meeting(group, call, groups.ready_ns(stream, name), site) as start_ns:
             groups.introduce(group, stream.device)
-            _transferring(dispatch, name)
+            transferring(dispatch, name)
             yield site
         stream.ready_ns = start_ns
         return
@@ -180,18 +176,18 @@ def _meeting(
         state.machine.synchronize_stream(host, state.local.streams[device], name, site)
         host.advance(2 * state.device(device).cost.copy_ns(size, device, CPU, True))
     with groups.meeting(group, call, host.now_ns, site) as end_ns:
-        _transferring(dispatch, name)
+        transferring(dispatch, name)
         yield site
     host.wait_until(end_ns)
 
 
-def _transferring(dispatch: Dispatch, name: str) -> None:
+def transferring(dispatch: Dispatch, name: str) -> None:
     """Data are about to move: this rank may die now, by a fault on purpose, and leave the others in the middle."""
     if dispatch.state.strikes is not None:
         dispatch.state.strikes.strike("transfer", name)
 
 
-def _bytes(tensor: Tensor) -> int:
+def bytes_of(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
@@ -305,132 +301,6 @@ def _hand_over(dispatch: Dispatch, stream: Stream, asynchronous: bool, host: boo
         groups.wait(event)
 
 
-# ---------------------------------------------------------------------------------------------- pairs
-
-
-def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    """c10d::send: the sender's clock goes with the message."""
-    groups: Groups = dispatch.state.groups
-    tensors, boxed, peer, tag = args
-    group = groups.of(boxed)
-    if group is None:
-        return dispatch.call(plan, func, args, kwargs, CPU)
-    device = place(dispatch, group, tensors)
-    entry = _posted(dispatch, group, plan.name, tensors, (peer, tag))
-    timeout = group.timeout(dispatch.local.host.now_ns)
-    out = _message(dispatch, plan, func, args, kwargs, device)
-    stream, ready = _ready(dispatch, group, device)
-    with torch._C._DisableTorchDispatch():
-        clock = torch.tensor([ready], device="cpu")
-        ticket = group.carrier.send([clock], peer, tag + CLOCK_TAG)
-    if stream is not None:
-        site = dispatch.state.site()
-        size, began_ns = sum(map(_bytes, tensors)), stream.ready_ns
-        completion = group.numbered("send")
-        dispatch.machine.collective(dispatch.local.host, stream, "nccl:send", size, 2, site)
-        completion.ended(began_ns, stream.ready_ns)
-
-    def finish() -> Event | None:
-        ticket.wait()
-        return None if stream is None else groups.mark(stream, 0)
-
-    return _pending(groups, out, finish, entry, tensors, timeout)
-
-
-def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
-    """c10d::recv_ and c10d::recv_any_source_: it ends when the sender's message, which has its clock, has arrived."""
-    groups: Groups = dispatch.state.groups
-    tensors, boxed = args[:2]
-    group = groups.of(boxed)
-    if group is None:
-        return dispatch.call(plan, func, args, kwargs, CPU)
-    device = place(dispatch, group, tensors)
-    entry = _posted(dispatch, group, plan.name, tensors, (args[2] if len(args) > 3 else -1, args[-1]))
-    posted_ns = dispatch.local.host.now_ns
-    limit_ms = group.limit_ms(posted_ns)
-    out = _message(dispatch, plan, func, args, kwargs, device)
-    work = dist.Work.unbox(out)
-    stream, _ = _ready(dispatch, group, device)
-    completion = None if stream is None else group.numbered("recv")
-    size = sum(map(_bytes, tensors))
-    with torch._C._DisableTorchDispatch():
-        clock = torch.zeros(1, dtype=torch.int64, device="cpu")
-        # Asked for at once where the sender is known: the sender's `wait` may depend on it.
-        ticket = group.carrier.recv([clock], args[2], args[-1] + CLOCK_TAG) if len(args) > 3 else None
-
-    def finish() -> Event | None:
-        with torch._C._DisableTorchDispatch():
-            (ticket or group.carrier.recv([clock], work._source_rank(), args[-1] + CLOCK_TAG)).wait()
-            sent = int(clock.item())
-        if stream is None:
-            dispatch.local.host.wait_until(sent)
-            return None
-        if 0 < limit_ms * NS < sent - posted_ns:
-            sender = group.ranks[args[2] if len(args) > 3 else work._source_rank()]
-            waits = {group.ranks[group.rank]: (-(-(sent - posted_ns) // NS), limit_ms), sender: (0, limit_ms)}
-            channel = Channel(group.name, "recv", sender if len(args) > 3 else -1, args[-1])
-            raise groups.late(group, channel, message(plan.name, tensors), waits)
-        began_ns = stream.ready_ns = max(stream.ready_ns, sent)
-        site = dispatch.state.site()
-        dispatch.machine.collective(dispatch.local.host, stream, "nccl:recv", size, 2, site)
-        if completion is not None:
-            completion.ended(began_ns, stream.ready_ns)
-        if dispatch.machine.concurrent:
-            dispatch.state.order.touched([], list(tensors), stream, site)
-        else:
-            dispatch.state.order.unwatched(tensors, stream)
-        return groups.mark(stream, 0)
-
-    return _pending(groups, out, finish, entry, tensors, group.timeout(posted_ns))
-
-
-def _posted(dispatch: Dispatch, group: Group, name: str, tensors: Sequence[Tensor], whom: tuple[int, int]) -> int:
-    """Write down a message; `whom` is the other rank's number in the group, -1 for any, and the message's tag."""
-    peer = group.ranks[whom[0]] if whom[0] >= 0 else -1
-    channel = Channel(group.name, "send" if name == "c10d::send" else "recv", peer, whom[1])
-    watch = dispatch.state.groups.watch
-    entry: int = watch.called(channel, message(name, tensors), dispatch.state.site())
-    _transferring(dispatch, name)
-    return entry
-
-
-def _message(
-    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
-) -> Result:
-    """Send or receive what one rank tells another; where that has no values, a token."""
-    if lacks_values(args):
-        return dispatch.call(plan, func, (token(), *args[1:]), kwargs, CPU)
-    with with_values(dispatch.local):
-        return dispatch.call(plan, func, args, kwargs, device)
-
-
-def _ready(dispatch: Dispatch, group: Group, device: int) -> tuple[Stream | None, int]:
-    if device < 0 or not group.nccl:
-        return None, dispatch.local.host.now_ns
-    groups: Groups = dispatch.state.groups
-    groups.connect(group, device)
-    stream = groups.stream(group, device, True)
-    return stream, max(stream.ready_ns, dispatch.local.host.now_ns)
-
-
-def _pending(
-    groups: Groups,
-    out: Result,
-    finish: Callable[[], Event | None],
-    entry: int,
-    tensors: Sequence[Tensor],
-    timeout: timedelta | None,
-) -> object:
-    if CALLS.depth:
-        CALLS.queued = Queued(None, finish, entry=entry, message=tensors)
-        CALLS.queued.timeout = timeout
-    else:
-        with groups.watch.waiting(entry):
-            dist.Work.unbox(out).wait()
-            finish()
-    return out
-
-
 # ---------------------------------------------------------------------------------------------- functional ones
 
 
@@ -442,7 +312,7 @@ def functional(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments
         return dispatch.call(plan, func, args, kwargs, CPU)
     device = place(dispatch, group, args)
     reads = list(tensors_in(args))
-    size = sum(map(_bytes, reads))
+    size = sum(map(bytes_of, reads))
     named = dict(zip(plan.names, args, strict=False)) | kwargs
     if "src" in named:
         named["root_rank"] = named["src"]
@@ -533,8 +403,5 @@ HANDLERS: dict[str, Handler] = {
     **{f"_c10d_functional::{name}": functional for name in FUNCTIONAL},
     "_c10d_functional::wait_tensor": wait_tensor,
     "_c10d_functional::_wrap_tensor_autograd": wrap,
-    "c10d::send": send,
-    "c10d::recv_": recv,
-    "c10d::recv_any_source_": recv,
 }
 """Operators with handlers of their own."""

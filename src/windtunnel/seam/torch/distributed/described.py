@@ -76,7 +76,7 @@ class Descriptions:
 
 def message(name: str, tensors: Sequence[Tensor]) -> Operation:
     """A send or a receive."""
-    return Operation(_called(name), *_tensors(tensors))
+    return Operation(_called(name), *_tensors(tensors), tuple(tensor.numel() for tensor in tensors))
 
 
 def reduction_of(operation: object, mean: bool, factor: object) -> str:

@@ -19,6 +19,7 @@ from windtunnel.machine.stream import Event, Stream
 from windtunnel.ranks.calls import Channel, Operation
 from windtunnel.seam.cuda_driver import FIRST_PCI_BUS
 from windtunnel.seam.torch.distributed.allowance import Allowance
+from windtunnel.seam.torch.distributed.communicators import ALL, Communicator, InFlight, Joins, Party
 from windtunnel.seam.torch.distributed.completions import Completion, Completions, Numbers
 from windtunnel.seam.torch.distributed.described import MASK, Described, Descriptions
 from windtunnel.seam.torch.distributed.lending import Lender, Lending
@@ -51,9 +52,10 @@ ABORTED = "NCCL communicator was aborted on rank {rank}. "
 
 
 class Group:
-    """A process group: `carrier` is the gloo backend that moves its values, `streams` its own stream a device.
+    """A process group: `carrier` is the gloo backend that moves its values.
 
-    `ranks` are its members' ranks in the job.
+    `ranks` are its members' ranks in the job. `shared` is the communicator of them all, `pairs` has those of this rank
+    and one other, by that one's number in the group; a group that is `eager` has the shared one from the beginning.
 
     `nccl` tells whether emulated tensors go to NCCL, `takes_cpu` whether CPU tensors have a backend at all, `alone`
     whether this process only plays one of the ranks: the others, in PyTorch's backend "fake", are always ready.
@@ -71,6 +73,7 @@ class Group:
         settings: Settings = DEFAULTS,
     ) -> None:
         self.name: str = process_group.group_name
+        self.description: str = process_group.group_desc
         self.ranks = tuple(ranks)
         self.channel = Channel(self.name)
         self.size: int = process_group.size()
@@ -81,8 +84,9 @@ class Group:
         self.takes_cpu = takes_cpu
         self.alone = alone
         self.settings = settings
-        self.streams: dict[int, Stream] = {}
-        self.connected: dict[int, int] = {}  # a device -> the bytes of the communicator there
+        self.shared = Communicator()
+        self.pairs: dict[int, Communicator] = {}
+        self.eager = False
         self.met = False
         self.numbers = Numbers()
         self.completions: Completions | None = None
@@ -92,6 +96,23 @@ class Group:
     def single(self) -> bool:
         """Whether there is nobody to meet."""
         return self.size == 1 or self.alone
+
+    @property
+    def connected(self) -> dict[int, int]:
+        """The devices that the shared communicator is on, and its bytes there."""
+        return self.shared.connected
+
+    def party(self, communicator: Communicator) -> Party | None:
+        """Who makes a communicator of it; None where no other rank has to come."""
+        store = getattr(self.lender.inner, "_wt_meeting", None)
+        if self.single or store is None or communicator.peer == self.rank:
+            return None
+        pair = communicator.peer != ALL
+        ranks = sorted({self.rank, communicator.peer}) if pair else range(self.size)
+        names = {rank: f"joined/{'-'.join(map(str, ranks)) if pair else 'all'}/{rank}" for rank in ranks}
+        mine = names.pop(self.rank)
+        channel = Channel(self.name, "join", self.ranks[communicator.peer] if pair else -1)
+        return Party(store, mine, list(names.values()), channel)
 
     def is_aborted(self) -> bool:
         """Whether NCCL's communicators of it were given up."""
@@ -164,31 +185,40 @@ class Queued:
     """A collective in the machine: the event after it, and what else its Work's `wait` must do.
 
     `tensors` are kept until somebody waits, as ProcessGroupNCCL's TensorShelf does: memory that a collective is still
-    at work on goes to nobody else. `entry` is a message's in the ledger of this rank's calls, `message` its tensors,
-    which the Work keeps for its own life (`outputs_` of ProcessGroupNCCL::pointToPoint). `site` and `call` are the line
-    and the operation, `group` whose it is, `began_ns` when it begins on the device, `timeout` how long it may take,
-    `waited` whether somebody waited or took its future.
+    at work on goes to nobody else. `site` and `call` are the line and the operation, `group` whose it is, `began_ns`
+    when it begins on the device, `timeout` how long it may take, `waited` whether somebody waited or took its future.
+
+    Of a message, `finish` waits for the other rank and gives the event, `message` is its tensors, which the Work keeps
+    for its own life (`outputs_` of ProcessGroupNCCL::pointToPoint), `sent_to` the receiver's number in the group, -1
+    for a receive, `batch` the one that it belongs to, `line` what else is in flight on its communicator.
     """
 
     def __init__(
         self,
         event: Event | None,
-        finish: Callable[[], Event | None] | None = None,
+        finish: Callable[[timedelta | None], Event | None] | None = None,
         tensors: Sequence[object] = (),
-        entry: int = -1,
         message: Sequence[object] = (),
     ) -> None:
         self.event = event
         self.finish = finish
         self.tensors = tensors
-        self.entry = entry
         self.message = message
+        self.sent_to, self.batch, self.size = -1, 0, 0
+        self.line: list[InFlight] = []
         self.site, self.began_ns = 0, 0
         self.call: Operation | None = None
         self.group: Group | None = None
         self.timeout: timedelta | None = None
         self.waited = False
         self.host = False
+
+    def settle(self, timeout: timedelta | None = None) -> None:
+        """Wait for the other rank of a message."""
+        if self.finish is not None:
+            self.event, self.finish = self.finish(timeout), None
+            if self in self.line:
+                self.line.remove(self)
 
 
 class DeviceFuture(torch.futures.Future[object]):
@@ -216,9 +246,11 @@ class Groups:
         self.future: type[DeviceFuture]  # the class of their futures
         self.descriptions = Descriptions()
         self.watch = Watch(state, state.stuck_after_s)
+        self.joins = Joins(self.watch)
         self.lending = Lending()
         self.skew = Skew()
         self.replicas = Replicas(state, self.watch)
+        self.warned: set[str] = set()
         self.unwaited: list[tuple[Event, int, str]] = []  # site and operation of each Work dropped without a wait
 
     def add(self, group: Group) -> None:
@@ -246,9 +278,10 @@ class Groups:
             self.tell()
             self.watch.close()
         for group in self._named(name):
-            for device, size in group.connected.items():
-                self.state.device(device).driver.occupied_bytes -= size
-            group.connected.clear()
+            for communicator in (group.shared, *group.pairs.values()):
+                for device, size in communicator.connected.items():
+                    self.state.device(device).driver.occupied_bytes -= size
+                communicator.connected.clear()
             del self.by_name[group.name]
             self.backends = [backend for backend in self.backends if backend is not group.lender.inner]
 
@@ -277,15 +310,22 @@ class Groups:
 
     # ------------------------------------------------------------------ streams and time
 
-    def connect(self, group: Group, device: int) -> None:
-        """The first collective of a group on a device makes NCCL's communicator, while the host waits."""
-        if device in group.connected:
+    def connect(self, group: Group, device: int, communicator: Communicator | None = None) -> None:
+        """The first use of a communicator on a device makes it, while the host waits; the group's unless one is given.
+
+        Raises:
+            DistBackendError: the connection was lost because another rank ended.
+        """
+        communicator = communicator or group.shared
+        if device in communicator.connected:
             return
         state = self.state
+        self.joins.join(communicator, group.party(communicator), state.site())
         state.memory.create_context(state.device(device))
         found = state.device(device)
-        group.connected[device] = versions.communicator_bytes(found.gpu, group.size)
-        found.driver.occupied_bytes += group.connected[device]
+        ranks = group.size if communicator is group.shared else 2
+        communicator.connected[device] = versions.communicator_bytes(found.gpu, ranks)
+        found.driver.occupied_bytes += communicator.connected[device]
         found.used.discard("NCCL")  # each group has a communicator of its own
         state.machine.first_use(state.local.host, found, "collective")
 
@@ -293,15 +333,15 @@ class Groups:
         """The current stream of a device; in a backward function, the one of its forward."""
         return self.state.order.current(device, self.state.local.streams[device])
 
-    def stream(self, group: Group, device: int, asynchronous: bool) -> Stream:
-        """Where a collective runs: on the group's own stream after the current one, or on the current stream."""
+    def stream(self, communicator: Communicator, device: int, asynchronous: bool) -> Stream:
+        """Where an operation runs: on its communicator's stream after the current one, or on the current stream."""
         state = self.state
         current = self.current(device)
         if not asynchronous:
             return current
-        own = group.streams.get(device)
+        own = communicator.streams.get(device)
         if own is None:
-            own = group.streams[device] = state.new_stream(device, 0)
+            own = communicator.streams[device] = state.new_stream(device, 0)
         state.machine.barrier(state.local.host, current, own)
         return own
 

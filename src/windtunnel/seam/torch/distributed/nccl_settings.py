@@ -14,6 +14,7 @@ from typing import NamedTuple
 TRUE, FALSE = ("y", "yes", "1", "t", "true"), ("n", "no", "0", "f", "false")
 NO_HANDLING, TEAR_DOWN, CLEAN_UP_ONLY, SKIP_CLEAN_UP = range(4)
 """`ErrorHandlingMode`: what the watchdog does about an error or a timeout."""
+IN_LINE = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"
 WHOLE = re.compile(r"\s*[+-]?\d+")
 
 
@@ -22,12 +23,14 @@ class Settings(NamedTuple):
 
     `blocking`: the host waits in `wait`, which raises after the timeout; there is no watchdog. `handling` is an
     `ErrorHandlingMode`. `check_nan`: what a rank sends must hold no NaN. `timing`: a collective tells how long it took.
+    `warns_of_line`: a plain message in line with collectives is warned of.
     """
 
     blocking: bool = False
     handling: int = SKIP_CLEAN_UP
     check_nan: bool = False
     timing: bool = False
+    warns_of_line: bool = True
 
     @property
     def times_out(self) -> bool:
@@ -57,6 +60,7 @@ def read(detailed: bool) -> Settings:
     return Settings(
         blocking, handling, _truth("TORCH_NCCL_NAN_CHECK"),
         _truth("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING") or desync,
+        _truth(IN_LINE) if IN_LINE in os.environ else True,
     )  # fmt: skip
 
 

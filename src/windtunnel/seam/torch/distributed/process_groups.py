@@ -192,6 +192,7 @@ def _connect_eagerly(groups: Groups, group: dist.ProcessGroup) -> None:
         state.initialize()
         index = state.index(device)
         state.only_driver = state.only_driver or first  # DeviceMesh chooses the rank's device then
+        made.eager = made.shared.joined = True
         groups.connect(made, index)
         groups.introduce(made, index)
 

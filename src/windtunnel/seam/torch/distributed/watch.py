@@ -33,7 +33,7 @@ from windtunnel import variables
 from windtunnel.errors import FileFormatError
 from windtunnel.ranks import flight_recorder, watchdog, words
 from windtunnel.ranks.calls import Channel, Ending, Group, Operation, Rank, State
-from windtunnel.ranks.judge import judge, late, mismatches
+from windtunnel.ranks.judge import judge, late, mismatches, unlike_messages
 from windtunnel.ranks.ledger import (
     MOVED_AT,
     PROGRESS_AT,
@@ -244,7 +244,7 @@ class Watch:
     def differing(self, group: str, operation: Operation, site: int) -> dist.DistBackendError:
         """The error of a group whose ranks are about to make calls that differ; this rank's are given."""
         job = {entry.rank.rank: entry.rank for entry in self._entries()}
-        notes = mismatches(job, only_open=True, group=group)
+        notes = mismatches(job, only_open=True, group=group) or unlike_messages(job, group)
         if not notes:  # the others are on other machines
             place = self.core.machine.trace.sites[site]
             mine: tuple[tuple[str, str | int], ...] = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ class Calls(threading.local):
     `depth` tells whether a method of ours is on the stack; C++ that calls collectives itself has none. `operation` is
     the reduction that gloo carries out, None where the method has none. `mean`: the sum asked for is to be divided by
     the number of ranks. `factor`: what is summed is to be multiplied first. `together` collects what a coalescing
-    manager puts together.
+    manager puts together, `batch` is its number, 0 outside of one.
     """
 
     depth = 0
@@ -47,6 +48,7 @@ class Calls(threading.local):
     factor: float | torch.Tensor | None = None
     queued: Queued | None = None
     together: list[Waiting] | None = None
+    batch = 0
 
     @contextmanager
     def watched(self) -> Iterator[list[Queued | None]]:
@@ -95,6 +97,7 @@ def methods(groups: Groups) -> dict[str, Callable[..., object]]:
 
 def _coalescing(groups: Groups, work_class: Callable[..., Waiting]) -> dict[str, Callable[..., object]]:
     """What `torch.distributed._coalescing_manager` calls: one Work for all collectives between start and end."""
+    numbers = itertools.count(1)
     stock_start, stock_end = dist.ProcessGroup._start_coalescing, dist.ProcessGroup._end_coalescing
 
     def start(self: dist.ProcessGroup, device: torch.device) -> None:
@@ -103,12 +106,12 @@ def _coalescing(groups: Groups, work_class: Callable[..., Waiting]) -> dict[str,
             stock_start(self, device)
         else:
             known.numbers.start()
-            CALLS.together = []
+            CALLS.together, CALLS.batch = [], next(numbers)
 
     def end(self: dist.ProcessGroup, device: torch.device) -> object:
         if CALLS.together is None:
             return stock_end(self, device)
-        works, CALLS.together = CALLS.together, None
+        works, CALLS.together, CALLS.batch = CALLS.together, None, 0
         groups.by_name[self.group_name].coalesced()
         return work_class(None, Queued(None), works)
 
@@ -160,10 +163,7 @@ class Waiting:
             other.wait(timeout)
         queued = self._queued
         queued.waited = True
-        if queued.finish is not None:
-            with self._groups.watch.waiting(queued.entry):
-                self._inner.wait() if timeout is None else self._inner.wait(timeout)
-                queued.event, queued.finish = queued.finish(), None
+        queued.settle(timeout)
         if queued.event is not None:
             self._groups.wait(queued.event)
             queued.tensors = ()

@@ -1,4 +1,4 @@
-"""Rank 0 takes what comes first.
+"""NCCL cannot receive from anyone.
 
 Runs with 3 ranks.
 """
@@ -15,5 +15,4 @@ value = torch.full((2,), float(rank), device="cuda")
 if rank:
     dist.send(value, 0)
 else:
-    senders = {dist.recv(value) for _ in range(2)}
-    assert senders == {1, 2}
+    senders = {dist.recv(value) for _ in range(2)}  # finding: rank-ended

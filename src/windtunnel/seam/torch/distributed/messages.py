@@ -1,0 +1,279 @@
+"""Messages from one rank to another: values over gloo, matched, queued and refused as NCCL does it.
+
+The sender's clock travels beside each message. NCCL compares neither sizes nor types: what does not fit hangs, or
+arrives as something else.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from windtunnel.machine.stream import Event, Stream
+from windtunnel.ranks.calls import Channel, Operation
+from windtunnel.seam.torch.dispatch.mode import Dispatch, Handler
+from windtunnel.seam.torch.distributed.collectives import bytes_of, place, transferring
+from windtunnel.seam.torch.distributed.communicators import CLOCK_TAGS, Communicator, wire_tag
+from windtunnel.seam.torch.distributed.described import message
+from windtunnel.seam.torch.distributed.groups import NS, Group, Groups, Queued
+from windtunnel.seam.torch.distributed.nodata import lacks_values, token, with_values
+from windtunnel.seam.torch.distributed.values import check
+from windtunnel.seam.torch.distributed.work import CALLS
+from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.operators.plan import Plan
+from windtunnel.seam.torch.tags import CPU, VERSION
+
+Tensor = torch.Tensor
+
+ANY_SOURCE = "ProcessGroupNCCL does not support recvAnysource"
+EAGER_SHARES = (2, 8)
+"""The version from which on a group that was given its device sends plain messages over its own communicator, and from
+which on PyTorch warns of plain messages."""
+LAZY = (
+    "An unbatched P2P op (send/recv) was called on this ProcessGroup with size {size}.  In lazy initialization mode, "
+    "this will result in a new 2-rank NCCL communicator to be created."
+)
+EAGER = (
+    "[PG ID {number} PG GUID {name}({description}) Rank {rank}] An unbatched P2P op (send/recv) was called on this "
+    "ProcessGroup with size {size}.  In eager initialization mode, unbatched P2P ops are treated as independent "
+    "collective ops, and are thus serialized with all other ops on this ProcessGroup, including other P2P ops. "
+    "To avoid serialization, either create additional independent ProcessGroups for the P2P ops or use batched P2P "
+    "ops. You can squash this warning by setting the environment variable "
+    "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING to false."
+)
+"""PyTorch's own warnings (`ProcessGroupNCCL::pointToPoint`), once each."""
+BYTES = frozenset({torch.uint8, torch.int8, torch.bool})
+"""Types that may stand for any other: nothing is known of what they hold."""
+
+
+class Message(NamedTuple):
+    """A send or a receive that was posted; `communicator` and `stream` are None where gloo's own rules hold."""
+
+    group: Group
+    kind: str
+    peer: int
+    tensors: Sequence[Tensor]
+    operation: Operation
+    channel: Channel
+    device: int
+    tag: int
+    entry: int
+    batch: int
+    posted_ns: int
+    communicator: Communicator | None
+    stream: Stream | None
+
+    @property
+    def size(self) -> int:
+        return sum(map(bytes_of, self.tensors))
+
+
+def send(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """c10d::send: the sender's clock goes with the message."""
+    groups: Groups = dispatch.state.groups
+    tensors, boxed, peer, tag = args
+    group = groups.of(boxed)
+    if group is None:
+        return dispatch.call(plan, func, args, kwargs, CPU)
+    sent = _posted(dispatch, group, plan.name, tensors, (peer, tag))
+    timeout = group.timeout(sent.posted_ns)
+    out = _carried(dispatch, plan, func, (tensors, boxed, peer, sent.tag), kwargs, sent.device)
+    work = dist.Work.unbox(out)
+    with torch._C._DisableTorchDispatch():
+        clock = torch.tensor([_begins_ns(dispatch, sent), _type_number(tensors)], device="cpu")
+        ticket = group.carrier.send([clock], peer, sent.tag + CLOCK_TAGS)
+    event = None if sent.stream is None else _queue(dispatch, sent, 0)
+
+    def finish(timeout: timedelta | None) -> Event | None:
+        with groups.watch.waiting(sent.entry):
+            work.wait() if timeout is None else work.wait(timeout)
+            ticket.wait()
+        return event
+
+    return _pending(groups, out, Queued(None, finish, message=tensors), sent, timeout)
+
+
+def recv(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> Result:
+    """c10d::recv_ and c10d::recv_any_source_: it ends when the sender's message, which has its clock, has arrived."""
+    groups: Groups = dispatch.state.groups
+    tensors, boxed = args[:2]
+    group = groups.of(boxed)
+    if group is None:
+        return dispatch.call(plan, func, args, kwargs, CPU)
+    source = args[2] if len(args) > 3 else -1
+    awaited = _posted(dispatch, group, plan.name, tensors, (source, args[-1]))
+    limit_ms = group.limit_ms(awaited.posted_ns)
+    out = _carried(dispatch, plan, func, (*args[:-1], awaited.tag), kwargs, awaited.device)
+    work = dist.Work.unbox(out)
+    completion = None if awaited.stream is None else group.numbered("recv")
+    clock_tag = awaited.tag + CLOCK_TAGS
+    with torch._C._DisableTorchDispatch():
+        clock = torch.zeros(2, dtype=torch.int64, device="cpu")
+        # Asked for at once where the sender is known: the sender's `wait` may depend on it.
+        ticket = group.carrier.recv([clock], source, clock_tag) if source >= 0 else None
+
+    def finish(timeout: timedelta | None) -> Event | None:
+        with groups.watch.waiting(awaited.entry):
+            work.wait() if timeout is None else work.wait(timeout)
+            with torch._C._DisableTorchDispatch():
+                (ticket or group.carrier.recv([clock], work._source_rank(), clock_tag)).wait()
+                sent_ns, type_number = clock.tolist()
+            if awaited.stream is None:
+                dispatch.local.host.wait_until(sent_ns)
+                return None
+            if type_number not in (0, _type_number(tensors)) and _type_number(tensors):
+                raise groups.watch.differing(group.name, awaited.operation, dispatch.state.site())
+            _in_time(groups, awaited, sent_ns, limit_ms)
+        event = _queue(dispatch, awaited, sent_ns)
+        if completion is not None:
+            completion.ended(sent_ns, awaited.stream.ready_ns)
+        return event
+
+    return _pending(groups, out, Queued(None, finish, message=tensors), awaited, group.timeout(awaited.posted_ns))
+
+
+def _type_number(tensors: Sequence[Tensor]) -> int:
+    """What ranks compare of a message's type; 0 for bytes."""
+    dtype = next((tensor.dtype for tensor in tensors), torch.uint8)
+    return 0 if dtype in BYTES else zlib.crc32(str(dtype).encode())
+
+
+def _in_time(groups: Groups, awaited: Message, sent_ns: int, limit_ms: int) -> None:
+    """End what NCCL's watchdog ends.
+
+    Raises:
+        DistBackendError: the message came later than the receiver waits.
+    """
+    waited_ns = sent_ns - awaited.posted_ns
+    if 0 < limit_ms * NS < waited_ns:
+        group = awaited.group
+        waits = {group.ranks[group.rank]: (-(-waited_ns // NS), limit_ms), awaited.channel.peer: (0, limit_ms)}
+        raise groups.late(group, awaited.channel, awaited.operation, waits)
+
+
+def _posted(dispatch: Dispatch, group: Group, name: str, tensors: Sequence[Tensor], whom: tuple[int, int]) -> Message:
+    """Choose the communicator and write the message down; `whom` is the other rank's number in the group, and a tag."""
+    state, (peer, tag) = dispatch.state, whom
+    groups: Groups = state.groups
+    device, site = place(dispatch, group, tensors), state.site()
+    kind = "send" if name == "c10d::send" else "recv"
+    communicator = stream = None
+    batch, pair = CALLS.batch, False
+    if device >= 0 and group.nccl:
+        if peer < 0:
+            raise NotImplementedError(ANY_SOURCE)
+        check(name, list(tensors), [], group.size, "")
+        communicator = _communicator(dispatch, group, peer, device)
+        pair = communicator is not group.shared
+        stream = groups.stream(communicator, device, True)
+        if not batch or communicator.batch != batch:
+            communicator.begins_ns = groups.ready_ns(stream, f"nccl:{kind}")
+        communicator.counts[kind, peer] += 1
+        tag = wire_tag(pair, communicator.counts[kind, peer], sum(map(bytes_of, tensors)))
+    other = group.ranks[peer] if peer >= 0 else -1
+    channel = Channel(group.name, kind, other, 0 if communicator else tag, pair)
+    operation = message(name, tensors)
+    entry = groups.watch.called(channel, operation, site)
+    transferring(dispatch, name)
+    posted_ns = dispatch.local.host.now_ns
+    return Message(
+        group, kind, peer, tensors, operation, channel, device, tag, entry, batch, posted_ns, communicator, stream
+    )
+
+
+def _communicator(dispatch: Dispatch, group: Group, peer: int, device: int) -> Communicator:
+    """The communicator that a message uses, made if need be, with what is in line before the message done."""
+    groups: Groups = dispatch.state.groups
+    eager = group.eager and VERSION >= EAGER_SHARES
+    if not CALLS.batch:
+        _warn(groups, group, eager)
+    pair = not CALLS.batch and not eager
+    found = group.pairs.setdefault(peer, Communicator(peer)) if pair else group.shared
+    groups.connect(group, device, found)
+    if not pair:
+        groups.joins.arrive(found)
+    found.line_up(CALLS.batch)
+    return found
+
+
+def _warn(groups: Groups, group: Group, eager: bool) -> None:
+    """PyTorch's warning on plain messages, as C++ writes it."""
+    text = EAGER if eager else LAZY
+    if VERSION < EAGER_SHARES or group.alone or text in groups.warned or (eager and not group.settings.warns_of_line):
+        return
+    groups.warned.add(text)
+    said = text.format(
+        number=getattr(group.lender.inner, "uid", 0), name=group.name, description=group.description, rank=group.rank,
+        size=group.size,
+    )  # fmt: skip
+    now = datetime.now()
+    prefix = f"[rank{group.ranks[group.rank]}]:[W{now:%m%d %H:%M:%S}.{now.microsecond * 1000:09d} ProcessGroupNCCL.cpp]"
+    sys.stderr.write(f"{prefix} Warning: {said} (function operator())\n")  # at once: ranks share it
+    sys.stderr.flush()
+
+
+def _carried(
+    dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
+) -> Result:
+    """Send or receive what one rank tells another; where that has no values, a token."""
+    if lacks_values(args):
+        return dispatch.call(plan, func, (token(), *args[1:]), kwargs, CPU)
+    with with_values(dispatch.local):
+        return dispatch.call(plan, func, args, kwargs, device)
+
+
+def _begins_ns(dispatch: Dispatch, sent: Message) -> int:
+    """When a message may begin on this rank."""
+    if sent.communicator is None:
+        return dispatch.local.host.now_ns
+    return sent.communicator.begins_ns
+
+
+def _queue(dispatch: Dispatch, queued: Message, sent_ns: int) -> Event:
+    """Queue the message in the machine, not before the sender is ready; returns the event after it.
+
+    The messages of a batch are one kernel, in which they run beside one another.
+    """
+    groups: Groups = dispatch.state.groups
+    communicator, stream = queued.communicator, queued.stream
+    assert communicator is not None
+    assert stream is not None
+    site, host = dispatch.state.site(), dispatch.local.host
+    launched = bool(queued.batch) and communicator.batch == queued.batch
+    ends_ns = stream.ready_ns
+    stream.ready_ns = max(communicator.begins_ns if queued.batch else ends_ns, sent_ns)
+    dispatch.machine.collective(host, stream, f"nccl:{queued.kind}", queued.size, 2, site, launched)
+    communicator.batch = queued.batch
+    if launched:
+        stream.ready_ns = max(stream.ready_ns, ends_ns)
+    if queued.kind == "recv" and dispatch.machine.concurrent:
+        dispatch.state.order.touched([], list(queued.tensors), stream, site)
+    elif queued.kind == "recv":
+        dispatch.state.order.unwatched(queued.tensors, stream)
+    if queued.kind == "send":
+        queued.group.numbered("send").ended(communicator.begins_ns, stream.ready_ns)
+    return groups.mark(stream, 0)
+
+
+def _pending(groups: Groups, out: Result, queued: Queued, posted: Message, timeout: timedelta | None) -> object:
+    """Hand the message to the caller's Work, or wait for it where the caller is C++."""
+    if not CALLS.depth:
+        queued.settle()
+        return out
+    CALLS.queued = queued
+    queued.timeout, queued.batch, queued.size = timeout, posted.batch, posted.size
+    queued.sent_to = posted.peer if posted.kind == "send" else -1
+    if posted.communicator is not None:
+        queued.line = posted.communicator.in_flight
+        queued.line.append(queued)
+    return out
+
+
+HANDLERS: dict[str, Handler] = {"c10d::send": send, "c10d::recv_": recv, "c10d::recv_any_source_": recv}
+"""Operators with handlers of their own."""

@@ -1,0 +1,23 @@
+"""A batch in line with a collective of its group that its receiver makes first.
+
+Runs with 2 ranks.
+"""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+block, total = torch.full((1 << 16,), float(rank), device="cuda"), torch.ones(4, device="cuda")
+dist.all_reduce(total)
+if rank == 0:
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, block, 1)])  # finding: collective-deadlock
+    dist.all_reduce(total)
+else:
+    dist.all_reduce(total)  # named
+    works = dist.batch_isend_irecv([dist.P2POp(dist.irecv, block, 0)])
+for work in works:
+    work.wait()
