@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
-import tomllib
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +13,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 import windtunnel
 from differential.cases import SEED, Case, Place, cases
+from differential.found import Found
 from differential.outcomes import Outcome, differences
 
 UNWRITTEN = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_*")
@@ -32,57 +29,6 @@ TYPES = {
     "float64": torch.float64,
     "bool": torch.bool,
 }
-
-
-@dataclass(frozen=True)
-class Found:
-    """A difference of one case: operator, type, variant, sample, axis."""
-
-    operator: str
-    dtype: str
-    variant: str
-    index: int
-    axis: str
-    kind: str
-    detail: str
-
-    @classmethod
-    def death(cls, call: str, how: str) -> Found:
-        """A call in which the process ended: `operator|type|variant`."""
-        operator, dtype, variant = call.split("|")
-        return cls(operator, dtype, variant, 0, "cuda:0", "crash", how)
-
-
-@dataclass(frozen=True)
-class Expected:
-    """A difference that is right, or that a document explains: patterns, and the reason."""
-
-    operators: tuple[str, ...]
-    reason: str
-    kinds: tuple[str, ...] = ("*",)
-    variants: tuple[str, ...] = ("*",)
-    dtypes: tuple[str, ...] = ("*",)
-    axes: tuple[str, ...] = ("*",)
-    details: tuple[str, ...] = ("*",)
-
-    def covers(self, found: Found) -> bool:
-        """Whether it speaks of this difference."""
-        pairs = (
-            (found.operator, self.operators),
-            (found.kind, self.kinds),
-            (found.variant, self.variants),
-            (found.dtype, self.dtypes),
-            (found.axis, self.axes),
-            (found.detail, self.details),
-        )
-        return all(any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns) for name, patterns in pairs)
-
-
-@cache
-def expected() -> list[Expected]:
-    """The table `expected.toml`."""
-    rows = tomllib.loads((Path(__file__).parent / "expected.toml").read_text())["expected"]
-    return [Expected(**{key: value if key == "reason" else tuple(value) for key, value in row.items()}) for row in rows]
 
 
 def name_of(op: Any) -> str:
@@ -187,13 +133,3 @@ def compare(
         warnings.simplefilter("ignore")
         plans = list(planned(ops, list(dtypes), limit, set(skip), single, announce))
         return len(plans) * len(AXES), list(compared(plans, announce))
-
-
-def unexpected(found: Iterable[Found]) -> list[Found]:
-    """The differences of which the table says nothing."""
-    return [one for one in found if not any(row.covers(one) for row in expected())]
-
-
-def reasons(found: Iterable[Found]) -> Counter[str]:
-    """How many differences have each of the table's reasons."""
-    return Counter(next((row.reason for row in expected() if row.covers(one)), "unexpected") for one in found)

@@ -90,7 +90,10 @@ NEEDED = {
         torch._C._get_deterministic_algorithms torch._ops.OpOverload torch.ops.aten._log_softmax
         torch.ops.aten._softmax torch.ops.aten._to_copy.default._op torch.ops.aten.addmm.default._op
         torch.ops.aten.add.Tensor._op torch.ops.aten.add_.Tensor._op torch.ops.aten.mul.Tensor._op
-        torch.ops.aten.triangular_solve.X._op torch.ops.aten.triangular_solve.default._op
+        torch.ops.aten.abs.default._op torch.ops.aten.abs.out._op torch.ops.aten.logical_and.out._op
+        torch.ops.aten.narrow.default._op torch.ops.aten.native_group_norm.default._op torch.ops.aten._weight_norm
+        torch.ops.aten.native_dropout_backward.default._op
+        torch._C._dispatch_dump_table torch.ops.aten.triangular_solve.X._op torch.ops.aten.triangular_solve.default._op
         torch.ops.aten._nested_tensor_from_tensor_list.default
         torch.ops.aten._test_autograd_multiple_dispatch.fullcoverage
         torch.ops.aten._test_autograd_multiple_dispatch_view.default

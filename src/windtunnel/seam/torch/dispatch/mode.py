@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from windtunnel.machine.machine import Cost
-from windtunnel.seam.torch.dispatch import fake
+from windtunnel.seam.torch.dispatch import fake, without_kernel
 from windtunnel.seam.torch.dispatch.deviations import Deviations
 from windtunnel.seam.torch.dispatch.generators import draw
 from windtunnel.seam.torch.dispatch.gradients import meet, return_to_host
@@ -138,6 +139,8 @@ class Dispatch(TorchDispatchMode):
             plan.handler = tensorless
         if plan.handler is None and plan.composite:
             plan.handler = composite
+        if plan.handler is None and (kinds := without_kernel.missing(func)):
+            plan.handler = partial(without_kernel.refuse, kinds)
         plan.memory = plan.row is not None or not silent(plan, func)
         special = plan.math or plan.library or plan.memory or plan.synchronizes or plan.maskable
         plan.simple = plan.kernel and not special and plan.mutated in NONE_OR_FIRST and not plan.lists
@@ -218,7 +221,7 @@ class Dispatch(TorchDispatchMode):
             on_host = device == CPU and plan.builtin
             return self.on_host(plan, func, args, {}, (), key) if on_host else self.general(plan, func, args, {})
         near = plan.called or self.room.near
-        out = self.call(plan, func, args, {}, device) if near else plan.strided(*args)
+        out = self.call(plan, func, args, {}, device) if near else strided(plan, args)
         if plan.view:
             self.local.host.now_ns += VIEW_NS
             return out
@@ -416,6 +419,8 @@ class Dispatch(TorchDispatchMode):
         except RuntimeError as error:
             if device >= 0 and "DefaultCPUAllocator" in str(error):
                 self.state.host_memory_ended(error, device)
+            if device >= 0 and (other := messages.of_cuda(error)) is not None:
+                raise other from None
             raise
         finally:
             local.inner = before
@@ -530,6 +535,16 @@ class Dispatch(TorchDispatchMode):
             tag = storage._wt
             if tag is not HOST_TAG and tag.device >= 0 and tag.size != storage.nbytes():
                 self.state.resized(storage)
+
+
+def strided(plan: Plan, args: Arguments) -> Result:
+    """The values of an operator on a device, without anything around it; its errors are CUDA's."""
+    try:
+        return plan.strided(*args)
+    except RuntimeError as error:
+        if (other := messages.of_cuda(error)) is not None:
+            raise other from None
+        raise
 
 
 def hand_on(dispatch: Dispatch, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:

@@ -21,6 +21,7 @@ from windtunnel.seam.torch.dispatch.mode import Dispatch
 from windtunnel.seam.torch.kernels import attention
 from windtunnel.seam.torch.kernels import attention_choice as choice
 from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload, Result
+from windtunnel.seam.torch.operators.halves import HALVES
 from windtunnel.seam.torch.operators.plan import Plan, tensors_in
 from windtunnel.seam.torch.state.state import State
 from windtunnel.seam.torch.tags import device_of
@@ -36,6 +37,14 @@ Place = tuple[int, slice]
 Places = tuple[Place, Place]
 """Where a text's queries are, and its keys."""
 NOT_EMULATED = ("alibi_slopes", "seqused_k", "seqlen_k", "block_table")
+TYPES = {
+    "aten::_flash_attention_forward": (HALVES, "FlashAttention only support fp16 and bf16 data type"),
+    "aten::_efficient_attention_forward": (
+        (*HALVES, torch.float32),
+        "Only fp32, half & bf16 supported at the moment",
+    ),
+}
+"""What each takes and says of other types (flash_attn/flash_api.cpp and attention.cu of native/transformers/cuda)."""
 ASKED = {
     "_can_use_flash_attention": choice.FLASH,
     "_can_use_mem_efficient_attention": choice.EFFICIENT,
@@ -79,6 +88,9 @@ def _computed(
     state: State, plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords, device: int
 ) -> tuple[object, ...]:
     given: Keywords = {**dict(zip(plan.names, args, strict=False)), **kwargs}
+    taken, refusal = TYPES.get(plan.name, ((), ""))
+    if refusal and given["query"].dtype not in taken:
+        raise RuntimeError(refusal)
     for name in NOT_EMULATED:
         if given.get(name) is not None:
             raise UnsupportedError(f"windtunnel does not compute {plan.name} with {name}: leave it out")

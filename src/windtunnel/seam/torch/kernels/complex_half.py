@@ -1,7 +1,8 @@
 """Half precision complex numbers (complex32): CUDA's kernels compute them in complex64, the CPU has none.
 
 The operators are those that have complex32 for CUDA but not for the CPU in PyTorch 2.6's own operator database (`op_db`
-of torch/testing/_internal/common_methods_invocations.py); convolutions are made of real ones. `nan_sums` has `nansum`.
+of torch/testing/_internal/common_methods_invocations.py); convolutions are made of real ones. `nan_sums` has `nansum`,
+`other_kernels` `trace`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from torch._prims_common.wrappers import _maybe_resize_out
 
 from windtunnel.seam.torch.operators.call import OpOverload
 from windtunnel.seam.torch.operators.halves import FULL
+from windtunnel.seam.torch.tags import VERSION
 
 aten = torch.ops.aten
 Kernel = Callable[..., object]
 NARROW = {torch.complex64: torch.complex32, torch.float32: torch.float16}
 NAMES = (
     "acos", "acosh", "angle", "asin", "asinh", "atan", "atanh", "cos", "cosh", "div", "exp", "lerp", "log", "pow",
-    "prod", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "sum", "tan", "tanh", "trace", "true_divide",
+    "prod", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "sum", "tan", "tanh", "true_divide",
+    *(("logaddexp",) if VERSION >= (2, 10) else ()),
 )  # fmt: skip
 
 

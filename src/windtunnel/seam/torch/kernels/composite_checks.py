@@ -1,12 +1,13 @@
 """Composite functions that check devices before they are taken apart, each with a text of its own.
 
 Texts: aten/src/ATen/native/SpectralOps.cpp, checkDeviceType in aten/src/ATen/TensorUtils.cpp, and checkSameDevice in
-aten/src/ATen/native/LinearAlgebraUtils.h, for which PyTorch's names of these functions differ from those in Python.
+aten/src/ATen/native/LinearAlgebraUtils.h, for which PyTorch's names of these functions differ from those in Python;
+GridSamplerUtils.h, TensorShape.cpp, Sorting.cpp, WeightNorm.cpp, LinearAlgebra.cpp and ReduceOps.cpp beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -76,7 +77,74 @@ def into(name: str) -> Callable[..., object]:
     return written
 
 
+Sentence = Callable[..., str | None]
+"""What a function says of its arguments where their devices differ, None where they do not."""
+
+
+def _apart(*tensors: Tensor) -> tuple[str, str] | None:
+    """The names of the first tensor's device and of another's, where one lies elsewhere."""
+    places = [place for place in map(device_of, tensors) if place != FLOATING]
+    other = next((place for place in places if place != places[0]), None)
+    return None if other is None else (device_name(places[0]), device_name(other))
+
+
+def _grid(input: Tensor, grid: Tensor, *args: object) -> str | None:
+    words = "grid_sampler(): expected input and grid to be on same device, but input is on {} and grid is on {}"
+    return words.format(*apart) if (apart := _apart(input, grid)) else None
+
+
+def _mesh(tensors: Sequence[Tensor], **kwargs: object) -> str | None:
+    if any(tensor.dtype != tensors[0].dtype for tensor in tensors):
+        return None
+    return "meshgrid expects all tensors to have the same device" if _apart(*tensors) else None
+
+
+def _quantile(tensor: Tensor, q: Tensor, *args: object, **kwargs: object) -> str | None:
+    if q.dtype != tensor.dtype or q.dim() > 1 or not _apart(tensor, q):
+        return None
+    return "quantile() q tensor must be on the same device as the input tensor"
+
+
+def _weights(v: Tensor, g: Tensor, dim: int = 0) -> str | None:
+    words = "weight_norm: expected v_in and g_in to be on the same device, but v_in is on {} and g_in is on {}"
+    return words.format(*apart) if (apart := _apart(v, g)) else None
+
+
+def _chain(tensors: Sequence[Tensor], **kwargs: object) -> str | None:
+    if len(tensors) < 3 or not _apart(*tensors):
+        return None
+    first = device_of(tensors[0])
+    other = next(index for index, tensor in enumerate(tensors) if device_of(tensor) not in (first, FLOATING))
+    return (
+        f"multi_dot(): all tensors must be on the same device but tensor 0 is on {device_name(first)} and tensor "
+        f"{other} {device_name(device_of(tensors[other]))}"
+    )
+
+
+def _spacing(tensor: Tensor, *, spacing: Sequence[Tensor], **kwargs: object) -> str | None:
+    words = "torch.gradient expected each tensor to be on the same device, but got devices {} and {}!"
+    return next((words.format(*apart) for one in spacing if (apart := _apart(tensor, one))), None)
+
+
+def saying(sentence: Sentence) -> Callable[..., object]:
+    """A function of C++ that raises with this sentence where its tensors lie apart."""
+
+    def checked(state: State, func: OpOverload, *args: object, **kwargs: object) -> object:
+        if (text := sentence(*args, **kwargs)) is not None:
+            raise RuntimeError(text)
+        return func._op_dk(COMPOSITE, *args, **kwargs)
+
+    return checked
+
+
 COMPOSITES = {
+    aten.grid_sampler.default: saying(_grid),
+    **dict.fromkeys((aten.meshgrid.default, aten.meshgrid.indexing), saying(_mesh)),
+    **dict.fromkeys((aten.quantile.default, aten.nanquantile.default), saying(_quantile)),
+    aten._weight_norm.default: saying(_weights),
+    aten.linalg_multi_dot.default: saying(_chain),
+    aten.gradient.tensorarray: saying(_spacing),
+    aten.gradient.tensorarrayint: saying(_spacing),
     **dict.fromkeys((aten.linalg_cond.out, aten.linalg_cond.p_str_out), into("linalg.cond")),
     aten.linalg_tensorinv.out: into("tensorinv"),
     aten.linalg_tensorsolve.out: into("tensorsolve"),

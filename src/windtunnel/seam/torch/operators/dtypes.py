@@ -3,8 +3,8 @@
 The operators are those of which PyTorch 2.6's own operator database (`op_db` of
 torch/testing/_internal/common_methods_invocations.py) has dtypes for the CPU that it has not for CUDA. The names and
 dtypes are those of the AT_DISPATCH macros in aten/src/ATen/native/cuda: DilatedMaxPool2d.cu, DilatedMaxPool3d.cu,
-AveragePool2d.cu, AveragePool3d.cu, IGammaKernel.cu, LogAddExpKernel.cu, UnaryComplexKernels.cu. Those of operators that
-differ in more than their dtypes stand with them in `kernels/`.
+AveragePool2d.cu, AveragePool3d.cu, IGammaKernel.cu, LogAddExpKernel.cu, UnaryComplexKernels.cu, Dropout.cu. Those of
+operators that differ in more than their dtypes stand with them in `kernels/`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 
 from windtunnel.seam.torch.operators.call import Arguments
 from windtunnel.seam.torch.operators.plan import tensors_in
+from windtunnel.seam.torch.tags import VERSION
 from windtunnel.seam.torch.type_names import scalar_type
 
 Dtypes = tuple[str, frozenset[torch.dtype]]
@@ -31,7 +32,9 @@ DTYPES: dict[str, Dtypes] = {
     "aten::max_pool3d_with_indices": ("max_pool3d_with_indices_out_frame", REAL),
     "aten::avg_pool2d": ("avg_pool2d_out_cuda_frame", REAL),
     "aten::avg_pool3d": ("avg_pool3d_out_cuda", REAL),
-    "aten::logaddexp": ("logaddexp_cuda", REAL),
+    "aten::_trilinear": ("baddbmm_cuda", FLOATING),  # sumproduct_pair of native/Linear.cpp multiplies matrices
+    "aten::native_dropout": ("fused_dropout", REAL),
+    "aten::logaddexp": ("logaddexp_cuda", REAL | COMPLEX if VERSION >= (2, 10) else REAL),
     "aten::igamma": ("igamma_cuda", WIDE),
     "aten::igammac": ("igammac_cuda", WIDE),
     "aten::angle": ("angle_cuda", WIDE | COMPLEX | INTEGERS | {torch.bool}),

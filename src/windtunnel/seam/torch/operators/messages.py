@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 import torch
 
+from windtunnel.seam.torch.operators import native_functions
 from windtunnel.seam.torch.operators.call import Arguments, Keywords, OpOverload
 from windtunnel.seam.torch.operators.plan import Plan, tensors_in
 from windtunnel.seam.torch.tags import CPU, FLOATING, VERSION, tag_of
 from windtunnel.seam.torch.type_names import TYPE_NAMES
 
-SUFFIXED = {
-    "aten::mm": "wrapper_CUDA_mm",
-    "aten::addmm": "wrapper_CUDA_addmm",
-    "aten::bmm": "wrapper_CUDA_bmm",
-    "aten::baddbmm": "wrapper_CUDA_baddbmm",
-    "aten::addmv": "wrapper_CUDA_addmv_",
-    "aten::mv": "wrapper_CUDA_addmv_",
-    "aten::embedding": "wrapper_CUDA__index_select",
-    "aten::index_select": "wrapper_CUDA__index_select",
-    "aten::gather": "wrapper_CUDA_gather",
-    "aten::scatter": "wrapper_CUDA_scatter",
-    "aten::cat": "wrapper_CUDA_cat",
-    "aten::stack": "wrapper_CUDA_cat",
-    "aten::nll_loss_forward": "wrapper_CUDA_nll_loss_forward",
-    "aten::native_layer_norm": "wrapper_CUDA__native_layer_norm",
-    "aten::_fused_rms_norm": "wrapper_CUDA___fused_rms_norm",
-    "aten::native_batch_norm": "wrapper_CUDA__native_batch_norm",
-    "aten::dot": "wrapper_CUDA__dot",
+INNER = {
+    "aten::embedding": (torch.ops.aten.index_select.default, ("weight", None, "indices")),
+    "aten::mv": (torch.ops.aten.addmv_.default, ("vec", "self", "vec")),
+    "aten::stack": (torch.ops.aten.cat.default, ("tensors",)),
+    "aten::_sparse_addmm": (torch.ops.aten.addmm.default, ("self", "mat1", "mat2")),
 }
-"""Operators whose generated CUDA wrapper checks each argument and names the one that is elsewhere (torch >= 2.0)."""
-
-ARGUMENT_NAMES = {"aten::embedding": {"weight": "self", "indices": "index"}}
-"""Names of arguments in the wrapper that reports, where the operator calls another one."""
+"""Operators written in one that compares devices, and which arguments of theirs that is given
+(aten/src/ATen/native/Embedding.cpp, LinearAlgebra.cpp: the result of `mv`, which is given first, lies with `vec`)."""
 
 
 def device_name(index: int) -> str:
@@ -96,6 +83,22 @@ def _wrong_result(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keyword
     return ""
 
 
+NO_KERNEL = (
+    "Could not run '{name}' with arguments from the '{backend}' backend. This could be because the operator doesn't "
+    "exist for this backend, or was omitted during the selective/custom build process (if using custom build). "
+    "If you are a Facebook employee using PyTorch on mobile, please visit https://fburl.com/ptmfixes for possible "
+    "resolutions. '{name}' is only available for these backends: [{backends}].\n\n{table}"
+)
+"""`reportError` of aten/src/ATen/core/dispatch/OperatorEntry.cpp."""
+
+
+def no_kernel(func: OpOverload, backend: str) -> NotImplementedError:
+    """PyTorch's error where no kernel takes an operator's tensors."""
+    table = torch._C._dispatch_dump_table(func.name())
+    backends = ", ".join(line.partition(":")[0] for line in table.splitlines())
+    return NotImplementedError(NO_KERNEL.format(name=func.name(), backend=backend, backends=backends, table=table))
+
+
 HOST = torch.device("cpu")
 TOGETHER = "Expected all tensors to be on the same device, but "
 
@@ -112,36 +115,49 @@ def mismatch(plan: Plan, func: OpOverload, args: Arguments, kwargs: Keywords) ->
     names = dict(zip(plan.names, args, strict=False)) | kwargs
     if plan.name in SPARSE_SUMS and (sentence := _sparse_sum(names)):
         return RuntimeError(sentence)
+    if text := _wrapper_mismatch(plan.func, names) or _wrong_result(plan, func, args, kwargs):
+        return RuntimeError(text)
+    places = [tag_of(tensor).device for value in names.values() for tensor in tensors_in((value,)) if _counts(tensor)]
+    # A TensorIterator takes the first device that is not the CPU as the common one.
+    first = next((place for place in places if place >= 0), CPU)
+    return two_devices(first, next((place for place in places if place != first), CPU))
+
+
+def _counts(tensor: torch.Tensor) -> bool:
+    """Whether a TensorIterator minds where a tensor lies."""
+    place = tag_of(tensor).device
+    return place != FLOATING and not (place == CPU and tensor.dim() == 0)
+
+
+def _wrapper_mismatch(func: OpOverload, names: Mapping[str, object]) -> str:
+    """What the wrapper of a CUDA kernel says where it compares devices, argument by argument; "" if it does not."""
+    kind = native_functions.kind_of(tensors_in(names.values()))
+    inner, given = INNER.get(func._schema.name, (_comparing(func, kind), None))
+    method = native_functions.checking_wrapper(inner, kind)
+    checked = native_functions.checked_arguments(inner) if method else []
     first: int | None = None
-    other: int | None = None
-    guilty = ""
-    for name, value in names.items():
-        for tensor in tensors_in((value,)):
+    for name, source in zip(checked, given or checked, strict=False):
+        for tensor in tensors_in((names.get(source) if source else None,)):
             found = tag_of(tensor).device
-            if found == FLOATING or (found == CPU and tensor.dim() == 0 and not plan.checked):
-                continue
-            if first is None:
-                first = found
-            elif found != first and other is None:
-                other, guilty = found, name
-    first, other = first or 0, CPU if other is None else other
-    wrapper = SUFFIXED.get(plan.name)
-    if wrapper is None and first == CPU:
-        # A TensorIterator takes the first device that is not the CPU as the common one.
-        first, other = other, first
-    if wrapper is None:
-        return RuntimeError(text) if (text := _wrong_result(plan, func, args, kwargs)) else two_devices(first, other)
-    guilty = ARGUMENT_NAMES.get(plan.name, {}).get(guilty, guilty)
-    if VERSION >= (2, 9):
-        got = device_name(other)
-        kept = device_name(first)
-        return RuntimeError(
-            f"{TOGETHER}got {guilty} is on {got}, different from other tensors on {kept} "
-            f"(when checking argument in method {wrapper})"
-        )
-    return RuntimeError(
-        f"{two_devices(first, other)} (when checking argument for argument {guilty} in method {wrapper})"
-    )
+            if found == FLOATING or first in (None, found):
+                first = first if found == FLOATING else found
+            elif VERSION >= (2, 9):
+                got, kept = device_name(found), device_name(first)
+                return (
+                    f"{TOGETHER}got {name} is on {got}, different from other tensors on {kept} "
+                    f"(when checking argument in method {method})"
+                )
+            else:
+                return f"{two_devices(first, found)} (when checking argument for argument {name} in method {method})"
+    return ""
+
+
+def _comparing(func: OpOverload, kind: str) -> OpOverload:
+    """The operator whose kernel is run: where CUDA has none, a copy is written in place."""
+    if native_functions.checking_wrapper(func, kind) or func.namespace != "aten":
+        return func
+    in_place = getattr(torch.ops.aten, f"{func._schema.name.removeprefix('aten::')}_", None)
+    return getattr(in_place, func._overloadname, func)
 
 
 def _type_name(tensor: torch.Tensor) -> str:
@@ -167,7 +183,39 @@ def _index(given: Keywords) -> str:
     return f"indices should be either on cpu or on the same device as the indexed tensor ({where})"
 
 
+def _masked_fill(given: Keywords) -> str:
+    # aten/src/ATen/native/cuda/IndexKernel.cpp, masked_fill__cuda
+    if isinstance(value := given["value"], torch.Tensor):
+        if value.dim():
+            count = f"{value.dim()} dimension(s)"
+            return f"masked_fill_ only supports a 0-dimensional value tensor, but got tensor with {count}."
+        if tag_of(given["self"]).device == CPU:
+            return "masked_fill_: Expected inputs to be on same device"
+    mask, tensor = (device_name(tag_of(given[name]).device) for name in ("mask", "self"))
+    return f"expected self and mask to be on the same device, but got mask on {mask} and self on {tensor}"
+
+
+def _cholesky_solve(given: Keywords) -> str:
+    # aten/src/ATen/native/LinearAlgebraUtils.h, linearSolveCheckInputs
+    b, a = (device_name(tag_of(given[name]).device) for name in ("self", "input2"))
+    return f"Expected b and A to be on the same device, but found b on {b} and A on {a} instead."
+
+
+def _block_diag(given: Keywords) -> str:
+    # aten/src/ATen/native/TensorShape.cpp
+    places = [tag_of(tensor).device for tensor in given["tensors"]]
+    other = next(index for index, place in enumerate(places) if place != places[0])
+    return (
+        "torch.block_diag: input tensors must all be on the same device. "
+        f"Input 0 is on device {device_name(places[0])} and input {other} is on device {device_name(places[other])}"
+    )
+
+
 SPECIAL: dict[str, Callable[[Keywords], str]] = {
+    "aten::block_diag": _block_diag,
+    "aten::cholesky_solve": _cholesky_solve,
+    "aten::masked_fill": _masked_fill,
+    "aten::masked_fill_": _masked_fill,
     "aten::convolution": _convolution,
     "aten::_convolution": _convolution,
     "aten::index": _index,
@@ -176,3 +224,27 @@ SPECIAL: dict[str, Callable[[Keywords], str]] = {
     "aten::_index_put_impl_": _index,
 }
 """Operators with a text of their own."""
+
+
+REWORDED = (
+    (re.compile(r"(?<=arguments from the ')(\w*)CPU(?=' backend)"), r"\1CUDA"),
+    # toString of the tensor, in checkScalarTypes of aten/src/ATen/TensorUtils.cpp
+    (re.compile(r"(?<=but got torch\.)(\w+Tensor instead \(while checking arguments)"), r"cuda.\1"),
+    # addmm_out_cuda_impl of aten/src/ATen/native/cuda/Blas.cpp
+    (re.compile("^expected m1 and m2 to have"), "expected mat1 and mat2 to have"),
+    # SoftMax.cu, ActivationSiluKernel.cu, ActivationGeluKernel.cu, BinaryMiscOpsKernels.cu of native/cuda
+    (re.compile('^"(log_)?softmax(_lastdim)?_kernel_impl" not'), '"host_softmax" not'),
+    (re.compile('^"silu_cpu" not'), '"silu_cuda" not'),
+    (re.compile('^"GeluKernelImpl" not'), '"GeluCUDAKernelImpl" not'),
+    (re.compile('^"mse_cpu" not'), '"mse_cuda" not'),
+)
+"""What the CPU's kernels say, and what CUDA's say instead."""
+
+
+def of_cuda(error: RuntimeError) -> RuntimeError | None:
+    """An error of the CPU's kernel in the words of CUDA's, where those are others."""
+    text = str(error)
+    for pattern, words in REWORDED:
+        if pattern.search(text):
+            return type(error)(pattern.sub(words, text))
+    return None

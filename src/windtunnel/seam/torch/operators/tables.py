@@ -220,6 +220,11 @@ ASSERTING = (
     "aten::binary_cross_entropy",
     "aten::multinomial",
     "aten::bernoulli",
+    "aten::bernoulli_",
+    "aten::poisson",
+    "aten::repeat_interleave",
+    "aten::max_unpool2d",
+    "aten::max_unpool3d",
 )
 """Operators whose CUDA kernels assert that indices, targets or probabilities are in range, where the CPU's raise."""
 
