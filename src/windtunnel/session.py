@@ -74,8 +74,8 @@ class Options:
 
     - `gpus`: the GPUs, such as "2xV100", "V100:2" or "A100,H100".
     - `cuda_version`: "X.Y", of the driver and of the program. None: the program runs with the version that the
-      installed PyTorch is built with for these GPUs, and the driver (nvidia-smi's header) is that of 11.2, the
-      documents' version, or of the first one that supports the GPUs.
+      installed PyTorch is built with for these GPUs (without PyTorch: 11.2, the documents' version, or the first one
+      that supports the GPUs), and the driver (nvidia-smi's header) is of the newest that the GPUs and PyTorch need.
     - `seed`: seeds the generators of Python, NumPy and the framework at the start; None leaves them alone.
     - `clock`: "virtual" (the program reads the modelled time) or "real".
     - `async_copies`: "late", "clock" or "stale": when asynchronous copies take effect.
@@ -125,7 +125,7 @@ class Session:
         wanted = options.cuda_version
         given = versions.parse_version(wanted) if wanted else None
         self.cuda_version = given or versions.runtime_cuda(self.models, versions.installed_torch())
-        self.driver_cuda = given or versions.default_cuda(self.models)
+        self.driver_cuda = given or versions.driver_cuda(self.models, versions.installed_torch())
         self.trace = Trace()
         self.trace.folder = os.getcwd()
         self.settings = _alloc_settings()

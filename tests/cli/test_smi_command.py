@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 HOLDS = """
 import subprocess, torch
 x = torch.ones(1 << 20, device="cuda:1")
@@ -39,6 +41,30 @@ def test_a_program_sees_its_own_memory_in_nvidia_smi(windtunnel) -> None:  # mis
     name, of_process = process.split(", ")
     assert name == sys.executable
     assert int(of_process.removesuffix(" MiB")) == used - 3  # mission 3: the documents' tables
+
+
+LEAST_DRIVER = {12: 525, 13: 580}
+"""NVIDIA's "CUDA Compatibility": the oldest driver for each major version of CUDA."""
+VERSIONS = """
+import re, subprocess, pynvml, torch
+def asked(*arguments):
+    return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, check=True).stdout
+pynvml.nvmlInit()
+driver = asked("--query-gpu=driver_version", "--format=csv,noheader").splitlines()[0]
+cuda = re.search(r"CUDA Version: +([0-9.]+)", asked())[1]
+print(torch.version.cuda, cuda, pynvml.nvmlSystemGetCudaDriverVersion(), driver, pynvml.nvmlSystemGetDriverVersion())
+"""
+
+
+@pytest.mark.parametrize("options", [["--gpus", "H100"], ["--gpus", "H100", "--cuda-version", "12.4"]])
+def test_the_driver_is_one_that_the_programs_pytorch_runs_with(windtunnel, options) -> None:
+    done = windtunnel("run", "-q", *options, "-c", VERSIONS)
+    torch, smi, nvml, *drivers = done.stdout.split()
+    major, minor = map(int, torch.split("."))
+    assert smi == torch
+    assert int(nvml) == 1000 * major + 10 * minor
+    assert drivers[0] == drivers[1]
+    assert int(drivers[0].split(".")[0]) >= LEAST_DRIVER[major]
 
 
 def test_nvidia_smi_shows_the_gpus_of_the_run(windtunnel) -> None:

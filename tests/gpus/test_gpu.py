@@ -192,6 +192,22 @@ def test_a_program_runs_with_the_cuda_of_pytorchs_wheels(spec, torch, cuda):
     assert versions.runtime_cuda(gpus.parse(spec), torch) == cuda
 
 
+@pytest.mark.parametrize(
+    ("spec", "torch", "cuda"),
+    [
+        ("H100", "2.13.0", (13, 0)),
+        ("H100", "2.6.0", (12, 4)),
+        ("B200", "2.6.0", (12, 8)),
+        ("V100", "2.13.0", (12, 6)),
+        ("V100", None, (11, 2)),
+        ("H100", None, (11, 8)),
+        ("K80", "2.6.0", (11, 4)),
+    ],
+)
+def test_the_driver_follows_the_newest_of_gpu_and_pytorch(spec, torch, cuda):
+    assert versions.driver_cuda(gpus.parse(spec), torch) == cuda
+
+
 def test_default_cuda_knows_the_gpu():
     assert versions.default_cuda(gpus.parse("2")) == (11, 2)
     assert versions.default_cuda(gpus.parse("V100,H100")) == (11, 8)

@@ -52,6 +52,8 @@ def test_nvidia_smi_inside_a_program(visible, run):
         "-q",
         "--gpus",
         "4xV100",
+        "--cuda-version",
+        "11.2",
         CUDA_VISIBLE_DEVICES=visible,
     )
     assert done.stdout.startswith("2\n"), done.stderr

@@ -114,7 +114,7 @@ cuda_version_option = click.option(
     metavar="X.Y",
     envvar="WINDTUNNEL_CUDA_VERSION",
     callback=_cuda_version,
-    help="CUDA version of the driver and the program.  [default: the installed PyTorch's; nvidia-smi's: 11.2]",
+    help="CUDA version of the driver and the program.  [default: what the installed PyTorch and the GPUs need]",
 )
 seed_option = click.option(
     "--seed",

@@ -39,15 +39,16 @@ def command(context: click.Context, gpus: str | None, cuda_version: str | None, 
         asked = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
         return value if asked or variables.OPTIONS not in os.environ else running.get(name)
 
-    text, code = smi.main(arguments, host(chosen("gpus", gpus) or "2", chosen("cuda_version", cuda_version)))
+    torch = versions.installed_torch() if variables.OPTIONS in os.environ else None
+    text, code = smi.main(arguments, host(chosen("gpus", gpus) or "2", chosen("cuda_version", cuda_version), torch))
     click.echo(text, nl=False)
     return code
 
 
-def host(spec: str, cuda_version: str | None) -> SmiHost:
-    """The emulated machine as nvidia-smi sees it now."""
+def host(spec: str, cuda_version: str | None, torch: str | None) -> SmiHost:
+    """The emulated machine as nvidia-smi sees it now, beside programs with this version of PyTorch (None: with none)."""
     models = gpus.parse(spec)
-    cuda = versions.parse_version(cuda_version) if cuda_version else versions.default_cuda(models)
+    cuda = versions.parse_version(cuda_version) if cuda_version else versions.driver_cuda(models, torch)
     driver = versions.driver_version(cuda)
     folder = os.environ.get(variables.FOLDER)
     users = live.processes(folder) if folder else []

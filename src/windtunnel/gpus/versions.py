@@ -28,6 +28,11 @@ _LAST_CUDA: dict[str, Version] = {"kepler": (11, 8), "pascal": (12, 6), "volta":
 Sources: pytorch/pytorch#157517 and #172352; of Kepler, the architectures of the wheels for CUDA 11.8 up to PyTorch 2.7
 (moi90/pytorch_compute_capabilities).
 """
+_LAST_DRIVER: dict[str, Version] = {"kepler": (11, 4)}
+"""The CUDA version of the last driver for these GPUs, which runs all of CUDA 11 ("Minor Version Compatibility").
+
+Source: "Support Plan for Kepler-series GeForce GPUs for Desktop" of NVIDIA, whose last driver is R470.
+"""
 DOCUMENTS_CUDA: Version = (11, 2)
 
 
@@ -70,6 +75,15 @@ def runtime_cuda(gpus: tuple[Gpu, ...], torch: str | None) -> Version:
     builds = {parse_version(key): parse_version(value) for key, value in _table("builds")["torch"].items()}
     built = max((cuda for first, cuda in builds.items() if first <= release), default=default)
     return min((built, *(_LAST_CUDA[gpu.generation] for gpu in gpus if gpu.generation in _LAST_CUDA)))
+
+
+def driver_cuda(gpus: tuple[Gpu, ...], torch: str | None) -> Version:
+    """The CUDA version of the driver beside a program when nobody chose one: it serves both its GPUs and its PyTorch.
+
+    A driver runs programs of its own CUDA version and of older ones ("CUDA Compatibility" of NVIDIA's documentation).
+    """
+    newest = max(default_cuda(gpus), runtime_cuda(gpus, torch))
+    return min((newest, *(_LAST_DRIVER[gpu.generation] for gpu in gpus if gpu.generation in _LAST_DRIVER)))
 
 
 def installed_torch() -> str | None:
