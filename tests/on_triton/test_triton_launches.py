@@ -14,6 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from windtunnel import emulate
 from windtunnel.errors import UnsupportedError
 from windtunnel.seam.torch.triton.base import check_version
+from windtunnel.seam.torch.triton.interpreter import Interpreter
 from windtunnel.session import Session
 from windtunnel.trace.operation import Kind
 
@@ -477,9 +478,24 @@ def test_operators_of_the_librarys_own(session):
         assert torch.equal(torch.compile(double)(x), 2 * x)
 
 
+def test_a_triton_that_calls_its_interpreter_otherwise_is_refused_before_anything_runs(monkeypatch):
+    def create_masked_load(self, ptrs, policy, mask, other):
+        """As a version might have it that does not exist yet."""
+
+    create_masked_load.__module__ = "triton.runtime.interpreter"
+    builder = triton.runtime.interpreter.InterpreterBuilder
+    monkeypatch.setattr(builder, "create_masked_load", create_masked_load)
+    with pytest.raises(UnsupportedError, match=r"create_masked_load\(ptrs, policy, mask, other\), which emulated"):
+        Interpreter().check()
+
+
+def test_this_triton_calls_its_interpreter_as_is_known():
+    Interpreter().check()
+
+
 def test_an_old_triton_is_refused(monkeypatch):
     monkeypatch.setattr(triton, "__version__", "3.2.0")
-    with pytest.raises(UnsupportedError, match=r"kernels of Triton 3.7 or newer, and this is 3\.2\.0"):
+    with pytest.raises(UnsupportedError, match=r"kernels of Triton 3\.2\.0: pip install .triton>=3\.7"):
         check_version()
 
 
@@ -549,3 +565,72 @@ def test_the_same_value_by_two_programs_hides_no_other_value(session):
         by_pairs[(programs,)](out)
         found = [finding.severity for finding in session.findings() if finding.code == "triton-write-conflict"]
         assert found == [severity]
+
+
+@triton.jit
+def shifted_rows(x_ptr, out_ptr, rows, D: tl.constexpr, B: tl.constexpr):
+    x_at = tl.make_block_ptr(x_ptr, (rows, D), (D, 1), (0, 0), (B, D), (1, 0))
+    out_at = tl.make_block_ptr(out_ptr, (rows, D), (D, 1), (0, 0), (B, D), (1, 0))
+    x = tl.load(tl.advance(x_at, (B, 0)), boundary_check=(0,), padding_option="zero")
+    tl.store(out_at, x, boundary_check=(0,))
+
+
+def test_block_pointers_are_what_this_version_of_triton_has(session):
+    x, out = torch.rand(6, 8, device="cuda"), torch.ones(6, 8, device="cuda")
+    if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 8):
+        shifted_rows[(1,)](x, out, 6, D=8, B=4)
+        torch.testing.assert_close(out[:4], torch.cat([x[4:], torch.zeros(2, 8, device="cuda")]))
+    else:  # Triton's own words: https://github.com/triton-lang/triton removed them in 3.8
+        with pytest.raises(NotImplementedError, match="Block pointers have been removed"):
+            shifted_rows[(1,)](x, out, 6, D=8, B=4)
+
+
+@pytest.mark.parametrize("cache", ["", ".ca", ".cg"])
+@pytest.mark.parametrize("eviction", ["", "evict_first", "evict_last"])
+def test_hints_for_the_cache_change_no_value(session, cache, eviction):
+    @triton.jit
+    def copied(x_ptr, out_ptr, n, CACHE: tl.constexpr, EVICTION: tl.constexpr, BLOCK: tl.constexpr):
+        at = tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + at, mask=at < n, other=-1.0, cache_modifier=CACHE, eviction_policy=EVICTION)
+        tl.store(out_ptr + at, x)
+
+    x, out = torch.arange(8.0, device="cuda"), torch.zeros(8, device="cuda")
+    copied[(1,)](x, out, 5, CACHE=cache, EVICTION=eviction, BLOCK=8)
+    assert out.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, -1.0, -1.0, -1.0]
+
+
+def fp8_scaled(m, n, k, gpu):
+    """A product of FP8 numbers with a power of two for each 32, and the same by PyTorch."""
+
+    @triton.jit
+    def product(a_ptr, b_ptr, sa_ptr, sb_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+        rows, columns, depth, blocks = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K), tl.arange(0, K // 32)
+        a = tl.load(a_ptr + rows[:, None] * K + depth[None, :])
+        b = tl.load(b_ptr + depth[:, None] * N + columns[None, :])
+        sa = tl.load(sa_ptr + rows[:, None] * (K // 32) + blocks[None, :])
+        sb = tl.load(sb_ptr + columns[:, None] * (K // 32) + blocks[None, :])
+        out = tl.dot_scaled(a, sa, "e4m3", b, sb, "e5m2")
+        tl.store(out_ptr + rows[:, None] * N + columns[None, :], out)
+
+    with emulate(gpu) as session:
+        a = torch.randn(m, k, device="cuda").to(torch.float8_e4m3fn)
+        b = torch.randn(k, n, device="cuda").to(torch.float8_e5m2)
+        sa, sb = (torch.randint(120, 134, (side, k // 32), dtype=torch.uint8, device="cuda") for side in (m, n))
+        out = torch.zeros(m, n, device="cuda")
+        product[(1,)](a, b, sa, sb, out, m, n, k)
+        wide = [torch.exp2(scale.double() - 127).repeat_interleave(32, 1) for scale in (sa, sb)]
+        expected = (a.double() * wide[0]) @ (b.double() * wide[1].T)
+        torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-4)
+    return session
+
+
+@pytest.mark.parametrize(("gpu", "precision"), [("H100", "bf16"), ("B200", "fp8")])
+def test_scaled_products_are_computed_and_counted(gpu, precision):
+    if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 8):
+        with pytest.raises(UnsupportedError, match="dot_scaled"):
+            fp8_scaled(32, 16, 64, gpu)
+        return
+    session = fp8_scaled(32, 16, 64, gpu)
+    (row,) = rows(session, "product")
+    assert row.signature.flops == 2 * 32 * 16 * 64
+    assert dict(row.signature.detail)["precision"] == precision

@@ -294,17 +294,16 @@ def attention(
     base = head * stride_head
     rows = block * BM + tl.arange(0, BM)
     d = tl.arange(0, D)
-    q_at = tl.make_block_ptr(q_ptr + base, (length, D), (stride_row, 1), (block * BM, 0), (BM, D), (1, 0))
-    k_at = tl.make_block_ptr(k_ptr + base, (D, length), (1, stride_row), (0, 0), (D, BN), (0, 1))
-    v_at = tl.make_block_ptr(v_ptr + base, (length, D), (stride_row, 1), (0, 0), (BN, D), (1, 0))
-    q = tl.load(q_at, boundary_check=(0,), padding_option="zero")
+    q_at = q_ptr + base + rows[:, None] * stride_row + d[None, :]
+    q = tl.load(q_at, mask=rows[:, None] < length, other=0.0)
     highest = tl.full([BM], float("-inf"), dtype=tl.float32)
     weight = tl.zeros([BM], dtype=tl.float32)
     total = tl.zeros([BM, D], dtype=tl.float32)
     end = (block + 1) * BM if CAUSAL else length
     for start in range(0, end, BN):
         columns = start + tl.arange(0, BN)
-        k = tl.load(k_at, boundary_check=(1,), padding_option="zero")
+        k_at = k_ptr + base + columns[None, :] * stride_row + d[:, None]
+        k = tl.load(k_at, mask=columns[None, :] < length, other=0.0)
         scores = tl.dot(q, k) * scale * 1.44269504
         seen = columns[None, :] < length
         if CAUSAL:
@@ -314,11 +313,10 @@ def attention(
         p = tl.math.exp2(scores - peak[:, None])
         shrink = tl.math.exp2(highest - peak)
         weight = weight * shrink + tl.sum(p, 1)
-        v = tl.load(v_at, boundary_check=(0,), padding_option="zero")
+        v_at = v_ptr + base + columns[:, None] * stride_row + d[None, :]
+        v = tl.load(v_at, mask=columns[:, None] < length, other=0.0)
         total = tl.dot(p.to(v.dtype), v, total * shrink[:, None])
         highest = peak
-        k_at = tl.advance(k_at, (0, BN))
-        v_at = tl.advance(v_at, (BN, 0))
     out = total / weight[:, None]
     at = out_ptr + base + rows[:, None] * stride_row + d[None, :]
     tl.store(at, out.to(out_ptr.dtype.element_ty), mask=rows[:, None] < length)

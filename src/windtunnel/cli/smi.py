@@ -46,7 +46,7 @@ def command(context: click.Context, gpus: str | None, cuda_version: str | None, 
 
 
 def host(spec: str, cuda_version: str | None, torch: str | None) -> SmiHost:
-    """The emulated machine as nvidia-smi sees it now, beside programs with this version of PyTorch (None: with none)."""
+    """The emulated machine as nvidia-smi sees it now, beside programs of this version of PyTorch (None: of none)."""
     models = gpus.parse(spec)
     cuda = versions.parse_version(cuda_version) if cuda_version else versions.driver_cuda(models, torch)
     driver = versions.driver_version(cuda)

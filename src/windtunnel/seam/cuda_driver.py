@@ -222,7 +222,7 @@ def patches(machine: Machine, cuda_version: tuple[int, int]) -> list[Patch]:
         else:
             open_library(self, name, *args, **kwargs)
 
-    def found(self: ctypes.CDLL, name: str) -> object:
-        return driver.function(name) if self._handle == HANDLE else find(self, name)
+    def found(self: ctypes.CDLL, name_or_ordinal: str) -> object:
+        return driver.function(name_or_ordinal) if self._handle == HANDLE else find(self, name_or_ordinal)
 
     return [Patch(library, "__init__", opened), Patch(library, "__getitem__", found)]

@@ -362,9 +362,9 @@ class _Seam:
     # ------------------------------------------------------------------ hybridized blocks
 
     def _hybridized(self, original: Callable[..., object]) -> Callable[..., object]:
-        def init(cached: CachedOp, symbol: Symbol, flags: object = ()) -> None:
-            original(cached, symbol, flags)
-            self.symbols[cached.handle.value] = symbol
+        def init(cached: CachedOp, sym: Symbol, flags: object = ()) -> None:
+            original(cached, sym, flags)
+            self.symbols[cached.handle.value] = sym
 
         return init
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from types import FrameType, FunctionType, ModuleType
 from typing import NamedTuple, TypeVar
 
+from windtunnel.seam.signatures import fitted
+
 Key = TypeVar("Key")
 _ABSENT = object()
 IMMUTABLE = 1 << 8
@@ -36,7 +38,9 @@ class Patches:
     def apply(self, patches: Iterable[Patch]) -> None:
         """Replace every name; what is replaced already stays restorable to its first value."""
         for owner, name, value in patches:
-            self._undo.append((owner, name, _found(owner, name)))
+            before = _found(owner, name)
+            value = fitted(value, before)
+            self._undo.append((owner, name, before))
             if callable(value) or hasattr(value, "__get__"):
                 self._made.setdefault(id(value), Patch(owner, name, value))
             _put(owner, name, value)

@@ -151,17 +151,18 @@ class _Seam:
     # ------------------------------------------------------------------ names on their way in
 
     def _scope(self, original: Callable[..., object]) -> Callable[..., object]:
-        def init(scope: object, context: Context, device_name: object) -> None:
+        def init(scope: object, ctx: Context, device_name: object) -> None:
             if isinstance(device_name, str):
-                device_name = self.devices.placed(device_name, context)
+                device_name = self.devices.placed(device_name, ctx)
             if not device_name and self.devices.visible:
                 device_name = _DEFAULT.format(1)  # no wish: TensorFlow's default, GPU:0
-            original(scope, context, device_name)
+            original(scope, ctx, device_name)
 
         return init
 
     def _graph_scope(self, original: Callable[..., object]) -> Callable[..., object]:
-        def init(spec: object, wish: object) -> None:
+        def init(spec: object, device_name_or_function: object) -> None:
+            wish = device_name_or_function
             if hasattr(wish, "to_string"):
                 wish = wish.to_string()
             if isinstance(wish, str):
@@ -322,8 +323,8 @@ class _Seam:
     # ------------------------------------------------------------------ transfers
 
     def _constant(self, original: Callable[..., Tensor]) -> Callable[..., object]:
-        def convert(value: object, context: object, dtype: object = None) -> object:
-            tensor = original(value, context, dtype)
+        def convert(value: object, ctx: object, dtype: object = None) -> object:
+            tensor = original(value, ctx, dtype)
             if tensor is not value and not hasattr(tensor, "_wt"):
                 place = self.place(tensor)
                 if place >= 0 and tensor.dtype.name not in ON_HOST:
@@ -350,9 +351,9 @@ class _Seam:
         return numpy
 
     def _copy(self, original: Callable[..., Tensor]) -> Callable[..., object]:
-        def copy_nograd(tensor: Tensor, context: object = None, device_name: str | None = None) -> object:
+        def copy_nograd(tensor: Tensor, ctx: object = None, device_name: str | None = None) -> object:
             source = self.place(tensor)
-            result = original(tensor, context, to_cpu(device_name) if device_name else device_name)
+            result = original(tensor, ctx, to_cpu(device_name) if device_name else device_name)
             place = self.place(result)
             if place != source:
                 self.recorder.copy(source, place, size_of(tensor), blocking=place < 0)

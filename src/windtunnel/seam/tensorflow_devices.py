@@ -134,9 +134,9 @@ class Devices:
         return self._physical.index(device) if device in self._physical else -1
 
     def _for_gpu(self, original: Callable[..., object], answer: Callable[[int], object]) -> Callable[..., object]:
-        def ask(context: object, device: object) -> object:
-            index = self._index(device)
-            return answer(index) if index >= 0 else original(context, device)
+        def ask(context: object, *device: object, **named: object) -> object:  # `device` in one, `dev` in another
+            index = self._index(next(iter((*device, *named.values()))))
+            return answer(index) if index >= 0 else original(context, *device, **named)
 
         return ask
 
@@ -145,10 +145,10 @@ class Devices:
         return {"compute_capability": tuple(gpu.compute_capability), "device_name": gpu.name}
 
     def _set_growth(self, original: Callable[..., object]) -> Callable[..., object]:
-        def set_memory_growth(context: Context, device: object, enable: bool) -> None:
-            index = self._index(device)
+        def set_memory_growth(context: Context, dev: object, enable: bool) -> None:
+            index = self._index(dev)
             if index < 0:
-                original(context, device, enable)
+                original(context, dev, enable)
                 return
             if context._initialized and self.growth[index] != enable:
                 raise RuntimeError("Physical devices cannot be modified after being initialized")
@@ -157,10 +157,13 @@ class Devices:
         return set_memory_growth
 
     def _limit(self, original: Callable[..., object]) -> Callable[..., object]:
-        def set_logical_device_configuration(context: Context, device: object, parts: Sequence[Configuration]) -> None:
-            index = self._index(device)
+        def set_logical_device_configuration(
+            context: Context, dev: object, virtual_devices: Sequence[Configuration]
+        ) -> None:
+            parts = virtual_devices
+            index = self._index(dev)
             if index < 0:
-                original(context, device, parts)
+                original(context, dev, parts)
                 return
             if len(parts) != 1:
                 raise UnsupportedError(
@@ -176,10 +179,10 @@ class Devices:
         return self.physical(gpu_index(to_cpu(str(getattr(name, "name", name)))))
 
     def _memory(self, original: Callable[..., object]) -> Callable[..., object]:
-        def get_memory_info(context: object, device: object) -> object:
-            index = self._gpu_named(device)
+        def get_memory_info(context: object, dev: object) -> object:
+            index = self._gpu_named(dev)
             if index < 0:
-                return original(context, device)
+                return original(context, dev)
             self.recorder.drain()
             pool = self.recorder.pools[index]
             return {"current": pool.used_bytes, "peak": pool.peak_bytes}
@@ -187,10 +190,10 @@ class Devices:
         return get_memory_info
 
     def _reset(self, original: Callable[..., object]) -> Callable[..., object]:
-        def reset_memory_stats(context: object, device: object) -> object:
-            index = self._gpu_named(device)
+        def reset_memory_stats(context: object, dev: object) -> object:
+            index = self._gpu_named(dev)
             if index < 0:
-                return original(context, device)
+                return original(context, dev)
             self.recorder.drain()
             pool = self.recorder.pools[index]
             pool.peak_bytes = pool.used_bytes
@@ -207,7 +210,8 @@ class Devices:
         return sync_executors
 
     def _set_device(self, original: Callable[..., object]) -> Callable[..., object]:
-        def set_device(context: Context, name: object, spec: object) -> object:
-            return original(context, self.placed(name, context) if isinstance(name, str) else name, spec)
+        def set_device(context: Context, device_name: object, device_spec: object) -> object:
+            name = self.placed(device_name, context) if isinstance(device_name, str) else device_name
+            return original(context, name, device_spec)
 
         return set_device

@@ -39,8 +39,8 @@ def patches(place_of: Callable[[object], int]) -> list[Patch]:
         place = place_of(self)
         return (2, place) if place >= 0 else device(self)  # 2 is kDLCUDA of dlpack.h
 
-    def from_dlpack(capsule: object) -> object:
-        made = stock_import(capsule)
+    def from_dlpack(dlcapsule: object) -> object:
+        made = stock_import(dlcapsule)
         lent = place_at(address(made)) if made.shape.num_elements() else None
         return made if lent is None else copied(made, None, f"/device:CPU:{lent.device + 1}")
 

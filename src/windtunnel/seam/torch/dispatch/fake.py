@@ -9,6 +9,7 @@ last (torch/_subclasses/fake_tensor.py; torch/csrc/autograd/input_metadata.cpp).
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
@@ -52,16 +53,21 @@ def patches(state: State) -> list[Patch]:
 
     stock_new: Callable[..., FakeTensor] = FakeTensor.__new__
 
-    def new(
-        cls: type, mode: object, elem: torch.Tensor, device: torch.device | str, *args: object, **kwargs: object
-    ) -> object:
-        device = torch.device(device)
-        if device.type != "cuda":
-            return stock_new(cls, mode, elem, device, *args, **kwargs)
+    parameters = inspect.signature(stock_new)
+
+    def new(cls: type, *args: object, **kwargs: object) -> object:
+        bound = parameters.bind(cls, *args, **kwargs)
+        given = bound.arguments
+        named = [name for name in ("device", "fake_device", "_fake_device") if given.get(name) is not None]
+        elem = next((value for value in given.values() if isinstance(value, torch.Tensor)), None)
+        device = torch.device(given[named[0]]) if named else CPU_DEVICE
+        if device.type != "cuda" or elem is None:
+            return stock_new(cls, *args, **kwargs)
+        given.update(dict.fromkeys(named, CPU_DEVICE))
         # Where a sparse tensor lies is asked of its parts, of which the fake mode must not hear.
         hidden = nullcontext() if elem.layout is torch.strided else torch._C._DisableTorchDispatch()
         with hidden:  # Autocast and composites of ours stand under the CPU's keys.
-            made = stock_new(cls, mode, elem, CPU_DEVICE, *args, **kwargs)
+            made = stock_new(*bound.args, **bound.kwargs)
         made.fake_device = state.cuda_devices[state.index(device)]
         return made
 

@@ -47,7 +47,7 @@ def _made_once(state: State, kind: type) -> Patch:
     """What makes the objects of operators, or of their overloads, where there is none yet."""
     stock = kind.__getattr__  # type: ignore[attr-defined]
 
-    def made(self: object, name: str) -> object:
+    def made(self: object, name: str, /) -> object:
         with state.machine.turns.lock:
             found = vars(self).get(name)  # another thread has made it meanwhile
             return stock(self, name) if found is None else found

@@ -78,15 +78,15 @@ def _awaited(hook: Hook, groups: Groups) -> Hook:
     return awaited
 
 
-def _register_builtin(self: torch.nn.parallel.DistributedDataParallel, kind: BuiltinCommHookType) -> None:
+def _register_builtin(self: torch.nn.parallel.DistributedDataParallel, comm_hook_type: BuiltinCommHookType) -> None:
     """The hooks that C++ has, in Python, whose streams the emulation sees."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
     kinds = dist.BuiltinCommHookType  # type: ignore[attr-defined]
     hooks = {kinds.ALLREDUCE: default_hooks.allreduce_hook, kinds.FP16_COMPRESS: default_hooks.fp16_compress_hook}
     if self.logger is not None:
-        self.logger._set_comm_hook_name(str(kind))
-    dist._register_comm_hook(self.reducer, self.process_group, hooks[kind])  # type: ignore[attr-defined]
+        self.logger._set_comm_hook_name(str(comm_hook_type))
+    dist._register_comm_hook(self.reducer, self.process_group, hooks[comm_hook_type])  # type: ignore[attr-defined]
 
 
 def future_class(groups: Groups) -> type[DeviceFuture]:

@@ -45,12 +45,12 @@ def patches(state: State) -> list[Patch]:
     kernels = state.registered = Registered(state)
 
     def impl(
-        library: torch.library.Library, op_name: object, fn: Function, dispatch_key: str = "", **options: bool
+        self: torch.library.Library, op_name: object, fn: Function, dispatch_key: str = "", **options: bool
     ) -> None:
-        stock(library, op_name, fn, dispatch_key, **options)
+        stock(self, op_name, fn, dispatch_key, **options)
         name = op_name.name() if isinstance(op_name, torch._ops.OpOverload) else str(op_name)
-        full = name if "::" in name else f"{library.ns}::{name}"
-        kernels.add(full, dispatch_key or library.dispatch_key, fn, options.get("with_keyset", False))
+        full = name if "::" in name else f"{self.ns}::{name}"
+        kernels.add(full, dispatch_key or self.dispatch_key, fn, options.get("with_keyset", False))
 
     return [Patch(torch.library.Library, "impl", impl)]
 

@@ -42,7 +42,7 @@ def patches(state: State) -> list[Patch]:
     return found
 
 
-def _direct_storage(*_: object) -> NoReturn:
+def _direct_storage(*_: object, **__: object) -> NoReturn:
     raise UnsupportedError(
         "torch.cuda.gds moves bytes between a disk and a GPU by cuFile, which emulated GPUs do not have: read the file "
         "into host memory, and copy that"

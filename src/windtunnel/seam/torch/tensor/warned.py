@@ -21,10 +21,10 @@ def patches(state: State) -> list[Patch]:
     """The function that `warnings` calls with what shall be shown, whether it is printed or recorded."""
     stock: Callable[[warnings.WarningMessage], None] = warnings._showwarnmsg  # type: ignore[attr-defined]
 
-    def show(message: warnings.WarningMessage) -> None:
-        if message.filename == OPERATORS or message.filename.startswith(OURS):
-            _relocate(message, sys._getframe(1))
-        stock(message)
+    def show(msg: warnings.WarningMessage) -> None:
+        if msg.filename == OPERATORS or msg.filename.startswith(OURS):
+            _relocate(msg, sys._getframe(1))
+        stock(msg)
 
     return [Patch(warnings, "_showwarnmsg", show)]
 

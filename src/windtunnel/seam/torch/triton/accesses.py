@@ -19,7 +19,7 @@ SPINS = 1 << 17
 class Descriptor(Protocol):
     """A block of memory with its shape (`TensorDescHandle`)."""
 
-    def materialize_pointers(self, offsets: Sequence[Handle]) -> tuple[Handle, NDArray[np.bool_]]:
+    def materialize_pointers(self, offsets: Sequence[Handle]) -> tuple[Handle, object]:
         """The pointers of a block at these offsets, and which of them lie in the tensor."""
 
 
@@ -29,19 +29,13 @@ class Accesses(Base):
     _spun: tuple[int, int] = (0, 0)
 
     def create_masked_load(
-        self,
-        pointers: Handle,
-        mask: object,
-        other: Handle | None,
-        cache_modifier: object,
-        eviction_policy: object,
-        is_volatile: object,
+        self, ptrs: Handle, mask: object, other: Handle | None, *hints: object, **named_hints: object
     ) -> Handle:
-        """A load: lanes that may not read get `other`."""
+        """A load: lanes that may not read get `other`. The hints are the cache's, and differ by Triton's version."""
         memory = self.now
-        dtype = pointers.get_element_ty()
+        dtype = ptrs.get_element_ty()
         kind = self._type(dtype)
-        data = pointers.data
+        data = ptrs.data
         lanes = _mask(mask, data)
         self._watch_spinning(data)
         physical, lanes = memory.load(data, lanes, kind.itemsize)  # type: ignore[arg-type]
@@ -52,11 +46,11 @@ class Accesses(Base):
         return self._handle(self._native.load(_solid(physical), _solid(lanes), _solid(default), kind), dtype)
 
     def create_masked_store(
-        self, pointers: Handle, value: Handle, mask: object, cache_modifier: object, eviction_policy: object
+        self, ptrs: Handle, value: Handle, mask: object, *hints: object, **named_hints: object
     ) -> object:
         """A store: lanes that may not write are left out."""
         memory = self.now
-        data = pointers.data
+        data = ptrs.data
         stored = np.ascontiguousarray(np.broadcast_to(value.data, data.shape))
         raw = stored.reshape(-1).view(np.uint8)
         physical, lanes = memory.store(data, _mask(mask, data), stored.dtype.itemsize, raw)  # type: ignore[arg-type]
@@ -64,36 +58,64 @@ class Accesses(Base):
             return None
         return self._native.store(_solid(physical), stored, _solid(lanes))
 
-    def create_atomic_cas(self, pointer: Handle, expected: Handle, value: Handle, sem: object, scope: object) -> Handle:
+    def create_atomic_cas(self, ptr: Handle, cmp: Handle, val: Handle, sem: object, scope: object) -> Handle:
         """Compare and exchange."""
-        lanes = np.ones(pointer.data.shape, dtype=np.bool_)
-        physical, lanes = self._atomic(pointer, lanes, value, sem, True)
+        lanes = np.ones(ptr.data.shape, dtype=np.bool_)
+        physical, lanes = self._atomic(ptr, lanes, val, sem, True)
         memory = self.now
         if memory.dry or not memory.host or not lanes.all():
-            return self._handle(self._seen(physical, lanes, value), expected.dtype.scalar)
+            return self._handle(self._seen(physical, lanes, val), cmp.dtype.scalar)
         sem = self._builder.ir_sem_to_interpreter_sem[sem]
         shape = physical.shape
-        found = self._native.atomic_cas(_solid(physical), _wide(expected, shape), _wide(value, shape), sem)
-        return self._handle(found, expected.dtype.scalar)
+        found = self._native.atomic_cas(_solid(physical), _wide(cmp, shape), _wide(val, shape), sem)
+        return self._handle(found, cmp.dtype.scalar)
 
     def create_atomic_rmw(
-        self, operation: object, pointer: Handle, value: Handle, mask: Handle, sem: object, scope: object
+        self, rmwOp: object, ptr: Handle, val: Handle, mask: Handle, sem: object, scope: object
     ) -> Handle:
         """Read, modify, write."""
-        exchange = operation == self._ir.ATOMIC_OP.XCHG
-        physical, lanes = self._atomic(pointer, _mask(mask, pointer.data), value, sem, not exchange)
+        exchange = rmwOp == self._ir.ATOMIC_OP.XCHG
+        physical, lanes = self._atomic(ptr, _mask(mask, ptr.data), val, sem, not exchange)
         memory = self.now
-        dtype = value.dtype.scalar
+        dtype = val.dtype.scalar
         if memory.dry or not memory.host:
-            return self._handle(self._seen(physical, lanes, value), dtype)
+            return self._handle(self._seen(physical, lanes, val), dtype)
         if values.is_packed(dtype.name) and not exchange:
-            return self._packed_atomic(operation, physical, lanes, value)
+            return self._packed_atomic(rmwOp, physical, lanes, val)
         known = self._builder
         found = self._native.atomic_rmw(
-            known.ir_rmw_op_to_interpreter_rmw_op[operation], _solid(physical), _wide(value, physical.shape),
+            known.ir_rmw_op_to_interpreter_rmw_op[rmwOp], _solid(physical), _wide(val, physical.shape),
             _solid(lanes), known.ir_sem_to_interpreter_sem[sem],
         )  # fmt: skip
         return self._handle(found, dtype)
+
+    def create_atomic_load(self, ptr: Handle, mask: object, sem: object, scope: object) -> Handle:
+        """A load that may acquire what another program released."""
+        found = self.create_masked_load(ptr, mask, None)
+        self._order(ptr.data, _mask(mask, ptr.data), sem)
+        return found
+
+    def create_atomic_store(self, ptr: Handle, val: Handle, mask: object, sem: object, scope: object) -> object:
+        """A store that may meet atomics of other programs, and may release what this one wrote."""
+        physical, lanes = self._atomic(ptr, _mask(mask, ptr.data), val, sem, False)
+        memory = self.now
+        if memory.dry or not memory.host:
+            return None
+        return self._native.store(_solid(physical), _wide(val, physical.shape), _solid(lanes))
+
+    def create_atomic_poll(
+        self, ptr: Handle, expected: Handle, timeout_ns: Handle | None, sem: object, scope: object
+    ) -> Handle:
+        """A wait for a value, which programs that run one after the other can only find written already."""
+        found = self.create_masked_load(ptr, np.ones(ptr.data.shape, dtype=np.bool_), None)
+        memory = self.now
+        met = np.asarray(found.data == expected.data)
+        if memory.dry or not memory.host:
+            met = np.ones(met.shape, dtype=np.bool_)
+        elif timeout_ns is None and not met.all():
+            raise NotImplementedError("a wait for a program that runs later not supported in interpreter mode")
+        self._order(ptr.data, met, sem)
+        return self._handle(met, self._language.int1)
 
     def create_descriptor_reduce(
         self, kind: object, descriptor: Descriptor, value: Handle, offsets: Sequence[Handle]
@@ -101,7 +123,7 @@ class Accesses(Base):
         """An atomic on a block of a tensor descriptor; what lies outside its shape is left out."""
         pointers, mask = descriptor.materialize_pointers(offsets)
         operation = getattr(self._ir.ATOMIC_OP, self._atomic_name(kind, value.dtype.scalar))
-        lanes = self._handle(mask, self._language.int1)
+        lanes = self._handle(_mask(mask, pointers.data), self._language.int1)
         self.create_atomic_rmw(operation, pointers, value, lanes, self._ir.MEM_SEMANTIC.RELAXED, None)
 
     @staticmethod
@@ -120,13 +142,18 @@ class Accesses(Base):
         data = pointer.data
         self._watch_spinning(data)
         found = memory.atomic(data, lanes, value.data.dtype.itemsize, reads)  # type: ignore[arg-type]
-        if data.size == 1 and lanes.all():
-            orders = self._ir.MEM_SEMANTIC
-            if sem in (orders.ACQUIRE, orders.ACQUIRE_RELEASE):
-                memory.acquire(int(data.reshape(-1)[0]))
-            if sem in (orders.RELEASE, orders.ACQUIRE_RELEASE):
-                memory.release(int(data.reshape(-1)[0]))
+        self._order(data, lanes, sem)
         return found
+
+    def _order(self, data: Array, lanes: NDArray[np.bool_], sem: object) -> None:
+        """Order this program after another, or others after it, by an atomic on one place."""
+        if data.size != 1 or not lanes.all():
+            return
+        orders, address = self._ir.MEM_SEMANTIC, int(data.reshape(-1)[0])
+        if sem in (orders.ACQUIRE, orders.ACQUIRE_RELEASE):
+            self.now.acquire(address)
+        if sem in (orders.RELEASE, orders.ACQUIRE_RELEASE):
+            self.now.release(address)
 
     def _seen(self, physical: NDArray[np.uint64], lanes: NDArray[np.bool_], value: Handle) -> Array:
         """What stands there now, where nothing is to be changed."""

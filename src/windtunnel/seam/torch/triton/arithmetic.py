@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
+import torch
 
 from windtunnel.seam.torch.triton import values
 from windtunnel.seam.torch.triton.base import Base, Handle, Tile, Type
@@ -18,13 +19,15 @@ KNOWN_FLOATS = frozenset({"fp16", "fp32", "fp64", *values.FORMATS})
 class Arithmetic(Base):
     """The builder's operations on values."""
 
-    def create_dot(self, a: Handle, b: Handle, d: Handle, precision: object, imprecise: object) -> Handle:
+    def create_dot(
+        self, a: Handle, b: Handle, d: Handle, input_precision: object, max_num_imprecise_acc: object
+    ) -> Handle:
         """A product and a sum, accumulated in float32, or exactly for integers."""
         x, y = self._operand(a), self._operand(b)
         m, k, n = x.shape[-2], x.shape[-1], y.shape[-1]
         kind = a.dtype.scalar.name
         if kind == "fp32":
-            arithmetic = "fp32" if precision == self._ir.INPUT_PRECISION.IEEE else "tf32"
+            arithmetic = "fp32" if input_precision == self._ir.INPUT_PRECISION.IEEE else "tf32"
         else:
             arithmetic = "fp8" if kind.startswith("fp8") else PRECISIONS.get(kind, "fp32")
         size = a.data.dtype.itemsize * (m * k + k * n)
@@ -38,6 +41,30 @@ class Arithmetic(Base):
             return self._handle(np.add(product, d.data).astype(d.data.dtype), out)
         return self._handle(np.add(values.product(x, y), d.data).astype(d.data.dtype), out)
 
+    def create_dot_scaled(
+        self, lhs: Handle, lhs_scale_handle: Handle | None, lhs_format_enum: object,
+        rhs: Handle, rhs_scale_handle: Handle | None, rhs_format_enum: object,
+        fast_math: bool, lhs_k_pack: bool, rhs_k_pack: bool, acc_handle: Handle,
+    ) -> Handle:  # fmt: skip
+        """A product of operands in blocks with one power of two each (OCP's "Microscaling Formats"), in float32."""
+        fp4 = self._ir.ScaleDotElemTypeTY.E2M1
+        x, y = self._operand(lhs), self._operand(rhs)
+        if lhs_format_enum == fp4:
+            x = values.unpacked(lhs.data, -1 if lhs_k_pack else -2)
+        if rhs_format_enum == fp4:
+            y = values.unpacked(rhs.data, -2 if rhs_k_pack else -1)
+        if lhs_scale_handle is not None:
+            x = values.scaled(x, lhs_scale_handle.data)
+        if rhs_scale_handle is not None:  # which has the rows of the transposed operand
+            y = np.swapaxes(values.scaled(np.swapaxes(y, -1, -2), rhs_scale_handle.data), -1, -2)
+        m, k, n = x.shape[-2], x.shape[-1], y.shape[-1]
+        # Tensor cores before Blackwell's take no scales: Triton's compiler writes the operands out in 16 bits there
+        # (DecomposeScaledBlocked.cpp).
+        arithmetic = "fp8" if torch.cuda.get_device_capability()[0] >= 10 else "bf16"
+        self.work.product(prod(x.shape[:-2]), Tile(m, n, k, arithmetic, lhs.data.nbytes + rhs.data.nbytes))
+        total = np.add(values.product(x, y), acc_handle.data)
+        return self._handle(total.astype(acc_handle.data.dtype), acc_handle.dtype.scalar)
+
     def _operand(self, handle: Handle) -> Array:
         name = handle.dtype.scalar.name
         if values.is_packed(name):
@@ -48,68 +75,68 @@ class Arithmetic(Base):
         """A constant."""
         return self._handle(values.narrowed(np.array([value]), "bf16"), self._language.bfloat16)
 
-    def cast_impl(self, source: Handle, dtype: Type) -> Handle:
+    def cast_impl(self, src: Handle, dst_type: Type) -> Handle:
         """A conversion."""
-        before, after = source.dtype.scalar, dtype.scalar
-        data = source.data
+        before, after = src.dtype.scalar, dst_type.scalar
+        data = src.data
         if values.is_packed(before.name):
             data = values.widened(data, before.name)
         if values.is_packed(after.name):
             return self._handle(values.narrowed(data, after.name), after)
-        return self._handle(data.astype(self._type(dtype)), after)
+        return self._handle(data.astype(self._type(dst_type)), after)
 
-    def create_fp_to_fp(self, source: Handle, dtype: Type, rounding: object) -> Handle:
+    def create_fp_to_fp(self, src: Handle, dst_type: Type, rounding_mode: object) -> Handle:
         """A conversion between floating-point types; towards zero only where the kernel asks for that."""
-        before, after = source.dtype.scalar, dtype.scalar
-        if rounding == self._ir.ROUNDING_MODE.RTZ or not {before.name, after.name} <= KNOWN_FLOATS:
-            made: Handle = type(self._builder).create_fp_to_fp(self._builder, source, dtype, rounding)
+        before, after = src.dtype.scalar, dst_type.scalar
+        if rounding_mode == self._ir.ROUNDING_MODE.RTZ or not {before.name, after.name} <= KNOWN_FLOATS:
+            made: Handle = type(self._builder).create_fp_to_fp(self._builder, src, dst_type, rounding_mode)
             return made
-        return self.cast_impl(source, dtype)
+        return self.cast_impl(src, dst_type)
 
-    def binary_op(self, left: Handle, right: Handle, operation: Callable[..., Array]) -> Handle:
+    def binary_op(self, lhs: Handle, rhs: Handle, op: Callable[..., Array]) -> Handle:
         """An operation on two tensors."""
-        dtype = left.dtype.scalar
-        if values.is_packed(dtype.name) and right.dtype.scalar.name == dtype.name and not _bitwise(operation):
-            found = operation(values.widened(left.data, dtype.name), values.widened(right.data, dtype.name))
+        dtype = lhs.dtype.scalar
+        if values.is_packed(dtype.name) and rhs.dtype.scalar.name == dtype.name and not _bitwise(op):
+            found = op(values.widened(lhs.data, dtype.name), values.widened(rhs.data, dtype.name))
             packed = found if found.dtype == np.bool_ else values.narrowed(found, dtype.name)
             return self._handle(packed, dtype)
-        made: Handle = type(self._builder).binary_op(self._builder, left, right, operation)
+        made: Handle = type(self._builder).binary_op(self._builder, lhs, rhs, op)
         return made
 
-    def ternary_op(self, first: Handle, second: Handle, third: Handle, operation: Callable[..., Array]) -> Handle:
+    def ternary_op(self, lhs: Handle, rhs: Handle, other: Handle, op: Callable[..., Array]) -> Handle:
         """An operation on three tensors."""
-        dtype = third.dtype.scalar
-        if values.is_packed(dtype.name) and operation is not np.where:
-            given = (values.widened(handle.data, dtype.name) for handle in (first, second, third))
-            return self._handle(values.narrowed(operation(*given), dtype.name), dtype)
-        made: Handle = type(self._builder).ternary_op(self._builder, first, second, third, operation)
+        dtype = other.dtype.scalar
+        if values.is_packed(dtype.name) and op is not np.where:
+            given = (values.widened(handle.data, dtype.name) for handle in (lhs, rhs, other))
+            return self._handle(values.narrowed(op(*given), dtype.name), dtype)
+        made: Handle = type(self._builder).ternary_op(self._builder, lhs, rhs, other, op)
         return made
 
     def create_fma(self, x: Handle, y: Handle, z: Handle) -> Handle:
         """A multiplication and an addition."""
         return self.ternary_op(x, y, z, _multiply_add)
 
-    def unary_op(self, handle: Handle, operation: Callable[[Array], Array]) -> Handle:
+    def unary_op(self, arg: Handle, op: Callable[[Array], Array]) -> Handle:
         """An operation on one tensor."""
-        dtype = handle.dtype.scalar
+        dtype = arg.dtype.scalar
         if values.is_packed(dtype.name):
-            found = operation(values.widened(handle.data, dtype.name))
+            found = op(values.widened(arg.data, dtype.name))
             return self._handle(values.narrowed(found, dtype.name), dtype)
-        return self._handle(operation(handle.data), dtype)
+        return self._handle(op(arg.data), dtype)
 
-    def create_erf(self, handle: Handle) -> Handle:
+    def create_erf(self, arg: Handle) -> Handle:
         """The error function."""
-        return self.unary_op(handle, values.erf)
+        return self.unary_op(arg, values.erf)
 
     def create_extern_elementwise(
-        self, library: str, path: str, symbol: str, arguments: Sequence[Handle], dtype: Type, pure: bool
+        self, libName: str, libPath: str, symbol: str, argList: Sequence[Handle], retType: Type, isPure: bool
     ) -> Handle:
         """A function of libdevice."""
         function = values.libdevice(symbol)
-        if function is None or path:
+        if function is None or libPath:
             raise NotImplementedError(f"{symbol} not supported in interpreter mode")
-        found = function(*(handle.data for handle in arguments))
-        return self._handle(np.asarray(found).astype(self._type(dtype)), dtype.scalar)
+        found = function(*(handle.data for handle in argList))
+        return self._handle(np.asarray(found).astype(self._type(retType)), retType.scalar)
 
 
 def _bitwise(operation: object) -> bool:

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from windtunnel.errors import UnsupportedError
+from windtunnel.seam import signatures
 from windtunnel.seam.torch.triton.compiling import Compiled
 from windtunnel.seam.torch.triton.memory import Memory
 from windtunnel.seam.torch.triton.values import Array
@@ -108,9 +109,8 @@ def check_version() -> None:
     import triton
 
     if tuple(map(int, triton.__version__.split(".")[:2])) < OLDEST:
-        wanted = ".".join(map(str, OLDEST))
         raise UnsupportedError(
-            f"emulated GPUs run kernels of Triton {wanted} or newer, and this is {triton.__version__}"
+            f"emulated GPUs do not run kernels of Triton {triton.__version__}: {signatures.advice('triton')}"
         )
 
 

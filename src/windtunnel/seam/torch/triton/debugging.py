@@ -7,29 +7,29 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from windtunnel.seam.torch.triton import values
 from windtunnel.seam.torch.triton.base import Base, Handle
 from windtunnel.seam.torch.triton.memory import AssertedError
+from windtunnel.seam.torch.triton.values import Array, is_packed, widened
 
 
 class Debugging(Base):
     """The builder's operations that are for the programmer's eyes."""
 
-    def create_print(self, prefix: str, hexadecimal: bool, given: Sequence[Handle], signed: Sequence[bool]) -> None:
+    def create_print(self, prefix: str, hex: bool, values: Sequence[Handle], isSigned: Sequence[bool]) -> None:
         """`device_print`: one line for each element (lib/Conversion/TritonGPUToLLVM/PrintOpToLLVM.cpp of Triton)."""
         if self.now.dry:
             return
         program = "pid ({}, {}, {})".format(*self._builder.grid_idx)
-        if not given:
+        if not values:
             print(program + prefix)
-        for operand, handle in enumerate(given):
+        for operand, handle in enumerate(values):
             name = handle.dtype.scalar.name
-            data = values.widened(handle.data, name) if values.is_packed(name) else handle.data
-            which = f"(operand {operand}) " if len(given) > 1 else ""
+            data = widened(handle.data, name) if is_packed(name) else handle.data
+            which = f"(operand {operand}) " if len(values) > 1 else ""
             widths = [math.ceil(math.log10(size)) for size in data.shape] if _is_block(data) else []
             for place, element in np.ndenumerate(data):
                 index = ", ".join(f"{at:{width}}" for at, width in zip(place, widths, strict=False))
-                print(f"{program} idx ({index}){prefix}{which}{_printed(element, hexadecimal)}")
+                print(f"{program} idx ({index}){prefix}{which}{_printed(element, hex)}")
 
     def create_assert(self, condition: Handle, message: str) -> None:
         """`device_assert` of a kernel that is compiled for debugging."""
@@ -37,7 +37,7 @@ class Debugging(Base):
             raise AssertedError(message, self.line())
 
 
-def _is_block(data: values.Array) -> bool:
+def _is_block(data: Array) -> bool:
     return data.ndim > 1 or data.size > 1
 
 

@@ -12,10 +12,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType, SimpleNamespace
+from typing import NoReturn
 
 import numpy as np
 
 from windtunnel.errors import UnsupportedError
+from windtunnel.seam.signatures import refuse, signature_of, takes_all
 from windtunnel.seam.torch.triton import rewriting, values
 from windtunnel.seam.torch.triton.accesses import Accesses
 from windtunnel.seam.torch.triton.arithmetic import Arithmetic
@@ -28,6 +30,7 @@ LOCK = threading.RLock()
 """The interpreter patches Triton's language, which is one for all threads."""
 LIBDEVICE = "triton.language.extra.libdevice"
 MISSING = object()
+UNSUPPORTED = "not supported in interpreter mode"
 
 
 class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
@@ -102,10 +105,10 @@ class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
 
     def _refused(self, kernel: Kernel, error: NotImplementedError | AttributeError) -> Exception:
         text = str(error)
-        if isinstance(error, AttributeError) and "InterpreterBuilder" not in text:
+        if "InterpreterBuilder" not in text and not text.endswith(UNSUPPORTED):  # Triton's compiler says the same
             self._locate(kernel, error)
             return error
-        what = text.removesuffix("not supported in interpreter mode").strip()
+        what = text.removesuffix(UNSUPPORTED).strip()
         what = (
             text.rpartition("attribute ")[2].strip("'").removeprefix("create_")
             if "InterpreterBuilder" in text
@@ -230,7 +233,10 @@ class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
             if isinstance(value, self._jit.JITCallable):
                 own.append((tensor, name, self._method(value)))
         own.append((self._jit.JITFunction, "__call__", self._called()))
-        own += [(builder, name, getattr(self, name)) for name in OPERATIONS]
+        own += [(builder, name, self._operation(name)) for name in OPERATIONS if hasattr(builder, name)]
+        own += [(builder, name, self._operation(name)) for name in ADDED]
+        if not hasattr(builder, "create_dot_scaled"):  # before 3.8
+            own += [(owner, "dot_scaled", _no_scaled_product) for owner in (language, language.core)]
         own.append((builder, "create_ptr_to_int", self._without_number))
         own.append((builder, "codegen_fns", {**builder.codegen_fns, "min_dot_size": self._min_dot_size(None)}))
         missing = self._module._MISSING
@@ -238,6 +244,26 @@ class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
             *((owner, name, new, MISSING if old is missing else old) for owner, name, new, old in kept),
             *((owner, name, new, vars(owner).get(name, MISSING)) for owner, name, new in own),
         ]
+
+    def check(self) -> None:
+        """Look at everything that ours replace in this version of Triton.
+
+        Raises:
+            UnsupportedError: it calls something otherwise.
+        """
+        self._prepare()
+
+    def _operation(self, name: str) -> object:
+        """One of ours, which the interpreter calls as it calls its own.
+
+        Raises:
+            UnsupportedError: this version of Triton calls it otherwise.
+        """
+        ours, stock = getattr(self, name), getattr(self._builder, name, None)
+        known, wanted = signature_of(ours), signature_of(stock)
+        if known is not None and wanted is not None and not takes_all(known, wanted):
+            refuse(stock)  # type: ignore[arg-type]
+        return ours
 
     def _method(self, function: Kernel) -> Callable[..., object]:
         def method(*arguments: object, **named: object) -> object:
@@ -320,11 +346,19 @@ class Interpreter(Accesses, Arithmetic, Debugging, Reductions):
 
 
 OPERATIONS = (
-    "binary_op", "cast_impl", "create_assert", "create_atomic_cas", "create_atomic_rmw", "create_descriptor_reduce",
-    "create_dot", "create_erf", "create_extern_elementwise", "create_fma", "create_fp_to_fp", "create_masked_load",
-    "create_masked_store", "create_print", "get_bf16", "ternary_op", "unary_op",
+    "binary_op", "cast_impl", "create_assert", "create_atomic_cas", "create_atomic_rmw", "create_dot", "create_erf",
+    "create_extern_elementwise", "create_fma", "create_fp_to_fp", "create_masked_load", "create_masked_store",
+    "create_print", "ternary_op", "unary_op",
+    # which not every version has
+    "create_atomic_load", "create_atomic_poll", "create_atomic_store", "create_dot_scaled",
 )  # fmt: skip
-"""Methods of `InterpreterBuilder` that ours stand in the place of."""
+"""Methods of `InterpreterBuilder` that ours stand in the place of, where it has them."""
+ADDED = ("create_descriptor_reduce", "get_bf16")
+"""Methods that it has in some versions only, and that ours are in all."""
+
+
+def _no_scaled_product(*_: object, **__: object) -> NoReturn:
+    raise NotImplementedError(f"dot_scaled {UNSUPPORTED}")
 
 
 def _as_method(function: Callable[..., object]) -> Callable[..., object]:

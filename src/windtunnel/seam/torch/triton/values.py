@@ -49,6 +49,24 @@ def narrowed(data: Array, name: str) -> Array:
     return np.asarray(values.clamp(-most, most).to(kind).view(torch.uint8).numpy())
 
 
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=np.float32)
+"""The numbers of E2M1 by their bits."""
+
+
+def unpacked(data: Array, axis: int) -> Array:
+    """Numbers of E2M1, of which a byte holds two along an axis, the low half first."""
+    raw = np.moveaxis(np.asarray(data).view(np.uint8), axis, -1)
+    halves = np.stack([raw & 15, raw >> 4], axis=-1).reshape(*raw.shape[:-1], -1)
+    return np.moveaxis(FP4[halves], -1, axis)
+
+
+def scaled(data: Array, scales: Array) -> Array:
+    """Rows multiplied by the powers of two of their blocks: E8M0, whose largest number stands for NaN."""
+    exponents = np.asarray(scales).view(np.uint8).astype(np.int32)
+    powers = np.where(exponents == 255, np.float32(np.nan), np.ldexp(np.float32(1), exponents - 127))
+    return np.asarray(data * np.repeat(powers, data.shape[-1] // powers.shape[-1], axis=-1), dtype=np.float32)
+
+
 def erf(data: Array) -> Array:
     """The error function of each element."""
     made: Array = torch.erf(torch.from_numpy(np.array(data))).numpy()

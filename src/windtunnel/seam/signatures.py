@@ -1,0 +1,150 @@
+"""Whether what stands in a function's place takes every call that the function takes, in this version of its library.
+
+Libraries call their own functions by place and by name, and change both from version to version. A call that ours would
+misread is refused in one sentence, whatever the library is.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from functools import wraps
+from importlib import metadata
+from inspect import Parameter, Signature
+from types import FunctionType, MethodType
+from typing import NoReturn
+
+from windtunnel.errors import UnsupportedError
+
+BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+WRAPPERS = (staticmethod, classmethod)
+TESTED = {
+    "torch": "torch>=2.6,<2.15",
+    "triton": "triton>=3.7,<3.10",
+    "jax": "jax==0.10.2",
+    "jaxlib": "jax==0.10.2",
+    "tensorflow": "tensorflow-cpu==2.21.0",
+    "mxnet": "mxnet==1.9.1",
+    "pynvml": "nvidia-ml-py>=12,<14",
+}
+"""The versions whose calls are known, by package."""
+
+
+def signature_of(function: object) -> Signature | None:
+    """The signature of a function or method; None of what is none, or is written in C and does not say."""
+    inner = function.__func__ if isinstance(function, WRAPPERS) else function
+    if not isinstance(inner, FunctionType | MethodType):
+        return None
+    try:
+        return inspect.signature(inner)
+    except ValueError:  # it wraps a function written in C
+        return None
+
+
+def takes_all(ours: Signature, stock: Signature) -> bool:
+    """Whether `ours` can be called in every way in which `stock` can, and gets each value under the same name."""
+    own = list(ours.parameters.values())
+    rest = any(one.kind is Parameter.VAR_POSITIONAL for one in own)
+    named = any(one.kind is Parameter.VAR_KEYWORD for one in own)
+    by_place = [one for one in own if one.kind in BY_PLACE]
+    met = set()
+    for place, wanted in enumerate(stock.parameters.values()):
+        if wanted.kind is Parameter.VAR_POSITIONAL:
+            fits = rest
+            met |= {one.name for one in by_place[place:]}
+        elif wanted.kind is Parameter.VAR_KEYWORD:
+            fits = named
+            met |= {one.name for one in own}
+        elif wanted.kind in BY_PLACE and place < len(by_place):
+            found = by_place[place]
+            met.add(found.name)
+            fits = found.name == wanted.name or _nameless(found) or _nameless(wanted)
+            fits = fits and (found.default is not Parameter.empty or wanted.default is Parameter.empty)
+        elif wanted.kind in BY_PLACE:
+            fits = rest
+        else:
+            met.add(wanted.name)
+            found_by_name = ours.parameters.get(wanted.name)
+            fits = named if found_by_name is None else found_by_name.kind is not Parameter.POSITIONAL_ONLY
+        if not fits:
+            return False
+    needed = (one for one in own if one.default is Parameter.empty and one.kind in (*BY_PLACE, Parameter.KEYWORD_ONLY))
+    return all(one.name in met for one in needed)
+
+
+def _nameless(parameter: Parameter) -> bool:
+    """Whether nobody passes it by name."""
+    return parameter.kind is Parameter.POSITIONAL_ONLY or parameter.name in ("self", "cls")
+
+
+def fitted(ours: object, stock: object) -> object:
+    """`ours`, or where `stock` can be called as it cannot, a function that refuses such calls and makes the others."""
+    if {type(ours), type(stock)} & set(WRAPPERS) and type(ours) is not type(stock):
+        return ours  # one gets its class, and the other does not
+    known, wanted = signature_of(ours), signature_of(stock)
+    if known is None or wanted is None or takes_all(known, wanted) or _is_ours(stock):
+        return ours
+    inner, original = (one.__func__ if isinstance(one, WRAPPERS) else one for one in (ours, stock))
+    guarded = _guarded(inner, known, original, wanted)  # type: ignore[arg-type]
+    return type(ours)(guarded) if isinstance(ours, WRAPPERS) else guarded
+
+
+def _is_ours(function: object) -> bool:
+    """Whether it stands in a library's place already."""
+    return str(getattr(function, "__module__", "")).startswith("windtunnel.")
+
+
+def _guarded(
+    ours: Callable[..., object], known: Signature, stock: Callable[..., object], wanted: Signature
+) -> Callable[..., object]:
+    @wraps(ours)
+    def call(*args: object, **kwargs: object) -> object:
+        bound = wanted.bind(*args, **kwargs)  # which raises what the library itself would
+        try:
+            meant = known.bind(*args, **kwargs).arguments
+        except TypeError:
+            refuse(stock)
+        if not _agree(meant, bound.arguments, known, wanted):
+            refuse(stock)
+        return ours(*args, **kwargs)
+
+    return call
+
+
+def _agree(meant: dict[str, object], said: dict[str, object], known: Signature, wanted: Signature) -> bool:
+    """Whether each value has the name in ours that it has in the library's."""
+    for place, (name, own) in enumerate(known.parameters.items()):
+        other = list(wanted.parameters.values())[place] if place < len(wanted.parameters) else own
+        several = own.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        if name in meant and not (several or _nameless(own) or _nameless(other)) and meant[name] is not said.get(name):
+            return False
+    return True
+
+
+def refuse(stock: Callable[..., object]) -> NoReturn:
+    """Say that this version of a library calls a function as ours cannot be called.
+
+    Raises:
+        UnsupportedError: always.
+    """
+    raise UnsupportedError(f"{unknown_call(stock)}, which emulated GPUs do not know: {advice(stock.__module__)}")
+
+
+def unknown_call(stock: Callable[..., object]) -> str:
+    """ "Triton 3.10.0 calls InterpreterBuilder.create_dot(self, a, b)", without the types."""
+    package = stock.__module__.partition(".")[0]
+    names = ", ".join(re.split(r"[:=]", str(one))[0] for one in inspect.signature(stock).parameters.values())
+    return f"{package} {_version(package)} has {stock.__qualname__}({names})"
+
+
+def advice(module: str) -> str:
+    """What to install in the place of the version whose calls are not known."""
+    wanted = TESTED.get(module.partition(".")[0])
+    return f'pip install "{wanted}"' if wanted else "install the version of it that the documentation names"
+
+
+def _version(package: str) -> str:
+    for distribution in metadata.packages_distributions().get(package, []):
+        return metadata.version(distribution)
+    return "of this Python"
